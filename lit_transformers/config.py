@@ -1,0 +1,348 @@
+"""Config: frozen trees of plain values, strict about every name, type and range.
+
+A part of the suite is described by a frozen keyword-only dataclass that stands above the class it builds.
+Writing ``class XLConfig(EncodingConfig, kind="xl")`` is enough: the dataclass decorator is applied here.
+
+- Structure (unknown names, kinds, paths, overrides) is checked by this module.
+- Leaves are checked by pydantic against the field's annotation, strictly: ``Annotated[int, Field(ge=1)]`` is a range.
+- An abstract config, such as ``MixerConfig``, owns a table of kinds; ``kind`` tags the serialised form.
+
+One path language serves the command line, specs, sweeps and reports: ``model.mixer.memory=128``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import yaml
+from pydantic import ConfigDict as PydanticConfig
+from pydantic import Field, TypeAdapter, ValidationError
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Fraction",
+    "NonNegative",
+    "NonNegativeFloat",
+    "Plain",
+    "Positive",
+    "PositiveFloat",
+    "canonical_hash",
+    "nearest",
+    "parse_assignments",
+    "table",
+]
+
+Plain = Any
+"""None, bool, int, float, str, or lists and string-keyed dicts of these: what YAML and JSON hold."""
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+C = TypeVar("C", bound="Config")
+
+
+class ConfigError(ValueError):
+    """A config that cannot be made: ``path`` names the place, ``reason`` the fault and the way out."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        self.reason, self.path = reason, path
+        super().__init__(f"{path}: {reason}" if path else reason)
+
+    def under(self, head: str) -> ConfigError:
+        """The same error seen from one level further up the tree."""
+        return ConfigError(self.reason, f"{head}.{self.path}" if self.path else head)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a sentence that helps after a wrong name: the nearest names, or all of them."""
+    known = sorted(names)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"there are: {', '.join(known)}" if known else "there are none"
+
+
+def canonical_hash(plain: Plain, length: int = 16) -> str:
+    """A hash of plain data that does not depend on the order of keys."""
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
+class Config:
+    """Base of every config. Immutable, comparable, hashable by content, and a plain tree on demand."""
+
+    kind: ClassVar[str] = ""
+    kinds: ClassVar[Mapping[str, type[Config]]] = {}
+
+    def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.kind = kind
+        dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        if args:
+            raise ConfigError(f"{cls.__name__} takes its fields by name")
+        names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in given:
+            if name not in names:
+                raise ConfigError(f"{cls.__name__} has no field {name!r}; {nearest(name, names)}", name)
+        required = [f.name for f in dataclasses.fields(cls) if _is_required(f)]  # type: ignore[arg-type]
+        for name in required:
+            if name not in given:
+                raise ConfigError(f"{cls.__name__} needs a value for {name!r}", name)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        for name, hint in field_types(type(self)).items():
+            object.__setattr__(self, name, _parse(getattr(self, name), hint, name))
+        for conflict in self.conflicts():
+            raise ConfigError(conflict)
+
+    def conflicts(self) -> Iterator[str]:
+        """Hook: a sentence for each combination of fields that cannot be. Nothing by default."""
+        yield from ()
+
+    def to_dict(self) -> dict[str, Plain]:
+        """Plain data: lists for tuples, ``kind`` first where the field could hold several kinds."""
+        tag = {"kind": self.kind} if self.kind else {}
+        return tag | {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120)
+
+    @classmethod
+    def from_dict(cls, plain: Plain) -> Self:
+        """Reads what ``to_dict`` wrote. A bare string names a kind with its defaults.
+
+        Raises ConfigError: unknown kind or field, wrong type, value out of range, impossible combination.
+        """
+        if isinstance(plain, str) and (cls.kinds or plain == cls.kind):
+            plain = {"kind": plain}
+        if not isinstance(plain, Mapping):
+            raise ConfigError(f"{cls.__name__} is made from a mapping, not from {plain!r}")
+        fields = dict(plain)
+        made: type[Config] = cls
+        if cls.kinds:
+            if "kind" not in fields:
+                raise ConfigError(f"needs a kind; {nearest('', cls.kinds)}", "kind")
+            kind = fields.pop("kind")
+            if not isinstance(kind, str) or kind not in cls.kinds:
+                raise ConfigError(f"no kind {kind!r}; {nearest(str(kind), cls.kinds)}", "kind")
+            made = cls.kinds[kind]
+        elif cls.kind and fields.pop("kind", cls.kind) != cls.kind:
+            raise ConfigError(f"{cls.__name__} is of kind {cls.kind!r}", "kind")
+        for name in fields:
+            if not isinstance(name, str):
+                raise ConfigError(f"a field's name is a string, not {name!r}")
+        return cast("Self", made(**fields))
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Self:
+        """Reads a YAML file. Raises ConfigError for a file that is missing, damaged or wrong."""
+        try:
+            plain = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"cannot be read as YAML: {' '.join(str(error).split())}", str(path)) from None
+        return cls.from_dict(plain)
+
+    def override(self, values: Mapping[str, Any]) -> Self:
+        """A copy with the values at dotted paths replaced; each level is checked once, after all its changes.
+
+        A value is plain data or a Config. A path that does not exist is an error that names the nearest one.
+        """
+        whole: dict[str, Any] = {}
+        deeper: dict[str, dict[str, Any]] = {}
+        hints = field_types(type(self))
+        for path, value in values.items():
+            head, _, rest = path.partition(".")
+            if head not in hints:
+                raise ConfigError(f"{type(self).__name__} has no field {head!r}; {nearest(head, hints)}", head)
+            if rest:
+                deeper.setdefault(head, {})[rest] = value
+            else:
+                whole[head] = _parse(value, hints[head], head)
+        for head, changes in deeper.items():
+            child = whole.get(head, getattr(self, head))
+            if isinstance(child, Config):
+                try:
+                    whole[head] = child.override(changes)
+                except ConfigError as error:
+                    raise error.under(head) from None
+            elif isinstance(child, Mapping):
+                whole[head] = _parse({**child, **changes}, hints[head], head)
+            else:
+                inner = next(iter(changes))
+                holds = f"it is {'none' if child is None else repr(child)}"
+                raise ConfigError(
+                    f"there is nothing below {head!r} to set: {holds}; set {head} first", f"{head}.{inner}"
+                )
+        return dataclasses.replace(self, **whole)  # type: ignore[type-var]
+
+    def get(self, path: str) -> Any:
+        """The value at a dotted path. Raises ConfigError where there is none."""
+        value: Any = self
+        for depth, name in enumerate(path.split(".")):
+            names = (
+                field_types(type(value)) if isinstance(value, Config) else value if isinstance(value, Mapping) else {}
+            )
+            if name not in names:
+                where = ".".join(path.split(".")[: depth + 1])
+                raise ConfigError(f"there is no such path; {nearest(name, names)}", where)
+            value = getattr(value, name) if isinstance(value, Config) else value[name]
+        return value
+
+    def leaves(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """Every dotted path that holds no further Config, with its value; a kind is a leaf too."""
+        if self.kind:
+            yield f"{prefix}kind", self.kind
+        for name in field_types(type(self)):
+            value = getattr(self, name)
+            if isinstance(value, Config):
+                yield from value.leaves(f"{prefix}{name}.")
+            else:
+                yield f"{prefix}{name}", value
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.to_dict() == other.to_dict()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(canonical_hash(self.to_dict()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **{name: getattr(self, name) for name in field_types(type(self))}), ()
+
+
+def table(abstract: type[C], *concrete: type[C]) -> dict[str, type[C]]:
+    """Makes the explicit table of an abstract config's kinds: what a file or a command line may name."""
+    kinds = {config.kind: config for config in concrete}
+    if len(kinds) != len(concrete) or "" in kinds:
+        raise TypeError(f"every kind of {abstract.__name__} needs a name of its own")
+    abstract.kinds = kinds
+    for config in concrete:
+        config.kinds = {}  # a concrete config is no abstract one, though it inherits from it
+    return kinds
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Plain]:
+    """Reads ``path=value`` as typed on a command line; the value is YAML, so ``1e-3`` style floats are floats."""
+    values: dict[str, Plain] = {}
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals or not path:
+            raise ConfigError(f"write path=value, not {assignment!r}")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(f"{text!r} is not a YAML value", path) from None
+        if isinstance(value, str) and text.strip() == value:
+            value = _number(value)
+        values[path.strip()] = value
+    return values
+
+
+def _number(text: str) -> str | float:
+    """YAML 1.1 reads 1e-3 as a string; a person means a number."""
+    try:
+        return float(text) if any(c.isdigit() for c in text) else text
+    except ValueError:
+        return text
+
+
+def field_types(config: type[Config]) -> dict[str, Any]:
+    """The annotations of a config's fields, resolved, in order."""
+    return _field_types(config)  # type: ignore[arg-type]
+
+
+@cache
+def _field_types(config: type[Config]) -> dict[str, Any]:
+    hints = get_type_hints(config, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint, config=PydanticConfig(strict=True, arbitrary_types_allowed=True))
+
+
+def _parse(value: Any, hint: Any, path: str) -> Any:
+    """One value against one annotation; ``path`` is where it stands."""
+    try:
+        return _parse_config(value, hint) if _config_types(hint) else _parse_leaf(value, hint)
+    except ConfigError as error:
+        raise error.under(path) from None
+
+
+def _config_types(hint: Any) -> tuple[type[Config], ...]:
+    """The config classes that an annotation admits: itself, the members of a union, or the items of a tuple."""
+    if isinstance(hint, type) and issubclass(hint, Config):
+        return (hint,)
+    if get_origin(hint) in (Union, UnionType, tuple):
+        return tuple(t for member in get_args(hint) for t in _config_types(member))
+    return ()
+
+
+def _parse_config(value: Any, hint: Any) -> Any:
+    allowed = _config_types(hint)
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+    if value is None and NoneType in members:
+        return None
+    if get_origin(hint) is tuple:
+        if isinstance(value, str) or not isinstance(value, list | tuple):
+            raise ConfigError(f"wants a list, not {value!r}")
+        return tuple(_parse(item, get_args(hint)[0], str(i)) for i, item in enumerate(value))
+    if isinstance(value, allowed):
+        return value
+    if isinstance(value, Config):
+        raise ConfigError(f"wants a {' or '.join(t.__name__ for t in allowed)}, not a {type(value).__name__}")
+    return allowed[0].from_dict(value)
+
+
+def _parse_leaf(value: Any, hint: Any) -> Any:
+    if isinstance(value, list) and get_origin(hint) is not list:
+        value = tuple(value)  # YAML knows no tuples
+    try:
+        return _adapter(hint).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if isinstance(part, int))
+        reason = first["msg"][:1].lower() + first["msg"][1:]
+        raise ConfigError(f"{reason}; got {first['input']!r}", where) from None
+
+
+def _plain(value: Any) -> Plain:
+    if isinstance(value, Config):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,22 @@
+"""The base of every config of an encoding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lit_transformers.config import Config
+from lit_transformers.mixer import Shape
+
+if TYPE_CHECKING:
+    from lit_transformers.encodings.relative import Relative
+    from lit_transformers.encodings.rotary import Rotary
+
+
+class EncodingConfig(Config):
+    """Base of every encoding's config; the table ENCODINGS lists the kinds.
+
+    An encoding either turns queries and keys before their product (Rotary) or speaks in the scores (Relative).
+    """
+
+    def build(self, shape: Shape, head_dim: int) -> Rotary | Relative:
+        raise NotImplementedError

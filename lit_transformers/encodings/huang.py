@@ -1,0 +1,52 @@
+"""Improved relative position embeddings, method 4 (Huang et al. 2020, arXiv:2009.13658, equation 14)."""
+
+from __future__ import annotations
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lit_transformers.config import NonNegative
+from lit_transformers.encodings.clipped import distance_vectors
+from lit_transformers.encodings.encoding import EncodingConfig
+from lit_transformers.encodings.relative import Relative, by_key, by_query
+from lit_transformers.mixer import Shape
+
+
+class HuangConfig(EncodingConfig, kind="huang"):
+    """distance: the clipping distance; per_head, share_layers: who shares the one table of queries and keys."""
+
+    distance: NonNegative = 16
+    per_head: bool = False
+    share_layers: bool = False
+
+    def build(self, shape: Shape, head_dim: int) -> Huang:
+        return Huang(self, shape, head_dim)
+
+
+class Huang(Relative):
+    """e_ij = (q_i . k_j + q_i . a_(i-j) + k_j . a_(i-j)) / sqrt(k)."""
+
+    def __init__(self, config: HuangConfig, shape: Shape, head_dim: int) -> None:
+        super().__init__()
+        self.width = shape.heads * head_dim
+        self.vectors = distance_vectors(shape, "huang", config.distance, head_dim, config.per_head, config.share_layers)
+
+    def tables(self, distances: Int[Tensor, " w"], causal: bool) -> tuple[Tensor, ...]:
+        return (self.vectors(distances),)
+
+    def scores(
+        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], tables: tuple[Tensor, ...], scale: float
+    ) -> Float[Tensor, "b h t s"]:
+        q, table = q * scale, tables[0].to(q.dtype)
+        by_position = by_query(q @ table.mT, k.size(-2)) + by_key(k * scale, table, q.size(-2))
+        return q @ k.mT + by_position
+
+    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Tensor, ...]) -> None:
+        return None
+
+    def table_flops(self, distances: int) -> int:
+        return 0
+
+    def block_flops(self, queries: int, keys: int) -> int:
+        tiled = -(-keys // queries) * queries
+        return 2 * self.width * queries * (keys + (queries + keys) + 2 * tiled)

@@ -1,0 +1,76 @@
+"""A learned number for each head and bucket of distances (Raffel et al. 2020, arXiv:1910.10683, section 2.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lit_transformers.config import Positive
+from lit_transformers.encodings.encoding import EncodingConfig
+from lit_transformers.encodings.relative import Relative, by_query
+from lit_transformers.mixer import Shape
+
+
+class LearnedRelativeConfig(EncodingConfig, kind="learned_relative"):
+    """buckets: how many; half of them (of each direction's share) are single distances, the rest grow
+    logarithmically up to max_distance; share_layers: T5 uses one table in all layers."""
+
+    buckets: Positive = 32
+    max_distance: Positive = 128
+    share_layers: bool = True
+
+    def conflicts(self) -> Iterator[str]:
+        if self.buckets < 4 or self.buckets % 4:
+            yield f"buckets are halved by direction and by kind, so they come in fours, not {self.buckets}"
+        if self.max_distance <= self.buckets // 2:
+            yield f"max_distance must exceed the {self.buckets // 2} distances that have a bucket each"
+
+    def build(self, shape: Shape, head_dim: int) -> LearnedRelative:
+        return LearnedRelative(self, shape, head_dim)
+
+
+class LearnedRelative(Relative):
+    """e_ij = q_i . k_j / sqrt(k) + b_bucket(i-j). T5 leaves the scale out; here the mixer's ``scale`` decides."""
+
+    def __init__(self, config: LearnedRelativeConfig, shape: Shape, head_dim: int) -> None:
+        super().__init__()
+        self.buckets, self.max_distance = config.buckets, config.max_distance
+        self.width = shape.heads * head_dim
+
+        def make() -> nn.Module:
+            return nn.Embedding(config.buckets, shape.heads)
+
+        self.bias = shape.share("learned_relative", make) if config.share_layers else make()
+
+    def tables(self, distances: Int[Tensor, " w"], causal: bool) -> tuple[Tensor, ...]:
+        return (self.bias(self.bucket(distances, causal)).T.unsqueeze(-1),)
+
+    def bucket(self, distances: Int[Tensor, " w"], causal: bool) -> Int[Tensor, " w"]:
+        """Distances i - j to buckets: later keys use the upper half of them, unless they are never seen."""
+        buckets = self.buckets if causal else self.buckets // 2
+        start = torch.zeros_like(distances) if causal else (distances < 0) * buckets
+        length = distances.clamp(min=0) if causal else distances.abs()
+        single = buckets // 2
+        ratio = torch.log(length.clamp(min=1) / single) / math.log(self.max_distance / single)
+        grown = single + (ratio * (buckets - single)).long()
+        return start + torch.where(length < single, length, grown.clamp(max=buckets - 1))
+
+    def scores(
+        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], tables: tuple[Tensor, ...], scale: float
+    ) -> Float[Tensor, "b h t s"]:
+        queries, keys = q.size(-2), k.size(-2)
+        bias = by_query(tables[0].mT.to(q.dtype).expand(-1, queries, -1), keys)
+        return (q * scale) @ k.mT + bias
+
+    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Tensor, ...]) -> None:
+        return None
+
+    def table_flops(self, distances: int) -> int:
+        return 0
+
+    def block_flops(self, queries: int, keys: int) -> int:
+        return 2 * self.width * queries * keys

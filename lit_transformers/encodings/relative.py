@@ -1,0 +1,78 @@
+"""Encodings that enter the scores as a function of the distance i - j between query i and key j."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Relative(nn.Module, ABC):
+    """Scores and outputs that depend on distances.
+
+    ``tables`` is computed once a pass for all distances, in descending order; an executor cuts from it the slice that a
+    block of queries and keys needs, so that no tensor grows with the square of the length.
+    """
+
+    @abstractmethod
+    def tables(self, distances: Int[Tensor, " w"], causal: bool) -> tuple[Tensor, ...]:
+        """What this encoding says of each distance; every tensor has the distances in its last but one dimension."""
+
+    @abstractmethod
+    def scores(
+        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], tables: tuple[Tensor, ...], scale: float
+    ) -> Float[Tensor, "b h t s"]:
+        """Logits, scaled. Row w of the tables is the distance w below that of the last query to the first key."""
+
+    @abstractmethod
+    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Tensor, ...]) -> Float[Tensor, "b h t k"] | None:
+        """What distances add to the output, or None."""
+
+    @abstractmethod
+    def table_flops(self, distances: int) -> int:
+        """FLOPs of ``tables`` for so many distances."""
+
+    @abstractmethod
+    def block_flops(self, queries: int, keys: int) -> int:
+        """FLOPs of ``scores`` and ``values`` for one sequence, all heads, the content product q . k included."""
+
+
+def distance_range(queries: int, keys: int, offset: int, device: torch.device) -> Int[Tensor, " w"]:
+    """All distances of ``queries`` that start at key ``offset`` to ``keys``, descending, and one more for the shift."""
+    return torch.arange(offset + queries - 1, offset - keys - 1, -1, device=device)
+
+
+def by_query(scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t s"]:
+    """Turns columns that stand for distances into columns that stand for keys.
+
+    scores (..., t, t + s) with distances descending; row i starts its s columns at t - 1 - i. A view, no gather:
+    reading the flattened rows with a stride shorter by one moves each row one column to the left.
+    """
+    queries, width = scores.shape[-2:]
+    flat = scores.flatten(-2)[..., queries - 1 : queries - 1 + queries * (width - 1)]
+    return flat.unflatten(-1, (queries, width - 1))[..., :keys]
+
+
+def by_key(k: Float[Tensor, "*b s k"], table: Float[Tensor, "*h w k"], queries: int) -> Float[Tensor, "*b t s"]:
+    """k_j . a_(i-j) for every query i and key j, in time queries x keys.
+
+    Keys are taken in tiles as long as the block of queries; a tile needs a window of twice that many distances.
+    """
+    keys = k.size(-2)
+    short = -keys % queries
+    tiles = F.pad(k, (0, 0, 0, short)).unflatten(-2, (-1, queries))
+    windows = F.pad(table, (0, 0, 0, short)).unfold(-2, 2 * queries, queries)  # (*h, tiles, k, 2t)
+    products = tiles @ windows  # row a of a tile wants its columns a to a + t - 1, for the queries from last to first
+    skewed = F.pad(products.flatten(-2), (0, queries)).unflatten(-1, (queries, 2 * queries + 1))[..., :queries]
+    return skewed.flip(-1).movedim(-1, -3).flatten(-2)[..., :keys]
+
+
+def by_distance(weights: Float[Tensor, "b h t s"], table: Float[Tensor, "*h w k"]) -> Float[Tensor, "b h t k"]:
+    """The sum over keys j of weight_ij a_(i-j): ``by_query`` undone, then one product."""
+    queries, keys = weights.shape[-2:]
+    spread = F.pad(weights, (0, queries - 1)).flatten(-2)  # rows of t + s - 1
+    spread = F.pad(spread, (queries - 1, 1)).unflatten(-1, (queries, queries + keys))
+    return spread @ table

@@ -1,0 +1,63 @@
+"""Relative position representations (Shaw et al. 2018, arXiv:1803.02155, equations 3 and 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lit_transformers.config import NonNegative
+from lit_transformers.encodings.clipped import distance_vectors
+from lit_transformers.encodings.encoding import EncodingConfig
+from lit_transformers.encodings.relative import Relative, by_distance, by_query
+from lit_transformers.mixer import Shape
+
+
+class ShawConfig(EncodingConfig, kind="shaw"):
+    """distance: the clipping distance k; keys, values: are there a^K and a^V; per_head, share_layers: who shares."""
+
+    distance: NonNegative = 16
+    keys: bool = True
+    values: bool = True
+    per_head: bool = False
+    share_layers: bool = False
+
+    def conflicts(self) -> Iterator[str]:
+        if not (self.keys or self.values):
+            yield "with neither keys nor values there is no encoding; write encoding: null"
+
+    def build(self, shape: Shape, head_dim: int) -> Shaw:
+        return Shaw(self, shape, head_dim)
+
+
+class Shaw(Relative):
+    """e_ij = q_i . (k_j + a^K_(i-j)) / sqrt(k), z_i = sum_j alpha_ij (v_j + a^V_(i-j))."""
+
+    def __init__(self, config: ShawConfig, shape: Shape, head_dim: int) -> None:
+        super().__init__()
+        self.width = shape.heads * head_dim
+        sharing = (config.distance, head_dim, config.per_head, config.share_layers)
+        self.keys = distance_vectors(shape, "shaw.keys", *sharing) if config.keys else None
+        self.added = distance_vectors(shape, "shaw.values", *sharing) if config.values else None
+
+    def tables(self, distances: Int[Tensor, " w"], causal: bool) -> tuple[Tensor, ...]:
+        return tuple(vectors(distances) for vectors in (self.keys, self.added) if vectors is not None)
+
+    def scores(
+        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], tables: tuple[Tensor, ...], scale: float
+    ) -> Float[Tensor, "b h t s"]:
+        q = q * scale
+        if self.keys is None:
+            return q @ k.mT
+        return q @ k.mT + by_query(q @ tables[0].to(q.dtype).mT, k.size(-2))
+
+    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Tensor, ...]) -> Float[Tensor, "b h t k"] | None:
+        return None if self.added is None else by_distance(weights, tables[-1].to(weights.dtype))
+
+    def table_flops(self, distances: int) -> int:
+        return 0
+
+    def block_flops(self, queries: int, keys: int) -> int:
+        tables = (self.keys is not None) + (self.added is not None)
+        return 2 * self.width * queries * (keys + tables * (queries + keys))

@@ -1,0 +1,87 @@
+"""The relative encoding of Transformer-XL (Dai et al. 2019, arXiv:1901.02860, section 3.3)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lit_transformers.config import ConfigError, NonNegative
+from lit_transformers.encodings.encoding import EncodingConfig
+from lit_transformers.encodings.relative import Relative, by_query
+from lit_transformers.mixer import Shape
+from lit_transformers.positions import sinusoids
+
+
+class XLConfig(EncodingConfig, kind="xl"):
+    """biases: whether layers share u and v or own theirs; clamp_length: distances beyond it look like it.
+
+    content_bias and position_bias switch the terms of u and of v (Shaw et al. have neither).
+    """
+
+    biases: Literal["shared", "per_layer"] = "shared"
+    content_bias: bool = True
+    position_bias: bool = True
+    clamp_length: NonNegative | None = None
+
+    def build(self, shape: Shape, head_dim: int) -> XL:
+        return XL(self, shape, head_dim)
+
+
+class XL(Relative):
+    """A_ij = (q_i + u) . k_j + (q_i + v) . W_R R_(i-j), R sinusoidal: signed, so it serves both directions."""
+
+    def __init__(self, config: XLConfig, shape: Shape, head_dim: int) -> None:
+        super().__init__()
+        if shape.dim % 2:
+            raise ConfigError(f"sinusoids come in pairs, so dim must be even, not {shape.dim}", "dim")
+        self.dim, self.heads, self.head_dim = shape.dim, shape.heads, head_dim
+        self.clamp_length = config.clamp_length
+        self.project = nn.Linear(shape.dim, shape.heads * head_dim, bias=False)
+
+        def bias(name: str, present: bool) -> nn.Module | None:
+            if not present:
+                return None
+            return shape.share(name, make) if config.biases == "shared" else make()
+
+        def make() -> HeadBias:
+            return HeadBias(shape.heads, head_dim)
+
+        self.content = bias("xl.u", config.content_bias)
+        self.position = bias("xl.v", config.position_bias)
+
+    def tables(self, distances: Int[Tensor, " w"], causal: bool) -> tuple[Tensor, ...]:
+        if self.clamp_length is not None:
+            distances = distances.clamp(-self.clamp_length, self.clamp_length)
+        waves = sinusoids(distances, self.dim, self.project.weight.dtype)
+        return (self.project(waves).unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1),)
+
+    def scores(
+        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], tables: tuple[Tensor, ...], scale: float
+    ) -> Float[Tensor, "b h t s"]:
+        by_content = (q if self.content is None else self.content(q)) * scale
+        by_position = (q if self.position is None else self.position(q)) * scale
+        return by_content @ k.mT + by_query(by_position @ tables[0].mT, k.size(-2))
+
+    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Tensor, ...]) -> None:
+        return None
+
+    def table_flops(self, distances: int) -> int:
+        return 2 * distances * self.dim * self.heads * self.head_dim
+
+    def block_flops(self, queries: int, keys: int) -> int:
+        return 2 * self.heads * self.head_dim * queries * (2 * keys + queries)
+
+
+class HeadBias(nn.Module):
+    """A vector for each head, added to every query: u or v."""
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, 1, head_dim))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, q: Float[Tensor, "b h t k"]) -> Float[Tensor, "b h t k"]:
+        return q + self.weight.to(q.dtype)

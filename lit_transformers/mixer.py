@@ -1,0 +1,139 @@
+"""The contract of a mixer: whatever lets the positions of a sequence speak to each other.
+
+State is a tree (tuples, NamedTuples, dicts, None) of tensors whose first dimension is the batch, and all zeros is the
+empty state. So any task may detach it, empty a lane, reorder lanes by beam or save it, and knows nothing of its kind.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from lit_transformers.config import Config, ConfigError
+
+Mode = Literal["causal", "bidirectional", "cross"]
+
+
+class Shape(NamedTuple):
+    """What a part learns at build time: run-time values are never config fields.
+
+    ``shared`` holds modules that several layers use as one (``u`` and ``v`` of Transformer-XL, say).
+    """
+
+    dim: int
+    heads: int
+    max_length: int
+    layer: int = 0
+    depth: int = 1
+    shared: dict[str, nn.Module] | None = None
+
+    def share(self, name: str, make: Callable[[], nn.Module]) -> nn.Module:
+        """The module of that name, made by the first layer that asks."""
+        if self.shared is None:
+            return make()
+        if name not in self.shared:
+            self.shared[name] = make()
+        return self.shared[name]
+
+
+class Context(NamedTuple):
+    """What every layer of one pass sees.
+
+    positions   (b, t) position of each token of x in its document
+    causal      no token sees a later one
+    keep        (b, t) True at real tokens of x; None where all are
+    source      (b, s, d) what a cross mixer reads; None for self mixing
+    source_keep (b, s) True at real tokens of the source; None where all are
+    """
+
+    positions: Int[Tensor, "b t"]
+    causal: bool
+    keep: Bool[Tensor, "b t"] | None = None
+    source: Float[Tensor, "b s d"] | None = None
+    source_keep: Bool[Tensor, "b s"] | None = None
+
+
+class Mixed(NamedTuple):
+    """``aux`` carries named losses; a task adds them to the training loss and never to a reported number."""
+
+    y: Float[Tensor, "b t d"]
+    state: Any = None
+    aux: Mapping[str, Tensor] = {}
+
+
+class MixerConfig(Config):
+    """Base of every mixer's config; the table MIXERS lists the kinds."""
+
+    def build(self, shape: Shape) -> Mixer:
+        raise NotImplementedError
+
+
+class Mixer(nn.Module, ABC):
+    """Mixes a sequence along time. The class says which modes it promises, and in ``refusals`` why not the others."""
+
+    causal: ClassVar[bool] = False
+    bidirectional: ClassVar[bool] = False
+    cross: ClassVar[bool] = False
+    streams: ClassVar[bool] = False
+    refusals: ClassVar[Mapping[Mode, str]] = {}
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+        """x (b, t, d) to y (b, t, d). ``state`` is what the previous segment returned, or None at the start."""
+
+    @abstractmethod
+    def flops(self, queries: int, remembered: int) -> int:
+        """Forward FLOPs, 2 for a multiply-add, for one sequence of ``queries`` tokens after ``remembered`` ones."""
+
+    def require(self, mode: Mode) -> None:
+        """Raises ConfigError, with the reason, where the mixer does not promise the mode."""
+        if not getattr(self, mode):
+            why = self.refusals.get(mode, "it makes no such promise")
+            raise ConfigError(f"{type(self).__name__} cannot be {mode}: {why}", "mixer")
+
+
+def map_state(change: Callable[[Tensor], Tensor], state: Any) -> Any:
+    """The same tree with every tensor changed."""
+    match state:
+        case None:
+            return None
+        case Tensor():
+            return change(state)
+        case Mapping():
+            return {name: map_state(change, part) for name, part in state.items()}
+        case tuple() if hasattr(state, "_fields"):
+            return type(state)(*(map_state(change, part) for part in state))
+        case tuple() | list():
+            return type(state)(map_state(change, part) for part in state)
+    raise TypeError(f"a state holds tensors, not {type(state).__name__}")
+
+
+def state_tensors(state: Any) -> Iterator[Tensor]:
+    """Every tensor of a state, in order."""
+    found: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_state(keep, state)
+    yield from found
+
+
+def detach(state: Any) -> Any:
+    """The state without its history of gradients."""
+    return map_state(Tensor.detach, state)
+
+
+def empty_rows(state: Any, rows: Bool[Tensor, " b"]) -> Any:
+    """The state with the lanes of ``rows`` emptied."""
+    return map_state(lambda part: part.masked_fill(rows.view(-1, *[1] * (part.dim() - 1)), 0), state)
+
+
+def take_rows(state: Any, rows: Int[Tensor, " n"]) -> Any:
+    """The state of the given lanes, in the given order: what beam search does."""
+    return map_state(lambda part: part.index_select(0, rows), state)

@@ -1,0 +1,46 @@
+"""Plain softmax attention (Vaswani et al. 2017, arXiv:1706.03762, equation 1), with memory and any encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jaxtyping import Float
+from torch import Tensor
+
+from lit_transformers.mixer import Context, Shape
+from lit_transformers.mixers.qkv import QKVConfig, QKVMixer
+from lit_transformers.patterns import Band, Inputs, attend, attend_flops
+
+
+class AttentionConfig(QKVConfig, kind="attention"):
+    """same_length: every query sees exactly ``memory`` earlier tokens, not the early ones fewer than the late."""
+
+    same_length: bool = False
+
+    def conflicts(self) -> Iterator[str]:
+        if self.same_length and not self.memory:
+            yield "same_length gives every query as many keys as memory holds, and memory is 0"
+
+    def build(self, shape: Shape) -> Attention:
+        return Attention(self, shape)
+
+
+class Attention(QKVMixer):
+    """softmax(Q K^T / sqrt(k)) V. With XL encoding and memory this is Transformer-XL (arXiv:1901.02860)."""
+
+    causal = bidirectional = cross = streams = True
+
+    def __init__(self, config: AttentionConfig, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.before = config.memory if config.same_length else None
+
+    def attend(self, inputs: Inputs, ctx: Context) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+        dropout = self.dropout if self.training else 0.0
+        pattern = Band(self.before, 0) if ctx.causal and ctx.source is None else Band(None, None)
+        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=dropout), {}
+
+    def flops(self, queries: int, remembered: int) -> int:
+        pattern = Band(self.before, 0)
+        keys = queries + min(remembered, self.memory)
+        attention = attend_flops(pattern, queries, keys, self.width, self.relative)
+        return self.projection_flops(queries, keys) + attention

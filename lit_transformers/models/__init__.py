@@ -1,0 +1,11 @@
+"""Networks only: what they are trained for stands in tasks."""
+
+from lit_transformers.config import table
+from lit_transformers.models.encoder import EncoderConfig
+from lit_transformers.models.encoder_decoder import EncoderDecoderConfig
+from lit_transformers.models.language_model import LanguageModelConfig
+from lit_transformers.models.model import ModelConfig
+
+MODELS = table(ModelConfig, LanguageModelConfig, EncoderConfig, EncoderDecoderConfig)
+
+__all__ = ["MODELS", "EncoderConfig", "EncoderDecoderConfig", "LanguageModelConfig", "ModelConfig"]

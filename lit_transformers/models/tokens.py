@@ -1,0 +1,162 @@
+"""Symbols to vectors and back: embeddings and softmax layers, which often share their weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_transformers.batch import IGNORED
+from lit_transformers.config import Config, ConfigError, Positive, table
+
+
+class TokensConfig(Config):
+    """Base of every config of embedding and softmax; the table TOKENS lists the kinds.
+
+    tied: input and output use the same weights (arXiv:1608.05859); scaled: embeddings are multiplied by sqrt(dim)
+    (arXiv:1706.03762, section 3.4).
+    """
+
+    tied: bool = True
+    scaled: bool = True
+
+    def build(self, size: int, dim: int) -> Tokens:
+        """For a vocabulary of ``size`` symbols and a network of width ``dim``."""
+        raise NotImplementedError
+
+
+class Tokens(nn.Module, ABC):
+    """The first and the last layer of a network over symbols."""
+
+    def __init__(self, config: TokensConfig, dim: int) -> None:
+        super().__init__()
+        self.factor = dim**0.5 if config.scaled else 1.0
+
+    def embed(self, symbols: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+        return self.look_up(symbols) * self.factor
+
+    @abstractmethod
+    def look_up(self, symbols: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+        """The vectors of symbols, unscaled."""
+
+    @abstractmethod
+    def log_probabilities(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        """Of every symbol, in float32."""
+
+    @abstractmethod
+    def nats(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """-log p of each target, in float32; 0 where it is IGNORED."""
+
+    @abstractmethod
+    def flops(self, queries: int) -> int:
+        """Forward FLOPs of the output for one sequence."""
+
+
+class FullTokensConfig(TokensConfig, kind="full"):
+    """One vector and one logit for each symbol."""
+
+    def build(self, size: int, dim: int) -> FullTokens:
+        return FullTokens(self, size, dim)
+
+
+class FullTokens(Tokens):
+    """An embedding table and a linear softmax layer with a bias."""
+
+    def __init__(self, config: FullTokensConfig, size: int, dim: int) -> None:
+        super().__init__(config, dim)
+        self.table = nn.Embedding(size, dim)
+        self.logits = nn.Linear(dim, size)
+        if config.tied:
+            self.logits.weight = self.table.weight
+
+    def look_up(self, symbols: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+        vectors: Tensor = self.table(symbols)
+        return vectors
+
+    def log_probabilities(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        return self.logits(hidden).float().log_softmax(dim=-1)
+
+    def nats(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        logits = self.logits(hidden).float().flatten(0, -2)
+        return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="none").view(targets.shape)
+
+    def flops(self, queries: int) -> int:
+        return 2 * queries * self.table.num_embeddings * self.table.embedding_dim
+
+
+class AdaptiveTokensConfig(TokensConfig, kind="adaptive"):
+    """Frequent symbols get wide vectors, rare ones narrow: adaptive softmax (Grave et al. 2017, arXiv:1609.04309)
+    and adaptive input (Baevski and Auli 2019, arXiv:1809.10853).
+
+    cutoffs: ranks of symbols at which a next cluster begins; shrink: how many times narrower each one is.
+    """
+
+    cutoffs: tuple[Positive, ...] = (20_000, 40_000, 200_000)
+    shrink: Positive = 4
+
+    def build(self, size: int, dim: int) -> AdaptiveTokens:
+        if not self.cutoffs or list(self.cutoffs) != sorted(set(self.cutoffs)) or self.cutoffs[-1] >= size:
+            raise ConfigError(f"cutoffs must rise and stay below the {size} symbols, not {self.cutoffs}", "cutoffs")
+        if dim // self.shrink ** len(self.cutoffs) == 0:
+            raise ConfigError(f"the last cluster of {len(self.cutoffs)} would have no channel left of {dim}", "shrink")
+        return AdaptiveTokens(self, size, dim)
+
+
+class AdaptiveTokens(Tokens):
+    """torch's adaptive softmax; tied, the input reads its tables and projects them back through its projections.
+
+    Symbols must be numbered by falling frequency.
+    """
+
+    def __init__(self, config: AdaptiveTokensConfig, size: int, dim: int) -> None:
+        super().__init__(config, dim)
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(dim, size, list(config.cutoffs), float(config.shrink))
+        self.edges = [0, *config.cutoffs, size]
+        self.own: nn.ModuleList | None = None
+        if not config.tied:
+            widths = [dim // config.shrink**cluster for cluster in range(len(config.cutoffs) + 1)]
+            sizes = [end - start for start, end in zip(self.edges, self.edges[1:], strict=False)]
+            self.own = nn.ModuleList(
+                nn.Sequential(nn.Embedding(count, width), nn.Linear(width, dim, bias=False))
+                for count, width in zip(sizes, widths, strict=True)
+            )
+
+    def look_up(self, symbols: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+        flat = symbols.flatten()
+        vectors = self.softmax.head.weight.new_zeros(flat.size(0), self.softmax.in_features)
+        for cluster, (start, end) in enumerate(zip(self.edges, self.edges[1:], strict=False)):
+            here = ((flat >= start) & (flat < end)).nonzero().squeeze(1)
+            vectors = vectors.index_copy(0, here, self._cluster(cluster, flat[here] - start).to(vectors.dtype))
+        return vectors.view(*symbols.shape, -1)
+
+    def _cluster(self, cluster: int, members: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
+        if self.own is not None:
+            vectors: Tensor = self.own[cluster](members)
+            return vectors
+        if cluster == 0:
+            return F.embedding(members, self.softmax.head.weight)
+        narrow, wide = self.softmax.tail[cluster - 1]  # type: ignore[misc]
+        return F.embedding(members, wide.weight) @ narrow.weight
+
+    def log_probabilities(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
+        return self.softmax.log_prob(hidden.flatten(0, -2).float()).unflatten(0, hidden.shape[:-1])
+
+    def nats(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        scored = (targets != IGNORED).flatten().nonzero().squeeze(1)
+        chosen = hidden.flatten(0, -2)[scored].float()
+        nats = hidden.new_zeros(targets.numel(), dtype=torch.float32)
+        if scored.numel() == 0:
+            return nats.view(targets.shape)
+        log_probabilities = self.softmax(chosen, targets.flatten()[scored]).output
+        return nats.index_copy(0, scored, -log_probabilities).view(targets.shape)
+
+    def flops(self, queries: int) -> int:
+        """An upper bound: every token asks the head and the clusters are asked in proportion to their size."""
+        dim, head = self.softmax.in_features, self.softmax.head.out_features
+        return 2 * queries * dim * head
+
+
+TOKENS = table(TokensConfig, FullTokensConfig, AdaptiveTokensConfig)

@@ -1,0 +1,162 @@
+"""How weights are learned: optimizers, schedules, and the budget."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from lit_transformers.config import Config, Fraction, NonNegative, NonNegativeFloat, Positive, PositiveFloat, table
+
+
+class OptimizerConfig(Config):
+    """Base of every optimizer's config; the table OPTIMIZERS lists the kinds. learning_rate: at the schedule's peak."""
+
+    learning_rate: PositiveFloat = 1e-3
+
+    def build(self, network: nn.Module) -> torch.optim.Optimizer:
+        raise NotImplementedError
+
+
+class AdamWConfig(OptimizerConfig, kind="adamw"):
+    """Adam with decoupled weight decay (arXiv:1711.05101); biases, norms and other vectors are not decayed."""
+
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.01
+
+    def build(self, network: nn.Module) -> torch.optim.Optimizer:
+        betas = (self.beta1, self.beta2)
+        groups = decay_groups(network, self.weight_decay)
+        return torch.optim.AdamW(groups, lr=self.learning_rate, betas=betas, eps=self.epsilon, fused=True)
+
+
+class AdamConfig(OptimizerConfig, kind="adam"):
+    """Adam (arXiv:1412.6980)."""
+
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    epsilon: PositiveFloat = 1e-8
+
+    def build(self, network: nn.Module) -> torch.optim.Optimizer:
+        betas = (self.beta1, self.beta2)
+        return torch.optim.Adam(trained(network), lr=self.learning_rate, betas=betas, eps=self.epsilon, fused=True)
+
+
+class AdagradConfig(OptimizerConfig, kind="adagrad"):
+    """Adagrad (Duchi et al. 2011)."""
+
+    def build(self, network: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.Adagrad(trained(network), lr=self.learning_rate)
+
+
+class SGDConfig(OptimizerConfig, kind="sgd"):
+    """Stochastic gradient descent with momentum (arXiv:1808.04444 trains with 0.99)."""
+
+    momentum: Fraction = 0.9
+
+    def build(self, network: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(trained(network), lr=self.learning_rate, momentum=self.momentum)
+
+
+OPTIMIZERS = table(OptimizerConfig, AdamWConfig, AdamConfig, AdagradConfig, SGDConfig)
+
+
+def trained(network: nn.Module) -> list[nn.Parameter]:
+    """Parameters that learn, each once."""
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
+
+
+def decay_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; vectors do not."""
+    parameters = trained(network)
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+
+
+class ScheduleConfig(Config):
+    """Base of every schedule's config; the table SCHEDULES lists the kinds.
+
+    warmup: steps over which the learning rate rises in a line from nothing to its peak.
+    """
+
+    warmup: NonNegative = 0
+
+    def factor(self, step: int, steps: int) -> float:
+        """What the peak learning rate is multiplied by at update ``step`` (from 0) of ``steps``."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        return self.after(step - self.warmup, max(1, steps - self.warmup))
+
+    def after(self, step: int, steps: int) -> float:
+        """The factor ``step`` updates after the warm-up, of ``steps`` that remain then."""
+        raise NotImplementedError
+
+
+class ConstantConfig(ScheduleConfig, kind="constant"):
+    """Stays at the peak."""
+
+    def after(self, step: int, steps: int) -> float:
+        return 1.0
+
+
+class CosineConfig(ScheduleConfig, kind="cosine"):
+    """Falls along half a cosine (arXiv:1608.03983, equation 5, one cycle) to ``floor`` times the peak."""
+
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    def after(self, step: int, steps: int) -> float:
+        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
+
+
+class LinearConfig(ScheduleConfig, kind="linear"):
+    """Falls in a line to ``floor`` times the peak."""
+
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    def after(self, step: int, steps: int) -> float:
+        return self.floor + (1 - self.floor) * (1 - min(1.0, step / steps))
+
+
+class InverseSquareRootConfig(ScheduleConfig, kind="inverse_square_root"):
+    """Falls with the root of the step (arXiv:1706.03762, equation 3: its peak is dim^-0.5 warmup^-0.5)."""
+
+    def after(self, step: int, steps: int) -> float:
+        start = max(1, self.warmup)
+        return math.sqrt(start / (start + step))
+
+
+SCHEDULES = table(ScheduleConfig, ConstantConfig, CosineConfig, LinearConfig, InverseSquareRootConfig)
+
+
+class TrainingConfig(Config):
+    """The budget and how it is spent.
+
+    steps: updates; clip: largest norm of the gradient (None for any); precision: "bf16" needs CUDA; compile: the network
+    by torch.compile; validate_every: steps between validations (None for the end alone); log_every: steps between points
+    of the training curve; device: "auto" takes CUDA where there is one; devices: ranks, by DDP.
+    """
+
+    steps: Positive = 1000
+    optimizer: OptimizerConfig = AdamWConfig()
+    schedule: ScheduleConfig = CosineConfig()
+    clip: PositiveFloat | None = 1.0
+    precision: Literal["32", "bf16"] = "32"
+    compile: bool = False
+    validate_every: Positive | None = None
+    log_every: Positive = 50
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: Positive = 1
+
+    def learn(self, network: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        """Optimizer and schedule, one step of both for each update."""
+        optimizer = self.optimizer.build(network)
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: self.schedule.factor(step, self.steps)
+        )
