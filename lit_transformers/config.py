@@ -228,7 +228,7 @@ class Config:
                 yield f"{prefix}{name}", value
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.to_dict() == other.to_dict()  # type: ignore[attr-defined]
+        return type(self) is type(other) and self.to_dict() == other.to_dict()
 
     def __hash__(self) -> int:
         return hash(canonical_hash(self.to_dict()))

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -94,6 +95,11 @@ class Mixer(nn.Module, ABC):
         if not getattr(self, mode):
             why = self.refusals.get(mode, "it makes no such promise")
             raise ConfigError(f"{type(self).__name__} cannot be {mode}: {why}", "mixer")
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """x in float32, or as it is where it is finer: for sums and exponentials that half precision would spoil."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def map_state(change: Callable[[Tensor], Tensor], state: Any) -> Any:

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lit_transformers.encodings.relative import Relative, distance_range
+from lit_transformers.mixer import full_precision
 
 BLOCK = 256
 """Queries in a block. Measured on two CPU cores at length 4,096 (benchmarks/xl_layer.py): 128 to 512 differ by 5 %."""
@@ -45,13 +46,22 @@ class Band(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What an executor runs on. q (b, h, t, k), k and v (b, h, s, k or v), ``seen`` (b, s) True at keys that exist."""
+    """What an executor runs on. q (b, h, t, k), k and v (b, h, s, k or v), ``seen`` (b, s) True at keys that exist.
+
+    ``crossed``: the keys are of another sequence, so that no query has a key of its own.
+    """
 
     q: Float[Tensor, "b h t k"]
     k: Float[Tensor, "b h s k"]
     v: Float[Tensor, "b h s v"]
     seen: Bool[Tensor, "b s"] | None
     tables: tuple[Tensor, ...] = ()
+    crossed: bool = False
+
+    @property
+    def offset(self) -> int:
+        """The index of the first query among the keys; beyond them all where the keys are of another sequence."""
+        return self.k.size(-2) - (0 if self.crossed else self.q.size(-2))
 
 
 class Block(NamedTuple):
@@ -82,6 +92,16 @@ def visible(
     return (mask & seen[:, None, None, block.start : block.end]) | (i == j)
 
 
+def uncertain(pattern: Band, block: Block, offset: int, seen: Bool[Tensor, "b s"] | None) -> Block | None:
+    """The part of a block that hides some key from some query: its last keys under a causal band, or all or none."""
+    if seen is not None or pattern.before is not None:
+        return block
+    if pattern.after is None:
+        return None
+    start = max(block.start, offset + block.first + pattern.after + 1)
+    return block._replace(start=start) if start < block.end else None
+
+
 def attend(
     pattern: Band,
     inputs: Inputs,
@@ -95,9 +115,8 @@ def attend(
 
     The queries are the last t of the s keys (offset s - t), or, across two sequences, unlimited by any band.
     """
-    q, k, v, seen, _ = inputs
-    queries, keys = q.size(-2), k.size(-2)
-    offset = keys - queries
+    q, k, v, seen = inputs[:4]
+    queries, keys, offset = q.size(-2), k.size(-2), inputs.offset
     if (
         encoding is None
         and seen is None
@@ -122,7 +141,7 @@ def _recomputed(
     """One block whose scores are computed again in the backward pass instead of being kept."""
     if not torch.is_grad_enabled() or encoding is None:
         return _attend_block(block, pattern, inputs, encoding, scale, dropout)
-    return checkpoint(  # type: ignore[no-any-return]
+    return checkpoint(
         _attend_block,
         *(block, pattern, inputs, encoding, scale, dropout),
         use_reentrant=False,
@@ -135,23 +154,32 @@ def _attend_block(
 ) -> Float[Tensor, "b h t v"]:
     q = inputs.q[..., block.first : block.stop, :]
     k, v = inputs.k[..., block.start : block.end, :], inputs.v[..., block.start : block.end, :]
-    mask = visible(pattern, block, inputs.k.size(-2) - inputs.q.size(-2), inputs.seen, q.device)
+    offset = inputs.offset
+    part = uncertain(pattern, block, offset, inputs.seen)
     if encoding is None:
+        mask = None if part is None else visible(pattern, block, offset, inputs.seen, q.device)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, dropout_p=dropout)
     highest = inputs.q.size(-2) - block.stop + block.start
-    width = q.size(-2) + k.size(-2)
-    tables = tuple(table.narrow(-2, highest, width) for table in inputs.tables)
-    logits = encoding.scores(q, k, tables, scale)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).masked_fill(~mask, float("-inf"))
+    tables = tuple(
+        table.narrow(-2, highest, min(q.size(-2) + k.size(-2), table.size(-2) - highest)) for table in inputs.tables
+    )
+    logits = full_precision(encoding.scores(q, k, tables, scale))
+    if part is not None:
+        hidden = ~visible(pattern, part, offset, inputs.seen, q.device)
+        with torch.no_grad():  # a weight of zero passes no gradient on, so nothing is recorded
+            logits[..., part.start - block.start :].masked_fill_(hidden, float("-inf"))
     weights = F.dropout(logits.softmax(dim=-1).to(v.dtype), dropout)
     added = encoding.values(weights, tables)
     return weights @ v if added is None else weights @ v + added
 
 
 def with_tables(encoding: Relative, inputs: Inputs, causal: bool) -> Inputs:
-    """The inputs with what the encoding says of every distance between their queries and keys."""
+    """The inputs with what the encoding says of every distance between their queries and keys.
+
+    Where no later key is seen, none is asked for; ``by_query`` then fills hidden scores with what stands near.
+    """
     queries, keys = inputs.q.size(-2), inputs.k.size(-2)
-    distances = distance_range(queries, keys, keys - queries, inputs.q.device)
+    distances = distance_range(keys - 1, 0 if causal else 1 - queries, inputs.q.device)
     return inputs._replace(tables=encoding.tables(distances, causal))
 
 
@@ -164,8 +192,10 @@ def attend_flops(
     """
     whole = encoding is None and pattern.before is None and (pattern.after is None or queries == keys)
     run = [Block(0, queries, 0, keys)] if whole else list(blocks(pattern, queries, keys, keys - queries, size))
-    total = encoding.table_flops(queries + keys) if encoding else 0
+    past = pattern.after == 0  # then no later distance is asked for but the one of the shift
+    total = encoding.table_flops(keys + (1 if past else queries)) if encoding else 0
     for first, stop, start, end in run:
         t, s = stop - first, end - start
-        total += 2 * t * s * width + (encoding.block_flops(t, s) if encoding else 2 * t * s * width)
+        scores = encoding.block_flops(t, s, s + (1 if past else t)) if encoding else 2 * t * s * width
+        total += scores + 2 * t * s * width
     return total

@@ -138,9 +138,9 @@ SCHEDULES = table(ScheduleConfig, ConstantConfig, CosineConfig, LinearConfig, In
 class TrainingConfig(Config):
     """The budget and how it is spent.
 
-    steps: updates; clip: largest norm of the gradient (None for any); precision: "bf16" needs CUDA; compile: the network
-    by torch.compile; validate_every: steps between validations (None for the end alone); log_every: steps between points
-    of the training curve; device: "auto" takes CUDA where there is one; devices: ranks, by DDP.
+    steps: updates; clip: largest norm of the gradient (None for any); precision: "bf16" needs CUDA; compile: run the
+    network through torch.compile; validate_every: steps between validations (None for the end alone); log_every: steps
+    between points of the training curve; device: "auto" takes CUDA where there is one; devices: ranks, by DDP.
     """
 
     steps: Positive = 1000

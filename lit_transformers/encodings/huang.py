@@ -47,6 +47,6 @@ class Huang(Relative):
     def table_flops(self, distances: int) -> int:
         return 0
 
-    def block_flops(self, queries: int, keys: int) -> int:
+    def block_flops(self, queries: int, keys: int, distances: int) -> int:
         tiled = -(-keys // queries) * queries
-        return 2 * self.width * queries * (keys + (queries + keys) + 2 * tiled)
+        return 2 * self.width * queries * (keys + distances + 2 * tiled)

@@ -72,5 +72,5 @@ class LearnedRelative(Relative):
     def table_flops(self, distances: int) -> int:
         return 0
 
-    def block_flops(self, queries: int, keys: int) -> int:
+    def block_flops(self, queries: int, keys: int, distances: int) -> int:
         return 2 * self.width * queries * keys

@@ -25,7 +25,11 @@ class Relative(nn.Module, ABC):
     def scores(
         self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], tables: tuple[Tensor, ...], scale: float
     ) -> Float[Tensor, "b h t s"]:
-        """Logits, scaled. Row w of the tables is the distance w below that of the last query to the first key."""
+        """Logits, scaled, in a tensor of their own: executors hide keys in place.
+
+        Row w of the tables is the distance w below that of the last query to the first key. There are t + s rows, or,
+        where no later key is seen, s + 1: scores of later keys may then be anything finite.
+        """
 
     @abstractmethod
     def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Tensor, ...]) -> Float[Tensor, "b h t k"] | None:
@@ -36,20 +40,21 @@ class Relative(nn.Module, ABC):
         """FLOPs of ``tables`` for so many distances."""
 
     @abstractmethod
-    def block_flops(self, queries: int, keys: int) -> int:
+    def block_flops(self, queries: int, keys: int, distances: int) -> int:
         """FLOPs of ``scores`` and ``values`` for one sequence, all heads, the content product q . k included."""
 
 
-def distance_range(queries: int, keys: int, offset: int, device: torch.device) -> Int[Tensor, " w"]:
-    """All distances of ``queries`` that start at key ``offset`` to ``keys``, descending, and one more for the shift."""
-    return torch.arange(offset + queries - 1, offset - keys - 1, -1, device=device)
+def distance_range(highest: int, lowest: int, device: torch.device) -> Int[Tensor, " w"]:
+    """Distances from ``highest`` down to ``lowest``, and one more for the shift of ``by_query``."""
+    return torch.arange(highest, lowest - 2, -1, device=device)
 
 
 def by_query(scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t s"]:
     """Turns columns that stand for distances into columns that stand for keys.
 
-    scores (..., t, t + s) with distances descending; row i starts its s columns at t - 1 - i. A view, no gather:
-    reading the flattened rows with a stride shorter by one moves each row one column to the left.
+    scores (..., t, w), w > s, with distances descending; row i starts its s columns at t - 1 - i. A view, no gather:
+    reading the flattened rows with a stride shorter by one moves each row one column to the left. Where w < t + s a row
+    reads on into the next: those of its columns mean nothing and must be hidden.
     """
     queries, width = scores.shape[-2:]
     flat = scores.flatten(-2)[..., queries - 1 : queries - 1 + queries * (width - 1)]
@@ -57,14 +62,15 @@ def by_query(scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t 
 
 
 def by_key(k: Float[Tensor, "*b s k"], table: Float[Tensor, "*h w k"], queries: int) -> Float[Tensor, "*b t s"]:
-    """k_j . a_(i-j) for every query i and key j, in time queries x keys.
+    """k_j . a_(i-j) for every query i and key j, in time queries x keys; zero for distances below the table's.
 
     Keys are taken in tiles as long as the block of queries; a tile needs a window of twice that many distances.
     """
     keys = k.size(-2)
     short = -keys % queries
     tiles = F.pad(k, (0, 0, 0, short)).unflatten(-2, (-1, queries))
-    windows = F.pad(table, (0, 0, 0, short)).unfold(-2, 2 * queries, queries)  # (*h, tiles, k, 2t)
+    table = F.pad(table, (0, 0, 0, queries + keys + short - table.size(-2)))
+    windows = table.unfold(-2, 2 * queries, queries)  # (*h, tiles, k, 2t)
     products = tiles @ windows  # row a of a tile wants its columns a to a + t - 1, for the queries from last to first
     skewed = F.pad(products.flatten(-2), (0, queries)).unflatten(-1, (queries, 2 * queries + 1))[..., :queries]
     return skewed.flip(-1).movedim(-1, -3).flatten(-2)[..., :keys]
@@ -75,4 +81,4 @@ def by_distance(weights: Float[Tensor, "b h t s"], table: Float[Tensor, "*h w k"
     queries, keys = weights.shape[-2:]
     spread = F.pad(weights, (0, queries - 1)).flatten(-2)  # rows of t + s - 1
     spread = F.pad(spread, (queries - 1, 1)).unflatten(-1, (queries, queries + keys))
-    return spread @ table
+    return spread[..., : table.size(-2)] @ table

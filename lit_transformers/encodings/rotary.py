@@ -12,7 +12,7 @@ from lit_transformers.mixer import Shape
 
 
 class RotaryConfig(EncodingConfig, kind="rotary"):
-    """base: the slowest wavelength is 2 pi base; rotated: the part of each head that turns (1 for all of it)."""
+    """base: the slowest wavelength is 2 pi base; unrotated: the part of each head's channels that stays as it is."""
 
     base: PositiveFloat = 10_000.0
     unrotated: Fraction = 0.0

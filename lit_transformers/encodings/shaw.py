@@ -58,6 +58,6 @@ class Shaw(Relative):
     def table_flops(self, distances: int) -> int:
         return 0
 
-    def block_flops(self, queries: int, keys: int) -> int:
+    def block_flops(self, queries: int, keys: int, distances: int) -> int:
         tables = (self.keys is not None) + (self.added is not None)
-        return 2 * self.width * queries * (keys + tables * (queries + keys))
+        return 2 * self.width * queries * (keys + tables * distances)

@@ -71,8 +71,8 @@ class XL(Relative):
     def table_flops(self, distances: int) -> int:
         return 2 * distances * self.dim * self.heads * self.head_dim
 
-    def block_flops(self, queries: int, keys: int) -> int:
-        return 2 * self.heads * self.head_dim * queries * (2 * keys + queries)
+    def block_flops(self, queries: int, keys: int, distances: int) -> int:
+        return 2 * self.heads * self.head_dim * queries * (keys + distances)
 
 
 class HeadBias(nn.Module):

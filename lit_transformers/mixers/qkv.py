@@ -30,6 +30,11 @@ class QKVConfig(MixerConfig):
     scaled: bool = True
 
 
+def some_key(keep: Bool[Tensor, "b s"] | None) -> Bool[Tensor, "b s"] | None:
+    """A source that is all padding is seen whole, for a softmax over nothing is no number; none reads its result."""
+    return None if keep is None else keep | ~keep.any(dim=1, keepdim=True)
+
+
 class QKVMixer(Mixer):
     """Projects to heads, remembers, applies the encoding, lets ``attend`` do its work, and merges the heads.
 
@@ -65,7 +70,7 @@ class QKVMixer(Mixer):
         q = self._split(self.query(x))
         if ctx.source is not None:
             k, v = self._split(self.key(ctx.source)), self._split(self.value(ctx.source))
-            inputs, state = Inputs(q, k, v, ctx.source_keep), None
+            inputs, state = Inputs(q, k, v, some_key(ctx.source_keep), crossed=True), None
         else:
             inputs, state = self._remember(q, x, ctx, state)
         if self.rotary is not None:

@@ -24,7 +24,7 @@ class Encoder(nn.Module):
         self.tokens = config.tokens.build(vocabulary, config.dim)
         self.stack = config.build_stack("bidirectional", max_length)
         self.norm = config.final_norm()
-        config.initialise(self)
+        config.initialise(self, self.tokens)
 
     def forward(self, symbols: Int[Tensor, "b t"], keep: Bool[Tensor, "b t"] | None = None) -> Read:
         """symbols (b, t) to hidden (b, t, d); ``keep`` is True at real symbols."""

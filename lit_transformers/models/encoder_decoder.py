@@ -34,7 +34,7 @@ class EncoderDecoder(nn.Module):
         self.encoder_norm = config.final_norm()
         self.decoder = decoder.build_stack("causal", max_length, config.cross_mixer)
         self.decoder_norm = config.final_norm()
-        config.initialise(self)
+        config.initialise(self, self.tokens)
 
     def encode(self, source: Int[Tensor, "b s"], keep: Bool[Tensor, "b s"] | None = None) -> Read:
         """The source, once."""

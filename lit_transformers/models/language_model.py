@@ -27,7 +27,7 @@ class LanguageModel(nn.Module):
         self.stack = config.build_stack("causal", max_length)
         self.norm = config.final_norm()
         self.dropout = nn.Dropout(config.dropout)
-        config.initialise(self)
+        config.initialise(self, self.tokens)
 
     def forward(
         self,

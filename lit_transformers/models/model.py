@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from lit_transformers.block import Block, BlockConfig
 from lit_transformers.config import Positive, PositiveFloat
 from lit_transformers.mixer import MixerConfig, Mode, Shape
-from lit_transformers.models.tokens import FullTokensConfig, TokensConfig
-from lit_transformers.positions import PositionsConfig
+from lit_transformers.models.tokens import FullTokensConfig, Tokens, TokensConfig
+from lit_transformers.positions import Learned, PositionsConfig
 from lit_transformers.stacks import Entry, SequentialConfig, Stack, StackConfig
 
 
@@ -48,13 +48,19 @@ class ModelConfig(BlockConfig):
         """Pre-norm leaves the sum of its branches unnormalised, so a norm follows; post-norm must not have a second."""
         return nn.LayerNorm(self.dim) if self.norm == "pre" else nn.Identity()
 
-    def initialise(self, network: nn.Module) -> None:
-        """Normal weights and zero biases, whatever order the parts were built in."""
+    def initialise(self, network: nn.Module, tokens: Tokens) -> None:
+        """Normal weights and zero biases, whatever order the parts were built in.
+
+        Learned positions start as large as the symbols' vectors that they are added to: with scaled symbols and
+        positions of 0.02 a small masked model did not learn to copy in 700 steps, so it does in 150.
+        """
         for module in network.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=self.initial_std)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
+            if isinstance(module, Learned):
+                nn.init.normal_(module.weight, std=self.initial_std * tokens.factor)
 
 
 class Read(NamedTuple):

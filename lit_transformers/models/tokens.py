@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED
 from lit_transformers.config import Config, ConfigError, Positive, table
+from lit_transformers.mixer import full_precision
 
 
 class TokensConfig(Config):
@@ -77,10 +78,10 @@ class FullTokens(Tokens):
         return vectors
 
     def log_probabilities(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
-        return self.logits(hidden).float().log_softmax(dim=-1)
+        return full_precision(self.logits(hidden)).log_softmax(dim=-1)
 
     def nats(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        logits = self.logits(hidden).float().flatten(0, -2)
+        logits = full_precision(self.logits(hidden)).flatten(0, -2)
         return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="none").view(targets.shape)
 
     def flops(self, queries: int) -> int:
@@ -138,16 +139,16 @@ class AdaptiveTokens(Tokens):
             return vectors
         if cluster == 0:
             return F.embedding(members, self.softmax.head.weight)
-        narrow, wide = self.softmax.tail[cluster - 1]  # type: ignore[misc]
-        return F.embedding(members, wide.weight) @ narrow.weight
+        narrow, wide = self.softmax.tail[cluster - 1].children()
+        return F.embedding(members, wide.weight) @ narrow.weight  # type: ignore[arg-type, operator]
 
     def log_probabilities(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
-        return self.softmax.log_prob(hidden.flatten(0, -2).float()).unflatten(0, hidden.shape[:-1])
+        return self.softmax.log_prob(full_precision(hidden.flatten(0, -2))).unflatten(0, hidden.shape[:-1])
 
     def nats(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         scored = (targets != IGNORED).flatten().nonzero().squeeze(1)
-        chosen = hidden.flatten(0, -2)[scored].float()
-        nats = hidden.new_zeros(targets.numel(), dtype=torch.float32)
+        chosen = full_precision(hidden.flatten(0, -2)[scored])
+        nats = chosen.new_zeros(targets.numel())
         if scored.numel() == 0:
             return nats.view(targets.shape)
         log_probabilities = self.softmax(chosen, targets.flatten()[scored]).output

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, TextBatch, Vocabulary
 from lit_transformers.config import Config, ConfigError, Plain, PositiveFloat
-from lit_transformers.mixer import detach, empty_rows
+from lit_transformers.mixer import detach, empty_rows, full_precision
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
 from lit_transformers.models.model import ModelConfig, Read
 from lit_transformers.tasks.language_metric import LanguageMetric
@@ -73,13 +73,13 @@ class CausalLM(L.LightningModule):
         read: Read = self.network(symbols, state)
         return read
 
-    def training_step(self, batch: TextBatch, batch_index: int) -> Tensor:
+    def training_step(self, batch: TextBatch, batch_index: int) -> dict[str, Tensor]:
         wanted = self.wanted(batch.targets)
         read = self.read(self.network, self.states, batch, keep_layers=self.config.intermediate)
         count = self.count(wanted)
         nats = self.network.tokens.nats(read.hidden, wanted).sum() / count
         added = sum(read.aux.values(), start=self.added(read, batch, wanted) / count)
-        return {"loss": nats + added, "nats": nats.detach()}  # type: ignore[return-value]
+        return {"loss": nats + added, "nats": nats.detach()}
 
     def wanted(self, targets: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
         """The targets that this loss counts."""
@@ -99,7 +99,7 @@ class CausalLM(L.LightningModule):
         """What sums are divided by: with DDP, which averages gradients, the mean count of all ranks."""
         count = (wanted != IGNORED).sum().float()
         if self._trainer is not None and self.trainer.world_size > 1:
-            count = self.trainer.strategy.reduce(count, reduce_op="mean")  # type: ignore[assignment]
+            count = self.trainer.strategy.reduce(count, reduce_op="mean")
         return count.clamp(min=1)
 
     def added(self, read: Read, batch: TextBatch, wanted: Int[Tensor, "b t"]) -> Tensor:
@@ -111,7 +111,7 @@ class CausalLM(L.LightningModule):
             if progress < layer / (2 * depth):
                 total = total + self.network.tokens.nats(self.network.read_layer(hidden), wanted).sum()
         for steps, (head, weight) in enumerate(zip(self.future, self.config.future, strict=True), start=1):
-            logits = head(read.hidden[:, :-steps]).float().flatten(0, 1)
+            logits = full_precision(head(read.hidden[:, :-steps])).flatten(0, 1)
             further = self.further(batch, wanted, steps)
             total = total + weight * F.cross_entropy(logits, further.flatten(), ignore_index=IGNORED, reduction="sum")
         return total

@@ -54,7 +54,6 @@ class LanguageMetric(Metric):
             return []
         rows = dim_zero_cat(self.totals)
         documents, place = rows[:, 0].unique(return_inverse=True)
-        # Sorted by document and value, so the order in which ranks and batches came cannot change a sum's last bit.
         sums = rows.new_zeros(len(documents), 3).index_add_(0, place, rows[:, 1:])
         return [
             DocumentLoss(int(document), nats, int(tokens), int(size))
@@ -63,7 +62,7 @@ class LanguageMetric(Metric):
         ]
 
     def compute(self) -> dict[str, float]:
-        """nats per token, perplexity per token, and bits per byte (arXiv:1901.02860 calls it bpc) where bytes are known."""
+        """nats and perplexity per token, and bits per byte (bpc in arXiv:1901.02860) where bytes are known."""
         losses = self.per_document()
         nats, tokens = math.fsum(d.nats for d in losses), sum(d.tokens for d in losses)
         if tokens == 0:

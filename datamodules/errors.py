@@ -1,0 +1,9 @@
+"""The error of everything that reads data."""
+
+from __future__ import annotations
+
+__all__ = ["DataError"]
+
+
+class DataError(ValueError):
+    """Data that cannot be used: one line that names the place and the way out."""

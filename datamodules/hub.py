@@ -1,0 +1,284 @@
+"""Any data set of the Hugging Face hub, streamed: nothing of it is stored here but a window of documents."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from datamodules.articles import headed
+from datamodules.documents import Corpus, Document, Documents, DocumentStream, Limit, Shard, Split
+from datamodules.errors import DataError
+from datamodules.reading import cut
+from datamodules.sources import SourceConfig, split_by_hash
+from lit_transformers.config import Fraction, Plain, Positive, nearest
+
+__all__ = ["HubConfig"]
+
+FIRST: dict[str, Plain] = {"epoch": 0, "window": 0, "rows": None, "first": 0, "bytes": 0, "index": 0}
+
+
+class HubConfig(SourceConfig, kind="hub"):
+    """A data set by its name on the hub, or a local folder that ``datasets.load_dataset`` can read.
+
+    subset      the configuration of the data set, such as wikitext-103-raw-v1
+    revision    branch, tag or commit; the fingerprint carries the commit it stands for
+    column      the column that holds the text
+    rows        documents: a row is a document. wikitext: a row is a line, an article is a document
+    train       the hub's names of the splits; where validation or test is None, its documents are taken
+    validation  out of the train split, a share ``held_out`` of them by a hash of the text
+    test
+    window      training shuffles within so many documents
+    """
+
+    name: str
+    subset: str | None = None
+    revision: str | None = None
+    column: str = "text"
+    rows: Literal["documents", "wikitext"] = "documents"
+    train: str = "train"
+    validation: str | None = "validation"
+    test: str | None = "test"
+    held_out: Fraction = 0.05
+    window: Positive = 1000
+
+    def build(self) -> Corpus:
+        return _HubCorpus(self)
+
+    def hub_split(self, split: Split) -> str:
+        own = {"train": self.train, "validation": self.validation, "test": self.test}[split]
+        return self.train if own is None else own
+
+    def keeps(self, split: Split, text: bytes) -> bool:
+        """Whether a document of the hub's split belongs to ours."""
+        if self.hub_split(split) != self.train:
+            return True
+        validation, test = (self.held_out if own is None else 0.0 for own in (self.validation, self.test))
+        return split_by_hash(text, validation, test) == split
+
+
+@cache
+def _open(config: HubConfig, split: Split) -> Any:
+    """The streaming data set. Raises DataError: no network, no such data set, split or column."""
+    import datasets
+
+    try:
+        opened = datasets.load_dataset(
+            config.name, config.subset, split=config.hub_split(split), revision=config.revision, streaming=True
+        )
+    except Exception as error:  # the library raises a dozen kinds, some of its HTTP client
+        raise _unreachable(config, error) from None
+    names = opened.column_names
+    if names is not None and config.column not in names:
+        raise DataError(f"hub data set {config.name}: no column {config.column!r}; {nearest(config.column, names)}")
+    return opened
+
+
+def _unreachable(config: HubConfig, error: Exception) -> DataError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return DataError(
+        f"hub data set {config.name}: cannot be read ({reason}); check its name, subset, splits and the network, "
+        "or use local text (source=files, source=stdlib)"
+    )
+
+
+class _HubCorpus(Corpus):
+    def __init__(self, config: HubConfig) -> None:
+        self.config = config
+        self.fingerprint = f"hub-{_content(config)}"
+
+    def documents(self, split: Split) -> _HubDocuments:
+        return _HubDocuments(self.config, split)
+
+
+def _content(config: HubConfig) -> str:
+    """The commit on the hub, or a hash of a local folder's files."""
+    folder = Path(config.name)
+    if folder.is_dir():
+        digest = hashlib.sha256()
+        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+            digest.update(file.relative_to(folder).as_posix().encode())
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        return digest.hexdigest()[:32]
+    from huggingface_hub import HfApi
+
+    try:
+        return str(HfApi().dataset_info(config.name, revision=config.revision).sha)
+    except Exception as error:  # as in _open
+        raise _unreachable(config, error) from None
+
+
+class _HubDocuments(Documents):
+    """An evaluation's ordinals count the documents of the split; a training pass numbers those of each shard apart."""
+
+    def __init__(self, config: HubConfig, split: Split) -> None:
+        self.config, self.split = config, split
+
+    def __iter__(self) -> Iterator[Document]:
+        stream = self.evaluation(Shard(), Limit())
+        while (taken := stream.take()) is not None:
+            yield taken[1]
+
+    def name(self, ordinal: int) -> str:
+        return f"{self.config.name}:{self.config.hub_split(self.split)}:{ordinal + 1}"
+
+    def training(self, shard: Shard, seed: int) -> DocumentStream:
+        return _Windows(self, shard, seed)
+
+    def evaluation(self, shard: Shard, limit: Limit) -> DocumentStream:
+        return _HubInOrder(self, shard, limit)
+
+    def texts(self, dataset: Any, state: Plain) -> Iterator[tuple[bytes, Plain]]:
+        """Each document from ``state`` on (None: the beginning), with the state that the next one starts from."""
+        if state is not None:
+            dataset.load_state_dict(state)
+        rows = self._articles(dataset) if self.config.rows == "wikitext" else self._rows(dataset)
+        return (item for item in rows if self.config.keeps(self.split, item[0]))
+
+    def pieces(self, text: bytes) -> Iterator[bytes]:
+        return cut(BytesIO(text), self.config.piece)
+
+    def _rows(self, dataset: Any) -> Iterator[tuple[bytes, Plain]]:
+        try:
+            # Not iter(): within a worker of a DataLoader it would hand out shards of its own.
+            for row in dataset.iter(batch_size=1):
+                value = row[self.config.column][0]
+                if not isinstance(value, str):
+                    kind = type(value).__name__
+                    raise DataError(f"hub data set {self.config.name}: {self.config.column!r} holds {kind}, not text")
+                yield value.encode(errors="replace"), dataset.state_dict()
+        except (OSError, EOFError) as error:
+            raise _unreachable(self.config, error) from None
+
+    def _articles(self, dataset: Any) -> Iterator[tuple[bytes, Plain]]:
+        held, begun, before = bytearray(), False, None
+        for title, line, after in headed(self._rows(dataset)):
+            if title is not None and begun:
+                yield bytes(held), before
+                held.clear()
+            begun = begun or title is not None
+            held += line if line.endswith(b"\n") else line + b"\n"
+            before = after
+        if held:
+            yield bytes(held), before
+
+
+class _HubInOrder(DocumentStream):
+    """One pass. Every shard reads everything and keeps its own, so ordinals do not depend on the shards."""
+
+    def __init__(self, documents: _HubDocuments, shard: Shard, limit: Limit) -> None:
+        self.documents, self.shard, self.limit = documents, shard, limit
+        self.go_to({"ordinal": 0})
+
+    def state(self) -> Plain:
+        return {"ordinal": self.ordinal}
+
+    def go_to(self, state: Plain) -> None:
+        self.ordinal = int(state["ordinal"])
+        self.items = self._walk(self.ordinal)
+
+    def take(self) -> tuple[int, Document] | None:
+        taken = next(self.items, None)
+        if taken is not None:
+            self.ordinal = taken[0] + 1
+        return taken
+
+    def _walk(self, start: int) -> Iterator[tuple[int, Document]]:
+        ordinal = size = 0
+        for text, _ in self.documents.texts(_private(_open(self.documents.config, self.documents.split)), None):
+            for piece in self.documents.pieces(text):
+                if ordinal == self.limit.documents or (self.limit.bytes is not None and size >= self.limit.bytes):
+                    return
+                if ordinal >= start and ordinal % self.shard.total == self.shard.number:
+                    yield ordinal, Document(self.documents.name(ordinal), piece)
+                ordinal, size = ordinal + 1, size + len(piece)
+
+
+class _Windows(DocumentStream):
+    """Endless: whole windows of documents are read, each is shuffled by (seed, pass, window, shard).
+
+    The state names the rows a window starts from and the place in it: the library's own shuffle buffer could not be
+    restored exactly.
+    """
+
+    def __init__(self, documents: _HubDocuments, shard: Shard, seed: int) -> None:
+        self.documents, self.shard, self.seed = documents, shard, seed
+        self.window: list[tuple[int, Document]] = []
+        self.loaded: dict[str, Plain] | None = None
+        self.go_to(FIRST)
+
+    def state(self) -> Plain:
+        return dict(self.at)
+
+    def go_to(self, state: Plain) -> None:
+        self.at: dict[str, Plain] = dict(state)
+        if not self._is_loaded():
+            self.texts = self._from(self.at["rows"])
+            self._load()
+
+    def take(self) -> tuple[int, Document]:
+        while self.at["index"] >= len(self.window):
+            self._advance()
+        taken = self.window[self.at["index"]]
+        self.at["index"] += 1
+        return taken
+
+    def _is_loaded(self) -> bool:
+        return self.loaded is not None and all(self.at[key] == self.loaded[key] for key in ("epoch", "window"))
+
+    def _from(self, rows: Plain) -> Iterator[tuple[bytes, Plain]]:
+        from datasets.distributed import split_dataset_by_node
+
+        dataset = _open(self.documents.config, self.documents.split)
+        if self.shard.total > 1:
+            dataset = split_dataset_by_node(dataset, rank=self.shard.number, world_size=self.shard.total)
+        return self.documents.texts(_private(dataset), rows)
+
+    def _load(self) -> None:
+        """Reads the window at ``self.at`` from ``self.texts``, which stand at its beginning."""
+        self.window, self.after = [], self.at["rows"]
+        for text, after in self.texts:
+            for piece in self.documents.pieces(text):
+                ordinal = (self.at["first"] + len(self.window)) * self.shard.total + self.shard.number
+                self.window.append((ordinal, Document(self.documents.name(ordinal), piece)))
+            self.after = after
+            if len(self.window) >= self.documents.config.window:
+                break
+        self.loaded = dict(self.at)
+        self.size = len(self.window)
+        key = [self.seed, self.at["epoch"], self.at["window"], self.shard.number]
+        order = np.random.default_rng(key).permutation(self.size)
+        self.window = [self.window[place] for place in order]
+
+    def _advance(self) -> None:
+        """To the next window, or to the next pass where this one is used up."""
+        at = self.at
+        if self.size:
+            self.at = at | {
+                "window": at["window"] + 1,
+                "rows": self.after,
+                "first": at["first"] + self.size,
+                "index": 0,
+            }
+        elif at["first"]:
+            self.at = FIRST | {"epoch": at["epoch"] + 1}
+            self.texts = self._from(None)
+        else:
+            name, split = self.documents.config.name, self.documents.split
+            raise DataError(
+                f"hub data set {name}: no {split} document for reader {self.shard.number} of {self.shard.total}; "
+                "use fewer workers"
+            )
+        self._load()
+
+
+def _private(dataset: Any) -> Any:
+    """A copy with a position of its own: the library keeps it on the data set."""
+    return copy.deepcopy(dataset)

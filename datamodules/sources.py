@@ -1,0 +1,215 @@
+"""Where text comes from. A source's config stands in the table SOURCES and builds a corpus.
+
+Every source cuts documents larger than ``piece`` bytes into consecutive pieces, each a document of its own, so memory
+stays flat and one huge file feeds many lanes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from datamodules.articles import articles
+from datamodules.documents import Corpus, Split
+from datamodules.errors import DataError
+from datamodules.index import Text, index_corpus
+from datamodules.reading import Member, damage, format_of, members, parts
+from lit_transformers.config import Config, Fraction
+
+__all__ = ["BooksConfig", "FilesConfig", "SourceConfig", "StdlibConfig", "WikitextConfig", "locate", "split_by_hash"]
+
+Piece = Annotated[int, Field(ge=64)]
+"""Bytes; a piece must hold some characters of UTF-8."""
+
+NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+SPLIT_NAMES: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+NO_SPLIT = "its name and folders name no split (train, validation or test); set source.splits=hash, or rename it"
+
+
+class SourceConfig(Config):
+    """Base of every source's config. ``piece``: the most bytes of one document."""
+
+    piece: Piece = 262_144
+
+    def build(self) -> Corpus:
+        """Opens the corpus; what is expensive is done once and cached. Raises DataError."""
+        raise NotImplementedError
+
+
+def split_by_hash(name: str | bytes, validation: float, test: float) -> Split:
+    """The split of a document, from its name alone: it stays where it is when other documents come or go."""
+    key = name.encode() if isinstance(name, str) else name
+    place = int.from_bytes(hashlib.sha256(key).digest()[:8], "big") / 2**64
+    return "test" if place < test else "validation" if place < test + validation else "train"
+
+
+def locate(path: str) -> Path:
+    """A path as it stands or, where it is relative, below the folder that LIT_DATA names."""
+    base = os.environ.get("LIT_DATA")
+    below = Path(base, path) if base else Path(path)
+    for candidate in (below, Path(path)):
+        if candidate.exists():
+            return candidate
+    hint = f"LIT_DATA is {base}" if base else "LIT_DATA, the folder that relative paths start from, is not set"
+    raise DataError(f"{path}: no such file or folder ({hint}); correct source.path or LIT_DATA")
+
+
+class StdlibConfig(SourceConfig, kind="stdlib"):
+    """The source of the running Python's standard library: every .py file, without tests and installed packages.
+
+    Files that are generated for one machine (``_sysconfigdata``) are left out. Documents are split by a hash of
+    their names. The fingerprint carries the version of Python.
+    """
+
+    validation: Fraction = 0.05
+    test: Fraction = 0.05
+
+    def build(self) -> Corpus:
+        folder = Path(sysconfig.get_paths()["stdlib"])
+        files = [_Listed(path, name) for path, name in _walk(folder) if _is_library(name)]
+        texts = (
+            Text(name, split_by_hash(name, self.validation, self.test), member.stream, path, path)
+            for path, name in files
+            for member in members(path, name)
+        )
+        key = [self.to_dict(), platform.python_version(), _stamps(files)]
+        return index_corpus(key, f"python-{platform.python_version()}-", self.piece, texts)
+
+
+def _is_library(name: str) -> bool:
+    path = Path(name)
+    return path.suffix == ".py" and not NOT_SOURCE & set(path.parts) and not path.name.startswith("_sysconfigdata")
+
+
+class FilesConfig(SourceConfig, kind="files"):
+    """A file, or all files of a folder whose names announce a format.
+
+    path    relative to LIT_DATA or to the working folder
+    column  the field of JSON lines, or the column of parquet, that holds the text
+    splits  hash: by document, from a hash of its name. folders: from the folder or file names (train, validation,
+            test). order: every file's first bytes train, the next validate, the last test, as enwik8 is used
+    """
+
+    path: str
+    column: str = "text"
+    splits: Literal["hash", "folders", "order"] = "hash"
+    validation: Fraction = 0.05
+    test: Fraction = 0.05
+
+    def conflicts(self) -> Iterator[str]:
+        if self.validation + self.test >= 1:
+            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+
+    def build(self) -> Corpus:
+        files = _files(self.path)
+        return index_corpus([self.to_dict(), _stamps(files)], "", self.piece, self._texts(files))
+
+    def _texts(self, files: list[_Listed]) -> Iterator[Text]:
+        for path, name in files:
+            for member in members(path, name):
+                if self.splits == "order":
+                    yield from self._in_order(path, member)
+                    continue
+                for part in parts(member, self.column):
+                    origin = f"{member.name}:{part.row}" if part.row >= 0 else member.name
+                    split = _named_split(member.name) if self.splits == "folders" else self._hashed(origin)
+                    place = member.path if part.row < 0 else None
+                    yield Text(member.name, split, part.stream, path, place, part.row)
+
+    def _hashed(self, name: str) -> Split:
+        return split_by_hash(name, self.validation, self.test)
+
+    def _in_order(self, path: Path, member: Member) -> Iterator[Text]:
+        if format_of(member.name) in ("lines", "parquet") or format_of(path.name) == "tar":
+            raise DataError(f"{member.name}: source.splits=order cuts plain text by bytes; set source.splits=hash")
+        size = path.stat().st_size if member.path else _unpacked_size(path, member.name)
+        test, validation = int(size * self.test), int(size * self.validation)
+        sizes: list[tuple[Split, int]] = [("train", size - test - validation), ("validation", validation)]
+        offset = 0
+        for split, length in [*sizes, ("test", test)]:
+            yield Text(member.name, split, member.stream, path, member.path, offset=offset, length=length)
+            offset += length
+
+
+class BooksConfig(SourceConfig, kind="books"):
+    """Whole books in a folder or a tar with train/, validation/ and test/ as PG-19 lays them out (arXiv:1911.05507)."""
+
+    path: str = "gutenberg-books"
+
+    def build(self) -> Corpus:
+        return FilesConfig(path=self.path, piece=self.piece, splits="folders").build()
+
+
+class WikitextConfig(SourceConfig, kind="wikitext"):
+    """WikiText (arXiv:1609.07843): files such as wiki.train.tokens and wiki.valid.tokens; an article is a document."""
+
+    path: str = "wikitext-2"
+
+    def build(self) -> Corpus:
+        files = [file for file in _files(self.path) if format_of(file.path.name) == "text"]
+        return index_corpus([self.to_dict(), _stamps(files)], "", self.piece, self._texts(files))
+
+    def _texts(self, files: list[_Listed]) -> Iterator[Text]:
+        for path, name in files:
+            for member in members(path, name):
+                with damage(path):
+                    for title, text in articles(member.stream):
+                        yield Text(f"{name}: {title}", _named_split(name), text, path)
+
+
+class _Listed(NamedTuple):
+    path: Path
+    name: str
+
+
+def _files(path: str) -> list[_Listed]:
+    found = locate(path)
+    if found.is_file():
+        files = [_Listed(found, found.name)]
+    else:
+        files = [_Listed(file, name) for file, name in _walk(found) if format_of(name)]
+    if not any(file.path.stat().st_size for file in files):
+        raise DataError(f"{found}: empty, there is no text to read; correct source.path")
+    return files
+
+
+def _walk(folder: Path) -> list[tuple[Path, str]]:
+    return sorted((file, file.relative_to(folder).as_posix()) for file in folder.rglob("*") if file.is_file())
+
+
+def _stamps(files: list[_Listed]) -> list[list[str | int]]:
+    """What changes when a file does: enough to know that a cached index is still true."""
+    stats = [(file, file.path.stat()) for file in files]
+    return [[str(file.path.resolve()), file.name, stat.st_size, stat.st_mtime_ns] for file, stat in stats]
+
+
+def _named_split(name: str) -> Split:
+    for word in reversed(re.split(r"[/._\-]", name.lower())):
+        if word in SPLIT_NAMES:
+            return SPLIT_NAMES[word]
+    raise DataError(f"{name}: {NO_SPLIT}")
+
+
+def _unpacked_size(path: Path, name: str) -> int:
+    size = 0
+    with damage(path):
+        for member in members(path, name):
+            while chunk := member.stream.read(1 << 20):
+                size += len(chunk)
+    return size

@@ -1,0 +1,113 @@
+"""python -m lit_transformers fit | evaluate | generate: one model at a time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="One model at a time: train a run again, measure a checkpoint, or let it write.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", help="path=value of the run's config; may be given again.")
+]
+
+
+@app.command()
+def fit(
+    run: Annotated[Path, typer.Argument(help="The run.yaml of a run, or one written by hand.")],
+    directory: Annotated[Path | None, typer.Option("--to", help="Where to; default: beside run.yaml.")] = None,
+    changes: Assignments = None,
+) -> None:
+    """Trains the run that RUN describes, or goes on with it from its checkpoint.
+
+    Example: python -m lit_transformers fit runs/3f2a9c0e11d2b470/run.yaml --to /tmp/again
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    from lit_transformers import run as runs
+    from lit_transformers.config import parse_assignments
+
+    config = runs.RunConfig.from_yaml(run).override(parse_assignments(changes or []))
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("gates", total=None)
+
+        def tell(progress: runs.Progress) -> None:
+            loss = "" if progress.phase != "fit" else f" loss {progress.loss:.4f}"
+            bar.update(task, description=progress.phase + loss, completed=progress.step, total=progress.steps)
+
+        record = runs.fit(config, directory or run.parent, tell)
+    if runs.is_first_rank():
+        for name, value in record["metrics"].items():
+            print(f"{name} {value:.6f}")
+    if record["outcome"] != "finished":
+        print(f"{record['outcome']}: {record['reason']}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+@app.command()
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run.")],
+    changes: Assignments = None,
+) -> None:
+    """Measures a trained model, also by another protocol.
+
+    Example: python -m lit_transformers evaluate runs/KEY/checkpoint.ckpt --set 'task.evaluation={mixer.memory: 512}'
+    """
+    from lit_transformers import run as runs
+    from lit_transformers.config import parse_assignments
+
+    for name, value in runs.evaluate(checkpoint, parse_assignments(changes or [])).items():
+        print(f"{name} {value:.6f}")
+
+
+@app.command()
+def generate(
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run.")],
+    prompt: Annotated[str, typer.Option(help="What the text begins with.")] = "",
+    length: Annotated[int, typer.Option(min=1, help="Symbols to write.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest symbol.")] = 0.8,
+    top_k: Annotated[int, typer.Option(min=0, help="Sample among so many; 0 for all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample among the fewest that reach this probability.")] = 1.0,
+    beams: Annotated[int, typer.Option(min=1, help="More than 1: beam search instead of sampling.")] = 1,
+    memory: Annotated[int | None, typer.Option(min=0, help="Tokens remembered; default: memory and segment.")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Writes on from a prompt.
+
+    Example: python -m lit_transformers generate runs/KEY/checkpoint.ckpt --prompt "def "
+    """
+    from lit_transformers.generate import SamplingConfig
+    from lit_transformers.write import write
+
+    sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    for text in write(checkpoint, prompt, length, sampling, beams, memory):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    print()
+
+
+def main() -> None:
+    """Runs the command; bad input is one line and exit status 2."""
+    from datamodules import DataError
+    from lit_transformers.config import ConfigError
+
+    try:
+        app()
+    except (ConfigError, DataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

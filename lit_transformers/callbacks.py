@@ -1,0 +1,196 @@
+"""What happens beside training: curves, checkpoints, progress, and stopping. None of it changes a number."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from lit_transformers.config import Plain
+
+Point = tuple[int, int, str, float]
+"""A point of a learning curve: step, tokens seen, name, value."""
+
+
+class Progress(NamedTuple):
+    """Where a run stands. ``seconds_left`` of this phase, where it can be told."""
+
+    step: int
+    steps: int
+    loss: float
+    metrics: dict[str, float]
+    seconds_left: float | None
+    phase: str
+
+
+Report = Callable[[Progress], None]
+
+
+class Diverged(RuntimeError):
+    """The loss is no number any more."""
+
+
+class Interrupted(RuntimeError):
+    """The run was asked to stop, and has written a checkpoint from which it goes on."""
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file so that it is there whole, or as it was before."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        write(fresh)
+        with fresh.open("rb") as file:
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+class Curves(Callback):
+    """Learning curves, kept in the checkpoint, so that a resumed run's are those of one never stopped."""
+
+    def __init__(self, every: int, tokens_per_step: int) -> None:
+        self.every, self.tokens_per_step = every, tokens_per_step
+        self.points: list[Point] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        if trainer.global_step % self.every == 0:
+            self._add(trainer, "train/nats", float(outputs["nats"]))
+            self._add(trainer, "train/loss", float(outputs["loss"]))
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if trainer.state.fn != "fit":
+            return
+        for name, value in measured(trainer).items():
+            self._add(trainer, name, value)
+
+    def _add(self, trainer: L.Trainer, name: str, value: float) -> None:
+        step = trainer.global_step
+        self.points.append((step, step * self.tokens_per_step, name, value))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"points": [list(point) for point in self.points]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.points = [(step, tokens, name, value) for step, tokens, name, value in state["points"]]
+
+    def write(self, path: Path) -> None:
+        """The curves as a table: step, tokens, name, value."""
+
+        def write(fresh: Path) -> None:
+            with fresh.open("w", newline="", encoding="utf-8") as file:
+                rows = csv.writer(file)
+                rows.writerow(["step", "tokens", "name", "value"])
+                rows.writerows((step, tokens, name, repr(value)) for step, tokens, name, value in self.points)
+
+        replace_file(path, write)
+
+
+def measured(trainer: L.Trainer) -> dict[str, float]:
+    """What validation has reported last."""
+    return {n: float(v) for n, v in trainer.callback_metrics.items() if n.startswith(("val/", "test/"))}
+
+
+class Keeper(Callback):
+    """Writes a checkpoint every ``seconds``, and once when asked to stop; ``extra`` is plain data it carries.
+
+    A step that is followed by a validation is kept after it, so a resumed run neither skips nor repeats one.
+    """
+
+    def __init__(self, path: Path, seconds: float, extra: Mapping[str, Plain], stop: Callable[[], bool]) -> None:
+        self.path, self.seconds, self.extra, self.stop = path, seconds, dict(extra), stop
+        self.kept_at = time.monotonic()
+        self.validated_at = 0
+
+    def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.kept_at = time.monotonic()
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        every = trainer.val_check_interval
+        if trainer.global_step < trainer.max_steps and not (every and trainer.global_step % int(every) == 0):
+            self._keep_if_due(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.validated_at = trainer.global_step
+        if trainer.state.fn == "fit" and trainer.global_step < trainer.max_steps:
+            self._keep_if_due(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.keep(trainer)
+
+    def on_save_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["lit_transformers"] = self.extra
+        checkpoint["random"] = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            checkpoint["random"]["cuda"] = torch.cuda.get_rng_state()
+
+    def on_load_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.random = checkpoint["random"]
+
+    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        random, self.random = self.random, {}
+        if random:
+            torch.set_rng_state(random["cpu"].cpu())
+        if "cuda" in random and torch.cuda.is_available():
+            torch.cuda.set_rng_state(random["cuda"].cpu())
+
+    random: dict[str, torch.Tensor] = {}  # noqa: RUF012  replaced, never changed
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"validated_at": self.validated_at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.validated_at = state["validated_at"]
+
+    def _keep_if_due(self, trainer: L.Trainer) -> None:
+        stopping = self.stop()
+        if trainer.world_size > 1:
+            stopping = trainer.strategy.reduce_boolean_decision(stopping, all=False)
+        if stopping:
+            self.keep(trainer)
+            raise Interrupted(f"stopped at step {trainer.global_step}")
+        due = trainer.strategy.broadcast(time.monotonic() - self.kept_at >= self.seconds)
+        if due:
+            self.keep(trainer)
+
+    def keep(self, trainer: L.Trainer) -> None:
+        """Writes the checkpoint now."""
+        if trainer.world_size > 1:
+            trainer.save_checkpoint(self.path)  # every rank takes part
+        else:
+            replace_file(self.path, lambda fresh: trainer.save_checkpoint(fresh))
+        self.kept_at = time.monotonic()
+
+
+class Watch(Callback):
+    """Tells a listener where training stands, and stops it when the loss is no number."""
+
+    def __init__(self, report: Report | None, every: float = 0.2) -> None:
+        self.report, self.every = report, every
+        self.told_at = self.started = 0.0
+        self.first_step = 0
+
+    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.started, self.first_step = time.monotonic(), trainer.global_step
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        now = time.monotonic()
+        due = now - self.told_at >= self.every
+        if not due and task.device.type != "cpu":
+            return  # reading the loss would make the device wait
+        nats = float(outputs["nats"])
+        if not math.isfinite(nats):
+            raise Diverged(f"the loss is {nats} at step {trainer.global_step}")
+        if due and self.report is not None:
+            self.told_at = now
+            step, steps = trainer.global_step, int(trainer.max_steps)
+            pace = (now - self.started) / max(1, step - self.first_step)
+            self.report(Progress(step, steps, nats, measured(trainer), pace * (steps - step), "fit"))

@@ -1,0 +1,51 @@
+"""Text that a checkpoint writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from datamodules import tokenizer_from_dict
+from lit_transformers.config import ConfigError
+from lit_transformers.generate import SamplingConfig, beam_search, sample
+from lit_transformers.run import load
+
+
+def write(
+    checkpoint: Path,
+    prompt: str,
+    length: int,
+    sampling: SamplingConfig,
+    beams: int = 1,
+    memory: int | None = None,
+) -> Iterator[str]:
+    """The prompt and ``length`` symbols after it, in pieces as they come.
+
+    memory: tokens that stay visible; None for as many as training showed, its memory and its segment together.
+    """
+    task, config, plain = load(checkpoint)
+    model = config.model
+    if "mixer.memory" in dict(model.leaves()):
+        seen = model.get("mixer.memory") + config.data.segment_length
+        task.config = task.config.override({"evaluation": {"mixer.memory": seen if memory is None else memory}})
+    elif memory is not None:
+        raise ConfigError(f"a {model.get('mixer.kind')} mixer has no memory to set", "memory")
+    tokenizer = tokenizer_from_dict(plain)
+    boundary = task.vocabulary.boundary
+    start = torch.tensor([boundary, *tokenizer.encode(prompt.encode()).tolist()])
+    if beams > 1:
+        symbols, _ = beam_search(task.evaluator(), start, length, beams, forbidden=boundary)
+        yield prompt + tokenizer.decode(symbols)
+        return
+    yield prompt
+    said: list[int] = []
+    written = ""
+    for symbol in sample(task.evaluator(), start, length, sampling, forbidden=boundary):
+        said.append(symbol)
+        text = tokenizer.decode(said)
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # the rest of a character may still come
+            yield text[len(written) :]
+            written = text
+    yield tokenizer.decode(said)[len(written) :]

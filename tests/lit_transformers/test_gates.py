@@ -1,0 +1,109 @@
+"""Gates pass sound models and name what is wrong with broken ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lit_transformers import gates
+from lit_transformers.encodings import ENCODINGS, ShawConfig, XLConfig
+from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Shape
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import LanguageModelConfig
+from lit_transformers.models.tokens import AdaptiveTokensConfig
+from lit_transformers.positions import LearnedConfig
+
+
+class BrokenConfig(MixerConfig):
+    """A mixer with one fault."""
+
+    fault: str = "none"
+
+    def build(self, shape: Shape) -> Mixer:
+        return BrokenMixer(self, shape)
+
+
+class BrokenMixer(Mixer):
+    """A running mean of the past, or what its fault makes of it."""
+
+    causal = streams = True
+
+    def __init__(self, config: BrokenConfig, shape: Shape) -> None:
+        super().__init__()
+        self.fault, self.ghost = config.fault, torch.zeros(())
+        self.linear = nn.Linear(shape.dim, shape.dim)
+        self.idle = nn.Linear(2, 2) if config.fault == "idle" else None
+
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Mixed:
+        if ctx.keep is not None and self.fault != "padding":
+            x = x * ctx.keep[..., None]
+        total, count = x.cumsum(1), torch.arange(1, x.size(1) + 1, dtype=x.dtype)[:, None].expand(x.size(0), -1, 1)
+        if state is not None and self.fault != "forgetful":
+            total, count = total + state["total"][:, None], count + state["count"][:, None]
+        if self.fault == "haunted":
+            total, self.ghost = total + (self.ghost if state is not None else 0), x.abs().mean().detach()
+        if self.fault == "leak":
+            total = total + 1e-3 * x.sum(1, keepdim=True)
+        if self.fault == "padding":
+            total = total + x.flip(1).cumsum(1).flip(1) * 0 + x.roll(5, 1) * (torch.arange(x.size(1)) < 5)[:, None]
+        state = {"total": total[:, -1].detach(), "count": count[:, -1].detach()}
+        return Mixed(self.linear(total / count), state)
+
+    def flops(self, queries: int, remembered: int) -> int:
+        return 0
+
+
+def failed(fault: str) -> set[str]:
+    config = LanguageModelConfig(dim=16, heads=2, depth=2, mixer=BrokenConfig(fault=fault))
+    return {gate.name for gate in gates.check(config) if not gate.passed}
+
+
+@pytest.mark.parametrize("kind", [None, *ENCODINGS])
+@pytest.mark.parametrize("memory", [0, 16])
+def test_attention_passes_with_every_encoding(kind: str | None, memory: int) -> None:
+    encoding = ENCODINGS[kind]() if kind else None
+    config = LanguageModelConfig(mixer=AttentionConfig(encoding=encoding, memory=memory))
+    assert [gate for gate in gates.check(config) if not gate.passed] == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LanguageModelConfig(norm="post", mixer=AttentionConfig(encoding=XLConfig(), memory=64, same_length=True)),
+        LanguageModelConfig(positions=LearnedConfig(per_layer=True), dropout=0.1),
+        LanguageModelConfig(tokens=AdaptiveTokensConfig()),
+        LanguageModelConfig(mixer=AttentionConfig(encoding=ShawConfig(share_layers=True), head_dim=64)),
+    ],
+)
+def test_real_models_pass(config: LanguageModelConfig) -> None:
+    assert [gate for gate in gates.check(config) if not gate.passed] == []
+
+
+def test_a_sound_mixer_of_another_kind_passes() -> None:
+    assert failed("none") == set()
+
+
+@pytest.mark.parametrize(
+    ("fault", "gate"),
+    [
+        ("leak", "no future (change)"),
+        ("leak", "no future (gradient)"),
+        ("padding", "padding changes nothing"),
+        ("forgetful", "segments equal one pass"),
+        ("haunted", "emptied lanes start anew"),
+        ("idle", "every parameter learns"),
+    ],
+)
+def test_each_fault_is_found_by_its_gate(fault: str, gate: str) -> None:
+    assert gate in failed(fault)
+
+
+def test_gates_leave_the_random_numbers_of_the_caller_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    gates.check(LanguageModelConfig())
+    assert torch.equal(torch.rand(4), expected)

@@ -1,0 +1,180 @@
+"""The three models, their symbols, and what they learn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lit_transformers.batch import IGNORED
+from lit_transformers.config import ConfigError
+from lit_transformers.encodings import XLConfig
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
+from lit_transformers.models.tokens import AdaptiveTokensConfig, FullTokensConfig, Tokens, TokensConfig
+from lit_transformers.positions import LearnedConfig, SinusoidalConfig
+from lit_transformers.stacks import SharedConfig
+
+SMALL = {"dim": 32, "heads": 4, "depth": 2}
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def test_post_norm_has_no_final_norm_and_pre_norm_has_one() -> None:
+    post = LanguageModelConfig(**SMALL, norm="post").build(11, 8)
+    pre = LanguageModelConfig(**SMALL, norm="pre").build(11, 8)
+    assert isinstance(post.norm, nn.Identity)
+    assert isinstance(pre.norm, nn.LayerNorm)
+    hidden = post(torch.randint(0, 11, (2, 8))).hidden
+    assert torch.allclose(hidden.mean(-1), torch.zeros(2, 8), atol=1e-5), "the last block's own norm ends the network"
+
+
+def test_tied_symbols_share_one_table_and_untied_ones_do_not() -> None:
+    tied, untied = (FullTokensConfig(tied=tied).build(11, 8) for tied in (True, False))
+    assert tied.logits.weight is tied.table.weight
+    assert sum(p.numel() for p in untied.parameters()) == sum(p.numel() for p in tied.parameters()) + 11 * 8
+
+
+@pytest.mark.parametrize("config", [FullTokensConfig(), FullTokensConfig(tied=False, scaled=False)])
+def test_embeddings_are_scaled_by_the_root_of_dim_where_asked(config: TokensConfig) -> None:
+    tokens = config.build(11, 16)
+    symbols = torch.arange(11)[None]
+    assert torch.allclose(tokens.embed(symbols), tokens.look_up(symbols) * (4 if config.scaled else 1))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_adaptive_softmax_is_a_distribution_and_agrees_with_its_loss(tied: bool) -> None:
+    tokens: Tokens = AdaptiveTokensConfig(cutoffs=(5, 12), shrink=2, tied=tied).build(23, 16)
+    hidden, targets = torch.randn(2, 9, 16), torch.randint(0, 23, (2, 9))
+    targets[0, :4] = IGNORED
+    table = tokens.log_probabilities(hidden)
+    assert torch.allclose(table.exp().sum(-1), torch.ones(2, 9), atol=1e-5)
+    nats = tokens.nats(hidden, targets)
+    picked = -table.gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    assert torch.allclose(nats, picked.masked_fill(targets == IGNORED, 0), atol=1e-5)
+
+
+def test_tied_adaptive_input_reads_the_tables_of_the_softmax() -> None:
+    tokens = AdaptiveTokensConfig(cutoffs=(5, 12), shrink=2).build(23, 16)
+    symbols = torch.tensor([[0, 4, 5, 11, 12, 22]])
+    narrow, wide = tokens.softmax.tail[1].children()
+    looked_up = tokens.look_up(symbols)[0]
+    assert torch.allclose(looked_up[1], tokens.softmax.head.weight[4])
+    assert torch.allclose(looked_up[5], wide.weight[10] @ narrow.weight)
+    assert sum(p.numel() for p in tokens.parameters()) == sum(p.numel() for p in tokens.softmax.parameters())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (AdaptiveTokensConfig(cutoffs=(5, 30)), "cutoffs"),
+        (AdaptiveTokensConfig(cutoffs=(12, 5)), "cutoffs"),
+        (AdaptiveTokensConfig(cutoffs=(5, 12), shrink=8), "shrink"),
+    ],
+)
+def test_impossible_cutoffs_are_refused(config: AdaptiveTokensConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config.build(23, 16)
+
+
+def test_positions_that_no_table_holds_are_an_error_that_explains_itself() -> None:
+    positions = LearnedConfig(restart="document", max_length=8)
+    network = LanguageModelConfig(**SMALL, mixer=AttentionConfig(memory=4), positions=positions).build(11, 6)
+    read = network(torch.zeros(1, 6, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"position 11 lies beyond the 8 learned positions: set positions.max_length"):
+        network(torch.zeros(1, 6, dtype=torch.long), read.state)
+
+
+def test_positions_that_restart_with_the_segment_are_the_same_in_every_segment() -> None:
+    network = LanguageModelConfig(**SMALL, positions=SinusoidalConfig()).build(11, 6).eval()
+    symbols = torch.randint(0, 11, (1, 6))
+    first = network(symbols)
+    assert torch.allclose(network(symbols, first.state).hidden, first.hidden, atol=1e-6)
+    counting = LanguageModelConfig(**SMALL, positions=SinusoidalConfig(restart="document")).build(11, 6).eval()
+    first = counting(symbols)
+    assert not torch.allclose(counting(symbols, first.state).hidden, first.hidden, atol=1e-3)
+
+
+def test_an_arm_may_not_put_memory_where_there_is_no_past() -> None:
+    with pytest.raises(ConfigError, match="memory"):
+        EncoderConfig(**SMALL, mixer=AttentionConfig(memory=8)).build(11, 6)
+    with pytest.raises(ConfigError, match="cross"):
+        EncoderDecoderConfig(**SMALL, cross_mixer=AttentionConfig(encoding=XLConfig())).build(11, 6)
+
+
+def test_the_encoder_sees_both_sides_and_the_decoder_one() -> None:
+    encoder = EncoderConfig(**SMALL).build(11, 8).eval()
+    symbols = torch.randint(1, 11, (1, 8))
+    changed = symbols.clone()
+    changed[0, 7] = (changed[0, 7] + 1) % 11
+    assert not torch.allclose(encoder(symbols).hidden[0, 0], encoder(changed).hidden[0, 0])
+    both = EncoderDecoderConfig(**SMALL).build(11, 8).eval()
+    before, after = both(symbols, symbols).hidden, both(symbols, changed).hidden
+    assert torch.allclose(before[0, :7], after[0, :7], atol=1e-6)
+    assert not torch.allclose(before, both(changed, symbols).hidden)
+
+
+def test_decoding_step_by_step_equals_one_pass() -> None:
+    config = EncoderDecoderConfig(**SMALL, decoder_mixer=AttentionConfig(memory=8), positions=SinusoidalConfig())
+    network = config.build(11, 8).eval()
+    source, target = torch.randint(0, 11, (2, 5)), torch.randint(0, 11, (2, 8))
+    keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    whole = network(source, target, keep).hidden
+    encoded = network.encode(source, keep).hidden
+    with torch.no_grad():
+        state, steps = None, []
+        for t in range(8):
+            read = network.decode(target[:, t : t + 1], encoded, keep, state)
+            state = read.state
+            steps.append(read.hidden)
+    assert torch.allclose(torch.cat(steps, 1), whole, atol=1e-5)
+
+
+def test_shared_layers_have_one_set_of_weights_and_a_state_each() -> None:
+    mixer = AttentionConfig(memory=4)
+    shared = LanguageModelConfig(dim=32, heads=4, depth=4, mixer=mixer, stack=SharedConfig(groups=2)).build(11, 8)
+    alone = LanguageModelConfig(dim=32, heads=4, depth=2, mixer=mixer).build(11, 8)
+    assert sum(p.numel() for p in shared.parameters()) == sum(p.numel() for p in alone.parameters())
+    assert len(shared(torch.zeros(1, 8, dtype=torch.long)).state["layers"]) == 4
+    with pytest.raises(ConfigError, match="depth 4 does not divide into 3 groups"):
+        LanguageModelConfig(dim=32, heads=4, depth=4, stack=SharedConfig(groups=3)).build(11, 8)
+
+
+@pytest.mark.slow
+def test_a_masked_language_model_learns_to_copy() -> None:
+    """The second half repeats the first, so a symbol masked in one half stands in the other."""
+    mask, size, half = 0, 9, 5
+    network = EncoderConfig(dim=32, heads=4, depth=2, positions=LearnedConfig()).build(size, 2 * half)
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+    for _ in range(700):
+        first = torch.randint(1, size, (64, half))
+        text = torch.cat([first, first], dim=1)
+        left = torch.rand(64, half) < 0.3
+        masked = torch.cat([left, ~left & (torch.rand(64, half) < 0.3)], dim=1)
+        targets = text.masked_fill(~masked, IGNORED)
+        nats = network.tokens.nats(network(text.masked_fill(masked, mask)).hidden, targets)
+        loss = nats.sum() / masked.sum().clamp(min=1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.02
+
+
+@pytest.mark.slow
+def test_an_encoder_decoder_learns_to_copy() -> None:
+    start, size, length = 0, 9, 6
+    config = EncoderDecoderConfig(dim=32, heads=4, depth=1, positions=LearnedConfig())
+    network = config.build(size, length + 1)
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+    for _ in range(700):
+        source = torch.randint(1, size, (64, length))
+        shifted = F.pad(source, (1, 0), value=start)[:, :-1]
+        loss = network.tokens.nats(network(source, shifted).hidden, source).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.02
