@@ -108,10 +108,18 @@ class Keeper(Callback):
     def __init__(self, path: Path, seconds: float, extra: Mapping[str, Plain], stop: Callable[[], bool]) -> None:
         self.path, self.seconds, self.extra, self.stop = path, seconds, dict(extra), stop
         self.kept_at = time.monotonic()
-        self.validated_at = 0
+        self.started: float | None = None
+        self.validated_at, self.earlier = 0, 0.0
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        self.kept_at = time.monotonic()
+        self.started = self.kept_at = time.monotonic()
+
+    def on_fit_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.earlier, self.started = self.spent(), None
+
+    def spent(self) -> float:
+        """Seconds of training so far, validation within it and earlier attempts included."""
+        return self.earlier + (0.0 if self.started is None else time.monotonic() - self.started)
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         every = trainer.val_check_interval
@@ -145,10 +153,10 @@ class Keeper(Callback):
     random: dict[str, torch.Tensor] = {}  # noqa: RUF012  replaced, never changed
 
     def state_dict(self) -> dict[str, Any]:
-        return {"validated_at": self.validated_at}
+        return {"validated_at": self.validated_at, "spent": self.spent()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.validated_at = state["validated_at"]
+        self.validated_at, self.earlier = state["validated_at"], state["spent"]
 
     def _keep_if_due(self, trainer: L.Trainer) -> None:
         stopping = self.stop()

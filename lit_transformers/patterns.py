@@ -138,8 +138,8 @@ def dense(pattern: Band, inputs: Inputs, *, encoding: Relative | None = None, sc
 def _recomputed(
     block: Block, pattern: Band, inputs: Inputs, encoding: Relative | None, scale: float, dropout: float
 ) -> Float[Tensor, "b h t v"]:
-    """One block whose scores are computed again in the backward pass instead of being kept."""
-    if not torch.is_grad_enabled() or encoding is None:
+    """One block whose scores and mask are computed again in the backward pass instead of being kept."""
+    if not torch.is_grad_enabled():
         return _attend_block(block, pattern, inputs, encoding, scale, dropout)
     return checkpoint(
         _attend_block,

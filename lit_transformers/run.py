@@ -25,12 +25,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import lightning as L
 import torch
 
-from datamodules import DataError, LanguageData, LanguageDataConfig, tokenizer_from_dict
+from datamodules import DataError, EvaluationConfig, LanguageData, LanguageDataConfig, tokenizer_from_dict
 from lit_transformers import gates
 from lit_transformers.callbacks import (
     Curves,
@@ -48,6 +48,8 @@ from lit_transformers.config import Config, ConfigError, NonNegative, Plain, can
 from lit_transformers.cost import cost
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.tasks.causal_lm import CausalLM, CausalLMConfig
+from lit_transformers.tasks.language_metric import DocumentLoss
+from lit_transformers.trained import offer, take_over
 from lit_transformers.training import TrainingConfig
 
 __all__ = ["Interrupted", "Progress", "RunConfig", "describe", "evaluate", "fit", "load", "run_key"]
@@ -117,6 +119,13 @@ def run_key(config: RunConfig) -> str:
     return canonical_hash({"config": config.to_dict(), "data": LanguageData(config.data).fingerprint, "code": code})
 
 
+def training_key(config: RunConfig, data: LanguageData) -> str:
+    """The name that all runs share which train alike, however they are measured."""
+    trained = config.override({"task.evaluation": {}, "data.evaluation": EvaluationConfig()}).to_dict()
+    code = code_hash(config, ["lit_transformers.run"])
+    return canonical_hash({"config": trained, "data": data.corpus.fingerprint, "code": code})
+
+
 def fit(config: RunConfig, directory: Path, report: Report | None = None, keep_every: float = 30.0) -> dict[str, Plain]:
     """Trains, measures, and writes the record, which is also returned.
 
@@ -149,7 +158,8 @@ def fit(config: RunConfig, directory: Path, report: Report | None = None, keep_e
             found = gates.check(config.model, report)
             record["gates"] = [gate._asdict() for gate in found]
             if all(gate.passed for gate in found):
-                record["metrics"] = train(config, data, directory, report, keep_every, stopping)
+                record["metrics"], told = train(config, data, directory, report, keep_every, stopping)
+                record["measured"] |= told
                 record["outcome"] = "finished"
             else:
                 broken = ", ".join(f"{gate.name} ({gate.detail})" for gate in found if not gate.passed)
@@ -159,13 +169,9 @@ def fit(config: RunConfig, directory: Path, report: Report | None = None, keep_e
         except Exception as error:
             traceback.print_exc()
             record["reason"] = reason(error)
-    seconds = time.monotonic() - begun
-    record["measured"] |= {
-        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": seconds,
-        "tokens_per_second": record["cost"]["tokens"] / seconds,
-        "peak_memory_bytes": peak_memory(),
-    }
+    ended = datetime.now(UTC).isoformat(timespec="seconds")
+    record["measured"] |= {"ended": ended, "peak_memory_bytes": peak_memory()}
+    record["measured"].setdefault("seconds", time.monotonic() - begun)
     if is_first_rank():
         write_json(directory / RECORD, record)
     return record
@@ -178,23 +184,37 @@ def train(
     report: Report | None,
     keep_every: float,
     stopping: Callable[[], bool],
-) -> dict[str, float]:
-    """Trains from the checkpoint, if there is one, and measures; returns the metrics."""
+) -> tuple[dict[str, float], dict[str, Plain]]:
+    """Trains from the checkpoint, if there is one, and measures; returns the metrics, and what the clock said."""
     L.seed_everything(config.seed, workers=True, verbose=False)
+    alike = training_key(config, data)
+    donor = take_over(directory, alike, CHECKPOINT) if config.training.validate_every is None else None
     task = config.build_task(data)
     curves = Curves(config.training.log_every, tokens_per_step(config))
     keeper = Keeper(directory / CHECKPOINT, keep_every, contents(config, data), stopping)
     trainer = make_trainer(config.training, directory, [curves, Watch(report), keeper])
     with quiet():
+        apart = 0.0
         trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
         if keeper.validated_at != config.training.steps or not task.metric.per_document():
             if report:
                 report(Progress(config.training.steps, config.training.steps, float("nan"), {}, None, "evaluate"))
             trainer.validate(task, data, verbose=False)
+            apart = task.evaluation_seconds
+    losses = task.metric.per_document()
     if is_first_rank():
         curves.write(directory / CURVES)
-        write_documents(directory / DOCUMENTS, task, data)
-    return {f"val/{name}": value for name, value in task.metric.compute().items()}
+        write_documents(directory / DOCUMENTS, losses, data)
+        if config.training.validate_every is None:
+            offer(directory, alike)
+    spent = keeper.spent()
+    told = {
+        "seconds": spent + apart,
+        "tokens_per_second": config.training.steps * tokens_per_step(config) / spent,
+        "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
+        "trained_by": donor,
+    }
+    return {f"val/{name}": value for name, value in task.metric.compute().items()}, told
 
 
 def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Callback]) -> L.Trainer:
@@ -361,7 +381,7 @@ def write_json(path: Path, plain: Plain) -> None:
     replace_file(path, lambda fresh: fresh.write_text(text, encoding="utf-8"))
 
 
-def write_documents(path: Path, task: CausalLM, data: LanguageData) -> None:
+def write_documents(path: Path, losses: list[DocumentLoss], data: LanguageData) -> None:
     """The loss of every document of the last evaluation."""
     documents = data.documents(data.config.evaluation.split)
 
@@ -369,7 +389,7 @@ def write_documents(path: Path, task: CausalLM, data: LanguageData) -> None:
         with fresh.open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)
             rows.writerow(["document", "name", "nats", "tokens", "bytes"])
-            for loss in task.metric.per_document():
+            for loss in losses:
                 rows.writerow([loss.document, documents.name(loss.document), repr(loss.nats), loss.tokens, loss.bytes])
 
     replace_file(path, write)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lit_transformers.config import ConfigError, Fraction, NonNegative, Positive

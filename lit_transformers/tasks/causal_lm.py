@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import field
 from typing import Any, Literal
 
@@ -67,6 +68,7 @@ class CausalLM(L.LightningModule):
         self.metric = LanguageMetric(lengths)
         self.states: dict[int, Any] = {}
         self.evaluation_states: dict[int, Any] = {}
+        self.evaluation_seconds = self._evaluation_began = 0.0
         self._evaluator: tuple[LanguageModel, ...] = ()  # in a tuple: its parameters are the network's own
 
     def forward(self, symbols: Int[Tensor, "b t"], state: Any = None) -> Read:
@@ -133,6 +135,7 @@ class CausalLM(L.LightningModule):
     def on_validation_epoch_start(self) -> None:
         self.evaluation_states = {}
         self.metric.reset()
+        self._evaluation_began = time.perf_counter()
 
     def validation_step(self, batch: TextBatch, batch_index: int) -> None:
         evaluator = self.evaluator()
@@ -140,15 +143,19 @@ class CausalLM(L.LightningModule):
         self.metric.update(nats, batch.targets, batch.document)
 
     def on_validation_epoch_end(self) -> None:
-        self.evaluation_states = {}
-        self.log_dict({f"val/{name}": value for name, value in self.metric.compute().items()}, rank_zero_only=True)
+        self._end_evaluation("val")
 
     on_test_epoch_start = on_validation_epoch_start
     test_step = validation_step
 
     def on_test_epoch_end(self) -> None:
+        self._end_evaluation("test")
+
+    def _end_evaluation(self, name: str) -> None:
         self.evaluation_states = {}
-        self.log_dict({f"test/{name}": value for name, value in self.metric.compute().items()}, rank_zero_only=True)
+        found = self.metric.compute()  # reads the sums, so a device is through with its work
+        self.evaluation_seconds = time.perf_counter() - self._evaluation_began
+        self.log_dict({f"{name}/{key}": value for key, value in found.items()}, rank_zero_only=True)
 
     def evaluator(self) -> LanguageModel:
         """The network as it is measured: with the same parameters, and what ``evaluation`` changes."""

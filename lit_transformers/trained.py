@@ -1,0 +1,33 @@
+"""Runs that differ only in how they are measured are trained once: the later ones take over the weights."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from lit_transformers.callbacks import replace_file
+
+FOLDER = "trained"
+
+
+def take_over(directory: Path, training_key: str, checkpoint: str) -> str | None:
+    """Copies the final checkpoint of a finished run that was trained alike into ``directory``, unless it has its own.
+
+    Returns the name of the run it came from, or None. Runs that train at the same time do so apart, with equal results.
+    """
+    note = directory.parent / FOLDER / training_key
+    if (directory / checkpoint).exists() or not note.exists():
+        return None
+    donor = note.read_text(encoding="utf-8").strip()
+    source = directory.parent / donor / checkpoint
+    if donor != Path(donor).name or not source.exists():
+        return None
+    replace_file(directory / checkpoint, lambda fresh: shutil.copyfile(source, fresh))
+    return donor
+
+
+def offer(directory: Path, training_key: str) -> None:
+    """Notes that the run in ``directory`` is trained to the end."""
+    note = directory.parent / FOLDER / training_key
+    note.parent.mkdir(exist_ok=True)
+    replace_file(note, lambda fresh: fresh.write_text(directory.name, encoding="utf-8"))

@@ -1,0 +1,216 @@
+"""A run from config to record: repeatable, resumable, and clear about what went wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_transformers.config import ConfigError
+from lit_transformers.run import CHECKPOINT, RunConfig, describe, evaluate, fit, load, run_key
+
+PROCESS = Path(__file__).with_name("training_process.py")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """A recurrent model with dropout on a few small files."""
+    folder = tmp_path_factory.mktemp("corpus")
+    words = random.Random(0)
+    for number in range(24):
+        lines = [" ".join(words.choices(["alpha", "beta", "gamma", "delta"], k=6)) for _ in range(12)]
+        (folder / f"{number}.txt").write_text("\n".join(lines))
+    return RunConfig.from_dict(
+        {
+            "model": {
+                **{"kind": "language_model", "dim": 16, "heads": 2, "depth": 2, "dropout": 0.1},
+                "mixer": {"kind": "attention", "memory": 8, "encoding": "xl", "dropout": 0.1},
+            },
+            "data": {
+                "source": {"kind": "files", "path": str(folder)},
+                **{"segment_length": 8, "batch_size": 4, "evaluation": {"documents": 3}},
+            },
+            "training": {"steps": 60, "validate_every": 20, "log_every": 7, "device": "cpu"},
+        }
+    )
+
+
+def lasting(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without what no two runs share: when, and how fast."""
+    return {name: value for name, value in record.items() if name != "measured"}
+
+
+def left(directory: Path) -> tuple[dict[str, Any], bytes, bytes]:
+    """All that a report reads of a run."""
+    record = json.loads((directory / "record.json").read_text())
+    return lasting(record), (directory / "metrics.csv").read_bytes(), (directory / "documents.csv").read_bytes()
+
+
+def start(config: RunConfig, directory: Path, keep_every: float = 0.0) -> subprocess.Popen[str]:
+    directory.mkdir(exist_ok=True)
+    (directory / "wanted.yaml").write_text(config.to_yaml())
+    command = [sys.executable, str(PROCESS), str(directory / "wanted.yaml"), str(directory), str(keep_every)]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_run_leaves_a_record_curves_and_the_loss_of_every_document(config: RunConfig, tmp_path: Path) -> None:
+    record = fit(config, tmp_path)
+    assert record["outcome"] == "finished" and record["reason"] is None
+    assert all(gate["passed"] for gate in record["gates"])
+    rows = list(csv.DictReader((tmp_path / "documents.csv").open()))
+    nats, size = (sum(float(row[name]) for row in rows) for name in ("nats", "bytes"))
+    assert record["metrics"]["val/bpb"] == pytest.approx(nats / size / 0.6931471805599453, rel=1e-12)
+    curves = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    assert {int(row["step"]) for row in curves if row["name"] == "val/bpb"} == {20, 40, 60}
+    assert {int(row["step"]) for row in curves if row["name"] == "train/nats"} == set(range(7, 61, 7))
+    assert RunConfig.from_yaml(tmp_path / "run.yaml") == config
+    assert record["key"] == run_key(config)
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_gives_others(config: RunConfig, tmp_path: Path) -> None:
+    first, again = fit(config, tmp_path / "first"), fit(config, tmp_path / "again")
+    assert left(tmp_path / "first") == left(tmp_path / "again")
+    assert lasting(first) == lasting(again)
+    other = fit(config.override({"seed": 1}), tmp_path / "other")
+    assert other["metrics"] != first["metrics"]
+    states = (torch.load(tmp_path / name / CHECKPOINT, weights_only=True)["state_dict"] for name in ("first", "again"))
+    one, two = states
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_that_is_killed_again_and_again_ends_as_one_that_never_was(
+    config: RunConfig, tmp_path: Path, number: signal.Signals
+) -> None:
+    config = config.override({"training.steps": 400})
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    process = start(config, whole, 30.0)
+    begun = time.monotonic()
+    assert process.wait() == 0, process.stderr and process.stderr.read()
+    took = time.monotonic() - begun
+    chance, ends = random.Random(int(number)), 0
+    for _ in range(30):
+        process = start(config, broken)
+        try:
+            process.wait(timeout=chance.uniform(0.6, 1.0) * took)
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+            ends += 1
+        if process.wait() == 0:
+            break
+        assert process.returncode in (-number, 143)
+    assert ends >= 1, "nothing was killed"
+    assert left(broken) == left(whole)
+
+
+def test_validation_and_training_keep_states_apart(config: RunConfig, tmp_path: Path) -> None:
+    often = fit(config.override({"training.validate_every": 5}), tmp_path / "often")
+    seldom = fit(config.override({"training.validate_every": None}), tmp_path / "seldom")
+    assert often["metrics"] == seldom["metrics"]
+
+
+def test_a_loss_that_is_no_number_fails_the_run_and_says_when(config: RunConfig, tmp_path: Path) -> None:
+    wild = config.override({"training.optimizer": {"kind": "sgd", "learning_rate": 1e30}, "training.clip": None})
+    record = fit(wild, tmp_path)
+    assert record["outcome"] == "failed"
+    assert record["reason"].startswith("not-a-number: the loss is nan at step")
+
+
+def test_a_damaged_checkpoint_is_moved_aside_and_the_run_starts_anew(
+    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(config, tmp_path / "sound")
+    (tmp_path / "hurt").mkdir()
+    whole = (tmp_path / "sound" / CHECKPOINT).read_bytes()
+    (tmp_path / "hurt" / CHECKPOINT).write_bytes(whole[: len(whole) // 2])
+    assert fit(config, tmp_path / "hurt")["outcome"] == "finished"
+    assert left(tmp_path / "hurt") == left(tmp_path / "sound")
+    assert (tmp_path / "hurt" / "checkpoint.damaged").exists()
+    assert "cannot be read" in capsys.readouterr().out
+
+
+def test_a_checkpoint_holds_no_code(config: RunConfig, tmp_path: Path) -> None:
+    fit(config, tmp_path)
+    task, loaded, tokenizer = load(tmp_path / CHECKPOINT)
+    assert loaded == config and tokenizer["kind"] == "bytes" and not task.training
+    (tmp_path / "text.ckpt").write_text("not a checkpoint")
+    with pytest.raises(ConfigError, match=r"text\.ckpt: is no checkpoint of a run"):
+        load(tmp_path / "text.ckpt")
+
+
+def test_a_trained_model_is_measured_again_by_another_protocol(config: RunConfig, tmp_path: Path) -> None:
+    record = fit(config, tmp_path)
+    again = evaluate(tmp_path / CHECKPOINT)
+    assert again["val/bpb"] == pytest.approx(record["metrics"]["val/bpb"], rel=1e-6)
+    longer = evaluate(tmp_path / CHECKPOINT, {"task.evaluation": {"mixer.memory": 24}})
+    assert longer["val/bpb"] != pytest.approx(again["val/bpb"], rel=1e-6)
+    sliding = evaluate(tmp_path / CHECKPOINT, {"data.evaluation.stride": 1, "task.evaluation": {"mixer.memory": 0}})
+    assert sliding["val/bpb"] > 0
+
+
+def test_evaluation_settings_change_nothing_but_the_evaluation(config: RunConfig, tmp_path: Path) -> None:
+    plain = fit(config, tmp_path / "plain")
+    longer = fit(config.override({"task.evaluation": {"mixer.memory": 24}}), tmp_path / "longer")
+    assert longer["metrics"] != plain["metrics"]
+    one, two = (
+        torch.load(tmp_path / name / CHECKPOINT, weights_only=True)["state_dict"] for name in ("plain", "longer")
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    with pytest.raises(ConfigError, match=r"task\.evaluation changes what model does not have.*memory"):
+        config.override({"task.evaluation": {"mixer.memmory": 24}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training.device": "cuda"}, "training.device: no CUDA device is to be found"),
+        ({"training.precision": "bf16", "training.device": "auto"}, "training.precision: bf16 needs CUDA"),
+        ({"training.devices": 2}, "torchrun --nproc-per-node 2"),
+    ],
+)
+def test_what_this_machine_has_not_is_refused_before_anything_starts(
+    config: RunConfig, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    if torch.cuda.is_available() and "devices" not in str(changes):
+        pytest.skip("there is a CUDA device here")
+    with pytest.raises(ConfigError, match=message):
+        fit(config.override(changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_description_costs_no_training_and_agrees_with_the_record(config: RunConfig, tmp_path: Path) -> None:
+    told = describe(config)
+    assert told._asdict() == fit(config, tmp_path)["cost"]
+    network = config.model.build(257, 8)
+    assert told.parameters == sum(p.numel() for p in network.parameters())
+    assert told.tokens == 60 * 4 * 8
+
+
+def test_no_variable_of_the_environment_enters_a_record(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "s3cr3t-value")
+    fit(config, tmp_path)
+    for path in tmp_path.iterdir():
+        assert b"s3cr3t-value" not in path.read_bytes()
+
+
+def test_runs_that_are_only_measured_differently_are_trained_once(config: RunConfig, tmp_path: Path) -> None:
+    config = config.override({"training.validate_every": None})
+    longer = config.override({"task.evaluation": {"mixer.memory": 24}})
+    fit(config, tmp_path / "first")
+    shared = fit(longer, tmp_path / "second")
+    assert shared["measured"]["trained_by"] == "first"
+    alone = fit(longer, tmp_path / "elsewhere" / "third")
+    assert alone["measured"]["trained_by"] is None
+    assert left(tmp_path / "second") == left(tmp_path / "elsewhere" / "third")
