@@ -35,6 +35,7 @@ def fit(
 
     from lit_transformers import run as runs
     from lit_transformers.config import parse_assignments
+    from lit_transformers.ranks import is_first_rank
 
     config = runs.RunConfig.from_yaml(run).override(parse_assignments(changes or []))
     console = Console(stderr=True)
@@ -46,10 +47,15 @@ def fit(
             loss = "" if progress.phase != "fit" else f" loss {progress.loss:.4f}"
             bar.update(task, description=progress.phase + loss, completed=progress.step, total=progress.steps)
 
-        record = runs.fit(config, directory or run.parent, tell)
-    if runs.is_first_rank():
-        for name, value in record["metrics"].items():
-            print(f"{name} {value:.6f}")
+        try:
+            record = runs.fit(config, directory or run.parent, tell)
+        except runs.Interrupted as stop:
+            print(stop, file=sys.stderr)
+            raise SystemExit(143) from None
+    if not is_first_rank():
+        raise SystemExit(record["outcome"] != "finished")
+    for name, value in record["metrics"].items():
+        print(f"{name} {value:.6f}")
     if record["outcome"] != "finished":
         print(f"{record['outcome']}: {record['reason']}", file=sys.stderr)
         raise SystemExit(1)

@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from lit_transformers.config import Plain
+from lit_transformers.ranks import from_all_ranks, mean_over_ranks
 
 Point = tuple[int, int, str, float]
 """A point of a learning curve: step, tokens seen, name, value."""
@@ -64,7 +65,7 @@ class Curves(Callback):
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         if trainer.global_step % self.every == 0:
             self._add(trainer, "train/nats", float(outputs["nats"]))
-            self._add(trainer, "train/loss", float(outputs["loss"]))
+            self._add(trainer, "train/loss", float(mean_over_ranks(outputs["loss"])))
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if trainer.state.fn != "fit":
@@ -110,6 +111,7 @@ class Keeper(Callback):
         self.kept_at = time.monotonic()
         self.started: float | None = None
         self.validated_at, self.earlier = 0, 0.0
+        self.random: list[dict[str, torch.Tensor]] = []
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.started = self.kept_at = time.monotonic()
@@ -136,21 +138,24 @@ class Keeper(Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["lit_transformers"] = self.extra
-        checkpoint["random"] = {"cpu": torch.get_rng_state()}
+        random = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
-            checkpoint["random"]["cuda"] = torch.cuda.get_rng_state()
+            random["cuda"] = torch.cuda.get_rng_state()
+        checkpoint["random"] = from_all_ranks(random)
 
     def on_load_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         self.random = checkpoint["random"]
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        random, self.random = self.random, {}
-        if random:
-            torch.set_rng_state(random["cpu"].cpu())
+        kept, self.random = self.random, []
+        if not kept:
+            if trainer.global_rank:  # the first rank goes on as a single process would; others drop out other channels
+                torch.manual_seed(torch.initial_seed() + trainer.global_rank)
+            return
+        random = kept[trainer.global_rank]
+        torch.set_rng_state(random["cpu"].cpu())
         if "cuda" in random and torch.cuda.is_available():
             torch.cuda.set_rng_state(random["cuda"].cpu())
-
-    random: dict[str, torch.Tensor] = {}  # noqa: RUF012  replaced, never changed
 
     def state_dict(self) -> dict[str, Any]:
         return {"validated_at": self.validated_at, "spent": self.spent()}
@@ -159,22 +164,21 @@ class Keeper(Callback):
         self.validated_at, self.earlier = state["validated_at"], state["spent"]
 
     def _keep_if_due(self, trainer: L.Trainer) -> None:
-        stopping = self.stop()
-        if trainer.world_size > 1:
-            stopping = trainer.strategy.reduce_boolean_decision(stopping, all=False)
+        stopping, due = self.stop(), time.monotonic() - self.kept_at >= self.seconds
+        if trainer.world_size > 1:  # ranks must agree: all stop when one is asked to, and the first one's clock counts
+            asked = torch.tensor([float(stopping), float(due and trainer.is_global_zero)])
+            stopping, due = (mean_over_ranks(asked.to(trainer.strategy.root_device)) > 0).tolist()
+        if stopping or due:
+            self.keep(trainer)
         if stopping:
-            self.keep(trainer)
-            raise Interrupted(f"stopped at step {trainer.global_step}")
-        due = trainer.strategy.broadcast(time.monotonic() - self.kept_at >= self.seconds)
-        if due:
-            self.keep(trainer)
+            raise Interrupted(f"stopped at step {trainer.global_step}; run again to go on from here")
 
     def keep(self, trainer: L.Trainer) -> None:
-        """Writes the checkpoint now."""
-        if trainer.world_size > 1:
-            trainer.save_checkpoint(self.path)  # every rank takes part
-        else:
+        """Writes the checkpoint now. All ranks take part, and the first one writes."""
+        if trainer.is_global_zero:
             replace_file(self.path, lambda fresh: trainer.save_checkpoint(fresh))
+        else:
+            trainer.save_checkpoint(self.path)
         self.kept_at = time.monotonic()
 
 
@@ -191,7 +195,7 @@ class Watch(Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         now = time.monotonic()
-        due = now - self.told_at >= self.every
+        due = trainer.is_global_zero and now - self.told_at >= self.every
         if not due and task.device.type != "cpu":
             return  # reading the loss would make the device wait
         nats = float(outputs["nats"])

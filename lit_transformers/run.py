@@ -47,6 +47,7 @@ from lit_transformers.code import code_hash
 from lit_transformers.config import Config, ConfigError, NonNegative, Plain, canonical_hash
 from lit_transformers.cost import cost
 from lit_transformers.models import LanguageModelConfig, ModelConfig
+from lit_transformers.ranks import is_first_rank
 from lit_transformers.tasks.causal_lm import CausalLM, CausalLMConfig
 from lit_transformers.tasks.language_metric import DocumentLoss
 from lit_transformers.trained import offer, take_over
@@ -145,7 +146,7 @@ def fit(config: RunConfig, directory: Path, report: Report | None = None, keep_e
         "reason": None,
         "seed": config.seed,
         "config": config.to_dict(),
-        "data": {"name": config.data.source.kind, "fingerprint": data.fingerprint},
+        "data": {"name": config.data.source.kind, "fingerprint": data.corpus.fingerprint},
         "metrics": {},
         "protocol": protocol(config),
         "cost": describe(config)._asdict(),
@@ -188,7 +189,8 @@ def train(
     """Trains from the checkpoint, if there is one, and measures; returns the metrics, and what the clock said."""
     L.seed_everything(config.seed, workers=True, verbose=False)
     alike = training_key(config, data)
-    donor = take_over(directory, alike, CHECKPOINT) if config.training.validate_every is None else None
+    alone = config.training.devices == 1  # ranks would have to agree on what they found
+    donor = take_over(directory, alike, CHECKPOINT) if alone and config.training.validate_every is None else None
     task = config.build_task(data)
     curves = Curves(config.training.log_every, tokens_per_step(config))
     keeper = Keeper(directory / CHECKPOINT, keep_every, contents(config, data), stopping)
@@ -285,6 +287,8 @@ def usable(path: Path) -> Path | None:
     try:
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
+        if not is_first_rank():
+            return None
         aside = path.with_suffix(".damaged")
         path.replace(aside)
         print(
@@ -370,10 +374,6 @@ def peak_memory() -> int:
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def is_first_rank() -> bool:
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def write_json(path: Path, plain: Plain) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -25,6 +26,10 @@ class XLConfig(EncodingConfig, kind="xl"):
     content_bias: bool = True
     position_bias: bool = True
     clamp_length: NonNegative | None = None
+
+    def conflicts(self) -> Iterator[str]:
+        if self.biases == "per_layer" and not (self.content_bias or self.position_bias):
+            yield "without content_bias and position_bias there is nothing for layers to own; write biases: shared"
 
     def build(self, shape: Shape, head_dim: int) -> XL:
         return XL(self, shape, head_dim)

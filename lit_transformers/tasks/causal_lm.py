@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, TextBatch, Vocabulary
 from lit_transformers.config import Config, ConfigError, Plain, PositiveFloat
-from lit_transformers.mixer import detach, empty_rows, full_precision
+from lit_transformers.mixer import detach, empty_rows, full_precision, map_state
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
 from lit_transformers.models.model import ModelConfig, Read
+from lit_transformers.ranks import from_all_ranks, mean_over_ranks
 from lit_transformers.tasks.language_metric import LanguageMetric
 from lit_transformers.training import TrainingConfig
 
@@ -67,6 +68,7 @@ class CausalLM(L.LightningModule):
         lengths = None if vocabulary.byte_lengths is None else torch.tensor(vocabulary.byte_lengths)
         self.metric = LanguageMetric(lengths)
         self.states: dict[int, Any] = {}
+        self.kept_states: list[dict[int, Any]] = []
         self.evaluation_states: dict[int, Any] = {}
         self.evaluation_seconds = self._evaluation_began = 0.0
         self._evaluator: tuple[LanguageModel, ...] = ()  # in a tuple: its parameters are the network's own
@@ -78,10 +80,12 @@ class CausalLM(L.LightningModule):
     def training_step(self, batch: TextBatch, batch_index: int) -> dict[str, Tensor]:
         wanted = self.wanted(batch.targets)
         read = self.read(self.network, self.states, batch, keep_layers=self.config.intermediate)
-        count = self.count(wanted)
-        nats = self.network.tokens.nats(read.hidden, wanted).sum() / count
+        total = self.network.tokens.nats(read.hidden, wanted).sum()
+        # DDP averages gradients, so every rank divides its sum by the mean count: the result is the mean over all tokens.
+        mean_total, count = mean_over_ranks(torch.stack([total, (wanted != IGNORED).sum().to(total.dtype)]))
+        count = count.clamp(min=1)
         added = sum(read.aux.values(), start=self.added(read, batch, wanted) / count)
-        return {"loss": nats + added, "nats": nats.detach()}
+        return {"loss": total / count + added, "nats": mean_total / count}
 
     def wanted(self, targets: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
         """The targets that this loss counts."""
@@ -96,13 +100,6 @@ class CausalLM(L.LightningModule):
             case "last":
                 real = (targets != IGNORED).long()
                 return targets.masked_fill((real.cumsum(1) != real.sum(1, keepdim=True)) | (real == 0), IGNORED)
-
-    def count(self, wanted: Int[Tensor, "b t"]) -> Tensor:
-        """What sums are divided by: with DDP, which averages gradients, the mean count of all ranks."""
-        count = (wanted != IGNORED).sum().float()
-        if self._trainer is not None and self.trainer.world_size > 1:
-            count = self.trainer.strategy.reduce(count, reduce_op="mean")
-        return count.clamp(min=1)
 
     def added(self, read: Read, batch: TextBatch, wanted: Int[Tensor, "b t"]) -> Tensor:
         """The sum of the auxiliary losses of arXiv:1808.04444."""
@@ -174,7 +171,19 @@ class CausalLM(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["states"] = self.states
+        checkpoint["states"] = from_all_ranks(map_state(Tensor.cpu, self.states))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.states = checkpoint["states"]
+        self.kept_states = checkpoint["states"]
+
+    def on_train_start(self) -> None:
+        """Takes up this rank's states: only now is it known where the network lies."""
+        if self.kept_states:
+            if len(self.kept_states) != self.trainer.world_size:
+                raise ConfigError(
+                    f"the checkpoint is of {len(self.kept_states)} ranks, and {self.trainer.world_size} would go on "
+                    "with it; set training.devices back or start anew",
+                    "training.devices",
+                )
+            self.states = map_state(lambda part: part.to(self.device), self.kept_states[self.trainer.global_rank])
+            self.kept_states = []

@@ -49,8 +49,12 @@ class LanguageMetric(Metric):
         self.totals.append(torch.cat([documents[:, None].double(), sums], dim=1))
 
     def per_document(self) -> list[DocumentLoss]:
-        """The losses of all documents seen, by ordinal."""
-        if not self.totals:
+        """The losses of all documents that any rank has seen, by ordinal. All ranks must ask."""
+        with self.sync_context():
+            return self._sums()
+
+    def _sums(self) -> list[DocumentLoss]:
+        if len(self.totals) == 0:  # a list of tensors, or one tensor once ranks have gathered theirs
             return []
         rows = dim_zero_cat(self.totals)
         documents, place = rows[:, 0].unique(return_inverse=True)
@@ -63,7 +67,7 @@ class LanguageMetric(Metric):
 
     def compute(self) -> dict[str, float]:
         """nats and perplexity per token, and bits per byte (bpc in arXiv:1901.02860) where bytes are known."""
-        losses = self.per_document()
+        losses = self._sums()  # torchmetrics has gathered all ranks' rows
         nats, tokens = math.fsum(d.nats for d in losses), sum(d.tokens for d in losses)
         if tokens == 0:
             return {}

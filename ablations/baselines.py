@@ -1,0 +1,111 @@
+"""What studies of language models start from, and the sizes they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from datamodules import EvaluationConfig, HubConfig, LanguageDataConfig, StdlibConfig
+from lit_transformers.encodings import XLConfig
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import LanguageModelConfig
+from lit_transformers.models.tokens import AdaptiveTokensConfig
+from lit_transformers.run import RunConfig
+from lit_transformers.training import AdamConfig, AdamWConfig, CosineConfig, TrainingConfig
+
+TRANSFORMER_XL = RunConfig(
+    model=LanguageModelConfig(
+        dim=96,
+        heads=4,
+        depth=2,
+        norm="post",
+        mixer=AttentionConfig(encoding=XLConfig(), memory=32),
+    ),
+    data=LanguageDataConfig(
+        source=StdlibConfig(piece=4096),
+        segment_length=32,
+        batch_size=32,
+        evaluation=EvaluationConfig(bytes=131_072),
+    ),
+    training=TrainingConfig(
+        steps=1200,
+        optimizer=AdamWConfig(learning_rate=2e-3),
+        schedule=CosineConfig(warmup=50),
+        validate_every=300,
+        device="cpu",
+    ),
+)
+"""A small Transformer-XL over the bytes of the standard library's source; the demo's size was chosen by measuring.
+
+Documents are pieces of 4 KiB, so that lanes end together and a short evaluation wastes little on padding.
+"""
+
+GPU: Mapping[str, Any] = {
+    "model.dim": 512,
+    "model.heads": 8,
+    "model.depth": 8,
+    "model.dropout": 0.1,
+    "model.mixer.memory": 128,
+    "data.source.piece": 65_536,
+    "data.segment_length": 128,
+    "data.batch_size": 64,
+    "data.evaluation": EvaluationConfig(bytes=2_097_152),
+    "training.steps": 4000,
+    "training.optimizer.learning_rate": 5e-4,
+    "training.schedule.warmup": 400,
+    "training.validate_every": 500,
+    "training.device": "cuda",
+    "training.precision": "bf16",
+}
+"""The same question at the size of one GPU."""
+
+ENWIK8: Mapping[str, Any] = {
+    "model.dim": 512,
+    "model.heads": 8,
+    "model.depth": 12,
+    "model.feedforward.width": 2048,
+    "model.dropout": 0.1,
+    "model.mixer.memory": 512,
+    "data": LanguageDataConfig(
+        source=HubConfig(name="LTCB/enwik8", subset="enwik8", validation=None, test=None),
+        segment_length=512,
+        batch_size=22,
+        documents="stream",
+        evaluation=EvaluationConfig(segment_length=80),
+    ),
+    "training": TrainingConfig(
+        steps=400_000,
+        optimizer=AdamConfig(learning_rate=2.5e-4),
+        schedule=CosineConfig(),
+        clip=0.25,
+        validate_every=4000,
+        device="cuda",
+    ),
+}
+"""The 12-layer character model of Transformer-XL's own scripts (41M parameters on enwik8)."""
+
+WIKITEXT_103: Mapping[str, Any] = {
+    "model.dim": 410,
+    "model.heads": 10,
+    "model.depth": 16,
+    "model.feedforward.width": 2100,
+    "model.dropout": 0.1,
+    "model.mixer.memory": 128,
+    "model.tokens": AdaptiveTokensConfig(cutoffs=(20_000, 40_000, 200_000), shrink=1),
+    "data": LanguageDataConfig(
+        source=HubConfig(name="Salesforce/wikitext", subset="wikitext-103-v1", rows="wikitext"),
+        tokenizer="words",  # type: ignore[arg-type]
+        segment_length=128,
+        batch_size=60,
+        documents="stream",
+    ),
+    "training": TrainingConfig(
+        steps=200_000,
+        optimizer=AdamConfig(learning_rate=2.5e-4),
+        schedule=CosineConfig(),
+        clip=0.25,
+        validate_every=4000,
+        device="cuda",
+    ),
+}
+"""The word model of arXiv:1901.02860, table 6: 128M parameters, segments of 128."""

@@ -1,0 +1,1 @@
+"""The studies. A file here that defines ``ABLATION`` is a study; its name is the study's name."""

@@ -1,0 +1,72 @@
+"""Transformer-XL's own ablation (Dai et al. 2019, arXiv:1901.02860, table 6)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
+from ablations.baselines import GPU, TRANSFORMER_XL, WIKITEXT_103
+from lit_transformers.encodings import ShawConfig
+from lit_transformers.positions import SinusoidalConfig
+
+ABLATION = Ablation(
+    question="Does segment recurrence help a language model, and does it need relative positions?",
+    source=Source("Dai et al. 2019", arxiv="1901.02860", table="6"),
+    baseline=TRANSFORMER_XL,
+    factors={
+        "recurrence": {"on": {}, "off": {"model.mixer.memory": 0}},
+        "positions": {
+            "xl": {},
+            "shaw": {"model.mixer.encoding": ShawConfig(distance=64)},
+            "sinusoidal": {"model.mixer.encoding": None, "model.positions": SinusoidalConfig()},
+        },
+        "loss": {"full": {}, "half": {"task.loss": "half"}},
+    },
+    design="product",
+    seeds=3,
+    metric=Metric("val/bpb", goal="minimize", label="bits per byte"),
+    match=Match("tokens"),
+    contrasts=[
+        Contrast(
+            f"recurrence on against off, {positions}, {loss} loss",
+            f"recurrence=on positions={positions} loss={loss}",
+            f"recurrence=off positions={positions} loss={loss}",
+        )
+        for loss in ("full", "half")
+        for positions in ("xl", "shaw", "sinusoidal")
+    ]
+    + [
+        Contrast(
+            f"xl against {positions}, recurrence {recurrence}, {loss} loss",
+            f"recurrence={recurrence} positions=xl loss={loss}",
+            f"recurrence={recurrence} positions={positions} loss={loss}",
+        )
+        for loss in ("full", "half")
+        for recurrence in ("on", "off")
+        for positions in ("shaw", "sinusoidal")
+    ],
+    published=Published(
+        protocol="WikiText-103, words, 128M parameters, segments of 128; each model at its best attention length",
+        metric="perplexity",
+        cells=[
+            Cell("recurrence=on positions=xl loss=full", 26.77, note="attention length 500; 27.02 as trained"),
+            Cell("recurrence=on positions=shaw loss=full", 27.94, note="attention length 256"),
+            Cell("recurrence=on positions=xl loss=half", 28.33, note="attention length 460; 28.69 as trained"),
+            Cell("recurrence=off positions=xl loss=full", 29.02, note="attention length 260; 29.59 as trained"),
+            Cell("recurrence=off positions=xl loss=half", 30.10, note="attention length 120"),
+            Cell("recurrence=off positions=shaw loss=full", 29.75, note="attention length 120"),
+            Cell("recurrence=off positions=shaw loss=half", 30.50, note="attention length 120"),
+            Cell("recurrence=off positions=sinusoidal loss=half", 30.97, note="attention length 120"),
+        ],
+        claims=["Recurrence and relative positions each help, and absolute positions need the half loss."],
+    ),
+    scales={
+        "demo": Scale(
+            leave_out={
+                "positions=shaw": "left to the gpu scale, for the demo's five minutes",
+                "loss=half positions=xl": "left to the gpu scale, for the demo's five minutes",
+                "loss=half positions=sinusoidal": "left to the gpu scale, for the demo's five minutes",
+            },
+        ),
+        "gpu": Scale(overrides=GPU),
+        "paper": Scale(overrides=WIKITEXT_103, seeds=1),
+    },
+)

@@ -1,0 +1,282 @@
+"""The comparisons a study asks for: paired contrasts, main effects and interactions, each with its verdict.
+
+Every comparison is a weighted sum over arms of the same seeds, so one kind of interval serves all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+
+from reports.records import Arm, Documents, Plan, Run, Study, read_documents
+from reports.statistics import (
+    LEVEL,
+    Array,
+    Estimate,
+    Resampled,
+    effective_count,
+    estimate,
+    grouped,
+    holm,
+    resampled_sums,
+)
+
+TOLERANCE = 0.01
+"""How far apart, relatively, the matched budgets of two arms may lie for a verdict between them."""
+
+_AGREEMENT = 1e-3
+_BYTES, _TOKENS = "bytes", "tokens"
+_PER_DOCUMENT: dict[str, tuple[str, Callable[[Array], Array]]] = {
+    "bpb": (_BYTES, lambda nats: nats / math.log(2)),
+    "nats": (_TOKENS, lambda nats: nats),
+    "perplexity": (_TOKENS, np.exp),
+}
+
+Kind = Literal["contrast", "main effect", "interaction"]
+Verdict = Literal["better", "worse", "differs", "unresolved"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A weighted sum over arms; ``reason`` says why there is no estimate or no verdict.
+
+    ``estimate`` is in units of the metric or, where the metric compares by ratio, of its natural logarithm.
+    """
+
+    name: str
+    kind: Kind
+    weights: Mapping[str, float]
+    estimate: Estimate | None = None
+    documents: int = 0
+    adjusted: float | None = None
+    verdict: Verdict | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Values by arm and seed, and the same values at resampled documents for the runs whose documents are usable."""
+
+    values: Mapping[tuple[str, int], float]
+    resampled: Mapping[tuple[str, int], Array]
+    documents: int = 0
+    units: int = 0
+    effective: float = 0.0
+
+    def seeds(self, arms: Sequence[str]) -> list[int]:
+        """The seeds that every one of the arms has finished, ascending."""
+        common = set.intersection(*({seed for name, seed in self.values if name == arm} for arm in arms))
+        return sorted(common)
+
+
+def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Comparison, ...]:
+    """All comparisons of a study in print order. ``unmatched`` gives verdicts where arms do not match, too."""
+    evidence = gather(study, notes)
+    contrasts = [_measure(wanted, study, evidence, unmatched) for wanted in planned_contrasts(study.plan)]
+    effects = [_measure(wanted, study, evidence, unmatched) for wanted in planned_effects(study.plan, evidence)]
+    goal = study.plan.metric.goal
+    return *_judge(contrasts, goal), *_judge(effects, goal)
+
+
+def gather(study: Study, notes: list[str]) -> Evidence:
+    """Values and resampled values of all finished runs; notes say which documents could not be used."""
+    ratio = study.plan.metric.compare == "ratio"
+    runs = [run for run in study.runs if run.missing is None and not (ratio and run.value <= 0)]
+    transform = np.log if ratio else np.asarray
+    values = {(run.arm, run.seed): float(transform(run.value)) for run in runs}
+    documented = _documented(runs, study.plan.metric.name, notes)
+    if not documented:
+        return Evidence(values, {})
+    first = documented[0][1]
+    columns = grouped(np.column_stack([first.bytes] + [part for _, d in documented for part in (d.nats, d.tokens)]))
+    sums = resampled_sums(columns)
+    denominator, finish = _PER_DOCUMENT[_suffix(study.plan.metric.name)]
+    resampled = {}
+    for index, (run, _) in enumerate(documented):
+        nats, tokens = sums[:, 1 + 2 * index], sums[:, 2 + 2 * index]
+        resampled[run.arm, run.seed] = transform(finish(nats / (sums[:, 0] if denominator == _BYTES else tokens)))
+    return Evidence(values, resampled, len(first.names), len(columns), effective_count(columns[:, 0]))
+
+
+def planned_contrasts(plan: Plan) -> list[Comparison]:
+    """The contrasts that the plan names, or every arm against the baseline."""
+    if plan.contrasts is not None:
+        return [Comparison(c.name, "contrast", {c.arm: 1.0, c.against: -1.0}) for c in plan.contrasts]
+    base = next(arm for arm in plan.arms if arm.name == plan.baseline)
+    others = [arm for arm in plan.arms if arm.name != plan.baseline]
+    return [
+        Comparison(f"{_changed(arm, base)} against the baseline", "contrast", {arm.name: 1.0, base.name: -1.0})
+        for arm in others
+    ]
+
+
+def _changed(arm: Arm, base: Arm) -> str:
+    """The levels in which an arm differs from the baseline; its name where that is not in its levels."""
+    levels = [f"{factor}={level}" for factor, level in arm.levels.items() if base.levels.get(factor) != level]
+    return " ".join(levels) or arm.name
+
+
+def planned_effects(plan: Plan, evidence: Evidence) -> Iterator[Comparison]:
+    """Main effects and two-way interactions of a product, against the baseline's levels, over the cells that exist."""
+    varied = [factor for factor in plan.factors if len({arm.levels.get(factor) for arm in plan.arms}) > 1]
+    if plan.design != "product" or len(varied) < 2:
+        return
+    grid = _Grid(plan.arms, frozenset(arm for arm, _ in evidence.values))
+    base = next(arm for arm in plan.arms if arm.name == plan.baseline).levels
+    for factor in varied:
+        for level in grid.levels(factor, base):
+            name = f"{factor}: {level} against {base[factor]}"
+            yield grid.comparison(name, "main effect", {factor: level}, base)
+    for one, two in combinations(varied, 2):
+        for level in grid.levels(one, base):
+            for other in grid.levels(two, base):
+                yield grid.comparison(
+                    f"{one}={level} with {two}={other}", "interaction", {one: level, two: other}, base
+                )
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The arms of a product by their levels, as far as they have run."""
+
+    arms: Sequence[Arm]
+    run: frozenset[str]
+
+    def levels(self, factor: str, base: Mapping[str, str]) -> list[str]:
+        """The levels of a factor other than the baseline's, in the order of the arms."""
+        found = dict.fromkeys(arm.levels[factor] for arm in self.arms if factor in arm.levels)
+        return [level for level in found if factor in base and level != base[factor]]
+
+    def comparison(self, name: str, kind: Kind, changed: Mapping[str, str], base: Mapping[str, str]) -> Comparison:
+        """The change of levels, averaged over the levels of the other factors; of two factors, of one by the other.
+
+        For two factors each term is (both - one) - (other - neither): the alternating sum over the changed factors.
+        """
+        starts = [arm for arm in self.arms if all(arm.levels.get(f) == level for f, level in changed.items())]
+        terms = [term for term in (self._term(arm, changed, base) for arm in starts) if term]
+        if not terms:
+            return Comparison(name, kind, {}, reason="an arm it needs has not finished")
+        weights: defaultdict[str, float] = defaultdict(float)
+        for term in terms:
+            for arm, sign in term.items():
+                weights[arm] += sign
+        part = "" if len(terms) == len(starts) else f" (over {len(terms)} of {len(starts)} combinations)"
+        return Comparison(f"{name}{part}", kind, {arm: sign / len(terms) for arm, sign in weights.items()})
+
+    def _term(self, arm: Arm, changed: Mapping[str, str], base: Mapping[str, str]) -> dict[str, float] | None:
+        term: dict[str, float] = {}
+        for size in range(len(changed) + 1):
+            for back in combinations(changed, size):
+                levels = {**arm.levels, **{factor: base[factor] for factor in back}}
+                partner = next((other.name for other in self.arms if other.levels == levels), None)
+                if partner is None or partner not in self.run:
+                    return None
+                term[partner] = (-1.0) ** size
+        return term
+
+
+def _measure(wanted: Comparison, study: Study, evidence: Evidence, unmatched: bool) -> Comparison:
+    if not wanted.weights:
+        return wanted
+    arms = list(wanted.weights)
+    seeds = evidence.seeds(arms)
+    if not seeds:
+        return replace(wanted, reason=_why_missing(study, arms))
+    pairs = [sum(weight * evidence.values[arm, seed] for arm, weight in wanted.weights.items()) for seed in seeds]
+    resampled = _resampled(wanted.weights, seeds, evidence)
+    found = estimate(pairs, resampled)
+    reason = None if unmatched else _obstacle(study, arms)
+    if reason is None and found.p is None:
+        reason = "one seed: no interval, no verdict" if len(seeds) == 1 else "every seed gives the same difference"
+    return replace(wanted, estimate=found, documents=evidence.documents if resampled else 0, reason=reason)
+
+
+def _resampled(weights: Mapping[str, float], seeds: Sequence[int], evidence: Evidence) -> Resampled | None:
+    if not all((arm, seed) in evidence.resampled for arm in weights for seed in seeds):
+        return None
+    columns = [sum(w * evidence.resampled[arm, seed] for arm, w in weights.items()) for seed in seeds]
+    return Resampled(np.column_stack(columns), evidence.units, evidence.effective)
+
+
+def _judge(comparisons: Sequence[Comparison], goal: str) -> list[Comparison]:
+    """Holm's correction over those that may have a verdict."""
+    judged = list(comparisons)
+    able = [i for i, c in enumerate(judged) if c.reason is None and c.estimate and c.estimate.p is not None]
+    adjusted = holm([p for i in able if (found := judged[i].estimate) and (p := found.p) is not None])
+    for index, p in zip(able, adjusted, strict=True):
+        judged[index] = replace(judged[index], adjusted=p, verdict=_verdict(judged[index], p, goal))
+    return judged
+
+
+def _verdict(comparison: Comparison, p: float, goal: str) -> Verdict:
+    if p >= LEVEL or comparison.estimate is None:
+        return "unresolved"
+    if comparison.kind == "interaction":
+        return "differs"
+    return "better" if (comparison.estimate.difference < 0) == (goal == "minimize") else "worse"
+
+
+def _why_missing(study: Study, arms: Sequence[str]) -> str:
+    reasons = [
+        f"{arm}: {'; '.join(dict.fromkeys(run.missing for run in study.of(arm) if run.missing)) or 'no runs'}"
+        for arm in arms
+        if not study.finished(arm)
+    ]
+    return ", ".join(reasons) or "no seed has finished in all of its arms"
+
+
+def _obstacle(study: Study, arms: Sequence[str]) -> str | None:
+    """Why these arms cannot be judged against each other, though they have run."""
+    prints = {str(run.record.data.get("fingerprint")) for arm in arms for run in study.finished(arm) if run.record}
+    if len(prints) > 1:
+        return "not the same data: the fingerprints of the corpus differ"
+    match = study.plan.match
+    if match is None:
+        return None
+    found = [match.per_arm[arm] for arm in arms if arm in match.per_arm]
+    gaps = [abs(arm.reached / arm.target - 1) for arm in found if arm.target]
+    reached = [arm.reached for arm in found]
+    if reached and min(reached) > 0:
+        gaps.append(max(reached) / min(reached) - 1)
+    widest = max(gaps, default=0.0)
+    return f"not matched: {match.on} differ by {widest:.1%}" if widest > TOLERANCE else None
+
+
+def _documented(runs: Sequence[Run], metric: str, notes: list[str]) -> list[tuple[Run, Documents]]:
+    """The runs whose per-document sums are of the same documents and give the metric that their record states."""
+    if _suffix(metric) not in _PER_DOCUMENT:
+        return []
+    usable: list[tuple[Run, Documents]] = []
+    unusable: Counter[str] = Counter()
+    for run in runs:
+        documents = read_documents(run.directory / "documents.csv", notes)
+        reason = _unusable(run, documents, metric, usable[0][1] if usable else None)
+        if reason:
+            unusable[reason] += 1
+        elif documents:
+            usable.append((run, documents))
+    for reason, count in unusable.items():
+        notes.append(f"{count} of {len(runs)} runs {reason}; intervals that need them are over seeds only")
+    return usable
+
+
+def _unusable(run: Run, documents: Documents | None, metric: str, first: Documents | None) -> str | None:
+    if documents is None:
+        return "have no losses per document"
+    if first and (documents.names != first.names or not np.array_equal(documents.bytes, first.bytes)):
+        return "were evaluated on other documents"
+    denominator, finish = _PER_DOCUMENT[_suffix(metric)]
+    total = documents.bytes.sum() if denominator == _BYTES else documents.tokens.sum()
+    if total <= 0 or abs(float(finish(documents.nats.sum() / total)) - run.value) > _AGREEMENT * abs(run.value):
+        return f"have losses per document that do not sum to {metric}"
+    return None
+
+
+def _suffix(metric: str) -> str:
+    return metric.rpartition("/")[2]

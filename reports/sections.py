@@ -1,0 +1,313 @@
+"""The tables of a report, made from a study and its comparisons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from reports.comparisons import Comparison
+from reports.records import Arm, Metric, PublishedCell, Run, Study
+from reports.statistics import Interval
+from reports.tables import Cell, Column, Kind, Table
+
+_COSTS: Sequence[tuple[str, str, Kind]] = (
+    ("parameters", "Parameters", "count"),
+    ("flops_per_token", "FLOPs per token", "count"),
+    ("tokens", "Tokens", "count"),
+    ("seconds", "Time", "seconds"),
+    ("state_bytes", "State", "bytes"),
+    ("peak_memory_bytes", "Peak memory", "bytes"),
+    ("train_flops", "FLOPs of training", "count"),
+    ("tokens_per_second", "Tokens per second", "count"),
+    ("embedding_parameters", "Parameters of embeddings", "count"),
+)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A study with its comparisons, and how its numbers are printed."""
+
+    study: Study
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def metric(self) -> Metric:
+        return self.study.plan.metric
+
+    @property
+    def ratio(self) -> bool:
+        return self.metric.compare == "ratio"
+
+    @property
+    def difference_unit(self) -> str:
+        return f"ratios of {self.metric.title}" if self.ratio else self.metric.title
+
+    def shown(self, value: float) -> float:
+        """A difference as it is printed: where the metric compares by ratio, estimates are logarithms."""
+        return math.exp(value) if self.ratio else value
+
+    @cached_property
+    def decimals(self) -> int:
+        """Enough for two digits of the smallest standard deviation of an arm."""
+        values = [[run.value for run in self.study.finished(arm.name)] for arm in self.study.plan.arms]
+        spreads = [float(np.std(arm, ddof=1)) for arm in values if len(arm) > 1]
+        return _two_digits([spread for spread in spreads if spread > 0])
+
+    @cached_property
+    def difference_decimals(self) -> int:
+        """Enough for two digits of the narrowest interval's half-width."""
+        if self.ratio:
+            return 2
+        intervals = [c.estimate.interval for c in self.comparisons if c.estimate and c.estimate.interval]
+        return _two_digits([(high - low) / 2 for low, high in intervals]) if intervals else self.decimals
+
+
+def _two_digits(widths: Sequence[float]) -> int:
+    """The decimals that show two digits of the smallest width; a little off a power of ten counts as one."""
+    return min(4, max(0, 1 - math.floor(math.log10(min(widths)) + 1e-9))) if widths else 3
+
+
+def all_tables(findings: Findings) -> tuple[Table, ...]:
+    """Every table that has rows, in print order."""
+    contrasts = [c for c in findings.comparisons if c.kind == "contrast"]
+    effects = [c for c in findings.comparisons if c.kind != "contrast"]
+    made = (
+        results(findings),
+        differences(findings, contrasts, "differences", "Paired differences"),
+        differences(findings, effects, "effects", "Main effects and interactions"),
+        published(findings),
+        costs(findings.study),
+        matching(findings.study),
+        intervals(findings),
+        left_out(findings.study),
+    )
+    return tuple(table for table in made if table.rows)
+
+
+def results(findings: Findings) -> Table:
+    """Mean and standard deviation over seeds, per arm; an arm without a value says why."""
+    study, decimals = findings.study, findings.decimals
+    columns = (
+        Column("Arm"),
+        Column("Mean ± standard deviation", "number", findings.metric.title, decimals),
+        Column("Seeds"),
+    )
+    rows = []
+    for arm in study.plan.arms:
+        finished, planned = study.finished(arm.name), study.of(arm.name)
+        name = f"{arm.name} (baseline)" if arm.name == study.plan.baseline else arm.name
+        rows.append((Cell(name), _mean(finished, planned), Cell(_seeds(finished, planned))))
+    goal = "lower" if findings.metric.goal == "minimize" else "higher"
+    return Table("results", "Results", columns, tuple(rows), (f"A {goal} value is better.",), findings.metric.title)
+
+
+def _mean(finished: Sequence[Run], planned: Sequence[Run]) -> Cell:
+    if not finished:
+        return Cell(missing="; ".join(_reasons(planned)) or "no runs planned")
+    values = [run.value for run in finished]
+    return Cell(float(np.mean(values)), spread=float(np.std(values, ddof=1)) if len(values) > 1 else None)
+
+
+def _seeds(finished: Sequence[Run], planned: Sequence[Run]) -> str:
+    if len(finished) in (0, len(planned)):
+        return f"{len(finished)}" if finished else f"0 of {len(planned)}"
+    return f"{len(finished)} of {len(planned)} ({'; '.join(_reasons(planned))})"
+
+
+def _reasons(planned: Iterable[Run]) -> list[str]:
+    """Why runs are missing, each reason once, with its seeds where not all share it."""
+    runs = list(planned)
+    by_reason: dict[str, list[str]] = {}
+    for run in runs:
+        if run.missing:
+            by_reason.setdefault(run.missing, []).append(str(run.seed))
+    return [
+        reason if len(seeds) == len(runs) else f"seed {', '.join(seeds)} {reason}"
+        for reason, seeds in by_reason.items()
+    ]
+
+
+def differences(findings: Findings, comparisons: Sequence[Comparison], name: str, title: str) -> Table:
+    """Each comparison with the interval and the verdict that follows from it."""
+    decimals, unit = findings.difference_decimals, findings.difference_unit
+    columns = (
+        Column("Comparison"),
+        Column("Ratio" if findings.ratio else "Difference", "number", unit, decimals),
+        Column("95 % interval", "interval", unit, decimals),
+        Column("Verdict"),
+        Column("p (Holm)", "p", detail=True),
+        Column("Seeds", "count", detail=True),
+        Column("Smallest detectable", "number", unit, decimals, detail=True),
+        Column("Seeds needed", detail=True),
+    )
+    rows = tuple(_difference(findings, comparison) for comparison in comparisons)
+    return Table(name, title, columns, rows, unit=unit)
+
+
+def _difference(findings: Findings, comparison: Comparison) -> tuple[Cell, ...]:
+    found = comparison.estimate
+    if found is None:
+        return Cell(comparison.name), Cell(missing=comparison.reason), *[Cell()] * 6
+    verdict = Cell(comparison.verdict) if comparison.verdict else Cell(missing=f"none: {comparison.reason}")
+    detectable = None if found.detectable is None else findings.shown(found.detectable)
+    return (
+        Cell(comparison.name),
+        Cell(findings.shown(found.difference)),
+        _interval(findings, found.interval),
+        verdict,
+        Cell(comparison.adjusted),
+        Cell(found.seeds),
+        Cell(detectable),
+        Cell(seeds_needed(comparison)),
+    )
+
+
+def seeds_needed(comparison: Comparison) -> str | None:
+    """How many seeds would show a difference as large as the one observed."""
+    found = comparison.estimate
+    if found is None or found.p is None:
+        return None
+    if found.seeds_needed is not None:
+        return str(found.seeds_needed)
+    return "over 1,000, or more documents" if comparison.documents else "over 1,000"
+
+
+def intervals(findings: Findings) -> Table:
+    """The intervals that do not decide, beside the one that does."""
+    decimals, unit = findings.difference_decimals, findings.difference_unit
+    columns = (
+        Column("Comparison"),
+        Column("Seeds and documents", "interval", unit, decimals),
+        Column("Student's t over seeds", "interval", unit, decimals),
+        Column("Percentile bootstrap", "interval", unit, decimals),
+        Column("Documents", "count"),
+    )
+    rows = tuple(
+        (
+            Cell(comparison.name),
+            _interval(findings, found.interval),
+            _interval(findings, found.over_seeds),
+            _interval(findings, found.bootstrap),
+            Cell(comparison.documents) if comparison.documents else Cell(missing="seeds only"),
+        )
+        for comparison in findings.comparisons
+        if (found := comparison.estimate) and found.interval
+    )
+    notes = (
+        "The first interval decides verdicts. Student's t takes the evaluation documents as fixed; the percentile "
+        "bootstrap over seeds and documents is too narrow for few seeds and serves comparison with other work.",
+    )
+    return Table("intervals", "Intervals at 95 %", columns, rows, notes, unit)
+
+
+def _interval(findings: Findings, interval: Interval | None) -> Cell:
+    if interval is None:
+        return Cell()
+    return Cell(low=findings.shown(interval.low), high=findings.shown(interval.high))
+
+
+def costs(study: Study) -> Table:
+    """What each arm costs, as means over its runs; columns that no record fills are left away."""
+    rows = {arm.name: {key: _cost(study.of(arm.name), key) for key, _, _ in _COSTS} for arm in study.plan.arms}
+    kept = [cost for cost in _COSTS if any(row[cost[0]].value is not None for row in rows.values())]
+    columns = (Column("Arm"), *(Column(title, kind, detail=i > 3) for i, (_, title, kind) in enumerate(kept)))
+    cells = tuple((Cell(arm), *(row[key] for key, _, _ in kept)) for arm, row in rows.items()) if kept else ()
+    hardware = environments(study, "hardware")
+    notes = (f"Measured on {'; '.join(hardware)}.",) if hardware else ()
+    return Table("costs", "Cost", columns, cells, notes)
+
+
+def environments(study: Study, key: str) -> list[str]:
+    """The different values that finished runs record for a part of their environment."""
+    records = [run.record for run in study.runs if run.record and run.missing is None]
+    return sorted({str(record.environment[key]) for record in records if record.environment.get(key)})
+
+
+def _cost(runs: Iterable[Run], key: str) -> Cell:
+    values = [value for run in runs if run.missing is None and (value := cost_of(run, key)) is not None]
+    return Cell(float(np.mean(values))) if values else Cell()
+
+
+def cost_of(run: Run, key: str) -> float | None:
+    """One cost of a run, planned or measured; None where the record does not hold it."""
+    if run.record is None:
+        return None
+    value = run.record.cost.get(key, run.record.measured.get(key))
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def published(findings: Findings) -> Table:
+    """The source's cells and ours, in separate columns, for they are not on one scale."""
+    plan = findings.study.plan
+    if plan.published is None:
+        return Table("published", "", (), ())
+    columns = (
+        Column("Arm"),
+        Column("Published", "number", plan.published.metric, _given_decimals(plan.published.cells)),
+        Column("Note"),
+        Column("Ours", "number", findings.metric.title, findings.decimals),
+    )
+    rows = tuple(_published_row(findings.study, cell) for cell in plan.published.cells)
+    notes = (
+        f"Published: {plan.published.protocol.text}",
+        f"Ours: {plan.protocol or 'protocol not stated'}",
+        "The two columns are on different scales: compare the order within each, not values across.",
+        *(f"The source claims: {claim.text}" for claim in plan.published.claims),
+    )
+    source = f" in {plan.source.title}" if plan.source else ""
+    return Table("published", f"Published{source}, beside ours", columns, rows, notes)
+
+
+def _given_decimals(cells: Iterable[PublishedCell]) -> int:
+    """As many decimals as the source prints."""
+    return max((len(f"{cell.value:.6g}".partition(".")[2]) for cell in cells), default=0)
+
+
+def _published_row(study: Study, cell: PublishedCell) -> tuple[Cell, ...]:
+    arms = matching_arms(study.plan.arms, cell)
+    if len(arms) == 1:
+        name, ours = arms[0].name, _mean(study.finished(arms[0].name), study.of(arms[0].name))
+    else:
+        name = cell.arm if isinstance(cell.arm, str) else _levels(cell.arm)
+        ours = Cell(missing="several arms" if arms else "not run here")
+    return Cell(name), Cell(cell.value), Cell(cell.note), ours
+
+
+def matching_arms(arms: Iterable[Arm], cell: PublishedCell) -> list[Arm]:
+    """The arms that a published cell speaks of: the one so named, or those with its levels."""
+    if isinstance(cell.arm, str):
+        return [arm for arm in arms if arm.name == cell.arm]
+    return [arm for arm in arms if cell.arm.items() <= arm.levels.items()]
+
+
+def _levels(levels: Mapping[str, str]) -> str:
+    return " ".join(f"{factor}={level}" for factor, level in levels.items())
+
+
+def matching(study: Study) -> Table:
+    """How closely each arm meets the budget that makes the comparison fair."""
+    match = study.plan.match
+    if match is None:
+        return Table("match", "", (), ())
+    columns = (Column("Arm"), Column("Target", "count"), Column("Reached", "count"), Column("Off by", "percent"))
+    rows = tuple(
+        (
+            Cell(arm),
+            Cell(found.target),
+            Cell(found.reached),
+            Cell(found.reached / found.target - 1 if found.target else None),
+        )
+        for arm, found in match.per_arm.items()
+    )
+    notes = (f"Solved for by {match.free}.",) if match.free else ()
+    return Table("match", f"Matched on {match.on}", columns, rows, notes)
+
+
+def left_out(study: Study) -> Table:
+    rows = tuple((Cell(left.arm), Cell(left.reason)) for left in study.plan.left_out)
+    return Table("left_out", "Left out at this scale", (Column("Arm"), Column("Reason")), rows)

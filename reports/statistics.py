@@ -1,0 +1,229 @@
+"""How sure a difference is, given a few seeds and many documents.
+
+Every run of a study is evaluated on the same documents, so seeds and documents are crossed: of a paired difference at
+seed s and document d, ``difference + seed[s] + document[d] + rest[s, d]``, the second part is shared by all seeds and
+does not shrink with more of them. Documents are therefore resampled once for all seeds and arms (the pigeonhole
+bootstrap, Owen 2007, doi:10.1214/07-AOAS122), not anew within each seed, which would count a document once per seed.
+
+A percentile bootstrap over two to five seeds is too narrow, whatever the number of resamples: at three seeds it
+covers the truth about three times in four. The interval that decides a verdict takes its quantile from Student's t
+instead, for the sum of two variances: ``seed`` of the mean over seeds (seeds - 1 degrees of freedom) and ``document``
+(documents - 1). Its half-width is the larger of
+
+    t(freedom) · sqrt(seed + document)       with the degrees of freedom of Welch and Satterthwaite (1946)
+    t(seeds - 1) · sqrt(seed)                which takes the documents as fixed
+
+for the first alone is too narrow where a small variance between documents joins a larger one between three seeds: it
+covers 92.2 % there. The larger covers 94.2 to 96.7 % for three seeds or more, normal parts and any share of the two
+(the tests hold it to 93 to 97 % through the whole chain of resampling); at two seeds up to 98.4 %. Few documents whose
+differences are skewed cover less, as any small sample does: 92 % with 20 of an exponential distribution.
+
+The variance ``seed`` holds the rest too; ``document`` is the mean covariance of two seeds' differences over resampled
+documents, which holds the shared part alone: nothing counts twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import nctdtrinc, stdtrit
+
+Array = NDArray[np.float64]
+
+RESAMPLES = 10_000
+LEVEL = 0.05
+POWER = 0.8
+MOST_SEEDS = 1000
+MOST_GROUPS = 512
+_CHUNK = 1024
+_LEAST_P = 1e-12
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A paired difference, in units of the metric, and what is known of it.
+
+    ``interval`` decides; ``over_seeds`` (Student's t, documents fixed) and ``bootstrap`` (percentiles over seeds and
+    documents) stand beside it. All three and ``p`` are None for a single seed, and where no seed differs from another.
+    ``detectable`` is the smallest difference that this many seeds show four times out of five, ``seeds_needed`` how
+    many would show the observed one as often: None where no number of seeds would, for want of documents.
+    """
+
+    difference: float
+    seeds: int
+    interval: Interval | None = None
+    over_seeds: Interval | None = None
+    bootstrap: Interval | None = None
+    p: float | None = None
+    detectable: float | None = None
+    seeds_needed: int | None = None
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """A difference at resampled documents, ``values`` [resamples, seeds]; of ``effective`` many the sizes are equal."""
+
+    values: Array
+    documents: int
+    effective: float
+
+
+def estimate(differences: Sequence[float] | Array, resampled: Resampled | None = None) -> Estimate:
+    """The mean of paired differences, one per seed, with its intervals; without documents it speaks of seeds only."""
+    pairs = np.asarray(differences, dtype=np.float64)
+    seeds = len(pairs)
+    mean = float(pairs.mean())
+    if seeds < 2 or np.ptp(pairs) <= 1e-12 * max(1.0, float(np.abs(pairs).max())):
+        return Estimate(mean, seeds)
+    variances = Variances.measure(pairs, resampled)
+    over_seeds = variances.half_width(LEVEL, documents=False)
+    return Estimate(
+        difference=mean,
+        seeds=seeds,
+        interval=_around(mean, variances.half_width(LEVEL)),
+        over_seeds=_around(mean, over_seeds),
+        bootstrap=_percentiles(pairs, resampled),
+        p=variances.p(mean),
+        detectable=variances.detectable(seeds),
+        seeds_needed=variances.seeds_needed(mean),
+    )
+
+
+@dataclass(frozen=True)
+class Variances:
+    """What a mean difference varies by: ``seed`` for one seed (n of them divide it), ``document`` for all of them."""
+
+    seeds: int
+    seed: float
+    document: float
+    document_freedom: float
+
+    @classmethod
+    def measure(cls, pairs: Array, resampled: Resampled | None) -> Variances:
+        seed = float(pairs.var(ddof=1))
+        if resampled is None or resampled.documents < 2:
+            return cls(len(pairs), seed, 0.0, math.inf)
+        count = resampled.documents
+        covariance = np.cov(resampled.values, rowvar=False) * (count / (count - 1))
+        seeds = len(pairs)
+        between = (covariance.sum() - np.trace(covariance)) / (seeds * (seeds - 1))
+        return cls(seeds, seed, max(0.0, float(between)), max(1.0, resampled.effective - 1))
+
+    def half_width(self, level: float, documents: bool = True) -> float:
+        """Half of the interval at a level such as 0.05; without documents, of Student's t over seeds."""
+        return self._reach(self.seeds, lambda freedom: _quantile(freedom, level), documents)
+
+    def _reach(self, seeds: int, factor: Callable[[float], float], documents: bool = True) -> float:
+        """``factor`` of the degrees of freedom times the standard error of the mean over so many seeds."""
+        seed = self.seed / seeds
+        fixed = factor(seeds - 1) * math.sqrt(seed)
+        if not (documents and self.document):
+            return fixed
+        total = seed + self.document
+        freedom = total**2 / (seed**2 / (seeds - 1) + self.document**2 / self.document_freedom)
+        return max(factor(freedom) * math.sqrt(total), fixed)
+
+    def p(self, difference: float) -> float:
+        """The level at which the interval just touches zero; at least 1e-12."""
+        low, high = math.log(_LEAST_P), 0.0
+        if self.half_width(_LEAST_P) <= abs(difference):
+            return _LEAST_P
+        for _ in range(60):
+            middle = (low + high) / 2
+            if self.half_width(math.exp(middle)) > abs(difference):
+                low = middle
+            else:
+                high = middle
+        return math.exp(high)
+
+    def detectable(self, seeds: int) -> float:
+        """The smallest difference that the interval of so many seeds excludes zero for, four times out of five."""
+        return self._reach(seeds, _shift)
+
+    def seeds_needed(self, difference: float) -> int | None:
+        """The fewest seeds to which ``difference`` is detectable; None above 1,000."""
+        if self.detectable(MOST_SEEDS) > abs(difference):
+            return None
+        few, enough = 1, MOST_SEEDS
+        while enough - few > 1:
+            middle = (few + enough) // 2
+            few, enough = (few, middle) if self.detectable(middle) <= abs(difference) else (middle, enough)
+        return enough
+
+
+def resampled_sums(columns: Array, resamples: int = RESAMPLES, seed: int = 0) -> Array:
+    """Column sums of ``columns`` [documents, k] over documents drawn with replacement, the same ones for all columns.
+
+    Returns [resamples, k]; the draws depend on ``seed`` and the number of documents only.
+    """
+    documents = len(columns)
+    generator = np.random.default_rng(seed)
+    sums = np.empty((resamples, columns.shape[1]))
+    for start in range(0, resamples, _CHUNK):
+        rows = min(_CHUNK, resamples - start)
+        drawn = generator.integers(0, documents, (rows, documents)) + documents * np.arange(rows)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=rows * documents).reshape(rows, documents)
+        sums[start : start + rows] = counts.astype(np.float64) @ columns
+    return sums
+
+
+def grouped(columns: Array, seed: int = 0) -> Array:
+    """At most 512 rows: more documents than that are pooled at random.
+
+    511 degrees of freedom are as good as any number of them, and resampling costs no more for a larger corpus.
+    """
+    if len(columns) <= MOST_GROUPS:
+        return columns
+    order = np.random.default_rng(seed).permutation(len(columns))
+    starts = np.linspace(0, len(columns), MOST_GROUPS, endpoint=False).astype(np.intp)
+    return np.add.reduceat(columns[order], starts, axis=0)
+
+
+def effective_count(weights: Array) -> float:
+    """How many documents of equal size carry as much as these: (sum w)² / sum w²."""
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the order given (Holm 1979): reject those below the level, whatever their number."""
+    order = np.argsort(values, kind="stable")
+    adjusted = [0.0] * len(values)
+    highest = 0.0
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(values) - rank) * values[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
+def _around(middle: float, half_width: float) -> Interval:
+    return Interval(middle - half_width, middle + half_width)
+
+
+def _percentiles(pairs: Array, resampled: Resampled | None) -> Interval:
+    generator = np.random.default_rng(1)
+    values = np.broadcast_to(pairs, (RESAMPLES, len(pairs))) if resampled is None else resampled.values
+    drawn = generator.integers(0, len(pairs), values.shape)
+    means = np.take_along_axis(values, drawn, axis=1).mean(axis=1)
+    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
+    return Interval(float(low), float(high))
+
+
+def _quantile(freedom: float, level: float) -> float:
+    return abs(float(stdtrit(freedom, level / 2)))
+
+
+@cache
+def _shift(freedom: float) -> float:
+    """How many standard errors off zero a mean must lie to be found at the level with the power: noncentral t."""
+    return float(nctdtrinc(min(freedom, 1e6), 1 - POWER, _quantile(freedom, LEVEL)))

@@ -1,0 +1,275 @@
+"""One table, four renderings: terminal, Markdown, CSV and LaTeX. Names are escaped for each; a gap says why."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as RichTable
+from rich.text import Text
+
+_NAME_WIDTH, _TEXT_WIDTH, _GAP = 30, 24, 3
+
+Kind = Literal["text", "number", "interval", "count", "bytes", "seconds", "percent", "p"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value with its spread (standard deviation) or its interval, or the reason why there is none."""
+
+    value: float | str | None = None
+    spread: float | None = None
+    low: float | None = None
+    high: float | None = None
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """``unit`` stands beside the title unless the whole table has it; ``decimals`` holds for numbers and intervals.
+
+    A column of ``detail`` is left away on a terminal that is too narrow for it.
+    """
+
+    title: str
+    kind: Kind = "text"
+    unit: str = ""
+    decimals: int = 3
+    detail: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of as many cells as columns; ``name`` is one word, ``notes`` are sentences printed below.
+
+    ``unit`` is that of most columns: it is named in the title and not again in theirs.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    unit: str = ""
+
+    @property
+    def heading(self) -> str:
+        return f"{self.title}, in {self.unit}" if self.unit else self.title
+
+    def headings(self) -> tuple[str, ...]:
+        units = ("" if column.unit == self.unit else column.unit for column in self.columns)
+        return tuple(f"{c.title} ({unit})" if unit else c.title for c, unit in zip(self.columns, units, strict=True))
+
+
+def plain(cell: Cell, column: Column) -> str:
+    """A cell as unescaped text."""
+    if cell.missing is not None:
+        return cell.missing
+    if column.kind == "interval":
+        return interval_text(cell.low, cell.high, column.decimals)
+    if cell.value is None:
+        return "-"
+    if isinstance(cell.value, str):
+        return cell.value
+    if not math.isfinite(cell.value):
+        return "not a number"
+    text = _FORMATS[column.kind](cell.value) if column.kind in _FORMATS else fixed(cell.value, column.decimals)
+    return text if cell.spread is None else f"{text} ± {fixed(cell.spread, column.decimals)}"
+
+
+def interval_text(low: float | None, high: float | None, decimals: int) -> str:
+    return "-" if low is None or high is None else f"{fixed(low, decimals)} to {fixed(high, decimals)}"
+
+
+def fixed(value: float, decimals: int) -> str:
+    """A number with so many decimals, thousands apart, and no negative zero."""
+    text = f"{value:,.{decimals}f}"
+    return text.removeprefix("-") if not text.strip("-0.,") else text
+
+
+def _scaled(value: float, base: float, units: Iterable[str]) -> str:
+    names = list(units)
+    power = min(len(names) - 1, int(math.log(max(abs(value), 1.0), base) + 1e-9))
+    # 999.96 thousand would be printed as 1000 k
+    if power < len(names) - 1 and float(f"{abs(value) / base**power:.3g}") >= base:
+        power += 1
+    if power == 0:
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    digits = abs(value) / base**power
+    return f"{value / base**power:.{max(0, 2 - int(math.log10(digits)))}f} {names[power]}"
+
+
+def _count(value: float) -> str:
+    return _scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E", "Z")).strip()
+
+
+def _bytes(value: float) -> str:
+    text = _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+    return text if text.endswith("B") else f"{text} B"
+
+
+def _seconds(value: float) -> str:
+    if value < 60:
+        return f"{value:.3g} s"
+    if round(value) < 3600:
+        return f"{round(value) // 60} min {round(value) % 60:02d} s"
+    return f"{round(value / 60) // 60} h {round(value / 60) % 60:02d} min"
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    "count": _count,
+    "bytes": _bytes,
+    "seconds": _seconds,
+    "percent": lambda value: f"{value:.2%}",
+    "p": _p,
+}
+
+
+def to_rich(table: Table, width: int = 100) -> RichTable:
+    """For a terminal of so many characters. What does not fit is folded or, if a detail, left away and counted."""
+    rendered = RichTable(title=Text(table.heading), title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
+    shown = _fitting(table, width)
+    headings = table.headings()
+    away = [heading for index, heading in enumerate(headings) if index not in shown]
+    rendered.caption = Text("\n".join([*table.notes, *([f"Left away for room: {', '.join(away)}."] if away else [])]))
+    for index in shown:
+        justify: Literal["left", "right"] = "left" if table.columns[index].kind == "text" else "right"
+        rendered.add_column(Text(headings[index]), justify=justify, overflow="fold", no_wrap=index == 0)
+    for row in table.rows:
+        # Left to itself, a narrow terminal would break names inside their words.
+        name = Text("\n".join(textwrap.wrap(plain(row[0], table.columns[0]), _NAME_WIDTH)))
+        rendered.add_row(name, *(_styled(row[index], table.columns[index]) for index in shown[1:]))
+    return rendered
+
+
+def _fitting(table: Table, width: int) -> list[int]:
+    """The columns that are no details and, from the left, the details for which there is room."""
+    headings = table.headings()
+    widths = [_width(table, index, heading) for index, heading in enumerate(headings)]
+    room = width - 1 - sum(w for w, column in zip(widths, table.columns, strict=True) if not column.detail)
+    shown = []
+    for index, column in enumerate(table.columns):
+        if column.detail:
+            room -= widths[index]
+        if not column.detail or room >= 0:
+            shown.append(index)
+    return shown
+
+
+def _width(table: Table, index: int, heading: str) -> int:
+    texts = (plain(row[index], table.columns[index]) for row in table.rows)
+    return _GAP + min(_TEXT_WIDTH if index else _NAME_WIDTH, max([len(heading), *map(len, texts)]))
+
+
+_STYLES = {"better": "bold green", "worse": "bold red", "differs": "bold", "unresolved": "yellow"}
+
+
+def _styled(cell: Cell, column: Column) -> Text:
+    text = plain(cell, column)
+    return Text(text, style="dim italic" if cell.missing is not None else _STYLES.get(text, ""))
+
+
+def to_markdown(table: Table) -> str:
+    """A pipe table under a heading of the second level, its notes below."""
+    lines = [f"## {escape_markdown(table.heading)}", ""]
+    lines.append(_pipes(map(escape_markdown, table.headings())))
+    lines.append(_pipes("---" if column.kind == "text" else "---:" for column in table.columns))
+    for row in table.rows:
+        lines.append(_pipes(_markdown_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)))
+    for note in table.notes:
+        lines += ["", escape_markdown(note)]
+    return "\n".join(lines) + "\n"
+
+
+def _pipes(texts: Iterable[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def _markdown_cell(cell: Cell, column: Column) -> str:
+    text = escape_markdown(plain(cell, column))
+    return f"*{text}*" if cell.missing is not None else text
+
+
+def escape_markdown(text: str) -> str:
+    """One line in which no character marks anything up, inside a table or outside."""
+    return re.sub(r"([\\`*_\[\]<>|~#$&])", r"\\\1", " ".join(text.split()))
+
+
+def to_csv(tables: Iterable[Table]) -> str:
+    """All tables as one tidy file: a line per cell, numbers at full precision in the unit that the column states."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["table", "row", "name", "column", "unit", "value", "spread", "low", "high", "missing"])
+    for table in tables:
+        for index, row in enumerate(table.rows, start=1):
+            name = plain(row[0], table.columns[0])
+            for cell, column in zip(row[1:], table.columns[1:], strict=True):
+                numbers = (cell.value, cell.spread, cell.low, cell.high, cell.missing)
+                cells = ["" if value is None else str(value) for value in numbers]
+                writer.writerow([table.name, index, name, column.title, column.unit, *cells])
+    return file.getvalue()
+
+
+def to_latex(table: Table) -> str:
+    """A floating table; the document that takes it in needs the package booktabs."""
+    alignment = "".join("l" if column.kind == "text" else "r" for column in table.columns)
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escape_latex(table.heading)}}}",
+        rf"\label{{tab:{table.name}}}",
+        rf"\begin{{tabular}}{{{alignment}}}",
+        r"\toprule",
+        _ampersands(map(escape_latex, table.headings())),
+        r"\midrule",
+    ]
+    for row in table.rows:
+        lines.append(_ampersands(_latex_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)))
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [rf"\par\smallskip {{\footnotesize {escape_latex(note)}}}" for note in table.notes]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _ampersands(texts: Iterable[str]) -> str:
+    return f"{' & '.join(texts)} \\\\"
+
+
+def _latex_cell(cell: Cell, column: Column) -> str:
+    text = escape_latex(plain(cell, column))
+    return rf"\emph{{{text}}}" if cell.missing is not None else text
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": "$-$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "²": r"$^2$",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+    '"': r"{''}",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+}
+
+
+def escape_latex(text: str) -> str:
+    """One line in which no character is a command; a minus before a digit is set as one."""
+    escaped = "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
+    # A bracket after a line's \\ would be read as its optional argument.
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped).replace("[", "{[}")

@@ -1,0 +1,41 @@
+"""The studies that come with the suite: they resolve, and their published cells stand where they should."""
+
+from __future__ import annotations
+
+import pytest
+
+from ablations.ablation import Ablation
+from ablations.catalog import find, load, names
+from lit_transformers.gates import check
+
+STUDIES = {name: load(find(name)) for name in names()}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("scale", ["demo", "gpu", "paper"])
+def test_a_study_resolves_at_every_scale(name: str, scale: str) -> None:
+    study = STUDIES[name]
+    resolved = study.resolve(scale)
+    assert len(resolved.arms) >= 2
+    assert set(resolved.left_out).isdisjoint(arm.name for arm in resolved.arms)
+    assert len({config.to_yaml() for config in resolved.configs.values()}) == len(resolved.arms)
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_a_study_names_its_source_and_the_protocol_of_its_cells(study: Ablation) -> None:
+    assert study.source is not None and study.source.arxiv
+    assert study.published is not None and study.published.cells and study.published.protocol
+
+
+def test_the_demo_asks_at_least_recurrence_by_relative_and_absolute_positions() -> None:
+    arms = {(arm.levels["recurrence"], arm.levels["positions"]) for arm in STUDIES["xl_recurrence"].resolve("demo").arms}
+    assert arms == {("on", "xl"), ("on", "sinusoidal"), ("off", "xl"), ("off", "sinusoidal")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_every_arm_of_every_study_passes_its_gates(study: Ablation) -> None:
+    for scale in ("demo", "gpu"):
+        for name, config in study.resolve(scale).configs.items():
+            failed = [gate for gate in check(config.model) if not gate.passed]
+            assert not failed, f"{name}: {failed}"

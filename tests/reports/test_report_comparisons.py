@@ -1,0 +1,169 @@
+"""What a study's arms are compared by, and when they may not be."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, write_plan, write_product, write_run
+
+from reports.comparisons import Comparison, compare
+from reports.records import load_study
+
+ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
+OFF_AGAINST_ON = "recurrence=off against the baseline"
+
+
+def compared(runs: Path, unmatched: bool = False) -> tuple[dict[str, Comparison], list[str]]:
+    notes: list[str] = []
+    return {c.name: c for c in compare(load_study(runs, "xl_recurrence"), notes, unmatched)}, notes
+
+
+def change_records(runs: Path, arm: str, **changes: object) -> None:
+    for seed in range(3):
+        path = runs / key_of(arm, seed) / "record.json"
+        write_json(path, json.loads(path.read_text()) | changes)
+
+
+def test_every_arm_is_set_against_the_baseline_unless_contrasts_are_named(tmp_path: Path) -> None:
+    write_product(tmp_path, {})
+    found, _ = compared(tmp_path)
+    contrasts = [c.weights for c in found.values() if c.kind == "contrast"]
+    assert "recurrence=off positions=absolute against the baseline" in found
+    assert contrasts == [{arm: 1.0, ON: -1.0} for arm in (ON_ABSOLUTE, OFF, OFF_ABSOLUTE)]
+
+
+def test_named_contrasts_stand_alone(tmp_path: Path) -> None:
+    write_product(tmp_path, {}, contrasts=[{"name": "on vs off", "arm": ON, "against": OFF}])
+    found, _ = compared(tmp_path)
+    assert [c.name for c in found.values() if c.kind == "contrast"] == ["on vs off"]
+
+
+def test_a_difference_is_the_mean_of_the_paired_ones(tmp_path: Path) -> None:
+    write_plan(tmp_path, product_arms()[::2], design="explicit")
+    for seed, (on, off) in enumerate([(2.0, 2.1), (2.2, 2.4), (2.1, 2.4)]):
+        write_run(tmp_path, ON, seed, on * BYTES * math.log(2))
+        write_run(tmp_path, OFF, seed, off * BYTES * math.log(2))
+    found, _ = compared(tmp_path)
+    estimate = found[OFF_AGAINST_ON].estimate
+    assert estimate is not None and estimate.interval is not None
+    half_width = 4.302653 * 0.1 / math.sqrt(3)
+    assert estimate.difference == pytest.approx(0.2)
+    assert estimate.interval == pytest.approx((0.2 - half_width, 0.2 + half_width), rel=1e-5)
+    assert found[OFF_AGAINST_ON].documents == 10
+
+
+def test_lower_bits_are_better_and_a_goal_to_maximise_turns_it_round(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.3})
+    assert compared(tmp_path)[0][OFF_AGAINST_ON].verdict == "worse"
+    write_product(tmp_path, {"off": 0.3}, metric={"name": "val/bpb", "goal": "maximize"})
+    assert compared(tmp_path)[0][OFF_AGAINST_ON].verdict == "better"
+
+
+def test_a_small_difference_between_noisy_seeds_is_unresolved(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.01}, noise=0.1)
+    assert compared(tmp_path)[0][OFF_AGAINST_ON].verdict == "unresolved"
+
+
+def test_a_main_effect_averages_over_the_other_factor_and_an_interaction_takes_differences_of_differences(
+    tmp_path: Path,
+) -> None:
+    write_plan(tmp_path, seeds=2)
+    levels = {ON: 2.0, ON_ABSOLUTE: 2.1, OFF: 2.3, OFF_ABSOLUTE: 2.6}
+    for arm, level in levels.items():
+        for seed in range(2):
+            write_run(tmp_path, arm, seed, (level + 0.001 * seed * level**2) * BYTES * math.log(2))
+    found, _ = compared(tmp_path)
+    main, interaction = found["recurrence: off against on"], found["recurrence=off with positions=absolute"]
+    assert main.weights == {OFF: 0.5, ON: -0.5, OFF_ABSOLUTE: 0.5, ON_ABSOLUTE: -0.5}
+    assert main.estimate is not None and main.estimate.difference == pytest.approx((0.3 + 0.5) / 2, abs=2e-3)
+    assert interaction.weights == {OFF_ABSOLUTE: 1.0, ON_ABSOLUTE: -1.0, OFF: -1.0, ON: 1.0}
+    assert interaction.estimate is not None and interaction.estimate.difference == pytest.approx(0.2, abs=2e-3)
+    assert interaction.verdict in ("differs", "unresolved")
+
+
+def test_a_main_effect_uses_the_pairs_that_exist_and_says_so(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.2})
+    change_records(tmp_path, OFF_ABSOLUTE, outcome="failed", reason="out of memory")
+    found, _ = compared(tmp_path)
+    assert "recurrence: off against on (over 1 of 2 combinations)" in found
+    assert found["recurrence=off with positions=absolute"].estimate is None
+
+
+def test_only_seeds_that_both_arms_finished_are_paired(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.2})
+    (tmp_path / key_of(OFF, 0) / "record.json").unlink()
+    estimate = compared(tmp_path)[0][OFF_AGAINST_ON].estimate
+    assert estimate is not None and estimate.seeds == 2
+
+
+def test_an_arm_that_failed_leaves_its_reason_in_the_comparison(tmp_path: Path) -> None:
+    write_product(tmp_path, {})
+    change_records(tmp_path, OFF, outcome="failed", reason="not-a-number")
+    found = compared(tmp_path)[0][OFF_AGAINST_ON]
+    assert found.estimate is None and found.reason == f"{OFF}: failed: not-a-number"
+
+
+def test_arms_that_do_not_match_get_no_verdict_unless_told(tmp_path: Path) -> None:
+    match = {
+        "on": "parameters",
+        "per_arm": {ON: {"target": 1e6, "reached": 1e6}, OFF: {"target": 1e6, "reached": 1.02e6}},
+    }
+    write_product(tmp_path, {"off": 0.3}, match=match)
+    found = compared(tmp_path)[0][OFF_AGAINST_ON]
+    assert found.verdict is None and found.reason == "not matched: parameters differ by 2.0%"
+    assert compared(tmp_path)[0]["positions=absolute against the baseline"].verdict is not None
+    assert compared(tmp_path, unmatched=True)[0][OFF_AGAINST_ON].verdict == "worse"
+
+
+def test_arms_that_saw_other_data_get_no_verdict(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.3})
+    change_records(tmp_path, OFF, data={"name": "stdlib", "fingerprint": "beef"})
+    found = compared(tmp_path)[0][OFF_AGAINST_ON]
+    assert found.verdict is None and found.reason is not None and "fingerprints" in found.reason
+
+
+def test_documents_that_do_not_sum_to_the_metric_are_not_used(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.3})
+    change_records(tmp_path, ON, metrics={"val/bpb": 9.0})
+    found, notes = compared(tmp_path)
+    assert found[OFF_AGAINST_ON].documents == 0
+    assert any("3 of 12 runs have losses per document that do not sum to val/bpb" in note for note in notes)
+
+
+def test_runs_evaluated_on_other_documents_are_compared_over_seeds_only(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.3})
+    path = tmp_path / key_of(OFF, 1) / "documents.csv"
+    path.write_text(path.read_text().replace("module3.py", "module99.py"))
+    found, notes = compared(tmp_path)
+    assert found[OFF_AGAINST_ON].documents == 0
+    assert found["positions=absolute against the baseline"].documents == 10
+    assert any("1 of 12 runs were evaluated on other documents" in note for note in notes)
+
+
+def test_perplexity_is_resampled_as_the_exponential_of_nats_per_token(tmp_path: Path) -> None:
+    write_plan(tmp_path, product_arms()[::2], design="explicit", metric={"name": "val/perplexity"})
+    for arm, level in ((ON, 1.0), (OFF, 1.2)):
+        for seed in range(3):
+            nats = (level + 0.01 * seed + 0.1 * np.arange(10) * level) * BYTES
+            write_run(tmp_path, arm, seed, nats, metrics={"val/perplexity": math.exp(nats.sum() / BYTES.sum())})
+    found, notes = compared(tmp_path)
+    estimate = found[OFF_AGAINST_ON].estimate
+    assert notes == [] and found[OFF_AGAINST_ON].documents == 10
+    assert estimate is not None and estimate.interval is not None and estimate.over_seeds is not None
+    assert estimate.interval.low < estimate.over_seeds.low
+
+
+def test_rates_may_be_compared_by_their_ratio(tmp_path: Path) -> None:
+    metric = {"name": "speed", "goal": "maximize", "compare": "ratio"}
+    write_plan(tmp_path, product_arms()[::2], design="explicit", metric=metric)
+    for seed, factor in enumerate((1.0, 1.1, 1.3)):
+        write_run(tmp_path, ON, seed, BYTES, metrics={"speed": 10.0 * factor})
+        write_run(tmp_path, OFF, seed, BYTES, metrics={"speed": 1000.0 * factor * (1 + 0.01 * seed)})
+    found = compared(tmp_path)[0][OFF_AGAINST_ON]
+    assert found.estimate is not None
+    assert math.exp(found.estimate.difference) == pytest.approx(101.0, rel=1e-3)
+    assert found.verdict == "better"

@@ -1,0 +1,190 @@
+"""The report as its reader finds it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, write_plan, write_product, write_run
+
+from reports import ReportError, write_report
+
+ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
+CONTRASTS = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]
+PUBLISHED = {
+    "protocol": {"text": "WikiText-103, word level, 128M parameters"},
+    "metric": "perplexity",
+    "cells": [
+        {"arm": {"recurrence": "on", "positions": "relative"}, "value": 26.77, "note": "attention length 500"},
+        {"arm": {"positions": "shaw"}, "value": 27.94, "note": "full loss"},
+        {"arm": {"recurrence": "on"}, "value": 29.59},
+    ],
+    "claims": ["Recurrence helps."],
+}
+
+
+def report(runs: Path, width: int = 100, unmatched: bool = False) -> tuple[str, str]:
+    """The page and what the terminal shows."""
+    console = Console(file=io.StringIO(), width=width)
+    page = write_report(runs, "xl_recurrence", console=console, unmatched=unmatched)
+    assert isinstance(console.file, io.StringIO)
+    return page.read_text(encoding="utf-8"), console.file.getvalue()
+
+
+def contents(directory: Path) -> Mapping[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def row(page: str, start: str) -> list[str]:
+    line = next(line for line in page.splitlines() if line.startswith(f"| {start}"))
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def test_the_page_opens_with_the_question_and_its_answer(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.123}, contrasts=CONTRASTS)
+    page, terminal = report(tmp_path)
+    lines = page.splitlines()
+    assert lines[0] == "# Does segment recurrence help, and does it need relative positions?"
+    assert lines[2].startswith("**Recurrence on vs off: bits per byte lower by 0.1")
+    assert "(95 % interval 0.1" in lines[2] and "3 seeds): better; at equal FLOPs per token and equal time." in lines[2]
+    assert "Recurrence on vs off: bits per byte lower by 0.1" in terminal
+
+
+def test_all_files_are_written_and_linked(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.1})
+    page, _ = report(tmp_path)
+    directory = tmp_path / "studies" / "xl_recurrence" / "report"
+    names = {"report.md", "report.csv", "report.tex"} | {
+        f"{figure}.{ending}" for figure in ("learning_curves", "differences") for ending in ("png", "svg")
+    }
+    assert set(contents(directory)) == names
+    assert "(learning_curves.png)" in page and "(differences.svg)" in page
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.1})
+    for out in ("one", "two"):
+        write_report(tmp_path, "xl_recurrence", out=tmp_path / out)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_nothing_is_printed_without_a_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_product(tmp_path, {})
+    write_report(tmp_path, "xl_recurrence")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_table_gives_mean_and_spread_by_hand(tmp_path: Path) -> None:
+    write_plan(tmp_path, product_arms()[::2], design="explicit")
+    for arm, levels in ((ON, (2.0, 2.2, 2.1)), (OFF, (2.1, 2.4, 2.4))):
+        for seed, level in enumerate(levels):
+            write_run(tmp_path, arm, seed, level * BYTES * math.log(2))
+    page, _ = report(tmp_path)
+    assert row(page, f"{ON} (baseline)") == [f"{ON} (baseline)", "2.10 ± 0.10", "3"]
+    cells = row(page, "recurrence=off against the baseline")
+    # half-width 0.2484; Student's t of 0.2 / (0.1 / sqrt(3)) with 2 degrees of freedom
+    assert cells[1:5] == ["0.20", "-0.05 to 0.45", "unresolved", "0.074"]
+
+
+def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.1}, seeds=1, contrasts=CONTRASTS)
+    page, _ = report(tmp_path)
+    assert "(1 seed): no verdict (one seed: no interval, no verdict)" in page
+    assert row(page, "recurrence on vs off")[2:4] == ["-", "*none: one seed: no interval, no verdict*"]
+    assert "differences.png" not in page
+
+
+def test_a_study_whose_arms_all_failed_reports_why(tmp_path: Path) -> None:
+    write_plan(tmp_path, seeds=2)
+    for arm in (ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE):
+        for seed in range(2):
+            write_run(tmp_path, arm, seed, BYTES, outcome="failed", reason="not-a-number")
+    page, terminal = report(tmp_path)
+    assert "**No arm finished, so there is no answer yet: failed: not-a-number.**" in page
+    assert row(page, f"{OFF} |")[1:] == ["*failed: not-a-number*", "0 of 2"]
+    assert "failed: not-a-number" in terminal
+
+
+def test_a_failed_seed_is_counted_and_named(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.1})
+    path = tmp_path / key_of(OFF, 1) / "record.json"
+    write_json(path, json.loads(path.read_text()) | {"outcome": "failed", "reason": "out of memory"})
+    page, _ = report(tmp_path)
+    assert row(page, f"{OFF} |")[2] == "2 of 3 (seed 1 failed: out of memory)"
+
+
+def test_a_damaged_record_is_a_note_on_the_page(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.1})
+    (tmp_path / key_of(ON, 2) / "record.json").write_text("{")
+    page, terminal = report(tmp_path)
+    assert "moved aside to record.json.damaged" in page
+    assert "note:" in terminal
+
+
+def test_published_cells_stand_beside_ours_with_both_protocols(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.1}, published=PUBLISHED)
+    page, _ = report(tmp_path)
+    section = page[page.index("## Published in Dai et al. 2019") :]
+    assert "| Arm | Published (perplexity) | Note | Ours (bits per byte) |" in section
+    assert row(section, ON)[1:3] == ["26.77", "attention length 500"]
+    assert row(section, "positions=shaw")[3] == "*not run here*"
+    assert row(section, "recurrence=on |")[3] == "*several arms*"
+    assert "Published: WikiText-103, word level, 128M parameters" in section
+    assert "Ours: standard library, bytes, segment 32, memory 32" in section
+    assert "The source claims: Recurrence helps." in section
+
+
+def test_what_does_not_match_is_printed_and_not_judged(tmp_path: Path) -> None:
+    per_arm = {ON: {"target": 1e6, "reached": 1e6}, OFF: {"target": 1e6, "reached": 1.05e6}}
+    write_product(
+        tmp_path, {"off": 0.3}, contrasts=CONTRASTS, match={"on": "parameters", "free": "model.dim", "per_arm": per_arm}
+    )
+    page, _ = report(tmp_path)
+    assert row(page[page.index("## Matched on parameters") :], OFF)[3] == "5.00%"
+    assert row(page, "recurrence on vs off")[3] == "*none: not matched: parameters differ by 5.0%*"
+    assert row(report(tmp_path, unmatched=True)[0], "recurrence on vs off")[3] == "better"
+
+
+def test_arms_left_out_are_named(tmp_path: Path) -> None:
+    write_product(tmp_path, {}, left_out=[{"arm": "positions=shaw", "reason": "runs at scale gpu"}])
+    assert row(report(tmp_path)[0], "positions=shaw") == ["positions=shaw", "runs at scale gpu"]
+
+
+def test_runs_of_different_code_or_machines_are_pointed_out(tmp_path: Path) -> None:
+    write_product(tmp_path, {})
+    path = tmp_path / key_of(ON, 2) / "record.json"
+    record = json.loads(path.read_text())
+    write_json(path, record | {"environment": record["environment"] | {"library": "def"}})
+    assert "The runs come from 2 versions of the code: abc, def." in report(tmp_path)[0]
+
+
+def test_an_unresolved_difference_says_what_it_would_take(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.02}, noise=0.05, contrasts=CONTRASTS)
+    page, _ = report(tmp_path)
+    assert "unresolved; so many seeds show a difference of 0." in page
+    assert "seeds needed for this one: " in page
+
+
+def test_an_unknown_study_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match=r"plan\.json: no plan of a study 'xl_recurrence'"):
+        report(tmp_path)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_terminal_is_never_too_narrow(tmp_path: Path, width: int) -> None:
+    write_product(tmp_path, {"off": 0.1}, published=PUBLISHED)
+    _, terminal = report(tmp_path, width)
+    assert max(map(len, terminal.splitlines())) <= width
+
+
+def test_reports_import_neither_models_nor_figures_before_they_are_drawn() -> None:
+    code = "import reports, sys; print(sorted({'torch', 'lightning', 'matplotlib', 'datamodules'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,194 @@
+"""Intervals, verdicts and the numbers of seeds: what they are on small examples, and that they keep their promise."""
+
+from __future__ import annotations
+
+import math
+import statistics as standard
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from reports.statistics import (
+    MOST_GROUPS,
+    Resampled,
+    Variances,
+    effective_count,
+    estimate,
+    grouped,
+    holm,
+    resampled_sums,
+)
+
+
+def test_three_paired_differences_give_the_t_interval_computed_by_hand() -> None:
+    found = estimate([1.0, 2.0, 3.0])
+    half_width = 4.302653 * 1.0 / math.sqrt(3)
+    assert found.difference == 2.0
+    assert found.interval == pytest.approx((2 - half_width, 2 + half_width), rel=1e-6)
+    assert found.over_seeds == found.interval
+
+
+def test_without_documents_p_is_that_of_the_paired_t_test() -> None:
+    pairs = [0.3, 0.5, 0.1, 0.45]
+    assert estimate(pairs).p == pytest.approx(stats.ttest_1samp(pairs, 0.0).pvalue, rel=1e-6)
+
+
+def test_p_is_the_level_whose_interval_touches_zero() -> None:
+    variances = Variances(seeds=3, seed=0.03, document=0.004, document_freedom=19.0)
+    p = variances.p(0.25)
+    assert variances.half_width(p) == pytest.approx(0.25, rel=1e-9)
+
+
+def test_one_seed_has_a_difference_but_no_interval() -> None:
+    found = estimate([0.5])
+    assert found.difference == 0.5
+    assert (found.interval, found.p, found.detectable, found.seeds_needed) == (None, None, None, None)
+
+
+def test_seeds_that_never_differ_carry_no_interval() -> None:
+    assert estimate([0.25, 0.25, 0.25]).interval is None
+
+
+def test_documents_widen_the_interval_by_what_all_seeds_share() -> None:
+    generator = np.random.default_rng(0)
+    shared = generator.normal(0, 1, 40)
+    rows = shared + generator.normal(0, 0.01, (3, 1)) + generator.normal(0, 0.01, (3, 40))
+    resampled = Resampled(resampled_sums(rows.T) / 40, 40, 40.0)
+    found = estimate(rows.mean(axis=1), resampled)
+    assert found.interval is not None and found.over_seeds is not None
+    half_width = (found.interval.high - found.interval.low) / 2
+    assert half_width == pytest.approx(2.02 * standard.stdev(shared) / math.sqrt(40), rel=0.05)
+    assert half_width > 5 * (found.over_seeds.high - found.over_seeds.low) / 2
+
+
+def test_noise_that_seeds_do_not_share_is_counted_once() -> None:
+    generator = np.random.default_rng(1)
+    ratios = []
+    for _ in range(200):
+        rows = generator.normal(0, 1, (5, 30))
+        variances = Variances.measure(rows.mean(axis=1), Resampled(resampled_sums(rows.T, 500) / 30, 30, 30.0))
+        ratios.append((variances.seed / 5 + variances.document) / (1 / 150))
+    # Clipping the shared part at zero adds a little; counting the rest twice would give 2.
+    assert 0.95 < np.mean(ratios) < 1.35
+
+
+def test_resampled_sums_have_the_bootstrap_distribution_of_a_ratio() -> None:
+    columns = np.array([[3.0, 1.0], [8.0, 4.0], [5.0, 5.0]])
+    sums = resampled_sums(columns, resamples=40_000)
+    draws = np.stack(np.meshgrid([0, 1, 2], [0, 1, 2], [0, 1, 2])).reshape(3, -1).T
+    exact = columns[draws].sum(axis=1)
+    ratios, expected = sums[:, 0] / sums[:, 1], exact[:, 0] / exact[:, 1]
+    assert ratios.mean() == pytest.approx(expected.mean(), rel=0.01)
+    assert ratios.std() == pytest.approx(expected.std(), rel=0.02)
+    assert set(np.unique(ratios.round(9))) == set(np.unique(expected.round(9)))
+
+
+def test_the_same_documents_are_drawn_for_every_column() -> None:
+    column = np.arange(20.0)
+    sums = resampled_sums(np.column_stack([column, 2 * column]), resamples=100)
+    assert np.array_equal(sums[:, 1], 2 * sums[:, 0])
+
+
+def test_many_documents_are_pooled_without_losing_any() -> None:
+    columns = np.random.default_rng(0).random((5000, 3))
+    pooled = grouped(columns)
+    assert pooled.shape == (MOST_GROUPS, 3)
+    assert pooled.sum(axis=0) == pytest.approx(columns.sum(axis=0))
+    assert grouped(columns[:100]) is not None and len(grouped(columns[:100])) == 100
+
+
+def test_one_huge_document_counts_as_about_one() -> None:
+    assert effective_count(np.array([1000.0, 1.0, 1.0, 1.0])) == pytest.approx(1.006, abs=1e-3)
+    assert effective_count(np.full(7, 3.0)) == pytest.approx(7.0)
+
+
+def test_holm_multiplies_by_the_hypotheses_still_standing_and_never_falls() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_the_detectable_difference_is_found_four_times_out_of_five(seeds: int) -> None:
+    detectable = Variances(seeds, seed=1.0, document=0.0, document_freedom=1.0).detectable(seeds)
+    draws = np.random.default_rng(0).normal(detectable, 1.0, (40_000, seeds))
+    p = stats.ttest_1samp(draws, 0.0, axis=1).pvalue
+    assert np.mean(p < 0.05) == pytest.approx(0.8, abs=0.01)
+
+
+def test_the_seeds_needed_are_the_fewest_that_detect_the_difference() -> None:
+    variances = Variances(seeds=3, seed=1.0, document=0.0, document_freedom=1.0)
+    needed = variances.seeds_needed(0.8)
+    assert needed is not None
+    assert variances.detectable(needed) <= 0.8 < variances.detectable(needed - 1)
+
+
+def test_no_number_of_seeds_resolves_what_only_more_documents_can() -> None:
+    variances = Variances(seeds=3, seed=0.01, document=1.0, document_freedom=30.0)
+    assert variances.seeds_needed(0.5) is None
+
+
+def test_estimates_are_the_same_bit_for_bit_each_time() -> None:
+    values = np.random.default_rng(3).normal(size=(30, 4))
+    once, again = (estimate(values.mean(0), Resampled(resampled_sums(values) / 30, 30, 30.0)) for _ in range(2))
+    assert once == again
+
+
+TRIALS = 4000
+
+
+def trials(
+    seeds: int, documents: int, seed: float, document: float, rest: float
+) -> Iterator[tuple[np.ndarray[Any, Any], Resampled]]:
+    """Paired differences whose truth is zero: [seeds] of them, and the same at resampled documents."""
+    generator = np.random.default_rng(seeds)
+    for _ in range(TRIALS // 100):
+        values = (
+            seed * generator.normal(size=(100, seeds, 1))
+            + document * generator.normal(size=(100, 1, documents))
+            + rest * generator.normal(size=(100, seeds, documents))
+        )
+        sums = resampled_sums(values.reshape(-1, documents).T, resamples=1000).reshape(-1, 100, seeds) / documents
+        for trial in range(100):
+            yield values[trial].mean(-1), Resampled(sums[:, trial], documents, documents)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize(
+    ("seed", "document", "rest"),
+    [(1.0, 0.0, 0.1), (1.0, 0.0, 5.0), (0.0, 0.0, 1.0), (0.5, 2.0, 0.1), (0.1, 2.0, 1.0), (0.02, 2.0, 1.0)],
+)
+def test_intervals_cover_the_truth_as_often_as_they_say(seeds: int, seed: float, document: float, rest: float) -> None:
+    covered = [
+        abs(pairs.mean()) <= Variances.measure(pairs, resampled).half_width(0.05)
+        for pairs, resampled in trials(seeds, 40, seed, document, rest)
+    ]
+    assert 0.93 <= np.mean(covered) <= 0.97
+
+
+@pytest.mark.slow
+def test_a_percentile_bootstrap_over_three_seeds_would_not_cover() -> None:
+    intervals = [
+        estimate(pairs, resampled).bootstrap for pairs, resampled in islice(trials(3, 40, 1.0, 0.0, 0.1), 1000)
+    ]
+    assert np.mean([interval is not None and interval.low <= 0 <= interval.high for interval in intervals]) < 0.80
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_arms_that_do_not_differ_are_told_apart_in_less_than_one_study_out_of_twenty(seeds: int) -> None:
+    generator = np.random.default_rng(seeds)
+    studies, arms, false = 1500, 4, 0
+    for _ in range(studies):
+        values = generator.normal(size=(arms + 1, seeds, 40)) * 0.5 + generator.normal(size=(arms + 1, seeds, 1))
+        differences = values[1:] - values[:1]
+        sums = resampled_sums(differences.reshape(-1, 40).T, resamples=400).reshape(-1, arms, seeds) / 40
+        means = differences.mean(-1)
+        found = [Variances.measure(means[a], Resampled(sums[:, a], 40, 40.0)).p(means[a].mean()) for a in range(arms)]
+        false += min(holm(found)) < 0.05
+    assert false / studies < 0.05
