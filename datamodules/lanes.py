@@ -31,41 +31,47 @@ class LaneShape(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A document in a lane. at: the stream's state before it. symbols: the boundary, then the document."""
+    """A document in a lane. at: the stream's state before it. symbols: the boundary, then the document's ``length``."""
 
     at: Plain
     ordinal: int
     symbols: npt.NDArray[np.int32]
-
-    @property
-    def length(self) -> int:
-        return len(self.symbols) - 1
+    length: int
 
 
 class _Lane:
     """held: the documents from the row's start on. offset: positions of the first one before the row.
 
-    scored: positions of the next row whose targets were scored already. fresh: the next row starts a document.
+    ahead: positions that are held from the row's start on. scored: those of them whose targets were scored already.
+    fresh: the next row starts a document.
     """
 
     def __init__(self) -> None:
         self.held: list[_Held] = []
-        self.offset = self.scored = 0
+        self.offset = self.ahead = self.scored = 0
         self.fresh = True
 
-    @property
-    def remaining(self) -> int:
-        return sum(held.length for held in self.held) - self.offset
+    def hold(self, held: _Held) -> None:
+        self.held.append(held)
+        self.ahead += held.length
+
+    def go_to(self, offset: int, scored: int, fresh: bool) -> None:
+        self.ahead -= offset
+        self.offset, self.scored, self.fresh = offset, scored, fresh
+
+    def clear(self, fresh: bool) -> None:
+        self.held.clear()
+        self.offset = self.ahead = self.scored = 0
+        self.fresh = fresh
 
     def advance(self, shape: LaneShape, filled: int) -> None:
         """Moves past a row that held ``filled`` positions."""
         sliding = shape.stride < shape.segment_length
-        if filled < shape.segment_length or (not shape.joined and self.remaining == filled):
-            self.held.clear()
-            self.offset = self.scored = 0
-            self.fresh = not shape.joined or sliding
+        if filled < shape.segment_length or (not shape.joined and self.ahead == filled):
+            self.clear(fresh=not shape.joined or sliding)
             return
         self.offset += shape.stride
+        self.ahead -= shape.stride
         self.scored = shape.segment_length - shape.stride
         self.fresh = sliding
         while self.held and self.offset >= self.held[0].length:
@@ -73,30 +79,27 @@ class _Lane:
 
 
 class _Arrays(NamedTuple):
+    """The parts of a batch that are written row by row."""
+
     inputs: npt.NDArray[np.int64]
     targets: npt.NDArray[np.int64]
-    keep: npt.NDArray[np.bool_]
     document: npt.NDArray[np.int64]
-    fresh: npt.NDArray[np.bool_]
 
     @classmethod
-    def padding(cls, rows: int, length: int) -> _Arrays:
-        return cls(
-            np.zeros((rows, length), np.int64),
-            np.full((rows, length), IGNORED, np.int64),
-            np.zeros((rows, length), np.bool_),
-            np.zeros((rows, length), np.int64),
-            np.zeros(rows, np.bool_),
-        )
+    def padding(cls, shape: LaneShape) -> _Arrays:
+        size = (shape.rows, shape.segment_length)
+        return cls(np.zeros(size, np.int64), np.full(size, IGNORED, np.int64), np.zeros(size, np.int64))
 
-    def batch(self, stream: int, cursor: str) -> TextBatch:
-        inputs, targets, keep, document, fresh = map(torch.from_numpy, self)
-        return TextBatch(inputs, targets, keep, document, fresh, stream, cursor)
+    def batch(self, filled: list[int], fresh: list[bool], stream: int, cursor: str) -> TextBatch:
+        """filled: real positions of each row, which stand first."""
+        inputs, targets, document = map(torch.from_numpy, self)
+        keep = torch.arange(inputs.size(1)) < torch.tensor(filled)[:, None]
+        return TextBatch(inputs, targets, keep, document, torch.tensor(fresh), stream, cursor)
 
 
 def empty_batch(shape: LaneShape) -> TextBatch:
     """Nothing but padding: what a rank shows that has no document left while others have."""
-    return _Arrays.padding(shape.rows, shape.segment_length).batch(0, "")
+    return _Arrays.padding(shape).batch([0] * shape.rows, [False] * shape.rows, 0, "")
 
 
 class Lanes(Iterator[TextBatch]):
@@ -110,11 +113,18 @@ class Lanes(Iterator[TextBatch]):
         self.lanes = [_Lane() for _ in range(shape.rows)]
 
     def __next__(self) -> TextBatch:
-        arrays = _Arrays.padding(self.shape.rows, self.shape.segment_length)
-        emitted = [self._row(row, lane, arrays) for row, lane in enumerate(self.lanes)]
-        if not any(emitted):
+        arrays = _Arrays.padding(self.shape)
+        filled, fresh = [], []
+        for row, lane in enumerate(self.lanes):
+            count = self._fill(lane)
+            filled.append(count)
+            fresh.append(lane.fresh and count > 0)
+            if count:
+                self._write(lane, count, arrays.inputs[row], arrays.targets[row], arrays.document[row])
+            lane.advance(self.shape, count)
+        if not any(filled):
             raise StopIteration
-        return arrays.batch(self.number, self.cursor())
+        return arrays.batch(filled, fresh, self.number, self.cursor())
 
     def cursor(self) -> str:
         """Where all lanes stand, as JSON: text, because a tree would be walked on every transfer to a device."""
@@ -125,11 +135,11 @@ class Lanes(Iterator[TextBatch]):
         """Makes the next batch the one that came next when ``cursor`` was taken."""
         state, lanes = json.loads(cursor)
         for lane, (starts, offset, scored, fresh) in zip(self.lanes, lanes, strict=True):
-            lane.held.clear()
+            lane.clear(fresh=True)
             for start in starts:
                 self.stream.go_to(start)
                 self._pull(lane)
-            lane.offset, lane.scored, lane.fresh = offset, scored, bool(fresh)
+            lane.go_to(offset, scored, bool(fresh))
         self.stream.go_to(state)
 
     def _pull(self, lane: _Lane) -> bool:
@@ -144,33 +154,33 @@ class Lanes(Iterator[TextBatch]):
         symbols[0] = self.tokenizer.vocabulary.boundary
         symbols[1:] = encoded
         if len(encoded):
-            lane.held.append(_Held(at, ordinal, symbols))
+            lane.hold(_Held(at, ordinal, symbols, len(encoded)))
         return True
 
     def _fill(self, lane: _Lane) -> int:
-        """Gets documents until the lane can fill its next row; the positions it now has for it."""
-        while not lane.held or (self.shape.joined and lane.remaining < self.shape.segment_length):
-            if not self._pull(lane):
-                break
-        return min(lane.remaining, self.shape.segment_length)
+        """Gets documents for the lane's next row; how many positions it has, 0 where none is left to score."""
+        length = self.shape.segment_length
+        while (not lane.held or (self.shape.joined and lane.ahead < length)) and self._pull(lane):
+            pass
+        return min(lane.ahead, length) if lane.ahead > lane.scored else 0
 
-    def _row(self, row: int, lane: _Lane, arrays: _Arrays) -> bool:
-        """Writes the lane's next row; False where nothing is left to score."""
-        filled = self._fill(lane)
-        if filled <= lane.scored:
-            lane.advance(self.shape, 0)
-            return False
+    def _write(
+        self,
+        lane: _Lane,
+        filled: int,
+        inputs: npt.NDArray[np.int64],
+        targets: npt.NDArray[np.int64],
+        document: npt.NDArray[np.int64],
+    ) -> None:
         start, at = lane.offset, 0
         for held in lane.held:
-            count = min(held.length - start, filled - at)
-            arrays.inputs[row, at : at + count] = held.symbols[start : start + count]
-            arrays.targets[row, at : at + count] = held.symbols[start + 1 : start + count + 1]
-            arrays.document[row, at : at + count] = held.ordinal
-            start, at = 0, at + count
+            end = min(at + held.length - start, filled)
+            stop = start + end - at
+            inputs[at:end] = held.symbols[start:stop]
+            targets[at:end] = held.symbols[start + 1 : stop + 1]
+            document[at:end] = held.ordinal
+            start, at = 0, end
             if at == filled:
                 break
-        arrays.targets[row, : lane.scored] = IGNORED
-        arrays.keep[row, :filled] = True
-        arrays.fresh[row] = lane.fresh
-        lane.advance(self.shape, filled)
-        return True
+        if lane.scored:
+            targets[: lane.scored] = IGNORED

@@ -95,6 +95,10 @@ class LanguageData(L.LightningDataModule):
         """A hash of the corpus, the tokenizer and every field that decides a batch; not of where the files lie."""
         return canonical_hash(self._identity() | {"evaluation": self.config.evaluation.to_dict()}, 32)
 
+    @cached_property
+    def _tokenizer_hash(self) -> str:
+        return canonical_hash(self.tokenizer.to_dict())
+
     def documents(self, split: Split) -> Documents:
         """The documents of a split; ``documents(split).name(ordinal)`` is the name of one. Raises DataError."""
         return self.corpus.documents(split)
@@ -165,7 +169,7 @@ class LanguageData(L.LightningDataModule):
         config = self.config
         return {
             "corpus": self.corpus.fingerprint,
-            "tokenizer": canonical_hash(self.tokenizer.to_dict()),
+            "tokenizer": self._tokenizer_hash,
             "segment_length": config.segment_length,
             "batch_size": config.batch_size,
             "documents": config.documents,

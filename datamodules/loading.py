@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -71,11 +71,21 @@ class Reading(NamedTuple):
 
     def batches(self, position: Position) -> Iterator[TextBatch]:
         """The batches of all streams in turn, from ``position`` on. Raises DataError."""
-        loader: Any = DataLoader(_WorkerBatches(self, position), batch_size=None, num_workers=self.workers)
-        for item in loader:
+        here = _WorkerBatches(self, position)
+        # Without workers a loader would add nothing but its own cost to every batch.
+        items = _loader(here, self.workers) if self.workers else here
+        for item in items:
             if isinstance(item, _Failure):
                 raise DataError(item.reason)
             yield item
+
+
+def _loader(batches: _WorkerBatches, workers: int) -> Iterable[TextBatch | _Failure]:
+    return DataLoader(batches, batch_size=None, num_workers=workers, collate_fn=_as_it_is)
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
 
 
 class _Failure(NamedTuple):

@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -82,7 +82,7 @@ class StdlibConfig(SourceConfig, kind="stdlib"):
 
     def build(self) -> Corpus:
         folder = Path(sysconfig.get_paths()["stdlib"])
-        files = [_Listed(path, name) for path, name in _walk(folder) if _is_library(name)]
+        files = [_Listed(path, name) for path, name in _walk(folder, NOT_SOURCE) if _is_library(name)]
         texts = (
             Text(name, split_by_hash(name, self.validation, self.test), member.stream, path, path)
             for path, name in files
@@ -94,7 +94,7 @@ class StdlibConfig(SourceConfig, kind="stdlib"):
 
 def _is_library(name: str) -> bool:
     path = Path(name)
-    return path.suffix == ".py" and not NOT_SOURCE & set(path.parts) and not path.name.startswith("_sysconfigdata")
+    return path.suffix == ".py" and not path.name.startswith("_sysconfigdata")
 
 
 class FilesConfig(SourceConfig, kind="files"):
@@ -189,8 +189,13 @@ def _files(path: str) -> list[_Listed]:
     return files
 
 
-def _walk(folder: Path) -> list[tuple[Path, str]]:
-    return sorted((file, file.relative_to(folder).as_posix()) for file in folder.rglob("*") if file.is_file())
+def _walk(folder: Path, without: Collection[str] = ()) -> list[tuple[Path, str]]:
+    """The files below a folder with their names in it, in order; folders called as in ``without`` are not entered."""
+    found = []
+    for path, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in without]
+        found += [Path(path, name) for name in files]
+    return sorted((file, file.relative_to(folder).as_posix()) for file in found)
 
 
 def _stamps(files: list[_Listed]) -> list[list[str | int]]:

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback
 
 from lit_transformers.config import Plain
 from lit_transformers.ranks import from_all_ranks, mean_over_ranks
+from lit_transformers.stopping import Stop
 
 Point = tuple[int, int, str, float]
 """A point of a learning curve: step, tokens seen, name, value."""
@@ -106,7 +107,7 @@ class Keeper(Callback):
     A step that is followed by a validation is kept after it, so a resumed run neither skips nor repeats one.
     """
 
-    def __init__(self, path: Path, seconds: float, extra: Mapping[str, Plain], stop: Callable[[], bool]) -> None:
+    def __init__(self, path: Path, seconds: float, extra: Mapping[str, Plain], stop: Stop) -> None:
         self.path, self.seconds, self.extra, self.stop = path, seconds, dict(extra), stop
         self.kept_at = time.monotonic()
         self.started: float | None = None
@@ -128,6 +129,13 @@ class Keeper(Callback):
         if trainer.global_step < trainer.max_steps and not (every and trainer.global_step % int(every) == 0):
             self._keep_if_due(trainer)
 
+    def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.stop.listen()
+
+    def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.state.fn != "fit" and self._agreed(trainer, self.stop()):
+            raise Interrupted("stopped while it was measured; run again to measure it")
+
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.validated_at = trainer.global_step
         if trainer.state.fn == "fit" and trainer.global_step < trainer.max_steps:
@@ -147,6 +155,7 @@ class Keeper(Callback):
         self.random = checkpoint["random"]
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.stop.listen()
         kept, self.random = self.random, []
         if not kept:
             if trainer.global_rank:  # the first rank goes on as a single process would; others drop out other channels
@@ -164,14 +173,19 @@ class Keeper(Callback):
         self.validated_at, self.earlier = state["validated_at"], state["spent"]
 
     def _keep_if_due(self, trainer: L.Trainer) -> None:
-        stopping, due = self.stop(), time.monotonic() - self.kept_at >= self.seconds
-        if trainer.world_size > 1:  # ranks must agree: all stop when one is asked to, and the first one's clock counts
-            asked = torch.tensor([float(stopping), float(due and trainer.is_global_zero)])
-            stopping, due = (mean_over_ranks(asked.to(trainer.strategy.root_device)) > 0).tolist()
-        if stopping or due:
+        stopping = self._agreed(trainer, self.stop())
+        if stopping or self._agreed(
+            trainer, trainer.is_global_zero and time.monotonic() - self.kept_at >= self.seconds
+        ):
             self.keep(trainer)
         if stopping:
             raise Interrupted(f"stopped at step {trainer.global_step}; run again to go on from here")
+
+    def _agreed(self, trainer: L.Trainer, wish: bool) -> bool:
+        """Whether any rank has the wish: all of them act on it or none."""
+        if trainer.world_size == 1:
+            return wish
+        return bool(mean_over_ranks(torch.tensor(float(wish), device=trainer.strategy.root_device)) > 0)
 
     def keep(self, trainer: L.Trainer) -> None:
         """Writes the checkpoint now. All ranks take part, and the first one writes."""

@@ -70,7 +70,8 @@ class ConfigError(ValueError):
 
     def __init__(self, reason: str, path: str = "") -> None:
         self.reason, self.path = reason, path
-        super().__init__(f"{path}: {reason}" if path else reason)
+        whole = f"{path}: {reason}" if path else reason
+        super().__init__(" ".join(whole.split()))  # one line, whatever names and values it quotes
 
     def under(self, head: str) -> ConfigError:
         """The same error seen from one level further up the tree."""

@@ -13,14 +13,12 @@ import logging
 import os
 import platform
 import resource
-import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -46,8 +44,10 @@ from lit_transformers.callbacks import (
 from lit_transformers.code import code_hash
 from lit_transformers.config import Config, ConfigError, NonNegative, Plain, canonical_hash
 from lit_transformers.cost import cost
+from lit_transformers.mirror import Copy, Mirror, mirrored
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.ranks import is_first_rank
+from lit_transformers.stopping import Stop, stop_requests
 from lit_transformers.tasks.causal_lm import CausalLM, CausalLMConfig
 from lit_transformers.tasks.language_metric import DocumentLoss
 from lit_transformers.trained import offer, take_over
@@ -127,12 +127,18 @@ def training_key(config: RunConfig, data: LanguageData) -> str:
     return canonical_hash({"config": trained, "data": data.corpus.fingerprint, "code": code})
 
 
-def fit(config: RunConfig, directory: Path, report: Report | None = None, keep_every: float = 30.0) -> dict[str, Plain]:
+def fit(
+    config: RunConfig,
+    directory: Path,
+    report: Report | None = None,
+    keep_every: float = 30.0,
+    mirror: Mirror | None = None,
+) -> dict[str, Plain]:
     """Trains, measures, and writes the record, which is also returned.
 
     What goes wrong inside is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
     Raises ConfigError or DataError before anything starts, and Interrupted after SIGTERM, with a checkpoint written.
-    keep_every: seconds between checkpoints.
+    keep_every: seconds between checkpoints. mirror: a copy for Weights & Biases, None for none.
     """
     data = LanguageData(config.data)
     require_device(config.training)
@@ -154,12 +160,12 @@ def fit(config: RunConfig, directory: Path, report: Report | None = None, keep_e
         "environment": environment(config),
         "measured": {"started": started.isoformat(timespec="seconds")},
     }
-    with stop_requests() as stopping:
+    with stop_requests() as stopping, mirrored(mirror, directory, record) as copy:
         try:
             found = gates.check(config.model, report)
             record["gates"] = [gate._asdict() for gate in found]
             if all(gate.passed for gate in found):
-                record["metrics"], told = train(config, data, directory, report, keep_every, stopping)
+                record["metrics"], told = train(config, data, directory, report, keep_every, stopping, copy)
                 record["measured"] |= told
                 record["outcome"] = "finished"
             else:
@@ -184,7 +190,8 @@ def train(
     directory: Path,
     report: Report | None,
     keep_every: float,
-    stopping: Callable[[], bool],
+    stopping: Stop,
+    copy: Copy | None = None,
 ) -> tuple[dict[str, float], dict[str, Plain]]:
     """Trains from the checkpoint, if there is one, and measures; returns the metrics, and what the clock said."""
     L.seed_everything(config.seed, workers=True, verbose=False)
@@ -194,7 +201,8 @@ def train(
     task = config.build_task(data)
     curves = Curves(config.training.log_every, tokens_per_step(config))
     keeper = Keeper(directory / CHECKPOINT, keep_every, contents(config, data), stopping)
-    trainer = make_trainer(config.training, directory, [curves, Watch(report), keeper])
+    mirrors = [copy.callback(curves)] if copy else []
+    trainer = make_trainer(config.training, directory, [curves, *mirrors, Watch(report), keeper])
     with quiet():
         apart = 0.0
         trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
@@ -393,20 +401,6 @@ def write_documents(path: Path, losses: list[DocumentLoss], data: LanguageData) 
                 rows.writerow([loss.document, documents.name(loss.document), repr(loss.nats), loss.tokens, loss.bytes])
 
     replace_file(path, write)
-
-
-@contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM has come, for as long as the block lasts; outside the main thread it cannot come."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class CausalLM(L.LightningModule):
         wanted = self.wanted(batch.targets)
         read = self.read(self.network, self.states, batch, keep_layers=self.config.intermediate)
         total = self.network.tokens.nats(read.hidden, wanted).sum()
-        # DDP averages gradients, so every rank divides its sum by the mean count: the result is the mean over all tokens.
+        # DDP averages gradients, so a rank divides its sum by the mean count: together, the mean over all tokens.
         mean_total, count = mean_over_ranks(torch.stack([total, (wanted != IGNORED).sum().to(total.dtype)]))
         count = count.clamp(min=1)
         added = sum(read.aux.values(), start=self.added(read, batch, wanted) / count)

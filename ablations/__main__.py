@@ -1,0 +1,278 @@
+"""``python -m ablations``: ask a question of a model, and come back with a table that can be believed."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ablations import catalog
+from ablations.cache import cached_plan
+from ablations.plan import Plan, Request, make_plan, plan_path
+from lit_transformers.config import Config, ConfigError
+from sweeps.live import Board, Row
+from sweeps.lock import is_locked
+from sweeps.share import Share, share_machine
+from sweeps.ticket import State
+
+HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
+
+A study is one file in ablations/studies; its name, or the path of a file of your own, is what STUDY means below.
+"""
+
+EXAMPLES = """Examples:
+
+python -m ablations list                                       what can be asked
+
+python -m ablations plan xl_recurrence                         what it will take, before anything is trained
+
+python -m ablations run xl_recurrence                          train and report; stop it and run it again at will
+
+python -m ablations run xl_recurrence --seeds 5                two seeds more: the three that are there are kept
+
+python -m ablations run xl_recurrence --set training.steps=50  a quick look
+
+python -m ablations run xl_recurrence --scale gpu --device cuda
+
+python -m ablations new longer_memory                          a study of your own, from a commented skeleton
+
+Exit status: 0 all is well, 1 runs or gates failed, 2 bad input, 130 or 143 stopped.
+"""
+
+app = typer.Typer(
+    help=HELP, epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+out, err = Console(), Console(stderr=True)
+
+Study = Annotated[str, typer.Argument(help="A study's name, or the path of a .py file that defines ABLATION.")]
+Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs, ledger and reports are kept.")]
+Scale = Annotated[str, typer.Option("--scale", help="demo: minutes on a CPU; gpu: under an hour; paper: as published.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override the baseline, e.g. model.dim=64. Repeatable."),
+]
+Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds, instead of the study's own number.")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda: short for --set training.device=...")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Runs at a time [default: one a core or GPU].")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads a run [default: cores / workers].")]
+Retry = Annotated[
+    bool, typer.Option("--retry-failed", help="Try again what failed by itself, not only what was killed.")
+]
+Ledger = Annotated[
+    str | None, typer.Option("--ledger", metavar="URL", help="A database for many machines, postgresql://...")
+]
+
+
+@app.command("list")
+def list_studies() -> None:
+    """All studies with their questions."""
+    from ablations.show import study_list
+
+    out.print(study_list(catalog.headline(catalog.find(name)) for name in catalog.names()))
+
+
+@app.command()
+def show(study: Study) -> None:
+    """One study: its factors, levels, scales and the published numbers."""
+    from ablations.show import study_view
+
+    path = catalog.find(study)
+    out.print(study_view(path.stem, catalog.load(path)))
+
+
+@app.command()
+def plan(
+    study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
+    device: Device = None, workers: Workers = None, threads: Threads = None,
+) -> None:  # fmt: skip
+    """The runs with their parameters, FLOPs and estimated time. Trains nothing."""
+    from ablations.estimate import estimate
+    from ablations.show import plan_view
+
+    planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
+    rows, _ = look(planned, runs)
+    done = {row.ticket.key for row in rows if row.state.over}
+    share = share_machine(len(rows) - len(done), workers, threads)
+    out.print(plan_view(planned, estimate(planned, runs), done, share.workers))
+
+
+@app.command()
+def check(
+    study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, device: Device = None
+) -> None:
+    """The gates of every arm: no leak from the future, padding ignored, every parameter trains. Takes seconds."""
+    from ablations.show import gate_table
+
+    planned = plan_for(study, runs, request_of(scale, changes, 1, device))
+    runner = importlib.import_module(planned.runner)
+    gates = importlib.import_module(f"{planned.runner.rpartition('.')[0]}.gates")
+    found: dict[str, Sequence[Any]] = {}
+    with out.status("checking"):
+        for ticket in planned.tickets():
+            config: Config = runner.RunConfig.from_dict(ticket.config)
+            found[ticket.arm] = gates.check(config.get("model"))
+    out.print(gate_table(found))
+    raise typer.Exit(int(any(not gate.passed for gates_of_arm in found.values() for gate in gates_of_arm)))
+
+
+@app.command()
+def run(
+    study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
+    device: Device = None, workers: Workers = None, threads: Threads = None, retry_failed: Retry = False,
+    ledger: Ledger = None,
+) -> None:  # fmt: skip
+    """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
+    planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=True)
+    planned.write(runs)
+    rows, notes = look(planned, runs, retry_failed=retry_failed)
+    for note in notes:
+        err.print(note, markup=False, highlight=False, soft_wrap=True)
+    todo = sum(not row.state.over for row in rows)
+    if todo:
+        share = share_for(planned, todo, workers, threads)
+        rows = train(planned, runs, rows, share, retry_failed=retry_failed, ledger_url=ledger)
+    write_report(runs, planned.study)
+    raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
+
+
+@app.command()
+def status(
+    study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
+    device: Device = None,
+) -> None:  # fmt: skip
+    """Where every run stands."""
+    from ablations.show import status_view
+
+    planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
+    rows, notes = look(planned, runs)
+    for note in notes:
+        err.print(note, markup=False, highlight=False, soft_wrap=True)
+    for row in rows:
+        directory = row.ticket.directory(runs)
+        if not row.state.over and is_locked(directory / "lock"):
+            row.state = State.FIT
+        elif not row.state.over and (directory / "checkpoint.ckpt").exists():
+            row.state = State.STOPPED
+    out.print(status_view(rows, planned.metric))
+
+
+@app.command()
+def report(
+    study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
+    device: Device = None,
+) -> None:  # fmt: skip
+    """The report of what is there: by the options given, else by those of the last run."""
+    path = catalog.find(study)
+    request = request_of(scale, changes, seeds, device)
+    if request != Request() or not plan_path(runs, path.stem).exists():
+        plan_for(study, runs, request).write(runs)
+    write_report(runs, path.stem)
+
+
+@app.command()
+def new(name: Annotated[str, typer.Argument(help="The study's name, or the path of a .py file.")]) -> None:
+    """A commented skeleton of a study, ready to run."""
+    path = catalog.write_new(name)
+    out.print(f"{path} is there; edit it, then: python -m ablations plan {name}", markup=False, soft_wrap=True)
+
+
+def request_of(scale: str, changes: list[str] | None, seeds: int | None, device: str | None) -> Request:
+    """The options that say which runs are meant."""
+    return Request(scale, (*(changes or ()), *([f"training.device={device}"] if device else ())), seeds)
+
+
+def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False) -> Plan:
+    """The plan, kept or made. ``warm_up`` has the fork server import torch in the meantime: there will be runs."""
+    path = catalog.find(study)
+
+    def make() -> Plan:
+        if warm_up and path.parent == catalog.STUDIES:
+            from sweeps.launch import prepare_server
+
+            prepare_server("lit_transformers.run")
+        with err.status(f"planning {path.stem}"):
+            return make_plan(path.stem, catalog.load(path), request)
+
+    return cached_plan(runs, path, request, make)
+
+
+def look(planned: Plan, runs: Path, *, retry_failed: bool = False) -> tuple[list[Row], list[str]]:
+    """A row for every run, by its record."""
+    from sweeps.survey import survey
+
+    return survey(runs, planned.tickets(), planned.metric, retry_failed=retry_failed)
+
+
+def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None) -> Share:
+    """The share of the machine that each run gets."""
+    devices = {(config.get("training") or {}).get("device") for config in planned.configs.values()}
+    share = share_machine(todo, workers, threads, cuda=bool(devices & {"auto", "cuda"}))
+    if "cuda" in devices and not share.devices:
+        raise ConfigError(
+            "no CUDA device is to be found here; take another machine, or --device cpu", "training.device"
+        )
+    return share
+
+
+def train(
+    planned: Plan, runs: Path, rows: list[Row], share: Share, *, retry_failed: bool, ledger_url: str | None
+) -> list[Row]:
+    """Does the runs under the live table; leaves with the exit status of the signal where one came."""
+    from sweeps.launch import Options, launch
+    from sweeps.ledger import Ledger as LedgerOfRuns
+
+    ledger = LedgerOfRuns(runs, ledger_url)
+    try:
+        for note in ledger.notes:
+            err.print(note, markup=False, highlight=False, soft_wrap=True)
+        options = Options(planned.runner, share, planned.metric, retry_failed)
+        summary = launch(runs, ledger, Board(out, planned.metric), rows, options)
+    finally:
+        ledger.close()
+    if summary.stopped_by is not None:
+        out.print("stopped; run the same command to go on", style="yellow")
+        raise typer.Exit(128 + summary.stopped_by)
+    return list(summary.rows)
+
+
+def write_report(runs: Path, study: str) -> None:
+    """Prints the report and says where its files are."""
+    import reports
+
+    page = reports.write_report(runs, study, console=out)
+    out.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status. Bad input ends in one line on standard error."""
+    try:
+        typer.main.get_command(app).main(arguments, prog_name="python -m ablations")
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except ValueError as error:
+        if type(error).__module__.split(".")[0] not in OWN:
+            raise
+        return complain(str(error))
+    except OSError as error:
+        what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        return complain(f"{error.filename or 'output'}: {what}; nothing that was finished is lost")
+    return 0
+
+
+def complain(message: str) -> int:
+    """One line on standard error."""
+    err.print(f"error: {' '.join(message.split())}", markup=False, highlight=False, soft_wrap=True)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

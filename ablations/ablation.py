@@ -1,0 +1,205 @@
+"""The spec of an ablation: one question about a model, as data. It is checked when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
+
+from ablations.arms import Arm, Design, configure, list_arms, require_distinct, select
+from lit_transformers.config import Config, ConfigError, Positive, PositiveFloat, nearest
+
+__all__ = ["Ablation", "Cell", "Contrast", "Match", "Metric", "Published", "Resolved", "Scale", "Source"]
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+class _Spec:
+    """Base of the spec's parts: every field is checked against its annotation, strictly, when the part is made."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self), include_extras=True)
+        for name in (part.name for part in dataclasses.fields(self)):  # type: ignore[arg-type]
+            try:
+                _adapter(hints[name]).validate_python(getattr(self, name))
+            except ValidationError as error:
+                first = error.errors()[0]
+                place = ".".join(str(part) for part in (name, *first["loc"]))
+                reason = first["msg"][:1].lower() + first["msg"][1:]
+                raise ConfigError(f"{reason}; got {first['input']!r}", place) from None
+        self.check()
+
+    def check(self) -> None:
+        """Hook: raises ConfigError where fields that are right by themselves don't go together."""
+
+
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return TypeAdapter(InstanceOf[hint])
+    return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+
+
+@dataclass(frozen=True)
+class Source(_Spec):
+    """Whose question it is. ``table`` names the table or figure that asks it."""
+
+    title: Name
+    arxiv: str | None = None
+    table: str | None = None
+
+
+@dataclass(frozen=True)
+class Metric(_Spec):
+    """The number of a run's record that decides. Rates that span magnitudes are compared by ratio."""
+
+    name: Name
+    goal: Literal["minimize", "maximize"] = "minimize"
+    label: str = ""
+    compare: Literal["difference", "ratio"] = "difference"
+
+
+@dataclass(frozen=True)
+class Match(_Spec):
+    """What makes the arms comparable: the same tokens, parameters or training FLOPs as the baseline.
+
+    ``free`` names an integer field that is solved for in every other arm, in multiples of ``step`` (a dim must divide
+    by its heads). Without it the arms have to agree within ``tolerance`` as they are.
+    """
+
+    on: Literal["tokens", "parameters", "flops"]
+    free: str | None = None
+    step: Positive = 1
+    tolerance: PositiveFloat = 0.01
+
+
+@dataclass(frozen=True)
+class Cell(_Spec):
+    """A published number. ``arm`` is an arm's name, or levels it stands for: ``recurrence=off positions=shaw``."""
+
+    arm: Name
+    value: float
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published(_Spec):
+    """What the source reports, with its protocol in a line; ``claims`` are what it says of numbers not in cells."""
+
+    protocol: Name
+    metric: Name
+    cells: Sequence[Cell] = ()
+    claims: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(_Spec):
+    """A size to run at: what it overrides in the baseline, how many seeds, and which arms.
+
+    ``arms`` keeps those alone; ``leave_out`` drops some, each with the reason that the report gives. Both take names or
+    levels, as a Cell does.
+    """
+
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    seeds: Positive | None = None
+    arms: Sequence[str] | None = None
+    leave_out: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contrast(_Spec):
+    """A difference that the report tests: ``arm`` minus ``against``, by their names."""
+
+    name: Name
+    arm: Name
+    against: Name
+
+
+class Resolved(NamedTuple):
+    """A study at one scale: its arms, their configs by name, how many seeds, and what it leaves out and why."""
+
+    arms: list[Arm]
+    configs: dict[str, Config]
+    seeds: int
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation(_Spec):
+    """One question. ``python -m ablations new NAME`` writes an example with every field explained.
+
+    The levels of a factor map a name to overrides of the baseline; the first is the baseline's own and is ``{}``.
+    Raises ConfigError, when made, for a mistyped path, a value out of range, two arms that are the same run.
+    """
+
+    question: Name
+    baseline: InstanceOf[Config]
+    metric: Metric
+    source: Source | None = None
+    factors: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    design: Design = "product"
+    arms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seeds: Positive = 3
+    match: Match | None = None
+    published: Published | None = None
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+    contrasts: Sequence[Contrast] = ()
+
+    def check(self) -> None:
+        names = self.all_arms()
+        for number, contrast in enumerate(self.contrasts):
+            for name in (contrast.arm, contrast.against):
+                if name not in {arm.name for arm in names}:
+                    known = nearest(name, [arm.name for arm in names])
+                    raise ConfigError(f"no arm is called {name!r}; {known}", f"contrasts.{number}")
+        for number, cell in enumerate(self.published.cells if self.published else ()):
+            select(names, cell.arm, f"published.cells.{number}")
+        for scale in self.scales or ("demo",):
+            self.resolve(scale)
+
+    def all_arms(self) -> list[Arm]:
+        """Every arm of the design, whatever a scale leaves out."""
+        return list_arms(self.design, self.factors, self.arms)
+
+    def resolve(self, scale: str = "demo", changes: Mapping[str, Any] | None = None) -> Resolved:
+        """The arms at a scale; ``changes`` are overrides of the baseline, such as those of ``--set``.
+
+        An arm's own overrides win over both, so a knob that is varied keeps its levels.
+        """
+        size = self.scale(scale)
+        arms, left_out = self._kept(size, scale)
+        try:
+            baseline = self.baseline.override(size.overrides)
+        except ConfigError as error:
+            raise error.under(f"scales.{scale}.overrides") from None
+        baseline = baseline.override(changes or {})
+        configs = {arm.name: configure(baseline, arm, self.factors) for arm in arms}
+        require_distinct(arms, configs)
+        return Resolved(arms, configs, size.seeds or self.seeds, left_out)
+
+    def scale(self, name: str) -> Scale:
+        """A scale by its name; a study that lists none has the demo scale, as it stands."""
+        known = self.scales or {"demo": Scale()}
+        if name not in known:
+            raise ConfigError(f"no scale {name!r}; {nearest(name, known)}", "scales")
+        return known[name]
+
+    def _kept(self, size: Scale, name: str) -> tuple[list[Arm], dict[str, str]]:
+        arms = self.all_arms()
+        left_out = {
+            arm.name: reason
+            for selector, reason in size.leave_out.items()
+            for arm in select(arms, selector, f"scales.{name}.leave_out")
+        }
+        kept = {arm.name for arm in arms}
+        if size.arms is not None:
+            kept = {arm.name for selector in size.arms for arm in select(arms, selector, f"scales.{name}.arms")}
+        for arm in arms:
+            if arm.name not in kept:
+                left_out.setdefault(arm.name, f"not among the arms of scale {name}")
+        if arms[0].name in left_out:
+            raise ConfigError(f"the baseline {arms[0].name!r} cannot be left out", f"scales.{name}")
+        return [arm for arm in arms if arm.name not in left_out], left_out

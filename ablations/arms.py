@@ -1,0 +1,167 @@
+"""From factors and a design to arms: which combinations of levels are run, and what each overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations, product
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from lit_transformers.config import Config, ConfigError, nearest
+
+__all__ = ["Arm", "Design", "Factors", "Overrides", "configure", "list_arms", "require_distinct", "select"]
+
+Design = Literal["product", "one_factor", "leave_one_out", "explicit"]
+Overrides = Mapping[str, Any]
+Factors = Mapping[str, Mapping[str, Overrides]]
+
+C = TypeVar("C", bound=Config)
+
+
+class Arm(NamedTuple):
+    """One way to run the study. ``levels`` names the level of every factor; explicit arms have none."""
+
+    name: str
+    levels: dict[str, str]
+    overrides: dict[str, Any]
+
+
+def list_arms(design: Design, factors: Factors, explicit: Mapping[str, Overrides]) -> list[Arm]:
+    """The arms in order, the baseline first.
+
+    product: every combination. one_factor: the baseline, and each other level by itself. leave_one_out: all of it, and
+    all but one. explicit: as given. A factor's first level is the baseline's. Raises ConfigError for a design without
+    what it needs, or two factors that set one path.
+    """
+    if design == "explicit":
+        return _explicit(factors, explicit)
+    if explicit:
+        raise ConfigError(f'a {design} design has factors; arms are for design="explicit"', "arms")
+    for name, levels in factors.items():
+        _check_factor(name, levels, design)
+    if not factors:
+        raise ConfigError(f"a {design} design needs at least one factor", "factors")
+    baseline = {name: next(iter(levels)) for name, levels in factors.items()}
+    return _DESIGNS[design](factors, baseline)
+
+
+def _explicit(factors: Factors, explicit: Mapping[str, Overrides]) -> list[Arm]:
+    if factors:
+        raise ConfigError("an explicit design has arms, no factors", "factors")
+    if not explicit:
+        raise ConfigError("an explicit design needs arms", "arms")
+    for name in explicit:
+        if not name.strip():
+            raise ConfigError("an arm needs a name", "arms")
+    if explicit[next(iter(explicit))]:
+        raise ConfigError(
+            "the first arm is the baseline and overrides nothing: write {}", f"arms.{next(iter(explicit))}"
+        )
+    return [Arm(name, {}, dict(overrides)) for name, overrides in explicit.items()]
+
+
+def _check_factor(name: str, levels: Mapping[str, Overrides], design: Design) -> None:
+    for word in (name, *levels):
+        if not word or any(letter.isspace() or letter == "=" for letter in word):
+            raise ConfigError(f"a name has no space and no '=' in it: {word!r}", f"factors.{name}")
+    if len(levels) < 2:
+        raise ConfigError("a factor needs two levels or more", f"factors.{name}")
+    if design == "leave_one_out" and len(levels) > 2:
+        raise ConfigError("what is left out is there or not: two levels", f"factors.{name}")
+    first = next(iter(levels))
+    if levels[first]:
+        raise ConfigError(
+            "the first level is the baseline's and overrides nothing: write {}", f"factors.{name}.{first}"
+        )
+    for level, overrides in list(levels.items())[1:]:
+        if not overrides:
+            raise ConfigError("overrides nothing, as the first level does", f"factors.{name}.{level}")
+
+
+def _product(factors: Factors, baseline: dict[str, str]) -> list[Arm]:
+    combined = product(*(levels for levels in factors.values()))
+    return [_arm(factors, dict(zip(factors, chosen, strict=True))) for chosen in combined]
+
+
+def _one_factor(factors: Factors, baseline: dict[str, str]) -> list[Arm]:
+    arms = [_arm(factors, baseline, "baseline")]
+    for factor, levels in factors.items():
+        others = [level for level in levels if level != baseline[factor]]
+        arms += [_arm(factors, baseline | {factor: level}, f"{factor}={level}") for level in others]
+    return arms
+
+
+def _leave_one_out(factors: Factors, baseline: dict[str, str]) -> list[Arm]:
+    arms = [_arm(factors, baseline, "all")]
+    for factor, levels in factors.items():
+        arms.append(_arm(factors, baseline | {factor: list(levels)[1]}, f"without {factor}"))
+    return arms
+
+
+_DESIGNS: dict[str, Callable[[Factors, dict[str, str]], list[Arm]]] = {
+    "product": _product,
+    "one_factor": _one_factor,
+    "leave_one_out": _leave_one_out,
+}
+
+
+def _arm(factors: Factors, levels: dict[str, str], name: str = "") -> Arm:
+    overrides: dict[str, Any] = {}
+    for factor, level in levels.items():
+        for path, value in factors[factor][level].items():
+            if path in overrides:
+                rivals = [other for other in levels if path in factors[other][levels[other]]]
+                raise ConfigError(f"factors {' and '.join(rivals)} both set {path}", f"factors.{factor}.{level}")
+            overrides[path] = value
+    return Arm(name or " ".join(f"{factor}={level}" for factor, level in levels.items()), dict(levels), overrides)
+
+
+def select(arms: Sequence[Arm], selector: str, place: str) -> list[Arm]:
+    """The arms that a selector names: an arm's name, or some of its levels, as in ``positions=shaw loss=half``.
+
+    Raises ConfigError where it names none.
+    """
+    named = [arm for arm in arms if arm.name == selector]
+    if named:
+        return named
+    wanted = selector.split()
+    found = [arm for arm in arms if wanted and set(wanted) <= {f"{f}={level}" for f, level in arm.levels.items()}]
+    if not found:
+        known = [arm.name for arm in arms]
+        raise ConfigError(f"no arm is called {selector!r}; {nearest(selector, known)}", place)
+    return found
+
+
+def configure(baseline: C, arm: Arm, factors: Factors) -> C:
+    """The arm's config. Raises ConfigError that names factor, level and path where an override cannot be."""
+    try:
+        return baseline.override(arm.overrides)
+    except ConfigError as error:
+        culprit = f"arms.{arm.name}"
+        for factor, level in arm.levels.items():
+            if _is_about(factors[factor][level], error.path):
+                culprit = f"factors.{factor}.{level}"
+        raise ConfigError(str(error), culprit) from None
+
+
+def _is_about(overrides: Overrides, path: str) -> bool:
+    """Whether an error at a path comes from one of these overrides: its path is the same, above or below."""
+    return any(path == own or own.startswith(f"{path}.") or path.startswith(f"{own}.") for own in overrides)
+
+
+def require_distinct(arms: Sequence[Arm], configs: Mapping[str, Config]) -> None:
+    """Raises ConfigError for two arms that are the same run: one of their knobs does nothing."""
+    for one, other in combinations(arms, 2):
+        if configs[one.name] != configs[other.name]:
+            continue
+        factors = [name for name in one.levels if one.levels[name] != other.levels[name]]
+        does_nothing = f": {_sets(one, other)} changes nothing there"
+        place = f"factors.{factors[0]}.{other.levels[factors[0]]}" if len(factors) == 1 else "arms"
+        raise ConfigError(f"arms {one.name!r} and {other.name!r} are the same run{does_nothing}", place)
+
+
+def _sets(one: Arm, other: Arm) -> str:
+    """What tells two arms apart on paper."""
+    paths = [
+        p for p in {**one.overrides, **other.overrides} if one.overrides.get(p, ...) != other.overrides.get(p, ...)
+    ]
+    return " and ".join(paths) or "nothing"

@@ -1,0 +1,96 @@
+"""Where studies are found: by name in the ``studies`` folder, or by the path of a file of one's own."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import keyword
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from ablations.ablation import Ablation
+from lit_transformers.config import ConfigError, nearest
+
+__all__ = ["STUDIES", "Headline", "find", "headline", "load", "names", "write_new"]
+
+STUDIES = Path(__file__).parent / "studies"
+
+
+class Headline(NamedTuple):
+    """What a list shows of a study without importing it, and with it all of torch."""
+
+    name: str
+    question: str
+    source: str
+
+
+def names(folder: Path = STUDIES) -> list[str]:
+    """The names of all studies, in order."""
+    return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+
+
+def find(study: str, folder: Path = STUDIES) -> Path:
+    """The file of a study, given by its name or as a path ending in .py. Raises ConfigError where there is none."""
+    path = Path(study) if study.endswith(".py") else folder / f"{study}.py"
+    if not path.is_file() or path.stem.startswith("_"):
+        if study.endswith(".py"):
+            raise ConfigError("there is no such file", study)
+        raise ConfigError(f"no study {study!r}; {nearest(study, names(folder))}")
+    return path
+
+
+def load(path: Path) -> Ablation:
+    """The spec in a file. Raises ConfigError for whatever is wrong in it, naming the study and the place."""
+    place = f"study {path.stem}"
+    name = f"ablations.studies.{path.stem}" if path.parent == STUDIES else f"_study_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except ConfigError as error:
+        raise ConfigError(str(error), place) from None
+    except SyntaxError as error:
+        raise ConfigError(f"{error.msg}, line {error.lineno} of {path}", place) from None
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {reason}", place) from None
+    found = vars(module).get("ABLATION")
+    if not isinstance(found, Ablation):
+        raise ConfigError(f"{path} has to define ABLATION = Ablation(...)", place)
+    return found
+
+
+def headline(path: Path) -> Headline:
+    """Reads question and source off the text of a study file; what is not a plain string there stays empty."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return Headline(path.stem, "(not valid Python)", "")
+    question = source = ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "question":
+            question = question or _text(node.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Source":
+            source = source or (_text(node.args[0]) if node.args else "")
+    return Headline(path.stem, question, source)
+
+
+def _text(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def write_new(study: str, folder: Path = STUDIES) -> Path:
+    """Writes the commented skeleton of a study and returns its path. Raises ConfigError for a bad or taken name."""
+    path = Path(study) if study.endswith(".py") else folder / f"{study}.py"
+    if not path.stem.isidentifier() or keyword.iskeyword(path.stem) or path.stem.startswith("_"):
+        raise ConfigError(f"a study's name is a Python name such as longer_memory, not {path.stem!r}")
+    if path.exists():
+        raise ConfigError("is there already; choose another name or edit it", str(path))
+    try:
+        path.write_text((Path(__file__).parent / "skeleton.txt").read_text(encoding="utf-8"), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", str(path)) from None
+    return path

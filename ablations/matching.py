@@ -1,0 +1,105 @@
+"""Fair comparisons: a free field of every arm is solved for, so that all arms have the baseline's budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+from ablations.ablation import Match
+from lit_transformers.config import Config, ConfigError
+
+__all__ = ["Cost", "Matched", "match_arms"]
+
+DOUBLINGS = 40
+
+
+class Cost(Protocol):
+    """What a run costs, as told without training."""
+
+    @property
+    def parameters(self) -> int: ...
+    @property
+    def train_flops(self) -> float: ...
+    @property
+    def tokens(self) -> int: ...
+
+
+Describe = Callable[[Any], Cost]
+
+_MEASURES: dict[str, Callable[[Cost], float]] = {
+    "tokens": lambda cost: cost.tokens,
+    "parameters": lambda cost: cost.parameters,
+    "flops": lambda cost: cost.train_flops,
+}
+
+
+class Matched(NamedTuple):
+    """How closely an arm comes to the budget."""
+
+    target: float
+    reached: float
+
+
+def match_arms(
+    match: Match, configs: Mapping[str, Config], baseline: str, describe: Describe
+) -> tuple[dict[str, Config], dict[str, Matched]]:
+    """The configs with the free field solved for, and what was reached; the baseline stays as it is.
+
+    Raises ConfigError for arms that differ and have no free field, or a field that does not move the budget.
+    """
+
+    @cache
+    def spent(config: Config) -> float:
+        return _MEASURES[match.on](describe(config))
+
+    target = spent(configs[baseline])
+    solved, reached = dict(configs), {}
+    for name, config in configs.items():
+        try:
+            if name != baseline and match.free and spent(config) != target:
+                solved[name] = _solve(config, match, target, spent)
+        except ConfigError as error:
+            raise ConfigError(f"arm {name!r}: {error}", "match") from None
+        reached[name] = Matched(target, spent(solved[name]))
+        if not match.free and abs(reached[name].reached / target - 1) > match.tolerance:
+            raise ConfigError(
+                f"arm {name!r} has {reached[name].reached:,.0f} {match.on}, the baseline {target:,.0f}; "
+                f"name a field to solve for: Match({match.on!r}, free=...)",
+                "match",
+            )
+    return solved, reached
+
+
+def _solve(config: Config, match: Match, target: float, spent: Callable[[Config], float]) -> Config:
+    """The config whose free field brings it closest to the target; the budget must grow with the field."""
+    path, step = str(match.free), match.step
+    start = config.get(path)
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise ConfigError(f"is solved for and must be an integer; it is {start!r}", path)
+
+    def with_units(units: int) -> Config:
+        try:
+            return config.override({path: units * step})
+        except ConfigError as error:
+            raise ConfigError(f"{error}; Match(..., step=...) tries multiples of a number", path) from None
+
+    low, high = _bracket(max(1, start // step), target, lambda units: spent(with_units(units)), path, match.on)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if spent(with_units(middle)) <= target else (low, middle)
+    return min(with_units(low), with_units(high), key=lambda candidate: abs(spent(candidate) - target))
+
+
+def _bracket(start: int, target: float, spent: Callable[[int], float], path: str, what: str) -> tuple[int, int]:
+    """Two values with the target between them; both are 1 where even the least is too much."""
+    low = high = start
+    for _ in range(DOUBLINGS):
+        if spent(high) >= target:
+            break
+        low, high = high, high * 2
+        if spent(high) <= spent(low):
+            raise ConfigError(f"a larger {path} does not give more {what}", path)
+    while low > 1 and spent(low) > target:
+        low, high = low // 2, low
+    return low, high

@@ -1,0 +1,203 @@
+"""A plan: the runs that answer a study, with their keys, configs and costs, as plain data. Nothing is trained."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self, cast
+
+from ablations.ablation import Ablation, Published, Resolved
+from ablations.arms import require_distinct, select
+from ablations.matching import Matched, match_arms
+from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
+from sweeps.records import write_atomically
+from sweeps.ticket import Ticket
+
+__all__ = ["Plan", "Request", "make_plan", "plan_path"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks of a study: a scale, overrides as typed, and a number of seeds."""
+
+    scale: str = "demo"
+    assignments: tuple[str, ...] = ()
+    seeds: int | None = None
+
+    def arguments(self) -> list[str]:
+        """The same as words of a command line."""
+        words = ["--scale", self.scale]
+        for assignment in self.assignments:
+            words += ["--set", assignment]
+        return words + (["--seeds", str(self.seeds)] if self.seeds else [])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``document`` is what ``plan.json`` holds; ``configs`` by key; ``costs`` by arm; ``runner`` names a module."""
+
+    document: dict[str, Plain]
+    configs: dict[str, dict[str, Plain]]
+    costs: dict[str, dict[str, float]]
+    runner: str
+
+    @property
+    def study(self) -> str:
+        """The study's name."""
+        return str(self.document["study"])
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric in a record."""
+        return str(self.document["metric"]["name"])
+
+    def tickets(self) -> list[Ticket]:
+        """Every run once, the first seed of all arms first, so that a comparison is there early."""
+        found: dict[str, Ticket] = {}
+        arms = self.document["arms"]
+        for number in range(max(len(arm["runs"]) for arm in arms)):
+            for arm in arms:
+                run = arm["runs"][number]
+                found.setdefault(run["key"], Ticket(run["key"], arm["name"], run["seed"], self.configs[run["key"]]))
+        return list(found.values())
+
+    def write(self, runs: Path) -> None:
+        """Leaves ``plan.json`` where reports look for it."""
+        write_atomically(plan_path(runs, self.study), self.document)
+
+    def to_dict(self) -> dict[str, Plain]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Plain]) -> Self:
+        """Reads what ``to_dict`` wrote."""
+        return cls(**plain)
+
+
+class Planner(Protocol):
+    """What the module of a RunConfig offers to planning."""
+
+    def describe(self, config: Any) -> Any: ...
+    def run_key(self, config: Any) -> str: ...
+
+
+def plan_path(runs: Path, study: str) -> Path:
+    """Where a study's last plan is kept."""
+    return runs / "studies" / study / "plan.json"
+
+
+def make_plan(study: str, ablation: Ablation, request: Request) -> Plan:
+    """Resolves, matches and names every run. Raises ConfigError that names the study and the place.
+
+    The module that defines the baseline's class also says what a run costs and what its key is.
+    """
+    runner = type(ablation.baseline).__module__
+    planner = cast(Planner, importlib.import_module(runner))
+    try:
+        resolved = ablation.resolve(request.scale, parse_assignments(request.assignments))
+        configs, matched = _matched(ablation, resolved, planner)
+        by_key, runs = _runs(resolved, configs, request.seeds or resolved.seeds, planner)
+        costs = {name: dict(planner.describe(config)._asdict()) for name, config in configs.items()}
+    except ConfigError as error:
+        raise ConfigError(str(error), f"study {study}") from None
+    document = _document(study, ablation, request, resolved, matched) | {"protocol": _protocol(configs, costs, runs)}
+    for arm in document["arms"]:
+        arm["runs"] = runs[arm["name"]]
+    return Plan(document, by_key, costs, runner)
+
+
+def _matched(ablation: Ablation, resolved: Resolved, planner: Planner) -> tuple[dict[str, Config], dict[str, Matched]]:
+    if ablation.match is None:
+        return resolved.configs, {}
+    configs, matched = match_arms(ablation.match, resolved.configs, resolved.arms[0].name, planner.describe)
+    require_distinct(resolved.arms, configs)
+    return configs, matched
+
+
+def _runs(
+    resolved: Resolved, configs: dict[str, Config], seeds: int, planner: Planner
+) -> tuple[dict[str, dict[str, Plain]], dict[str, list[dict[str, Plain]]]]:
+    """The config of every key, and the runs of every arm."""
+    by_key: dict[str, dict[str, Plain]] = {}
+    runs: dict[str, list[dict[str, Plain]]] = {}
+    for arm in resolved.arms:
+        for seed in range(seeds):
+            config = configs[arm.name].override(_seeds(configs[arm.name], seed))
+            key = planner.run_key(config)
+            by_key[key] = config.to_dict()
+            runs.setdefault(arm.name, []).append({"seed": seed, "key": key})
+    return by_key, runs
+
+
+def _seeds(config: Config, seed: int) -> dict[str, int]:
+    """A seed is of the weights and of the order of the data, so that the spread over seeds holds both."""
+    return {path: seed for path, _ in config.leaves() if path in ("seed", "data.seed")}
+
+
+def _document(
+    study: str, ablation: Ablation, request: Request, resolved: Resolved, matched: dict[str, Matched]
+) -> dict[str, Plain]:
+    match, metric = ablation.match, ablation.metric
+    command: Callable[[str], str] = lambda verb: " ".join(["python -m ablations", verb, study, *request.arguments()])  # noqa: E731
+    return {
+        "version": VERSION,
+        "study": study,
+        "scale": request.scale,
+        "question": ablation.question,
+        "source": asdict(ablation.source) if ablation.source else None,
+        "metric": asdict(metric),
+        "design": ablation.design,
+        "factors": {name: list(levels) for name, levels in ablation.factors.items()},
+        "baseline": resolved.arms[0].name,
+        "match": match
+        and {"on": match.on, "free": match.free, "per_arm": {n: m._asdict() for n, m in matched.items()}},
+        "arms": [{"name": arm.name, "levels": arm.levels} for arm in resolved.arms],
+        "contrasts": _contrasts(ablation, resolved),
+        "published": ablation.published and _published(ablation.published, ablation, resolved),
+        "left_out": [{"arm": name, "reason": reason} for name, reason in resolved.left_out.items()],
+        "commands": {"run": command("run"), "report": command("report")},
+    }
+
+
+def _contrasts(ablation: Ablation, resolved: Resolved) -> list[dict[str, str]] | None:
+    """The contrasts whose arms are run at this scale; None, every arm against the baseline, where none are named."""
+    there = {arm.name for arm in resolved.arms}
+    return [asdict(one) for one in ablation.contrasts if {one.arm, one.against} <= there] or None
+
+
+def _published(published: Published, ablation: Ablation, resolved: Resolved) -> dict[str, Plain]:
+    """Cells by the name of their arm where they are about one, else by the levels they name."""
+    cells = []
+    for cell in published.cells:
+        about = select(ablation.all_arms(), cell.arm, "published.cells")
+        arm = about[0].name if len(about) == 1 else dict(part.split("=", 1) for part in cell.arm.split())
+        cells.append({"arm": arm, "value": cell.value, "note": cell.note})
+    return {
+        "protocol": {"text": published.protocol},
+        "metric": published.metric,
+        "cells": cells,
+        "claims": list(published.claims),
+    }
+
+
+def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float]], runs: dict[str, list[Any]]) -> str:
+    """Our protocol in a line: the corpus, the budget and the size of the baseline, and the seeds."""
+    baseline = next(iter(configs))
+    corpus = dict(configs[baseline].leaves()).get("data.source.kind")
+    parts = [str(corpus)] if corpus else []
+    parts.append(f"{_short(costs[baseline]['tokens'])} training tokens")
+    parts.append(f"{_short(costs[baseline]['parameters'])} parameters")
+    seeds = len(runs[baseline])
+    return ", ".join([*parts, f"{seeds} seed{'s' if seeds > 1 else ''}"])
+
+
+def _short(number: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.0f}"

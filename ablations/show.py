@@ -1,0 +1,162 @@
+"""What the command prints: studies, plans, gates and the state of runs, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ablations.ablation import Ablation
+from ablations.catalog import Headline
+from ablations.estimate import Estimate
+from ablations.plan import Plan
+from sweeps.live import Row, clock
+from sweeps.ticket import State
+
+__all__ = ["gate_table", "plan_view", "status_view", "study_list", "study_view", "summary_line"]
+
+
+def study_list(headlines: Iterable[Headline]) -> Table:
+    """All studies: name, question, whose question it is."""
+    table = _table("study", "question", "source")
+    for headline in headlines:
+        table.add_row(Text(headline.name, style="bold"), Text(headline.question), Text(headline.source))
+    return table
+
+
+def study_view(name: str, ablation: Ablation) -> Group:
+    """One study in full: question, factors and levels, scales and what they leave out, and what was published."""
+    lines: list[RenderableType] = [Text(name, style="bold"), Text(ablation.question)]
+    if ablation.source:
+        source = ablation.source
+        where = [f"table {source.table}"] if source.table else []
+        lines.append(Text(", ".join([source.title, *([f"arXiv:{source.arxiv}"] if source.arxiv else []), *where])))
+    decides = f"{ablation.metric.name}, {ablation.metric.goal}d"
+    lines.append(
+        Text(f"decided by {decides}; design {ablation.design}; {ablation.seeds} seeds unless a scale says else")
+    )
+    if ablation.match:
+        solved = f", solving for {ablation.match.free}" if ablation.match.free else ""
+        lines.append(Text(f"arms have the same {ablation.match.on}{solved}"))
+    lines += [Text(), _levels(ablation), Text(), _scales(ablation)]
+    if ablation.published:
+        lines += [Text(), _published(ablation)]
+    return Group(*lines)
+
+
+def _levels(ablation: Ablation) -> Table:
+    table = _table("factor", "level", "overrides")
+    for factor, levels in ablation.factors.items():
+        for level, overrides in levels.items():
+            table.add_row(Text(factor), Text(level), Text(_assignments(overrides) or "the baseline's"))
+    for arm, overrides in ablation.arms.items():
+        table.add_row(Text(""), Text(arm), Text(_assignments(overrides) or "the baseline"))
+    return table
+
+
+def _scales(ablation: Ablation) -> Table:
+    table = _table("scale", "arms", "seeds", "overrides", "leaves out")
+    for name, scale in ablation.scales.items():
+        resolved = ablation.resolve(name)
+        left_out = "; ".join(f"{selector} ({reason})" for selector, reason in scale.leave_out.items())
+        table.add_row(
+            Text(name),
+            str(len(resolved.arms)),
+            str(resolved.seeds),
+            Text(_assignments(scale.overrides)),
+            Text(left_out),
+        )
+    return table
+
+
+def _published(ablation: Ablation) -> Table:
+    published = ablation.published
+    assert published
+    table = _table("published arm", published.metric, "note")
+    for cell in published.cells:
+        table.add_row(Text(cell.arm), f"{cell.value:g}", Text(cell.note))
+    for claim in published.claims:
+        table.add_row(Text("claim"), "", Text(claim))
+    table.caption, table.caption_justify = published.protocol, "left"
+    return table
+
+
+def _assignments(overrides: Mapping[str, Any]) -> str:
+    return ", ".join(f"{path}={_value(value)}" for path, value in overrides.items())
+
+
+def _value(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def plan_view(plan: Plan, guess: Estimate, done: set[str], workers: int) -> Group:
+    """A plan: every arm with its runs and costs, and how long the rest will take."""
+    table = _table("arm", "runs", "done", "parameters", "FLOPs/token", "train FLOPs", "tokens", "time a run", "matched")
+    per_arm = (plan.document["match"] or {}).get("per_arm", {})
+    for arm in plan.document["arms"]:
+        keys, cost = [run["key"] for run in arm["runs"]], plan.costs[arm["name"]]
+        matched = per_arm.get(arm["name"])
+        table.add_row(
+            Text(arm["name"]),
+            str(len(keys)),
+            str(sum(key in done for key in keys)),
+            f"{cost['parameters']:,}",
+            f"{cost['flops_per_token']:.3g}",
+            f"{cost['train_flops']:.3g}",
+            f"{cost['tokens']:,}",
+            clock(guess.seconds[keys[0]]),
+            f"{matched['reached'] / matched['target'] - 1:+.2%}" if matched else "",
+        )
+    left = {key: seconds for key, seconds in guess.seconds.items() if key not in done}
+    total = sum(left.values()) / min(workers, max(len(left), 1))
+    lines: list[RenderableType] = [
+        Text(f"{plan.study}, scale {plan.document['scale']}: {plan.document['protocol']}"),
+        table,
+    ]
+    lines += [Text(f"left out: {one['arm']} ({one['reason']})", style="dim") for one in plan.document["left_out"]]
+    lines.append(Text(f"{len(left)} runs to do, about {clock(total)} with {workers} workers ({guess.basis})"))
+    return Group(*lines)
+
+
+def gate_table(found: Mapping[str, Sequence[Any]]) -> Group:
+    """Gates by arm; what a failed one saw is told below."""
+    names = list(dict.fromkeys(gate.name for gates in found.values() for gate in gates))
+    table = _table("arm", *names)
+    failures: list[Text] = []
+    for arm, gates in found.items():
+        by_name = {gate.name: gate for gate in gates}
+        marks = [Text("-", style="dim") if name not in by_name else _mark(by_name[name].passed) for name in names]
+        table.add_row(Text(arm), *marks)
+        failures += [Text(f"{arm}: {gate.name}: {gate.detail}", style="red") for gate in gates if not gate.passed]
+    return Group(table, *failures)
+
+
+def _mark(passed: bool) -> Text:
+    return Text("passed", style="green") if passed else Text("failed", style="bold red")
+
+
+def status_view(rows: Sequence[Row], metric: str) -> Group:
+    """Where every run stands, by records, checkpoints and locks."""
+    table = _table("arm", "seed", "state", metric, "run")
+    for row in rows:
+        state = row.state.value + (f": {row.reason}" if row.reason else "")
+        value = "" if row.value is None else f"{row.value:.4g}"
+        table.add_row(Text(row.ticket.arm), str(row.ticket.seed), Text(state), value, row.ticket.key)
+    return Group(table, Text(summary_line(rows)))
+
+
+def summary_line(rows: Sequence[Row]) -> str:
+    """How many runs are in which state."""
+    counts = {state: sum(row.state == state for row in rows) for state in State}
+    told = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
+    return f"{len(rows)} runs: {told}"
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for title in titles:
+        table.add_column(Text(title), overflow="fold")
+    return table

@@ -1,0 +1,116 @@
+"""Run records on disk: ``runs/<key>/record.json`` is the truth, the ledger only hands runs out."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lit_transformers.config import ConfigError
+from sweeps.ticket import Ticket
+
+__all__ = [
+    "OUTCOMES",
+    "RECORD_VERSION",
+    "Found",
+    "is_resumable",
+    "read_record",
+    "set_aside",
+    "write_atomically",
+    "write_failure",
+]
+
+RECORD_VERSION = 1
+OUTCOMES = ("finished", "pruned", "failed", "invalid")
+
+
+class Found(NamedTuple):
+    """A record, or None; and what had to be done to a damaged one, or None."""
+
+    record: dict[str, Any] | None
+    note: str | None
+
+
+def read_record(directory: Path) -> Found:
+    """The record of a run directory. A damaged or foreign one is moved aside, so that the run is repeated."""
+    path = directory / "record.json"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        fault = _fault(record, directory.name)
+    except FileNotFoundError:
+        return Found(None, None)
+    except (ValueError, RecursionError) as error:
+        fault = f"not JSON ({error.__class__.__name__})"
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", str(path)) from None
+    if fault is None:
+        return Found(record, None)
+    moved = set_aside(path)
+    return Found(None, f"{path}: {fault}; moved to {moved.name}, the run is repeated")
+
+
+def _fault(record: Any, key: str) -> str | None:
+    """What is wrong with a record, if anything."""
+    if not isinstance(record, dict):
+        return "not a record"
+    if record.get("version") != RECORD_VERSION:
+        return f"made by another version ({record.get('version')!r}, this one reads {RECORD_VERSION})"
+    if record.get("key") != key:
+        return f"the record of another run ({record.get('key')!r})"
+    if record.get("outcome") not in OUTCOMES:
+        return f"no known outcome ({record.get('outcome')!r})"
+    if not isinstance(record.get("metrics"), dict):
+        return "a record without metrics"
+    return None
+
+
+def is_resumable(record: dict[str, Any]) -> bool:
+    """Whether a failed run was cut off from outside, so that running it again may well end better."""
+    return record["outcome"] == "failed" and record.get("resumable") is True
+
+
+def set_aside(path: Path) -> Path:
+    """Moves a damaged file to a free name beside it, ``<name>.damaged`` or ``<name>.damaged-2``; returns that name."""
+    for number in range(1, 1_000_000):
+        moved = path.with_name(f"{path.name}.damaged" + (f"-{number}" if number > 1 else ""))
+        if not moved.exists():
+            path.rename(moved)
+            return moved
+    raise ConfigError("too many damaged files beside it; delete them", str(path))
+
+
+def write_atomically(path: Path, plain: Any) -> None:
+    """Writes JSON so that a reader sees the old file or the new one, never half of either."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            json.dump(plain, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_failure(runs: Path, ticket: Ticket, reason: str, *, resumable: bool) -> dict[str, Any]:
+    """The record of a run that could not write its own: its process died, or it never got as far."""
+    record = {
+        "version": RECORD_VERSION,
+        "key": ticket.key,
+        "outcome": "failed",
+        "reason": reason,
+        "resumable": resumable,
+        "seed": ticket.seed,
+        "config": ticket.config,
+        "data": {},
+        "metrics": {},
+        "protocol": {},
+        "cost": {},
+        "gates": [],
+        "environment": {},
+        "measured": {},
+    }
+    write_atomically(ticket.directory(runs) / "record.json", record)
+    return record

@@ -1,0 +1,35 @@
+"""Where runs stand by their records alone: all that a finished study needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sweeps.live import Row
+from sweeps.records import is_resumable, read_record
+from sweeps.ticket import State, Ticket
+
+__all__ = ["close", "survey"]
+
+
+def survey(runs: Path, tickets: Sequence[Ticket], metric: str, *, retry_failed: bool) -> tuple[list[Row], list[str]]:
+    """A row for every run by its record, and what was found damaged. A row that waits has to be done."""
+    rows, notes = [], []
+    for ticket in tickets:
+        row = Row(ticket)
+        record, note = read_record(ticket.directory(runs))
+        if note:
+            notes.append(note)
+        if record and not (record["outcome"] == "failed" and (retry_failed or is_resumable(record))):
+            close(row, record, metric)
+        rows.append(row)
+    return rows, notes
+
+
+def close(row: Row, record: dict[str, Any], metric: str) -> None:
+    """Ends a row as its record says."""
+    row.state, row.reason = State(record["outcome"]), record.get("reason")
+    value = record["metrics"].get(metric)
+    row.value = float(value) if isinstance(value, int | float) else None
+    row.seconds_left = None

@@ -1,0 +1,267 @@
+"""The command as a person types it, in processes of its own, on the stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from standin.run import RunConfig, fit
+
+from ablations import catalog
+from ablations.__main__ import main
+from ablations.plan import Request, make_plan
+
+STUDY = """
+from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
+from standin.run import RunConfig
+
+ABLATION = Ablation(
+    question="Does recurrence help?",
+    source=Source("Dai et al. 2019", arxiv="1901.02860", table="6"),
+    baseline=RunConfig(),
+    factors={
+        "recurrence": {"on": {}, "off": {"model.mixer.memory": 0}},
+        "positions": {"relative": {}, "absolute": {"model.mixer.encoding": None}},
+    },
+    seeds=2,
+    metric=Metric("val/bpb", label="bits per byte"),
+    match=Match("tokens"),
+    contrasts=[Contrast("recurrence", "recurrence=on positions=relative", "recurrence=off positions=relative")],
+    published=Published(protocol="WikiText-103", metric="perplexity", cells=[Cell("recurrence=on", 26.77)]),
+    scales={"demo": Scale(leave_out={"recurrence=off positions=absolute": "no time"}), "full": Scale()},
+)
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "memory_helps.py"
+    path.write_text(STUDY)
+    return path
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "ablations", *map(str, words)]
+
+
+def ask(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words), capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, timeout=120
+    )
+
+
+def finishes(runs: Path) -> list[int]:
+    return [len(path.read_text().splitlines()) for path in runs.glob("*/finishes.txt")]
+
+
+def test_run_trains_reports_and_repeats_nothing(study: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    done = ask("run", study, "--runs", runs)
+    assert done.returncode == 0, done.stderr
+    assert "Does recurrence help?" in done.stdout and "recurrence=off positions=relative" in done.stdout
+    assert (runs / "studies/memory_helps/report/report.md").exists()
+    begun = time.monotonic()
+    again = ask("run", study, "--runs", runs)
+    assert time.monotonic() - begun < 5
+    assert again.returncode == 0 and "Does recurrence help?" in again.stdout
+    assert finishes(runs) == [1] * 6
+    more = ask("run", study, "--runs", runs, "--seeds", 3)
+    assert more.returncode == 0
+    assert finishes(runs) == [1] * 9
+
+
+def test_a_finished_study_is_shown_without_importing_torch_or_optuna(study: Path, tmp_path: Path) -> None:
+    ask("run", study, "--runs", tmp_path)
+    code = (
+        "import sys; from ablations.__main__ import main\n"
+        f"status = main(['run', {str(study)!r}, '--runs', {str(tmp_path)!r}])\n"
+        "print([name for name in ('torch', 'lightning', 'optuna', 'standin.run') if name in sys.modules])\n"
+        "sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "[]"
+
+
+def test_plan_tells_runs_costs_and_time_and_trains_nothing(study: Path, tmp_path: Path) -> None:
+    done = ask("plan", study, "--runs", tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    assert "1,040" in done.stdout and "2,560" in done.stdout and "6 runs to do" in done.stdout
+    assert "left out: recurrence=off positions=absolute (no time)" in done.stdout
+    assert not list((tmp_path / "runs").glob("*/record.json"))
+
+
+def test_a_plan_is_made_again_when_the_study_or_its_data_change(study: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("some text")
+    words = ("plan", study, "--runs", tmp_path / "runs", "--set", f"data.path={corpus}")
+    folder = tmp_path / "runs/studies/memory_helps/plans"
+
+    def keys() -> set[str]:
+        assert main([str(word) for word in words]) == 0
+        (kept,) = folder.glob("*.json")
+        return set(json.loads(kept.read_text())["plan"]["configs"])
+
+    first = keys()
+    assert keys() == first
+    corpus.write_text("some other text")
+    second = keys()
+    assert not second & first
+    study.write_text(STUDY.replace("seeds=2", "seeds=3"))
+    assert len(keys()) == 9
+    (kept,) = folder.glob("*.json")
+    kept.write_text("{damaged")
+    assert len(keys()) == 9
+
+
+def test_check_runs_the_gates_of_every_arm(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check", str(study), "--runs", str(tmp_path)]
+    assert main(words) == 0 and "no future leak" in capsys.readouterr().out
+    assert main([*words, "--set", "model.width=13"]) == 1
+    assert "token 3 changes with token 5" in capsys.readouterr().out
+
+
+def test_status_tells_where_every_run_stands(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["status", str(study), "--runs", str(tmp_path)]
+    assert main(words) == 0 and "6 runs: 6 waiting" in capsys.readouterr().out
+    ticket = make_plan("memory_helps", catalog.load(study), Request()).tickets()[0]
+    ticket.directory(tmp_path).mkdir()
+    fit(RunConfig.from_dict(ticket.config), ticket.directory(tmp_path))
+    assert main(words) == 0 and "6 runs: 5 waiting, 1 finished" in capsys.readouterr().out
+
+
+def test_report_shows_what_the_last_run_asked_for(study: Path, tmp_path: Path) -> None:
+    page = tmp_path / "studies/memory_helps/report/report.csv"
+    make_plan("memory_helps", catalog.load(study), Request("full", seeds=1)).write(tmp_path)
+    assert main(["report", str(study), "--runs", str(tmp_path)]) == 0
+    assert "recurrence=off positions=absolute" in page.read_text()
+    assert main(["report", str(study), "--runs", str(tmp_path), "--seeds", "2"]) == 0
+    assert "recurrence=off positions=absolute" not in page.read_text()
+
+
+def test_runs_that_fail_end_in_status_1_and_a_table(study: Path, tmp_path: Path) -> None:
+    done = ask("run", study, "--runs", tmp_path, "--set", "training.fault=nan", "--seeds", 1)
+    assert done.returncode == 1
+    assert "not-a-number" in done.stdout
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_stopped_says_how_to_go_on(
+    study: Path, tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    words = command("run", study, "--runs", tmp_path / "runs", "--set", "training.pause=0.05", "--seeds", "1")
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 20
+    while not list(tmp_path.glob("runs/*/checkpoint.ckpt")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, number)  # as a terminal or a batch system does: everyone hears it
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert "stopped; run the same command to go on" in said
+    assert ask(*words[3:]).returncode == 0
+    assert finishes(tmp_path / "runs") == [1] * 3
+
+
+WRONG = [
+    (("run", "xl_recurence"), "no study 'xl_recurence'"),
+    (("run", "nowhere.py"), "nowhere.py: there is no such file"),
+    (
+        ("run", "STUDY", "--set", "model.mixr.memory=3"),
+        "model.mixr: ModelConfig has no field 'mixr'; did you mean mixer?",
+    ),
+    (("run", "STUDY", "--set", "model.width=wide"), "model.width: input should be a valid integer; got 'wide'"),
+    (("run", "STUDY", "--set", "model.width"), "write path=value, not 'model.width'"),
+    (("run", "STUDY", "--set", "model.mixer.memory=0"), "are the same run: model.mixer.memory changes nothing there"),
+    (("run", "STUDY", "--scale", "huge"), "no scale 'huge'"),
+    (("run", "STUDY", "--seeds", "0"), "--seeds"),
+    (("run", "STUDY", "--runs", "STUDY"), "memory_helps.py"),
+    (("plan", "STUDY", "--wrong"), "No such option"),
+    (("new", "no-name"), "a study's name is a Python name such as longer_memory, not 'no-name'"),
+    (("new", "STUDY"), "is there already"),
+]
+
+
+def try_here(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    """Exit status and what standard error says, without a process of its own."""
+    return main([str(word) for word in words]), capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "line"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_bad_input_is_one_clear_line_and_status_2(
+    study: Path, tmp_path: Path, words: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(study) if word == "STUDY" else word for word in words]
+    place = [] if "--runs" in words or words[0] == "new" else ["--runs", tmp_path / "runs"]
+    status, said = try_here(capsys, *given, *place)
+    assert status == 2, said
+    assert line in re.sub(r"\s+", " ", said)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("ABLATION = (", "was never closed, line 1"),
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("x = 1", "has to define ABLATION"),
+        (STUDY.replace("seeds=2", "seed=2"), "unexpected keyword argument 'seed'"),
+        (STUDY.replace("model.mixer.memory", "model.mixer.memry"), "factors.recurrence.off: model.mixer.memry"),
+    ],
+)
+def test_a_study_that_is_wrong_is_one_clear_line(
+    study: Path, text: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.write_text(text)
+    status, said = try_here(capsys, "show", study)
+    assert status == 2 and len(said.splitlines()) == 1
+    assert line in said and "study memory_helps" in said
+
+
+def test_no_traceback_reaches_a_terminal(study: Path) -> None:
+    study.write_text("ABLATION = 3 / 0")
+    done = ask("show", study)
+    assert done.returncode == 2
+    assert done.stderr == f"error: study memory_helps: {study} cannot be loaded: ZeroDivisionError: division by zero\n"
+
+
+def test_every_study_in_the_folder_has_a_question_that_is_read_without_importing_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["list"]) == 0
+    listed = capsys.readouterr().out
+    for name in catalog.names():
+        assert name in listed and catalog.headline(catalog.find(name)).question
+
+
+def test_help_teaches_by_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "python -m ablations plan xl_recurrence" in text and "130" in text
+    assert main(["run", "--help"]) == 0
+    assert "--set" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_new_study_is_ready_to_be_resolved(tmp_path: Path) -> None:
+    path = catalog.write_new(str(tmp_path / "my_study.py"))
+    made = catalog.load(path)
+    assert [arm.name for arm in made.resolve().arms] == ["baseline", "memory=0", "memory=128"]
+
+
+def test_a_plan_holds_what_reports_read(study: Path) -> None:
+    plan = make_plan("memory_helps", catalog.load(study), Request())
+    document = plan.document
+    assert document["baseline"] == "recurrence=on positions=relative"
+    assert [len(arm["runs"]) for arm in document["arms"]] == [2, 2, 2]
+    assert document["match"]["per_arm"]["recurrence=off positions=relative"] == {"target": 2560, "reached": 2560}
+    assert document["published"]["cells"] == [{"arm": {"recurrence": "on"}, "value": 26.77, "note": ""}]
+    assert document["left_out"] == [{"arm": "recurrence=off positions=absolute", "reason": "no time"}]
+    assert document["commands"]["run"] == "python -m ablations run memory_helps --scale demo"
+    assert [ticket.seed for ticket in plan.tickets()] == [0, 0, 0, 1, 1, 1]
+    assert json.loads(json.dumps(plan.to_dict())) == plan.to_dict()

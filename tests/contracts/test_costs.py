@@ -1,0 +1,77 @@
+"""FLOPs by formula equal FLOPs counted, below and above the length of a block, with and without memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from contract_cases import DIM, HEADS, STACK_CASES, TOKEN_CASES, Case, context, mixers, name
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from lit_transformers.block import BlockConfig
+from lit_transformers.feedforward import FeedForwardConfig
+from lit_transformers.mixer import Context, Shape
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import LanguageModelConfig
+from lit_transformers.models.tokens import TokensConfig
+from lit_transformers.patterns import BLOCK
+from lit_transformers.stacks import StackConfig
+
+LENGTHS = [(1, 0), (7, 0), (7, 5), (1, 300), (BLOCK, 0), (BLOCK + 44, 0), (2 * BLOCK + 1, 100)]
+TOLERANCE = 0.02
+
+
+def counted(module: nn.Module, *given: Any) -> int:
+    """Counted in the forward pass; the unfused kernel is the one whose products the counter sees on every device."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        module(*given)
+    return counter.get_total_flops()
+
+
+@mixers("causal")
+@pytest.mark.parametrize(("queries", "remembered"), LENGTHS)
+def test_the_flops_of_a_mixer_are_those_counted(case: Case, queries: int, remembered: int) -> None:
+    mixer = case.build(memory=remembered) if case.remembers else case.build()
+    state = mixer(torch.randn(1, remembered, DIM).double(), context(1, remembered)).state if remembered else None
+    x = torch.randn(1, queries, DIM).double()
+    assert mixer.flops(queries, remembered) == pytest.approx(
+        counted(mixer, x, context(1, queries), state), rel=TOLERANCE
+    )
+
+
+@mixers("causal", encoded=False, remembering=True)
+def test_a_window_of_the_same_length_costs_what_is_counted(case: Case) -> None:
+    mixer = case.build(memory=40, same_length=True)
+    state = mixer(torch.randn(1, 60, DIM).double(), context(1, 60)).state
+    found = counted(mixer, torch.randn(1, 600, DIM).double(), context(1, 600), state)
+    assert mixer.flops(600, 60) == pytest.approx(found, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("width", [None, 20])
+def test_the_flops_of_a_block_are_those_counted(width: int | None) -> None:
+    config = BlockConfig(mixer=AttentionConfig(memory=16), feedforward=FeedForwardConfig(width=width))
+    block = config.build_block(Shape(DIM, HEADS, 64), "causal")
+    found = counted(block, torch.randn(1, 9, DIM), Context(torch.arange(9)[None], causal=True))
+    assert block.flops(9, 0) == pytest.approx(found, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("stack", STACK_CASES, ids=name)
+def test_the_flops_of_a_model_are_those_counted(stack: StackConfig) -> None:
+    config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=4, stack=stack, mixer=AttentionConfig(memory=12))
+    network = config.build(11, 16)
+    symbols = torch.zeros(1, 16, dtype=torch.long)
+    state = network(symbols).state
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        network.tokens.log_probabilities(network(symbols, state).hidden)
+    assert network.flops(16, 12) == pytest.approx(counter.get_total_flops(), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("config", TOKEN_CASES, ids=name)
+def test_the_flops_of_a_softmax_are_those_counted_where_all_symbols_are_frequent(config: TokensConfig) -> None:
+    tokens = config.build(11, DIM)
+    with FlopCounterMode(display=False) as counter:
+        tokens.nats(torch.randn(1, 9, DIM), torch.zeros(1, 9, dtype=torch.long))
+    assert tokens.flops(9) == pytest.approx(counter.get_total_flops(), rel=TOLERANCE)

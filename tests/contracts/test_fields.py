@@ -1,0 +1,199 @@
+"""There is no silently ignored knob: every field of every config changes something that can be observed.
+
+Each field of each config is given another value, found from its type or listed, in a small network whose weights are a
+function of their names alone; then outputs, gradients, parameters, their initial values, states or FLOPs must differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import pytest
+import torch
+from contract_cases import CASES, DIM, SMALL
+from torch import Tensor, nn
+
+from lit_transformers.config import Config, field_types
+from lit_transformers.encodings import EncodingConfig, LearnedRelativeConfig, RotaryConfig
+from lit_transformers.feedforward import FeedForwardConfig
+from lit_transformers.mixer import MixerConfig, state_tensors
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import LanguageModelConfig, ModelConfig
+from lit_transformers.models.encoder import Encoder
+from lit_transformers.models.encoder_decoder import EncoderDecoder
+from lit_transformers.models.language_model import LanguageModel
+from lit_transformers.models.tokens import AdaptiveTokensConfig, TokensConfig
+from lit_transformers.positions import LearnedConfig, PositionError, PositionsConfig, SinusoidalConfig
+from lit_transformers.stacks import SharedConfig, StackConfig
+
+VOCABULARY, LENGTH = 11, 6
+
+
+class Knob(NamedTuple):
+    """One field of one config, with a config that has a first value for it and one that has another."""
+
+    config: type[Config]
+    field: str
+
+
+LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
+    (LearnedRelativeConfig, "buckets"): (LearnedRelativeConfig(buckets=8), 4),
+    (LearnedRelativeConfig, "max_distance"): (LearnedRelativeConfig(buckets=4, max_distance=4), 9),
+    (AttentionConfig, "encoding"): (AttentionConfig(memory=3), RotaryConfig()),
+    (LearnedConfig, "max_length"): (LearnedConfig(restart="document", max_length=64), 65),
+    (SharedConfig, "groups"): (SharedConfig(), 2),
+    (AdaptiveTokensConfig, "cutoffs"): (AdaptiveTokensConfig(cutoffs=(4, 8), shrink=2), [5, 8]),
+    (AdaptiveTokensConfig, "shrink"): (AdaptiveTokensConfig(cutoffs=(4,), shrink=2), 4),
+    (FeedForwardConfig, "width"): (FeedForwardConfig(), 5),
+    **{
+        (model, field): (base, value)
+        for model, base in ((type(case), case) for case in CASES["MODELS"][1])
+        for field, value in {
+            "dim": DIM + 4,
+            "heads": 4,
+            "mixer": AttentionConfig(encoding=RotaryConfig()),
+            "decoder_mixer": AttentionConfig(encoding=RotaryConfig()),
+            "cross_mixer": AttentionConfig(bias=True),
+            "positions": SinusoidalConfig(),
+            "stack": SharedConfig(),
+            "tokens": AdaptiveTokensConfig(cutoffs=(4, 8), shrink=2),
+            "feedforward": FeedForwardConfig(width=5),
+        }.items()
+        if field in field_types(model)
+    },
+}
+"""Where the first case of the kind or the value found from the type would not do."""
+
+
+def knobs() -> Iterator[Knob]:
+    kinds = [kind for table, _ in CASES.values() for kind in table.values()]
+    for config in (*kinds, FeedForwardConfig):
+        yield from (Knob(config, field) for field in field_types(config))
+
+
+def pair(knob: Knob) -> tuple[Config, Config]:
+    """Two configs that differ in the knob alone."""
+    if (knob.config, knob.field) in LISTED:
+        base, value = LISTED[knob.config, knob.field]
+    else:
+        cases = [SMALL.mixer, FeedForwardConfig(), *(case for _, cases in CASES.values() for case in cases)]
+        base = next(case for case in cases if type(case) is knob.config)
+        value = another(getattr(base, knob.field), field_types(knob.config)[knob.field])
+    return base, base.override({knob.field: value})
+
+
+def another(value: Any, hint: Any) -> Any:
+    """A value of the type that is not ``value``."""
+    if get_origin(hint) is Annotated:
+        return another(value, get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        members = [member for member in get_args(hint) if member is not NoneType]
+        return 2 if members == [int] or get_origin(members[0]) is Annotated else another(value, members[0])
+    if get_origin(hint) is Literal:
+        return next(choice for choice in get_args(hint) if choice != value)
+    if hint is bool:
+        return not value
+    if hint is int:
+        return value + 1
+    if hint is float:
+        return 2 * value if value >= 0.5 else value + 0.3
+    raise TypeError(f"list a value in LISTED: none is found from {hint}")
+
+
+def network_of(config: Config) -> ModelConfig:
+    """A network with the config in its place."""
+    match config:
+        case ModelConfig():
+            return config
+        case MixerConfig():
+            return SMALL.override({"mixer": config})
+        case EncodingConfig():
+            return SMALL.override({"mixer.encoding": config})
+        case PositionsConfig():
+            return SMALL.override({"positions": config})
+        case StackConfig():
+            return SMALL.override({"stack": config})
+        case TokensConfig():
+            return SMALL.override({"tokens": config})
+        case FeedForwardConfig():
+            return SMALL.override({"feedforward": config})
+    raise TypeError(f"no network is made of a {type(config).__name__}")
+
+
+def observe(config: ModelConfig) -> dict[str, Any]:
+    """All that a user could see of a network."""
+    torch.manual_seed(0)
+    network = config.build(VOCABULARY, LENGTH).double()
+    seen: dict[str, Any] = {f"initial {key}": value.clone() for key, value in network.named_parameters()}
+    if isinstance(network, LanguageModel):
+        seen["flops"] = network.flops(LENGTH, LENGTH)
+    for key, parameter in network.named_parameters():
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{key} {tuple(parameter.shape)}".encode()))
+        nn.init.normal_(parameter, std=0.3, generator=generator)
+    for mode in ("evaluated", "trained"):
+        network.train(mode == "trained")
+        torch.manual_seed(1)
+        outputs, tensors = run(network)
+        for number, output in enumerate(outputs):
+            seen[f"{mode} {number}"] = output.detach()
+        seen |= {f"{mode} state {number}": tensor.shape for number, tensor in enumerate(tensors)}
+        network.zero_grad()
+        torch.stack([output.square().sum() for output in outputs]).sum().backward()
+        seen |= {f"{mode} gradient {key}": p.grad for key, p in network.named_parameters() if p.grad is not None}
+    return seen
+
+
+def run(network: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs and what the state holds, for symbols that are always the same."""
+    symbols = torch.arange(3 * LENGTH).view(1, -1) * 7 % VOCABULARY
+    match network:
+        case LanguageModel():
+            state, outputs = None, []
+            for segment in symbols.split(LENGTH, dim=1):
+                try:
+                    read = network(segment, state)
+                except PositionError:  # as a user would see it
+                    break
+                state = read.state
+                outputs.append(network.tokens.log_probabilities(read.hidden))
+            return outputs, list(state_tensors(state))
+        case Encoder():
+            hidden = network(symbols[:, :LENGTH]).hidden
+            return [network.tokens.log_probabilities(hidden)], []
+        case EncoderDecoder():
+            read = network(symbols[:, :LENGTH], symbols[:, LENGTH : 2 * LENGTH])
+            return [network.tokens.log_probabilities(read.hidden)], []
+    raise TypeError(f"say here how a {type(network).__name__} runs")
+
+
+def differ(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape != other.shape or not torch.allclose(one, other, atol=1e-9, rtol=1e-6)
+    return bool(one != other)
+
+
+@pytest.mark.parametrize("knob", list(knobs()), ids=lambda knob: f"{knob.config.__name__}.{knob.field}")
+def test_every_field_changes_something_observable(knob: Knob) -> None:
+    before, after = pair(knob)
+    changed = [f for f in field_types(knob.config) if getattr(before, f) != getattr(after, f)]
+    assert changed == [knob.field]
+    one, other = (observe(network_of(config)) for config in (before, after))
+    assert one.keys() != other.keys() or any(differ(one[key], other[key]) for key in one)
+
+
+def test_the_same_config_observed_twice_shows_no_difference() -> None:
+    """Without this, the test above could not fail."""
+    one, other = observe(SMALL), observe(LanguageModelConfig.from_dict(SMALL.to_dict()))
+    assert one.keys() == other.keys()
+    assert not any(differ(one[key], other[key]) for key in one)
+
+
+def test_no_field_is_left_out() -> None:
+    tried = {(knob.config, knob.field) for knob in knobs()}
+    kinds = [kind for table, _ in CASES.values() for kind in table.values()]
+    assert tried >= {(kind, field.name) for kind in kinds for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    assert set(LISTED) <= tried

@@ -1,0 +1,256 @@
+"""What every mixer promises, with every encoding: no future leak, padding ignored, segments equal one pass."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, get_args
+
+import pytest
+import torch
+from contract_cases import DIM, Case, context, mixers, noise
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lit_transformers.config import ConfigError
+from lit_transformers.mixer import Context, Mixer, Mode, detach, empty_rows, state_tensors, take_rows
+
+EXACT = 1e-10
+LONG = 300
+"""More than a block of queries, and no multiple of one."""
+
+
+def same(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=EXACT, rtol=EXACT)
+
+
+def moved(one: Tensor, other: Tensor) -> float:
+    return (one - other).abs().max().item()
+
+
+@mixers("causal")
+@pytest.mark.parametrize(("length", "last"), [(7, 0), (7, 3), (LONG, 255), (LONG, 256)])
+def test_other_inputs_after_a_position_change_nothing_up_to_it(case: Case, length: int, last: int) -> None:
+    mixer, ctx = case.build(), context(2, length)
+    before = noise(2, length, DIM)
+    after = torch.cat([before[:, : last + 1], noise(2, length - last - 1, DIM)], dim=1)
+    one, other = mixer(before, ctx).y, mixer(after, ctx).y
+    same(one[:, : last + 1], other[:, : last + 1])
+    assert moved(one[:, last + 1 :], other[:, last + 1 :]) > 1e-3
+
+
+@mixers("causal")
+@pytest.mark.parametrize(("length", "last"), [(6, 2), (LONG, 255)])
+def test_no_output_has_a_gradient_with_respect_to_a_later_input(case: Case, length: int, last: int) -> None:
+    x = noise(2, length, DIM).requires_grad_()
+    y = case.build()(x, context(2, length)).y
+    (gradient,) = torch.autograd.grad(y[:, last].square().sum(), x)
+    assert not gradient[:, last + 1 :].any()
+    assert gradient[:, : last + 1].abs().amax(-1).min() > 0
+
+
+@mixers("bidirectional")
+def test_without_causality_every_position_sees_every_other(case: Case) -> None:
+    x = noise(1, 6, DIM).requires_grad_()
+    y = case.build("bidirectional")(x, context(1, 6, causal=False)).y
+    (gradient,) = torch.autograd.grad(y[:, 0].square().sum(), x)
+    assert gradient.abs().amax(-1).min() > 0
+
+
+@mixers()
+@pytest.mark.parametrize("mode", ["causal", "bidirectional"])
+@pytest.mark.parametrize("length", [9, LONG])
+def test_what_stands_at_padded_positions_changes_nothing_at_real_ones(case: Case, mode: Mode, length: int) -> None:
+    mixer = case.build(mode)
+    keep = torch.rand(3, length) < 0.6
+    keep[2] = False
+    x = noise(3, length, DIM)
+    changed = torch.where(keep[..., None], x, noise(3, length, DIM))
+    one, other = (mixer(z, context(3, length, mode == "causal", keep)).y for z in (x, changed))
+    same(one[keep], other[keep])
+    assert one.isfinite().all()
+
+
+@mixers("causal")
+def test_a_padded_end_gives_what_a_shorter_row_gives(case: Case) -> None:
+    mixer, x = case.build(), noise(1, 9, DIM)
+    keep = torch.arange(9)[None] < 5
+    same(mixer(x, context(1, 9, keep=keep)).y[:, :5], mixer(x[:, :5], context(1, 5)).y)
+
+
+@mixers()
+@pytest.mark.parametrize("mode", ["causal", "bidirectional"])
+def test_a_row_of_padding_has_finite_gradients(case: Case, mode: Mode) -> None:
+    mixer = case.build(mode)
+    x = noise(2, 5, DIM).requires_grad_()
+    keep = torch.tensor([[True] * 5, [False] * 5])
+    mixer(x, context(2, 5, mode == "causal", keep)).y.square().sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in mixer.parameters())
+
+
+def read(mixer: Mixer, x: Tensor, cuts: list[int], state: Any = None, keep: Tensor | None = None) -> tuple[Tensor, Any]:
+    """x in segments that end at ``cuts``, each with the state that the last one left."""
+    parts = []
+    for start, stop in pairwise([0, *cuts, x.size(1)]):
+        kept = None if keep is None else keep[:, start:stop]
+        mixed = mixer(x[:, start:stop], context(x.size(0), stop - start, True, kept, start), state)
+        parts.append(mixed.y)
+        state = mixed.state
+    return torch.cat(parts, dim=1), state
+
+
+@mixers("causal", "streams")
+@pytest.mark.parametrize("grad", [True, False])
+@given(cuts=st.sets(st.integers(1, 11), max_size=11))
+@settings(deadline=None, max_examples=12)
+def test_one_pass_equals_any_segmentation_while_memory_covers_the_history(
+    case: Case, grad: bool, cuts: set[int]
+) -> None:
+    mixer = case.build(memory=12) if case.remembers else case.build()
+    x = noise(2, 12, DIM)
+    with torch.set_grad_enabled(grad):
+        whole, _ = read(mixer, x, [])
+        same(read(mixer, x, sorted(cuts))[0], whole)
+
+
+@mixers("causal", "streams")
+@pytest.mark.parametrize("grad", [True, False])
+def test_long_segments_after_a_longer_memory_equal_one_pass(case: Case, grad: bool) -> None:
+    mixer = case.build(memory=700) if case.remembers else case.build()
+    x = noise(1, 600, DIM)
+    with torch.set_grad_enabled(grad):
+        same(read(mixer, x, [290, 291])[0], read(mixer, x, [])[0])
+
+
+@mixers("causal", "streams")
+@pytest.mark.parametrize("grad", [True, False])
+def test_an_emptied_lane_equals_one_that_starts_anew(case: Case, grad: bool) -> None:
+    mixer = case.build(memory=9) if case.remembers else case.build()
+    first, second, third = noise(3, 5, DIM), noise(3, 4, DIM), noise(3, 3, DIM)
+    with torch.set_grad_enabled(grad):
+        _, state = read(mixer, first, [2])
+        emptied = empty_rows(state, torch.tensor([False, True, False]))
+        y, _ = read(mixer, torch.cat([second, third], dim=1), [4], emptied)
+        same(y[1], read(mixer, torch.cat([second, third], dim=1)[1:2], [])[0][0])
+        went_on = torch.cat([first, second, third], dim=1)
+        same(y[[0, 2]], read(mixer, went_on, [])[0][[0, 2], 5:])
+
+
+@mixers("causal", "streams")
+def test_lanes_taken_in_another_order_go_on_in_that_order(case: Case) -> None:
+    mixer = case.build(memory=9) if case.remembers else case.build()
+    first, second, order = noise(3, 5, DIM), noise(2, 4, DIM), torch.tensor([2, 0])
+    _, state = read(mixer, first, [])
+    y, _ = read(mixer, second, [], take_rows(state, order))
+    same(y, read(mixer, torch.cat([first[order], second], dim=1), [])[0][:, 5:])
+
+
+@mixers("causal", "streams")
+def test_padding_of_an_earlier_segment_is_not_remembered(case: Case) -> None:
+    mixer = case.build(memory=9) if case.remembers else case.build()
+    keep = torch.tensor([[True] * 3 + [False] * 2])
+    x, second = noise(1, 5, DIM), noise(1, 4, DIM)
+    changed = torch.where(keep[..., None], x, noise(1, 5, DIM))
+    one, other = (read(mixer, second, [], read(mixer, z, [], keep=keep)[1])[0] for z in (x, changed))
+    same(one, other)
+
+
+@mixers("causal", "streams")
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_state_does_not_grow_beyond_its_memory_nor_leak_gradients(case: Case, grad: bool) -> None:
+    mixer = case.build(memory=3) if case.remembers else case.build()
+    x = noise(2, 12, DIM).requires_grad_()
+    with torch.set_grad_enabled(grad):
+        _, early = read(mixer, x[:, :6], [3])
+        _, late = read(mixer, x, [3, 6, 7, 12 - 1])
+    shapes = [[part.shape for part in state_tensors(state)] for state in (early, late)]
+    assert shapes[0] == shapes[1]
+    assert not any(part.requires_grad for part in state_tensors(detach(late)))
+    assert all(part.size(0) == 2 for part in state_tensors(late))
+
+
+@mixers("cross")
+def test_a_cross_mixer_reads_the_whole_source_though_its_own_side_is_causal(case: Case) -> None:
+    mixer, source = case.build("cross"), noise(1, 7, DIM).requires_grad_()
+    x = noise(1, 4, DIM).requires_grad_()
+    y = mixer(x, context(1, 4)._replace(source=source)).y
+    to_source, to_own = torch.autograd.grad(y[:, 1].square().sum(), [source, x])
+    assert to_source.abs().amax(-1).min() > 0
+    assert not to_own[:, [0, 2, 3]].any(), "each position of x reads the source for itself"
+
+
+@mixers("cross")
+@pytest.mark.parametrize(("targets", "sources"), [(4, 7), (7, 4), (LONG, 5), (1, 1)])
+def test_padding_of_the_source_is_not_read(case: Case, targets: int, sources: int) -> None:
+    mixer, x, source = case.build("cross"), noise(2, targets, DIM), noise(2, sources, DIM)
+    keep = torch.arange(sources)[None] < torch.tensor([[sources], [max(1, sources // 2)]])
+    changed = torch.where(keep[..., None], source, noise(2, sources, DIM))
+
+    def say(source: Tensor, keep: Tensor | None, row: int) -> Tensor:
+        ctx: Context = context(len(source), targets)._replace(source=source, source_keep=keep)
+        y: Tensor = mixer(x if len(source) == 2 else x[row : row + 1], ctx).y
+        return y[row if len(source) == 2 else 0]
+
+    same(say(source, keep, 1), say(changed, keep, 1))
+    same(say(source, keep, 1), say(source[1:, : int(keep[1].sum())], None, 1))
+
+
+@mixers("cross")
+def test_a_source_of_padding_alone_stays_finite(case: Case) -> None:
+    mixer, x, source = case.build("cross"), noise(2, 4, DIM).requires_grad_(), noise(2, 3, DIM)
+    keep = torch.tensor([[True] * 3, [False] * 3])
+    y = mixer(x, context(2, 4)._replace(source=source, source_keep=keep)).y
+    y.sum().backward()
+    assert y.isfinite().all() and x.grad is not None and x.grad.isfinite().all()
+
+
+@mixers("causal")
+@pytest.mark.parametrize("length", [1, 2, 3, 257])
+def test_any_length_works(case: Case, length: int) -> None:
+    y = case.build()(noise(2, length, DIM), context(2, length)).y
+    assert y.shape == (2, length, DIM) and y.isfinite().all()
+
+
+@mixers()
+def test_every_parameter_has_a_gradient(case: Case) -> None:
+    mixer = case.build(memory=4) if case.remembers else case.build()
+    y, _ = read(mixer, noise(2, 10, DIM), [5])
+    y.square().sum().backward()
+    idle = [name for name, p in mixer.named_parameters() if p.grad is None or not p.grad.any()]
+    assert idle == []
+
+
+@mixers()
+def test_aux_holds_named_scalars(case: Case) -> None:
+    mixed = case.build()(noise(2, 5, DIM), context(2, 5))
+    assert all(loss.dim() == 0 for loss in mixed.aux.values())
+
+
+@mixers()
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_a_mode_is_promised_and_granted_or_refused_with_a_reason(case: Case, mode: Mode) -> None:
+    try:
+        case.build(mode)
+    except ConfigError as error:
+        assert len(error.reason.split()) > 4
+    else:
+        assert getattr(case.build(), mode)
+
+
+@mixers("bidirectional", "cross", encoded=False, remembering=True)
+@pytest.mark.parametrize("mode", ["bidirectional", "cross"])
+def test_memory_is_refused_where_there_is_no_past(case: Case, mode: Mode) -> None:
+    with pytest.raises(ConfigError, match=r"mixer\.memory: .* has none; set memory: 0"):
+        case.build(mode, memory=4)
+
+
+@mixers("causal")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_half_precision_gives_what_single_precision_gives_to_its_own_tolerance(case: Case, dtype: torch.dtype) -> None:
+    mixer, x = case.build(), noise(2, 20, DIM) * 0.3
+    exact = mixer(x, context(2, 20)).y
+    tolerance = 0.1 if dtype == torch.bfloat16 else 1e-4
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        y = mixer.float()(x.float(), context(2, 20)).y
+    assert moved(y.double(), exact) < tolerance * exact.abs().max()

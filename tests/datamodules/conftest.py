@@ -1,0 +1,41 @@
+"""Corpora for the tests: made on the spot, or real ones below LIT_DATA."""
+
+import os
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from datamodules.index import IndexedDocuments, Text, index_corpus
+
+MakeDocuments = Callable[[Sequence[bytes]], IndexedDocuments]
+
+
+@pytest.fixture(scope="session")
+def cache_for_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache_for_tests: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIT_CACHE", str(cache_for_tests))
+
+
+@pytest.fixture
+def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
+    if "LIT_DATA" not in os.environ:
+        pytest.skip("LIT_DATA names no folder with real corpora")
+    return Path(os.environ["LIT_DATA"])
+
+
+@pytest.fixture(scope="session")
+def make_documents(tmp_path_factory: pytest.TempPathFactory) -> MakeDocuments:
+    """Documents of one train split with the given texts."""
+    here = tmp_path_factory.mktemp("made")
+
+    def make(texts: Sequence[bytes]) -> IndexedDocuments:
+        listed = (Text(str(number), "train", BytesIO(text), here) for number, text in enumerate(texts))
+        return index_corpus([str(here), [text.hex() for text in texts]], "", 1 << 20, listed).documents("train")
+
+    return make

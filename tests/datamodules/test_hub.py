@@ -1,0 +1,133 @@
+"""The hub source on a local folder that the same library reads, and its one line without a network."""
+
+import json
+from itertools import chain, islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from datamodules import DataError, Documents, HubConfig, LanguageData, LanguageDataConfig, Limit, Shard
+
+EVERYTHING = Limit()
+
+
+@pytest.fixture
+def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for split, count in (("train", 37), ("validation", 8), ("test", 5)):
+        lines = (json.dumps({"text": f"{split} row {row} " + "x" * (row % 9)}) for row in range(count))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def ordinals(documents: Documents, shard: Shard, limit: Limit = EVERYTHING) -> list[int]:
+    stream = documents.evaluation(shard, limit)
+    return [item[0] for item in iter(stream.take, None)]
+
+
+def test_rows_are_documents_in_order(data_set: Path) -> None:
+    documents = HubConfig(name=str(data_set)).build().documents("validation")
+    assert [document.text for document in documents][:2] == [b"validation row 0 ", b"validation row 1 x"]
+    assert documents.name(1) == f"{data_set}:validation:2"
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_evaluation_shards_are_disjoint_and_complete(data_set: Path, readers: int) -> None:
+    documents = HubConfig(name=str(data_set)).build().documents("validation")
+    found = [ordinals(documents, Shard(number, readers)) for number in range(readers)]
+    assert sorted(chain(*found)) == list(range(8))
+    limited = [ordinals(documents, Shard(number, readers), Limit(documents=5)) for number in range(readers)]
+    assert sorted(chain(*limited)) == list(range(5))
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_a_training_pass_gives_every_row_once_in_an_order_of_its_own(data_set: Path, readers: int) -> None:
+    documents = HubConfig(name=str(data_set), window=4).build().documents("train")
+    everything = sorted(document.text for document in documents)
+    streams = [documents.training(Shard(number, readers), 0) for number in range(readers)]
+    shares = [len(range(number, 37, readers)) for number in range(readers)]
+    passes = []
+    for _ in range(2):
+        taken = [stream.take() for stream, share in zip(streams, shares, strict=True) for _ in range(share)]
+        passes.append([item[1].text for item in taken if item])
+        assert sorted(passes[-1]) == everything
+    assert passes[0] != passes[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_training_resumes_with_exactly_the_next_batch(data_set: Path, workers: int) -> None:
+    config = LanguageDataConfig(
+        source=HubConfig(name=str(data_set), window=5), segment_length=8, batch_size=3, workers=workers
+    )
+    data = LanguageData(config)
+    whole = list(islice(data.train_dataloader(), 60))
+    for stop in (1, 20, 41):
+        position = data._training().start()
+        for batch in whole[:stop]:
+            position = position.after(batch)
+        data._position = position
+        again = list(islice(data.train_dataloader(), 60 - stop))
+        assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(again, whole[stop:], strict=True))
+
+
+def test_a_missing_split_is_held_out_of_the_train_split(data_set: Path) -> None:
+    corpus = HubConfig(name=str(data_set), validation=None, held_out=0.3).build()
+    train, validation = ({d.text for d in corpus.documents(split)} for split in ("train", "validation"))
+    assert train and validation and not train & validation
+    assert len(train | validation) == 37
+    assert len(list(corpus.documents("test"))) == 5
+
+
+def test_rows_of_wikitext_are_lines_of_articles(tmp_path: Path) -> None:
+    lines = ["", " = One = ", "", "text", " = not a heading = ", "more", "", " = Two = ", "", "text", ""]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    documents = HubConfig(name=str(tmp_path), rows="wikitext", validation=None, test=None, held_out=0.0).build()
+    first, second = documents.documents("train")
+    assert first.text == b"\n = One = \n\ntext\n = not a heading = \nmore\n\n"
+    assert second.text == b" = Two = \n\ntext\n\n"
+
+
+def test_articles_resume_at_an_article(tmp_path: Path) -> None:
+    lines = [line for number in range(9) for line in ("", f" = {number} = ", "", f"text {number}")]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    config = HubConfig(name=str(tmp_path), rows="wikitext", validation=None, test=None, held_out=0.0, window=2)
+    documents = config.build().documents("train")
+    stream = documents.training(Shard(), 0)
+    states, taken = [], []
+    for _ in range(20):
+        states.append(stream.state())
+        taken.append(stream.take())
+    for place in (0, 3, 8, 9, 14):
+        fresh = documents.training(Shard(), 0)
+        fresh.go_to(json.loads(json.dumps(states[place])))
+        assert [fresh.take() for _ in range(6)] == taken[place : place + 6]
+
+
+def test_the_fingerprint_follows_the_content(data_set: Path) -> None:
+    before = HubConfig(name=str(data_set)).build().fingerprint
+    assert HubConfig(name=str(data_set)).build().fingerprint == before
+    (data_set / "train.jsonl").write_text(json.dumps({"text": "other"}) + "\n")
+    assert HubConfig(name=str(data_set)).build().fingerprint != before
+
+
+def test_a_wrong_column_names_the_nearest(data_set: Path) -> None:
+    with pytest.raises(DataError, match="no column 'txt'; did you mean text"):
+        next(iter(HubConfig(name=str(data_set), column="txt").build().documents("train")))
+
+
+def test_a_wrong_split_is_one_line(data_set: Path) -> None:
+    with pytest.raises(DataError, match="Bad split") as error:
+        next(iter(HubConfig(name=str(data_set), train="training").build().documents("train")))
+    assert "\n" not in str(error.value)
+
+
+def test_without_a_network_there_is_one_line_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError, match=r"^hub data set nobody/nothing: cannot be read .*source=stdlib") as error:
+        HubConfig(name="nobody/nothing").build()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,197 @@
+"""Lanes: every symbol is predicted exactly once, rows continue, and a cursor resumes exactly."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from datamodules.documents import Limit, Shard
+from datamodules.index import IndexedDocuments
+from datamodules.lanes import Lanes, LaneShape
+from datamodules.tokenizers import Bytes, Words
+from lit_transformers.batch import IGNORED, TextBatch
+
+MakeDocuments = Callable[[Sequence[bytes]], IndexedDocuments]
+BOUNDARY = 256
+ALONE = Shard()
+fixed = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+lengths = st.lists(st.integers(1, 40), min_size=1, max_size=12)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> LaneShape:
+    segment_length = draw(st.integers(1, 9))
+    return LaneShape(draw(st.integers(1, 4)), segment_length, draw(st.integers(1, segment_length)), draw(st.booleans()))
+
+
+def counting(lengths: list[int]) -> list[bytes]:
+    """Documents in which each symbol tells its own position."""
+    return [bytes(range(length)) for length in lengths]
+
+
+def evaluation(documents: IndexedDocuments, shape: LaneShape, shard: Shard = ALONE) -> Lanes:
+    return Lanes(documents.evaluation(shard, Limit()), Bytes(), shape)
+
+
+def training(documents: IndexedDocuments, shape: LaneShape, shard: Shard = ALONE, seed: int = 0) -> Lanes:
+    return Lanes(documents.training(shard, seed), Bytes(), shape)
+
+
+def scored(batches: list[TextBatch]) -> Counter[tuple[int, int, int]]:
+    """How often each (document, input, target) was scored."""
+    found: Counter[tuple[int, int, int]] = Counter()
+    for batch in batches:
+        real = batch.targets != IGNORED
+        columns = (batch.document[real], batch.inputs[real], batch.targets[real])
+        found.update(zip(*(column.tolist() for column in columns), strict=True))
+    return found
+
+
+def same(one: TextBatch, other: TextBatch) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one[:5], other[:5], strict=True)) and one[5:] == other[5:]
+
+
+@fixed
+@given(lengths=lengths, shape=shapes(), ranks=st.integers(1, 3), workers=st.integers(1, 3))
+def test_evaluation_scores_every_symbol_exactly_once(
+    make_documents: MakeDocuments, lengths: list[int], shape: LaneShape, ranks: int, workers: int
+) -> None:
+    documents = make_documents(counting(lengths))
+    readers = [Shard(number, ranks * workers) for number in range(ranks * workers)]
+    found = scored([batch for shard in readers for batch in evaluation(documents, shape, shard)])
+    expected = {
+        (ordinal, place - 1 if place else BOUNDARY, place): 1
+        for ordinal, length in enumerate(lengths)
+        for place in range(length)
+    }
+    assert found == expected
+
+
+@fixed
+@given(lengths=lengths, readers=st.integers(1, 4), passes=st.integers(1, 3))
+def test_shards_of_a_training_pass_are_disjoint_and_complete(
+    make_documents: MakeDocuments, lengths: list[int], readers: int, passes: int
+) -> None:
+    documents = make_documents(counting(lengths))
+    if len(lengths) < readers:
+        with pytest.raises(ValueError, match="fewer workers"):
+            documents.training(Shard(0, readers), 0)
+        return
+    streams = [documents.training(Shard(number, readers), 0) for number in range(readers)]
+    shares = [len(range(number, len(lengths), readers)) for number in range(readers)]
+    for _ in range(passes):
+        taken = [stream.take() for stream, share in zip(streams, shares, strict=True) for _ in range(share)]
+        assert sorted(item[0] for item in taken if item) == list(range(len(lengths)))
+
+
+@fixed
+@given(lengths=lengths, shape=shapes(), skip=st.integers(0, 12), endless=st.booleans())
+def test_a_cursor_resumes_with_exactly_the_next_batch(
+    make_documents: MakeDocuments, lengths: list[int], shape: LaneShape, skip: int, endless: bool
+) -> None:
+    documents = make_documents(counting(lengths))
+    make = training if endless else evaluation
+    whole = list(islice(make(documents, shape), skip + 8))
+    if len(whole) <= skip:
+        return
+    resumed = make(documents, shape)
+    resumed.go_to(whole[skip].cursor)
+    again = list(islice(resumed, len(whole) - skip - 1))
+    assert len(again) == len(whole) - skip - 1
+    assert all(same(one, other) for one, other in zip(whole[skip + 1 :], again, strict=True))
+
+
+def test_a_lane_continues_where_it_stopped(make_documents: MakeDocuments) -> None:
+    lanes = training(make_documents(counting([100, 90, 80])), LaneShape(3, 8, 8, joined=False))
+    batches = list(islice(lanes, 60))
+    continued = 0
+    for before, after in pairwise(batches):
+        for row in range(3):
+            if not after.fresh[row]:
+                continued += 1
+                assert after.inputs[row, 0] == before.targets[row, -1]
+                assert after.document[row, 0] == before.document[row, -1]
+    assert continued > 100
+
+
+def test_a_reset_document_starts_a_fresh_row_and_pads_its_last(make_documents: MakeDocuments) -> None:
+    [first, second] = evaluation(make_documents([b"abcdef"]), LaneShape(1, 4, 4, joined=False))
+    assert first.fresh.tolist() == [True]
+    assert second.fresh.tolist() == [False]
+    assert first.inputs.tolist() == [[BOUNDARY, *b"abc"]]
+    assert first.targets.tolist() == [[*b"abcd"]]
+    assert second.inputs.tolist() == [[*b"de", 0, 0]]
+    assert second.targets.tolist() == [[*b"ef", IGNORED, IGNORED]]
+    assert second.keep.tolist() == [[True, True, False, False]]
+
+
+def test_a_stream_joins_documents_without_padding_or_reset(make_documents: MakeDocuments) -> None:
+    batches = list(evaluation(make_documents([b"abc", b"de", b"fgh"]), LaneShape(1, 4, 4, joined=True)))
+    assert [batch.inputs.tolist()[0] for batch in batches] == [
+        [BOUNDARY, *b"ab", BOUNDARY],
+        [*b"d", BOUNDARY, *b"fg"],
+    ]
+    assert [batch.targets.tolist()[0] for batch in batches] == [[*b"abcd"], [*b"efgh"]]
+    assert [batch.document.tolist()[0] for batch in batches] == [[0, 0, 0, 1], [1, 2, 2, 2]]
+    assert [batch.fresh.tolist() for batch in batches] == [[True], [False]]
+
+
+def test_sliding_rows_are_fresh_and_score_only_what_is_new(make_documents: MakeDocuments) -> None:
+    batches = list(evaluation(make_documents([b"abcdefg"]), LaneShape(1, 4, 2, joined=False)))
+    assert [batch.inputs.tolist()[0] for batch in batches] == [
+        [BOUNDARY, *b"abc"],
+        [*b"bcde"],
+        [*b"def", 0],
+    ]
+    assert [batch.targets.tolist()[0] for batch in batches] == [
+        [*b"abcd"],
+        [IGNORED, IGNORED, *b"ef"],
+        [IGNORED, IGNORED, *b"g", IGNORED],
+    ]
+    assert all(batch.fresh.item() for batch in batches)
+
+
+def test_lanes_that_are_through_show_padding_until_all_are(make_documents: MakeDocuments) -> None:
+    batches = list(evaluation(make_documents([b"abcdefgh", b"x"]), LaneShape(3, 2, 2, joined=False)))
+    assert len(batches) == 4
+    assert not batches[0].keep[2].any()
+    assert not any(batch.keep[1].any() for batch in batches[1:])
+    assert all(batch.keep[0].all() for batch in batches)
+
+
+def test_a_seed_decides_the_order_and_each_pass_has_its_own(make_documents: MakeDocuments) -> None:
+    documents = make_documents(counting([5] * 30))
+
+    def order(seed: int, passes: int) -> list[list[int]]:
+        stream = documents.training(Shard(), seed)
+        return [[item[0] for item in (stream.take() for _ in range(30)) if item] for _ in range(passes)]
+
+    assert order(1, 2) == order(1, 2)
+    assert order(1, 1) != order(2, 1)
+    first, second = order(1, 2)
+    assert first != second
+    assert first != list(range(30))
+
+
+def test_documents_without_symbols_are_passed_over(make_documents: MakeDocuments) -> None:
+    words = Words(["<unk>", "<eos>", "a"], "strict")
+    documents = make_documents([b"   ", b"a a", b" "])
+    [batch] = Lanes(documents.evaluation(Shard(), Limit()), words, LaneShape(1, 4, 4, joined=False))
+    assert batch.document[batch.keep].tolist() == [1, 1]
+
+
+def test_a_limit_takes_the_first_documents(make_documents: MakeDocuments) -> None:
+    documents = make_documents(counting([10, 20, 30, 40]))
+
+    def taken(limit: Limit) -> list[int]:
+        stream = documents.evaluation(Shard(), limit)
+        return [item[0] for item in iter(stream.take, None)]
+
+    assert taken(Limit(documents=3)) == [0, 1, 2]
+    assert taken(Limit(bytes=30)) == [0, 1]
+    assert taken(Limit(bytes=31)) == [0, 1, 2]
+    assert taken(Limit(bytes=10**9)) == [0, 1, 2, 3]

@@ -1,0 +1,149 @@
+"""Tokenizers: round trips, unknown symbols, plain data, errors that name the byte."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datamodules import (
+    BPEConfig,
+    BytesConfig,
+    CharactersConfig,
+    DataError,
+    Document,
+    Documents,
+    Tokenizer,
+    TokenizerConfig,
+    WordsConfig,
+    tokenizer_from_dict,
+)
+from datamodules.tokenizers import cached_tokenizer, encode_document
+
+MakeDocuments = Callable[[Sequence[bytes]], Documents]
+TEXT = "the cat sat on the mat .\nthe naïve dog — ate it\n"
+CORPUS = [Document("one", TEXT.encode()), Document("two", b"a cat and a cat\n")]
+CONFIGS = [BytesConfig(), CharactersConfig(), WordsConfig(), BPEConfig(size=300)]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
+def test_known_text_survives_the_round_trip(config: TokenizerConfig) -> None:
+    tokenizer = config.build(CORPUS)
+    symbols = tokenizer.encode(TEXT.encode())
+    assert tokenizer.decode(symbols.tolist()) == TEXT
+    assert 0 <= symbols.min() <= symbols.max() < tokenizer.vocabulary.boundary
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
+def test_the_boundary_is_the_last_symbol_and_has_no_text(config: TokenizerConfig) -> None:
+    tokenizer = config.build(CORPUS)
+    assert tokenizer.vocabulary.boundary == tokenizer.vocabulary.size - 1
+    assert tokenizer.decode([tokenizer.vocabulary.boundary]) == ""
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
+def test_plain_data_makes_the_same_tokenizer(config: TokenizerConfig) -> None:
+    tokenizer = config.build(CORPUS)
+    again = tokenizer_from_dict(tokenizer.to_dict())
+    assert again.vocabulary == tokenizer.vocabulary
+    assert again.encode(TEXT.encode()).tolist() == tokenizer.encode(TEXT.encode()).tolist()
+
+
+@pytest.mark.parametrize("config", [BytesConfig(), CharactersConfig(), BPEConfig(size=300)], ids=lambda c: c.kind)
+def test_the_lengths_of_symbols_add_up_to_the_text(config: TokenizerConfig) -> None:
+    tokenizer = config.build(CORPUS)
+    lengths = tokenizer.vocabulary.byte_lengths
+    assert lengths is not None
+    assert len(lengths) == tokenizer.vocabulary.size
+    assert sum(lengths[symbol] for symbol in tokenizer.encode(TEXT.encode())) == len(TEXT.encode())
+
+
+@given(st.text())
+def test_byte_pairs_lose_nothing_of_any_text(text: str) -> None:
+    tokenizer = _byte_pairs()
+    assert tokenizer.decode(tokenizer.encode(text.encode()).tolist()) == text
+
+
+def _byte_pairs(made: list[Tokenizer] = []) -> Tokenizer:  # noqa: B006 - made once for all examples
+    if not made:
+        made.append(BPEConfig(size=300).build(CORPUS))
+    return made[0]
+
+
+def test_words_are_numbered_by_frequency_with_line_ends_among_them() -> None:
+    tokenizer = WordsConfig().build([Document("d", b"b b b a a c\n" * 2 + b"b\n")])
+    assert tokenizer.to_dict()["words"] == ["b", "a", "<eos>", "c", "<unk>"]
+    assert tokenizer.encode(b"a b\n\nzzz").tolist() == [1, 0, 2, 2, 4]
+
+
+def test_rare_words_are_unknown_and_counted_as_such() -> None:
+    text = b"a a a b b c d e f\n"
+    assert WordsConfig(minimum=2).build([Document("d", text)]).to_dict()["words"] == ["<unk>", "a", "b", "<eos>"]
+    assert WordsConfig(size=3).build([Document("d", text)]).to_dict()["words"] == ["<unk>", "a", "<eos>"]
+
+
+def test_a_written_unknown_word_is_the_unknown_word() -> None:
+    tokenizer = WordsConfig().build([Document("d", b"a <unk> a <unk> <unk>\n")])
+    assert tokenizer.encode(b"<unk> never").tolist() == [0, 0]
+
+
+def test_unknown_characters_share_a_symbol_of_one_byte() -> None:
+    tokenizer = CharactersConfig().build([Document("d", b"abc")])
+    assert tokenizer.encode("aé你".encode()).tolist() == [0, 3, 3]
+    assert tokenizer.decode([0, 3]) == "a\ufffd"
+    assert tokenizer.vocabulary.byte_lengths == (1, 1, 1, 1, 0)
+
+
+@pytest.mark.parametrize("config", CONFIGS[1:], ids=lambda config: config.kind)
+def test_undecodable_bytes_name_the_place_and_the_way_out(config: TokenizerConfig) -> None:
+    bad = Document("corpus.txt@1000", b"good \xff", offset=1000)
+    with pytest.raises(DataError, match=r"^corpus.txt: byte 1005 is not UTF-8.*tokenizer.errors=replace") as error:
+        encode_document(config.build(CORPUS), bad)
+    assert "\n" not in str(error.value)
+    with pytest.raises(DataError, match="byte 1005"):
+        config.build([bad])
+
+
+@pytest.mark.parametrize("config", CONFIGS[1:], ids=lambda config: config.kind)
+def test_undecodable_bytes_can_be_replaced(config: TokenizerConfig) -> None:
+    tokenizer = config.override({"errors": "replace"}).build([Document("d", b"good \xff\n")])
+    assert tokenizer.decode(tokenizer.encode(b"good \xff\n").tolist()) == "good \ufffd\n"
+
+
+def test_bytes_decode_what_is_no_text() -> None:
+    assert BytesConfig().build([]).decode([0xFF, 0x41]) == "\ufffdA"
+
+
+def test_byte_pairs_are_learned_from_the_first_bytes_only() -> None:
+    first, second = Document("a", b"xyxyxyxy " * 50), Document("b", b"qwqwqwqw " * 50)
+    part = BPEConfig(size=280, train_bytes=100).build([first, second])
+    assert part.to_dict() == BPEConfig(size=280).build([first]).to_dict()
+    assert part.to_dict() != BPEConfig(size=280).build([first, second]).to_dict()
+
+
+def test_a_made_tokenizer_is_read_from_the_cache(
+    make_documents: MakeDocuments, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIT_CACHE", str(tmp_path))
+    documents = make_documents([TEXT.encode()])
+    made = cached_tokenizer(WordsConfig(), documents, "corpus")
+    monkeypatch.setattr(WordsConfig, "build", None)
+    assert cached_tokenizer(WordsConfig(), documents, "corpus").to_dict() == made.to_dict()
+
+
+def test_a_damaged_cache_says_what_to_remove(
+    make_documents: MakeDocuments, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIT_CACHE", str(tmp_path))
+    documents = make_documents([TEXT.encode()])
+    cached_tokenizer(WordsConfig(), documents, "corpus")
+    [file] = (tmp_path / "tokenizers").iterdir()
+    file.write_text('{"kind": "wor')
+    with pytest.raises(DataError, match="remove this file"):
+        cached_tokenizer(WordsConfig(), documents, "corpus")
+
+
+def test_something_else_is_no_tokenizer() -> None:
+    with pytest.raises(DataError, match="not the description of one"):
+        tokenizer_from_dict({"kind": "runes"})

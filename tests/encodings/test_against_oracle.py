@@ -1,0 +1,159 @@
+"""Attention equals the equations of the papers, evaluated pair by pair in float64."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+import slow_attention
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lit_transformers.block import Block, BlockConfig
+from lit_transformers.encodings import (
+    EncodingConfig,
+    HuangConfig,
+    LearnedRelativeConfig,
+    ShawConfig,
+    XLConfig,
+)
+from lit_transformers.feedforward import FeedForwardConfig
+from lit_transformers.mixer import Context, Shape
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.mixers.attention import Attention
+from lit_transformers.stacks import Entry, SequentialConfig, Stack
+
+DIM, HEADS, MEMORY, LENGTH = 8, 2, 4, 5
+
+RELATIVE = {
+    "xl": XLConfig(),
+    "xl per layer": XLConfig(biases="per_layer"),
+    "xl clamped": XLConfig(clamp_length=2),
+    "xl clamped to nothing": XLConfig(clamp_length=0),
+    "xl without u": XLConfig(content_bias=False),
+    "xl without v": XLConfig(position_bias=False),
+    "xl without u and v": XLConfig(content_bias=False, position_bias=False),
+    "shaw": ShawConfig(distance=2),
+    "shaw keys": ShawConfig(distance=3, values=False, per_head=True),
+    "shaw values": ShawConfig(distance=1, keys=False),
+    "huang": HuangConfig(distance=2),
+    "huang per head": HuangConfig(distance=30, per_head=True),
+    "learned_relative": LearnedRelativeConfig(buckets=4, max_distance=7),
+    "none": None,
+}
+
+
+def build(encoding: EncodingConfig | None, **knobs: Any) -> Attention:
+    torch.manual_seed(0)
+    layer = AttentionConfig(encoding=encoding, **knobs).build(Shape(DIM, HEADS, LENGTH)).double()
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return layer
+
+
+def context(causal: bool = True) -> Context:
+    return Context(torch.arange(LENGTH).expand(2, LENGTH), causal)
+
+
+def gradients(loss: Tensor, layer: torch.nn.Module, x: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, [x, *layer.parameters()], materialize_grads=True))
+
+
+@pytest.mark.parametrize("encoding", RELATIVE.values(), ids=RELATIVE.keys())
+@pytest.mark.parametrize("same_length", [False, True])
+def test_a_second_segment_with_its_memory_equals_the_equations(
+    encoding: EncodingConfig | None, same_length: bool
+) -> None:
+    layer = build(encoding, memory=MEMORY, same_length=same_length)
+    first = torch.randn(2, LENGTH, DIM, dtype=torch.float64)
+    second = torch.randn(2, LENGTH, DIM, dtype=torch.float64, requires_grad=True)
+    state = layer(first, context()).state
+    y = layer(second, context(), state).y
+
+    def sees(i: int, j: int) -> bool:
+        return j <= i and (not same_length or i - j <= MEMORY)
+
+    expected = torch.stack([slow_attention.attention(layer, second[b], first[b, -MEMORY:], sees) for b in range(2)])
+    torch.testing.assert_close(y, expected, atol=1e-10, rtol=1e-10)
+    direction = torch.randn_like(y)
+    ours, theirs = (gradients((out * direction).sum(), layer, second) for out in (y, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [e for name, e in RELATIVE.items() if name != "learned_relative"],
+    ids=[name for name in RELATIVE if name != "learned_relative"],
+)
+def test_a_bidirectional_layer_equals_the_equations(encoding: EncodingConfig | None) -> None:
+    layer = build(encoding)
+    x = torch.randn(2, LENGTH, DIM, dtype=torch.float64, requires_grad=True)
+    y = layer(x, context(causal=False)).y
+    expected = torch.stack([slow_attention.attention(layer, x[b], None, lambda i, j: True) for b in range(2)])
+    torch.testing.assert_close(y, expected, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("biases", ["shared", "per_layer"])
+def test_the_memory_of_a_layer_is_its_own_input_without_gradient(
+    norm: Literal["pre", "post"], biases: Literal["shared", "per_layer"]
+) -> None:
+    stack = two_layers(norm, biases)
+    first, second = (torch.randn(1, LENGTH, DIM, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    ctx = Context(torch.arange(LENGTH)[None], causal=True)
+    state = stack(first, ctx).state
+    y = stack(second, ctx, state).y[0]
+
+    inputs: list[Tensor | None] = [None, None]
+    _, inputs = oracle_pass(stack, first[0], inputs)
+    expected, _ = oracle_pass(stack, second[0], inputs)
+    torch.testing.assert_close(y, expected, atol=1e-10, rtol=1e-10)
+
+    direction = torch.randn_like(y)
+    for one, other in zip(
+        gradients((y * direction).sum(), stack, second),
+        gradients((expected * direction).sum(), stack, second),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+    assert torch.autograd.grad(stack(second, ctx, state).y.sum(), first, allow_unused=True)[0] is None
+
+
+def two_layers(norm: Literal["pre", "post"], biases: Literal["shared", "per_layer"]) -> Stack:
+    torch.manual_seed(0)
+    config = BlockConfig(
+        mixer=AttentionConfig(encoding=XLConfig(biases=biases), memory=MEMORY),
+        feedforward=FeedForwardConfig(width=6),
+        norm=norm,
+    )
+    shape = Shape(DIM, HEADS, LENGTH, 0, 2, shared={})
+    stack = SequentialConfig().build(
+        2, lambda layer: config.build_block(shape._replace(layer=layer), "causal"), Entry()
+    )
+    for parameter in stack.double().parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return stack
+
+
+def oracle_pass(stack: Stack, x: Tensor, memories: list[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
+    """A segment through both layers; returns what each layer's attention read, the memory of the next segment."""
+    kept: list[Tensor | None] = []
+    blocks = [block for block in stack.modules() if isinstance(block, Block)]
+    for block, memory in zip(blocks, memories, strict=True):
+        assert isinstance(block.mixer, Attention)
+        read = normalise(block.mixer_norm, x) if block.pre else x
+        kept.append(read[-MEMORY:])
+        x = x + slow_attention.attention(block.mixer, read, memory, lambda i, j: j <= i)
+        x = x if block.pre else normalise(block.mixer_norm, x)
+        read = normalise(block.feedforward_norm, x) if block.pre else x
+        widen, narrow = block.feedforward.widen, block.feedforward.narrow
+        x = x + F.linear(F.linear(read, widen.weight, widen.bias).relu(), narrow.weight, narrow.bias)
+        x = x if block.pre else normalise(block.feedforward_norm, x)
+    return x, kept
+
+
+def normalise(norm: torch.nn.LayerNorm, x: Tensor) -> Tensor:
+    centred = x - x.mean(dim=-1, keepdim=True)
+    return centred / (centred.square().mean(dim=-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias

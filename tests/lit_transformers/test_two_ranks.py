@@ -1,0 +1,214 @@
+"""Two ranks on CPU: the numbers of one process, no hang, and stopping and going on together."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from datamodules import LanguageData, Shard
+from datamodules.lanes import LaneShape
+from datamodules.loading import Reading
+from lit_transformers.batch import TextBatch
+from lit_transformers.run import CHECKPOINT, DOCUMENTS, RECORD, RunConfig, evaluate, train
+from lit_transformers.stopping import Stop
+
+pytestmark = pytest.mark.slow
+PROCESS = Path(__file__).with_name("training_process.py")
+SECONDS = 120
+"""A run takes ten; one that hangs is ended."""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """A recurrent model on a few small files; five documents are evaluated, which two ranks do not divide."""
+    folder = tmp_path_factory.mktemp("corpus")
+    words = random.Random(0)
+    for number in range(61):
+        lines = [" ".join(words.choices(["alpha", "beta", "gamma", "delta"], k=6)) for _ in range(words.randint(2, 20))]
+        (folder / f"{number}.txt").write_text("\n".join(lines))
+    return RunConfig.from_dict(
+        {
+            "model": {
+                "kind": "language_model",
+                "dim": 16,
+                "heads": 2,
+                "depth": 2,
+                "mixer": {"kind": "attention", "memory": 8, "encoding": "xl"},
+            },
+            "data": {
+                "source": {"kind": "files", "path": str(folder), "validation": 0.2},
+                "segment_length": 8,
+                "batch_size": 4,
+                "evaluation": {"documents": 5},
+            },
+            "training": {"steps": 40, "validate_every": 20, "log_every": 10, "device": "cpu", "devices": 2},
+        }
+    )
+
+
+def torchrun(config: RunConfig, directory: Path, *what: str) -> subprocess.Popen[str]:
+    """``what`` in two processes; RUN stands for the config's file."""
+    directory.mkdir(exist_ok=True)
+    wanted = directory / "wanted.yaml"
+    wanted.write_text(config.to_yaml())
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*start, *(str(wanted) if part == "RUN" else part for part in what)]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit status and both outputs. A process that hangs is ended, with its ranks, and fails the test."""
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun passes it on, and kills what does not listen
+        raise
+    return process.returncode, out, err
+
+
+def fit_together(config: RunConfig, directory: Path) -> dict[str, Any]:
+    status, _, err = ended(torchrun(config, directory, "-m", "lit_transformers", "fit", "RUN", "--to", str(directory)))
+    assert status == 0, err
+    return read(directory)
+
+
+def read(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / RECORD).read_text())
+
+
+def documents(directory: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((directory / DOCUMENTS).open()))
+
+
+def curve(directory: Path) -> dict[tuple[str, str], float]:
+    return {
+        (row["step"], row["name"]): float(row["value"]) for row in csv.DictReader((directory / "metrics.csv").open())
+    }
+
+
+def batches_of_both(data: LanguageData) -> Iterator[TextBatch]:
+    """What two ranks read, the first one's rows above the second one's."""
+    config = data.config
+    shape = LaneShape(config.batch_size // 2, config.segment_length, config.segment_length, joined=False)
+    ranks = []
+    for number in range(2):
+        rank = Shard(number, 2)
+        reading = Reading.training(data.documents("train"), data.tokenizer, shape, rank, 0, config.seed)
+        ranks.append(reading.batches(reading.start()))
+    for first, second in zip(*ranks, strict=False):
+        parts = (torch.cat(pair) for pair in zip(first[:5], second[:5], strict=True))
+        yield TextBatch(*parts, stream=0, cursor="")
+
+
+class Both:
+    """A loader of ``batches_of_both``."""
+
+    def __init__(self, data: LanguageData) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[TextBatch]:
+        return batches_of_both(self.data)
+
+
+@pytest.fixture(scope="module")
+def together(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run of two ranks."""
+    directory = tmp_path_factory.mktemp("together")
+    fit_together(config, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def alone(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run of one process on the same rows."""
+    torch.set_num_threads(1)
+    directory = tmp_path_factory.mktemp("alone")
+    single = config.override({"training.devices": 1})
+    data = LanguageData(single.data)
+    data.train_dataloader = lambda: Both(data)  # type: ignore[method-assign, assignment, return-value]
+    metrics, _ = train(single, data, directory, None, 30.0, Stop())
+    (directory / RECORD).write_text(json.dumps({"metrics": metrics}))
+    return directory
+
+
+def test_two_ranks_measure_what_one_process_does(together: Path, alone: Path) -> None:
+    """Gradients are summed in another order, so float32 weights differ in their last bits: 1e-5, not equality."""
+    assert read(together)["outcome"] == "finished"
+    ours, theirs = read(together)["metrics"], read(alone)["metrics"]
+    assert ours.keys() == theirs.keys() and {"val/bpb", "val/nats"} <= ours.keys()
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_two_ranks_draw_the_curve_of_one_process(together: Path, alone: Path) -> None:
+    ours, theirs = curve(together), curve(alone)
+    assert ("40", "train/nats") in ours and ("20", "val/bpb") in ours
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_every_document_is_measured_once(together: Path, alone: Path) -> None:
+    ours, theirs = documents(together), documents(alone)
+    assert [row["document"] for row in ours] == ["0", "1", "2", "3", "4"]
+    for name in ("name", "tokens", "bytes"):
+        assert [row[name] for row in ours] == [row[name] for row in theirs]
+    assert [float(row["nats"]) for row in ours] == pytest.approx([float(row["nats"]) for row in theirs], rel=1e-5)
+
+
+def test_one_process_measures_the_checkpoint_of_two_ranks_as_they_did(together: Path) -> None:
+    """The weights are the same; rows of other batches are multiplied in other blocks, so sums differ in float32."""
+    assert evaluate(together / CHECKPOINT)["val/bpb"] == pytest.approx(read(together)["metrics"]["val/bpb"], rel=1e-6)
+
+
+def test_the_shards_of_training_are_disjoint_and_complete(config: RunConfig) -> None:
+    corpus = LanguageData(config.data).documents("train")
+    count = sum(1 for _ in corpus)
+    assert count % 2 == 1, "the corpus was to be one that two ranks do not divide"
+    seen = []
+    for number in range(2):
+        stream = corpus.training(Shard(number, 2), seed=0)
+        share = len(range(number, count, 2))
+        for _ in range(share):
+            taken = stream.take()
+            assert taken is not None
+            seen.append(taken[0])
+    assert sorted(seen) == list(range(count))
+
+
+def test_a_rank_without_a_document_waits_for_the_other(config: RunConfig, tmp_path: Path) -> None:
+    short = config.override({"training.steps": 3, "training.validate_every": None, "data.evaluation.documents": 1})
+    record = fit_together(short, tmp_path)
+    assert record["outcome"] == "finished" and record["metrics"]["val/bpb"] > 0
+    assert [row["document"] for row in documents(tmp_path)] == ["0"]
+
+
+def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_were(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    """With dropout, so that each rank's random numbers and states have to go on too; bit for bit."""
+    config = config.override({"model.dropout": 0.1, "training.steps": 300, "training.validate_every": 100})
+    fit_together(config, tmp_path / "whole")
+    broken = tmp_path / "broken"
+    process = torchrun(config, broken, str(PROCESS), "RUN", str(broken), "0.5")
+    until = time.monotonic() + SECONDS
+    while not (broken / CHECKPOINT).exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, out, err = ended(process)
+    assert "stopped at step" in out, err
+    assert not (broken / RECORD).exists()
+    assert [path.name for path in broken.glob("checkpoint*")] == [CHECKPOINT]
+    stopped = torch.load(broken / CHECKPOINT, weights_only=True)
+    assert 0 < stopped["global_step"] < 300 and len(stopped["states"]) == len(stopped["random"]) == 2
+    record = fit_together(config, broken)
+    assert record["metrics"] == read(tmp_path / "whole")["metrics"]
+    assert curve(broken) == curve(tmp_path / "whole") and documents(broken) == documents(tmp_path / "whole")

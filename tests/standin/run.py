@@ -1,0 +1,151 @@
+"""A stand-in for ``lit_transformers.run`` without torch: deterministic, checkpointing, and able to fail on demand."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, NamedTuple
+
+from lit_transformers.config import Config, NonNegative, NonNegativeFloat, Plain, Positive, canonical_hash
+
+
+class EncodingConfig(Config, kind="relative"):
+    clamp: NonNegative = 0
+
+
+class MixerConfig(Config):
+    memory: NonNegative = 8
+    encoding: EncodingConfig | None = EncodingConfig()
+
+
+class ModelConfig(Config):
+    width: Positive = 16
+    heads: Positive = 1
+    mixer: MixerConfig = MixerConfig()
+
+    def conflicts(self) -> Any:
+        if self.width % self.heads:
+            yield f"width {self.width} does not divide by heads {self.heads}"
+
+
+class DataConfig(Config):
+    segment: Positive = 32
+    path: str = ""
+
+
+class TrainingConfig(Config):
+    steps: Positive = 20
+    batch: Positive = 4
+    pause: NonNegativeFloat = 0.0
+    fault: Literal["none", "nan", "memory", "raise", "kill", "exit"] = "none"
+
+
+class RunConfig(Config):
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    seed: NonNegative = 0
+
+
+class Interrupted(Exception):
+    """The run was asked to stop and left a checkpoint."""
+
+
+class Progress(NamedTuple):
+    step: int
+    steps: int
+    loss: float
+    metrics: dict[str, float]
+    seconds_left: float | None
+    phase: str
+
+
+class Description(NamedTuple):
+    parameters: int
+    embedding_parameters: int
+    flops_per_token: float
+    train_flops: float
+    tokens: int
+    state_bytes: int
+
+
+def run_key(config: RunConfig) -> str:
+    text = Path(config.data.path).read_text() if config.data.path else ""
+    return canonical_hash([config.to_dict(), text])
+
+
+def describe(config: RunConfig) -> Description:
+    parameters = 4 * config.model.width**2 + (0 if config.model.mixer.encoding is None else config.model.width)
+    tokens = config.training.steps * config.training.batch * config.data.segment
+    return Description(parameters, 0, 6.0 * parameters, 6.0 * parameters * tokens, tokens, config.model.mixer.memory)
+
+
+def fit(config: RunConfig, directory: Path, progress: Callable[[Progress], None] | None = None) -> dict[str, Plain]:
+    stop = False
+
+    def on_term(number: int, frame: FrameType | None) -> None:
+        nonlocal stop
+        stop = True
+
+    before = signal.signal(signal.SIGTERM, on_term)
+    say = progress or (lambda news: None)
+    checkpoint = directory / "checkpoint.ckpt"
+    step, state = json.loads(checkpoint.read_text()) if checkpoint.exists() else (0, config.seed + 1)
+    say(Progress(step, config.training.steps, math.nan, {}, None, "gates"))
+    started = step
+    while step < config.training.steps:
+        state = (state * 6364136223846793005 + config.model.width + config.model.mixer.memory) % 2**61
+        step += 1
+        time.sleep(config.training.pause)
+        _break(config.training.fault, step, started)
+        if stop or step % 3 == 0:
+            _write(checkpoint, [step, state])
+        if stop:
+            raise Interrupted
+        left = (config.training.steps - step) * config.training.pause
+        say(Progress(step, config.training.steps, state / 2**61, {}, left, "fit"))
+    say(Progress(step, config.training.steps, state / 2**61, {}, 0.0, "evaluate"))
+    failed = config.training.fault == "nan"
+    record = {
+        "version": 1,
+        "key": run_key(config),
+        "outcome": "failed" if failed else "finished",
+        "reason": "not-a-number" if failed else None,
+        "seed": config.seed,
+        "config": config.to_dict(),
+        "data": {"name": "none", "fingerprint": "0"},
+        "metrics": {} if failed else {"val/bpb": state / 2**61},
+        "protocol": {},
+        "cost": describe(config)._asdict(),
+        "gates": [],
+        "environment": {},
+        "measured": {"seconds": config.training.steps * config.training.pause, "attempts": 1},
+    }
+    _write(directory / "record.json", record)
+    with (directory / "finishes.txt").open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    signal.signal(signal.SIGTERM, before)
+    return record
+
+
+def _break(fault: str, step: int, started: int) -> None:
+    if fault == "memory":
+        raise MemoryError
+    if fault == "raise" and step == 2:
+        raise RuntimeError("something broke\nin two lines")
+    if fault == "kill" and started == 0 and step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "exit" and step == 2:
+        os._exit(3)
+
+
+def _write(path: Path, plain: Plain) -> None:
+    partial = path.with_suffix(".part")
+    partial.write_text(json.dumps(plain))
+    partial.replace(path)

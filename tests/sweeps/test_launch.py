@@ -1,0 +1,260 @@
+"""Runs in real processes: they end as their records say, whatever is killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from io import StringIO
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+from standin.run import RunConfig, fit, run_key
+
+from sweeps.launch import Options, Summary, launch
+from sweeps.ledger import Ledger
+from sweeps.live import Board
+from sweeps.lock import locked
+from sweeps.share import Share, share_machine
+from sweeps.survey import survey
+from sweeps.ticket import State, Ticket
+
+OPTIONS = Options("standin.run", Share(workers=2, threads=1), metric="val/bpb")
+
+
+def tickets(count: int = 3, **training: object) -> list[Ticket]:
+    configs = [
+        RunConfig().override({"seed": seed} | {f"training.{k}": v for k, v in training.items()})
+        for seed in range(count)
+    ]
+    return [Ticket(run_key(config), "plain", config.seed, config.to_dict()) for config in configs]
+
+
+def go(runs: Path, wanted: list[Ticket], options: Options = OPTIONS, console: Console | None = None) -> Summary:
+    rows, notes = survey(runs, wanted, options.metric, retry_failed=options.retry_failed)
+    ledger = Ledger(runs, heartbeat=1, grace=4)
+    board = Board(console or Console(file=StringIO()), options.metric)
+    try:
+        for note in notes:
+            board.say(note)
+        return launch(runs, ledger, board, rows, options)
+    finally:
+        ledger.close()
+
+
+def command_for(runs: Path, count: int, pause: float, steps: int) -> list[str]:
+    return [sys.executable, __file__, str(runs), str(count), str(pause), str(steps)]
+
+
+def states(summary: Summary) -> list[State]:
+    return [row.state for row in summary.rows]
+
+
+def finishes(runs: Path, ticket: Ticket) -> int:
+    path = ticket.directory(runs) / "finishes.txt"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def metrics(runs: Path, wanted: list[Ticket]) -> list[object]:
+    return [json.loads((ticket.directory(runs) / "record.json").read_text())["metrics"] for ticket in wanted]
+
+
+def never_interrupted(runs: Path, wanted: list[Ticket]) -> list[object]:
+    for ticket in wanted:
+        ticket.directory(runs).mkdir(parents=True)
+        fit(
+            RunConfig.from_dict(ticket.config).override({"training.pause": 0.0, "training.fault": "none"}),
+            ticket.directory(runs),
+        )
+    return metrics(runs, wanted)
+
+
+def test_every_run_ends_once_and_a_second_command_repeats_none(tmp_path: Path) -> None:
+    wanted = tickets(4)
+    assert states(go(tmp_path, wanted)) == [State.FINISHED] * 4
+    rows, _ = survey(tmp_path, wanted, "val/bpb", retry_failed=False)
+    assert all(row.state == State.FINISHED and row.value is not None for row in rows)
+    go(tmp_path, wanted)
+    assert [finishes(tmp_path, ticket) for ticket in wanted] == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("nan", "not-a-number"),
+        ("memory", "out of memory"),
+        ("raise", "RuntimeError: something broke"),
+        ("kill", "killed (signal 9): most likely out of memory"),
+        ("exit", "its process ended with status 3"),
+    ],
+)
+def test_a_run_that_fails_says_why_and_stops_no_other(tmp_path: Path, fault: str, reason: str) -> None:
+    wanted = [*tickets(1, fault=fault), *tickets(2)]
+    summary = go(tmp_path, wanted)
+    assert states(summary) == [State.FAILED, State.FINISHED, State.FINISHED]
+    assert (summary.rows[0].reason or "").startswith(reason)
+    record = json.loads((wanted[0].directory(tmp_path) / "record.json").read_text())
+    assert record["outcome"] == "failed" and record["reason"].startswith(reason)
+
+
+def test_a_failed_run_is_repeated_only_when_asked(tmp_path: Path) -> None:
+    wanted = tickets(1, fault="raise")
+    go(tmp_path, wanted)
+    log = wanted[0].directory(tmp_path) / "log.txt"
+    assert go(tmp_path, wanted).failed == 1
+    assert log.read_text().count("RuntimeError: something broke") == 1
+    assert go(tmp_path, wanted, OPTIONS._replace(retry_failed=True)).failed == 1
+    assert log.read_text().count("RuntimeError: something broke") == 2
+
+
+def test_a_run_killed_from_outside_goes_on_with_the_next_command(tmp_path: Path) -> None:
+    wanted = tickets(1, fault="kill")
+    assert states(go(tmp_path / "runs", wanted)) == [State.FAILED]
+    assert states(go(tmp_path / "runs", wanted)) == [State.FINISHED]
+    assert metrics(tmp_path / "runs", wanted) == never_interrupted(tmp_path / "quiet", wanted)
+
+
+def test_a_damaged_record_is_moved_aside_and_its_run_repeated(tmp_path: Path) -> None:
+    wanted = tickets(2)
+    go(tmp_path, wanted)
+    path = wanted[0].directory(tmp_path) / "record.json"
+    path.write_text(path.read_text()[:40])
+    console = Console(file=StringIO(), width=300)
+    assert states(go(tmp_path, wanted, console=console)) == [State.FINISHED] * 2
+    assert "record.json: not JSON" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert [finishes(tmp_path, ticket) for ticket in wanted] == [2, 1]
+    assert path.with_name("record.json.damaged").exists()
+
+
+def test_a_run_in_other_hands_is_waited_for(tmp_path: Path) -> None:
+    wanted = tickets(1)
+    script = (
+        "import sys, time; from pathlib import Path; from sweeps.lock import locked\n"
+        "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(1.5)"
+    )
+    directory = wanted[0].directory(tmp_path)
+    directory.mkdir(parents=True)
+    other = subprocess.Popen([sys.executable, "-c", script, str(directory / "lock")], stdout=subprocess.PIPE)
+    assert other.stdout and other.stdout.readline() == b"held\n"
+    assert states(go(tmp_path, wanted)) == [State.FINISHED]
+    assert other.wait() == 0
+    assert finishes(tmp_path, wanted[0]) == 1
+
+
+def test_two_commands_share_the_runs_and_do_none_twice(tmp_path: Path) -> None:
+    wanted = tickets(6, pause=0.02, steps=20)
+    command = command_for(tmp_path, 6, 0.02, 20)
+    both = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    assert [finishes(tmp_path, ticket) for ticket in wanted] == [1] * 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_is_stopped_leaves_checkpoints_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    wanted = tickets(3, pause=0.05, steps=400)
+    timer = threading.Timer(2.0, os.kill, (os.getpid(), number))
+    timer.start()
+    summary = go(tmp_path, wanted)
+    timer.join()
+    assert summary.stopped_by == number
+    assert states(summary) == [State.STOPPED, State.STOPPED, State.WAITING]
+    assert [(ticket.directory(tmp_path) / "checkpoint.ckpt").exists() for ticket in wanted] == [True, True, False]
+    assert not workers_of(tmp_path)
+
+
+def workers_of(runs: Path) -> list[psutil.Process]:
+    """Processes that write to a run's log: the workers, however they came to be."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(Path(f"/proc/{process.pid}/fd/1").readlink()).startswith(str(runs)):
+                found.append(process)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_worker_dies_with_its_parent_within_a_second(tmp_path: Path) -> None:
+    parent = subprocess.Popen(command_for(tmp_path, 2, 0.05, 400))
+    wait_for(lambda: len(workers_of(tmp_path)) == 2)
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not workers_of(tmp_path), seconds=1.0)
+
+
+def wait_for(condition: object, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chance", range(3))
+def test_whatever_is_killed_at_any_moment_every_run_finishes_once_with_the_same_numbers(
+    tmp_path: Path, chance: int
+) -> None:
+    random_moments = random.Random(chance)
+    runs, wanted = tmp_path / "runs", tickets(4, pause=0.03, steps=40)
+    command = command_for(runs, 4, 0.03, 40)
+    for _ in range(6):
+        parent = subprocess.Popen(command)
+        try:
+            parent.wait(timeout=random_moments.uniform(0.2, 2.0))
+        except subprocess.TimeoutExpired:
+            victims = [parent.pid, *(worker.pid for worker in workers_of(runs))]
+            strike(random_moments.choice(victims), random_moments.choice([signal.SIGKILL, signal.SIGTERM]))
+        if random_moments.random() < 0.7:
+            strike(parent.pid, random_moments.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+        else:
+            parent.wait(timeout=60)
+    parent.wait(timeout=60)
+    while subprocess.run(command, timeout=60).returncode:
+        continue
+    assert [finishes(runs, ticket) for ticket in wanted] == [1] * 4
+    assert metrics(runs, wanted) == never_interrupted(tmp_path / "quiet", wanted)
+    assert not workers_of(runs)
+
+
+def strike(process: int, number: signal.Signals) -> None:
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return
+
+
+def test_cores_go_to_processes_before_threads() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert share_machine(todo=1) == Share(1, cores)
+    assert share_machine(todo=1000) == Share(cores, 1)
+    assert share_machine(12, workers=3) == Share(3, max(1, cores // 3))
+    assert share_machine(12, threads=cores) == Share(1, cores)
+
+
+def test_every_cuda_device_gets_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    share = share_machine(todo=12, cuda=True)
+    assert (share.workers, share.devices) == (2, ("2", "5"))
+    assert share.place(["2"]) == "5"
+    assert share_machine(todo=12, cuda=False).place([]) is None
+
+
+def test_a_lock_is_held_by_one_process_and_may_be_nested(tmp_path: Path) -> None:
+    ask = "import sys, pathlib, sweeps.lock; sys.exit(sweeps.lock.is_locked(pathlib.Path(sys.argv[1])))"
+    command = [sys.executable, "-c", ask, str(tmp_path / "lock")]
+    with locked(tmp_path / "lock"), locked(tmp_path / "lock"):
+        assert subprocess.run(command).returncode == 1
+    assert subprocess.run(command).returncode == 0
+
+
+if __name__ == "__main__":  # the command that tests start as a process of its own, to kill it
+    place, count, pause, steps = sys.argv[1:]
+    done = go(Path(place), tickets(int(count), pause=float(pause), steps=int(steps)))
+    sys.exit(0 if all(row.state == State.FINISHED for row in done.rows) else 1)

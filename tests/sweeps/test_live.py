@@ -1,0 +1,64 @@
+"""The live table: what a person sees while runs go on."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from sweeps.live import Board, Row, clock
+from sweeps.ticket import State, Ticket
+
+
+def rows(count: int) -> list[Row]:
+    return [Row(Ticket(f"k{number}", f"arm[{number}]", number, {})) for number in range(count)]
+
+
+def screen(board: Board, console: Console) -> str:
+    with console.capture() as captured:
+        console.print(board._render())
+    return captured.get()
+
+
+def terminal(height: int = 20) -> Console:
+    return Console(file=StringIO(), force_terminal=True, width=120, height=height, color_system=None)
+
+
+def test_a_row_shows_arm_seed_state_step_loss_and_time_left() -> None:
+    console, shown = terminal(), rows(2)
+    board = Board(console, "val/bpb")
+    board.watch(shown)
+    shown[0].state, shown[0].step, shown[0].steps, shown[0].loss, shown[0].seconds_left = State.FIT, 5, 20, 1.2345, 65.0
+    shown[1].state, shown[1].reason = State.FAILED, "not-a-number"
+    text = screen(board, console)
+    for word in ("arm[0]", "fit", "5/20", "1.234", "1:05", "failed: not-a-number", "1 of 2 runs"):
+        assert word in text
+
+
+def test_a_small_terminal_shows_the_runs_at_work() -> None:
+    console, shown = terminal(height=10), rows(40)
+    board = Board(console)
+    board.watch(shown)
+    shown[30].state = State.FIT
+    text = screen(board, console)
+    assert "arm[30]" in text and "and 36 more" in text
+
+
+def test_without_a_terminal_each_change_is_a_line() -> None:
+    console, shown = Console(file=StringIO(), width=40), rows(1)
+    with Board(console) as board:
+        board.watch(shown)
+        board.refresh()
+        shown[0].state = State.FIT
+        board.refresh()
+        board.refresh()
+        shown[0].state, shown[0].value = State.FINISHED, 2.5
+        board.refresh()
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines == ["[0/1]  arm[0]  seed 0  fit", "[1/1]  arm[0]  seed 0  finished  metric 2.5"]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (float("inf"), "-"), (5.0, "0:05"), (3725, "1:02:05")])
+def test_times_read_as_a_clock(seconds: float | None, text: str) -> None:
+    assert clock(seconds) == text

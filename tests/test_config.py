@@ -1,0 +1,225 @@
+"""Configs: strict about names, types, ranges and combinations; every error names its place and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lit_transformers.config import Config, ConfigError, canonical_hash, parse_assignments
+from lit_transformers.encodings import EncodingConfig, HuangConfig, LearnedRelativeConfig, ShawConfig, XLConfig
+from lit_transformers.mixers import AttentionConfig, MixerConfig
+from lit_transformers.models import LanguageModelConfig, ModelConfig
+from lit_transformers.models.tokens import AdaptiveTokensConfig
+from lit_transformers.positions import LearnedConfig, SinusoidalConfig
+from lit_transformers.stacks import SharedConfig
+
+MODEL = LanguageModelConfig(
+    mixer=AttentionConfig(encoding=XLConfig(), memory=4), positions=SinusoidalConfig(), stack=SharedConfig()
+)
+
+Make = Callable[[], object]
+
+WRONG: dict[str, tuple[Make, str, str]] = {
+    "unknown field": (lambda: AttentionConfig(memmory=3), "memmory", "did you mean memory?"),  # type: ignore[call-arg]
+    "unknown field below": (
+        lambda: ModelConfig.from_dict({"kind": "language_model", "mixer": {"kind": "attention", "headdim": 3}}),
+        "mixer.headdim",
+        "did you mean head_dim?",
+    ),
+    "not by name": (lambda: XLConfig("shared"), "", "XLConfig takes its fields by name"),  # type: ignore[call-arg]
+    "wrong type": (lambda: AttentionConfig(memory="3"), "memory", "valid integer; got '3'"),  # type: ignore[arg-type]
+    "a float for an integer": (lambda: MODEL.override({"dim": 8.0}), "dim", "integer; got 8.0"),
+    "a number for a switch": (lambda: ShawConfig(keys=1), "keys", "boolean; got 1"),  # type: ignore[arg-type]
+    "a switch for a number": (lambda: AttentionConfig(memory=True), "memory", "got True"),
+    "out of range": (lambda: AttentionConfig(memory=-1), "memory", "greater than or equal to 0; got -1"),
+    "all dropped": (lambda: AttentionConfig(dropout=1.0), "dropout", "less than 1; got 1.0"),
+    "no number": (lambda: MODEL.override({"initial_std": float("nan")}), "initial_std", "got nan"),
+    "not a choice": (lambda: MODEL.override({"norm": "mid"}), "norm", "'pre' or 'post'; got 'mid'"),
+    "unknown kind": (lambda: EncodingConfig.from_dict({"kind": "rotery"}), "kind", "did you mean rotary?"),
+    "no kind": (lambda: EncodingConfig.from_dict({}), "kind", "there are: huang, learned_relative, rotary, shaw, xl"),
+    "a kind that is no word": (lambda: EncodingConfig.from_dict({"kind": ["xl"]}), "kind", "no kind ['xl']"),
+    "another's kind": (lambda: XLConfig.from_dict({"kind": "shaw"}), "kind", "XLConfig is of kind 'xl'"),
+    "another's place": (
+        lambda: MODEL.override({"mixer": XLConfig()}),
+        "mixer",
+        "wants a MixerConfig, not a XLConfig",
+    ),
+    "not a mapping": (lambda: MODEL.override({"mixer": 3}), "mixer", "made from a mapping, not from 3"),
+    "a key that is no word": (lambda: XLConfig.from_dict({3: 4}), "", "a field's name is a string, not 3"),
+    "combination": (
+        lambda: AttentionConfig(same_length=True),
+        "",
+        "same_length gives every query as many keys as memory holds, and memory is 0",
+    ),
+    "combination by override": (
+        lambda: MODEL.override({"mixer.same_length": True, "mixer.memory": 0}),
+        "mixer",
+        "same_length",
+    ),
+    "no encoding left": (lambda: ShawConfig(keys=False, values=False), "", "write encoding: null"),
+    "no bias left": (
+        lambda: XLConfig(biases="per_layer", content_bias=False, position_bias=False),
+        "",
+        "write biases: shared",
+    ),
+    "table and restart": (lambda: LearnedConfig(max_length=9), "", "set restart: document"),
+    "buckets": (lambda: LearnedRelativeConfig(buckets=6), "", "they come in fours, not 6"),
+    "unknown path": (lambda: MODEL.override({"mixer.encodign": None}), "mixer.encodign", "did you mean encoding?"),
+    "a path below none": (
+        lambda: MODEL.override({"mixer.encoding": None, "mixer.encoding.biases": "shared"}),
+        "mixer.encoding.biases",
+        "it is none; set encoding first",
+    ),
+    "a path below a number": (lambda: MODEL.override({"dim.x": 3}), "dim.x", "it is 512; set dim first"),
+    "a path of no name": (lambda: MODEL.override({"": 3}), "", "has no field ''"),
+    "a field of another kind": (
+        lambda: MODEL.override({"mixer.encoding.distance": 3}),
+        "mixer.encoding.distance",
+        "XLConfig has no field 'distance'",
+    ),
+    "a list's item": (lambda: AdaptiveTokensConfig(cutoffs=(3, 0)), "cutoffs.1", "greater than or equal to 1; got 0"),
+    "no such value": (lambda: MODEL.get("mixer.memori"), "mixer.memori", "did you mean memory?"),
+    "no assignment": (lambda: parse_assignments(["mixer.memory"]), "", "write path=value, not 'mixer.memory'"),
+    "no YAML": (lambda: parse_assignments(["mixer=[1"]), "mixer", "'[1' is not a YAML value"),
+}
+
+
+@pytest.mark.parametrize(("make", "path", "reason"), WRONG.values(), ids=WRONG.keys())
+def test_an_error_names_the_place_and_the_way_out_in_one_line(make: Make, path: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert caught.value.path == path
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["dim: [", "\x00", "- 1", ""])
+def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig.from_yaml(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read as YAML: .*No such file"):
+        ModelConfig.from_yaml(tmp_path / "nowhere.yaml")
+
+
+def test_a_config_cannot_be_changed_after_it_was_checked() -> None:
+    with pytest.raises(AttributeError):
+        MODEL.dim = 3  # type: ignore[misc]
+
+
+def test_an_override_changes_what_it_names_and_nothing_else() -> None:
+    changed = MODEL.override({"mixer.memory": 7, "mixer.encoding.clamp_length": 5, "norm": "post"})
+    before, after = dict(MODEL.leaves()), dict(changed.leaves())
+    assert {path: after[path] for path in after if after[path] != before[path]} == {
+        "mixer.memory": 7,
+        "mixer.encoding.clamp_length": 5,
+        "norm": "post",
+    }
+    assert MODEL.mixer == AttentionConfig(encoding=XLConfig(), memory=4)
+
+
+def test_fields_that_only_fit_together_are_set_together() -> None:
+    none = MODEL.override({"mixer.memory": 0})
+    both = none.override({"mixer.same_length": True, "mixer.memory": 9})
+    assert both.get("mixer.memory") == 9 and both.get("mixer.same_length") is True
+
+
+def test_a_part_is_replaced_and_its_new_fields_are_set_in_one_go() -> None:
+    changed = MODEL.override({"mixer.encoding": "huang", "mixer.encoding.distance": 3})
+    assert changed.get("mixer.encoding") == HuangConfig(distance=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a=1", 1),
+        ("a=1.5", 1.5),
+        ("a=1e-3", 0.001),
+        ("a=true", True),
+        ("a=null", None),
+        ("a=", None),
+        ("a=[1, 2]", [1, 2]),
+        ("a={kind: xl, clamp_length: 3}", {"kind": "xl", "clamp_length": 3}),
+        ("a=post", "post"),
+        ("a='1e-3'", "1e-3"),
+        ("a=b=c", "b=c"),
+    ],
+)
+def test_a_value_on_the_command_line_is_what_a_person_means(text: str, value: object) -> None:
+    found = parse_assignments([text])["a"]
+    assert found == value and type(found) is type(value)
+
+
+def test_configs_are_equal_by_content_and_told_apart_by_type() -> None:
+    assert AttentionConfig(memory=3) == AttentionConfig(memory=3)
+    assert len({AttentionConfig(memory=3), AttentionConfig(memory=3), AttentionConfig()}) == 2
+    shaw, huang = ShawConfig(distance=3), HuangConfig(distance=3)
+    assert shaw != huang and shaw != shaw.to_dict()
+
+
+def test_a_hash_does_not_depend_on_the_order_of_keys() -> None:
+    assert canonical_hash({"a": 1, "b": [2, {"c": 3, "d": 4}]}) == canonical_hash({"b": [2, {"d": 4, "c": 3}], "a": 1})
+    assert canonical_hash({"a": 1}) != canonical_hash({"a": 2})
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 600) | st.floats() | st.text(max_size=8) | st.just("attention"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+names = st.sampled_from(
+    [path for path, _ in MODEL.leaves()] + ["mixer", "mixer.encoding", "stack", "x", "dim.y", "", "."]
+)
+
+
+@given(tree=plain)
+@settings(deadline=None, max_examples=200)
+def test_no_tree_raises_anything_but_a_config_error(tree: Any) -> None:
+    owners: tuple[type[Config], ...] = (ModelConfig, MixerConfig, EncodingConfig, XLConfig)
+    for owner in owners:
+        make_or_refuse(partial(owner.from_dict, tree))
+
+
+@given(values=st.dictionaries(names, plain, max_size=3))
+@settings(deadline=None, max_examples=400)
+def test_no_override_raises_anything_but_a_config_error(values: dict[str, Any]) -> None:
+    make_or_refuse(lambda: MODEL.override(values))
+
+
+@given(damage=st.dictionaries(st.sampled_from(list(MODEL.to_dict())), plain, min_size=1, max_size=3))
+@settings(deadline=None, max_examples=300)
+def test_no_damaged_file_raises_anything_but_a_config_error(damage: dict[str, Any]) -> None:
+    make_or_refuse(lambda: ModelConfig.from_dict(MODEL.to_dict() | damage))
+
+
+@given(text=st.text(max_size=30))
+@settings(deadline=None, max_examples=300)
+def test_no_assignment_raises_anything_but_a_config_error(text: str) -> None:
+    try:
+        values = parse_assignments([text])
+    except ConfigError as error:
+        assert "\n" not in str(error)
+    else:
+        make_or_refuse(lambda: MODEL.override(values))
+
+
+def make_or_refuse(make: Callable[[], Config]) -> None:
+    """Either a config that comes back from its own plain data as it was, or one line."""
+    try:
+        made = make()
+    except ConfigError as error:
+        assert "\n" not in str(error)
+    else:
+        assert type(made).from_dict(yaml.safe_load(made.to_yaml())) == made
