@@ -84,6 +84,7 @@ class Planner(Protocol):
 
     def describe(self, config: Any) -> Any: ...
     def run_key(self, config: Any) -> str: ...
+    def changes_nothing(self, arm: Any, baseline: Any) -> bool: ...
 
 
 def plan_path(runs: Path, study: str) -> Path:
@@ -101,6 +102,7 @@ def make_plan(study: str, ablation: Ablation, request: Request) -> Plan:
     try:
         resolved = ablation.resolve(request.scale, parse_assignments(request.assignments))
         configs, matched = _matched(ablation, resolved, planner)
+        _require_effects(configs, planner)
         by_key, runs = _runs(resolved, configs, request.seeds or resolved.seeds, planner)
         costs = {name: dict(planner.describe(config)._asdict()) for name, config in configs.items()}
     except ConfigError as error:
@@ -117,6 +119,14 @@ def _matched(ablation: Ablation, resolved: Resolved, planner: Planner) -> tuple[
     configs, matched = match_arms(ablation.match, resolved.configs, resolved.arms[0].name, planner.describe)
     require_distinct(resolved.arms, configs)
     return configs, matched
+
+
+def _require_effects(configs: dict[str, Config], planner: Planner) -> None:
+    """Raises ConfigError for an arm that computes what the baseline computes, though its config differs."""
+    baseline, *others = configs
+    for name in others:
+        if planner.changes_nothing(configs[name], configs[baseline]):
+            raise ConfigError("computes what the baseline computes: what it overrides does nothing here", name)
 
 
 def _runs(

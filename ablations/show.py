@@ -116,7 +116,9 @@ def plan_view(plan: Plan, guess: Estimate, done: set[str], workers: int) -> Grou
         Text(f"{plan.study}, scale {plan.document['scale']}: {plan.document['protocol']}"),
         table,
     ]
-    lines += [Text(f"left out: {one['arm']} ({one['reason']})", style="dim") for one in plan.document["left_out"]]
+    for reason in dict.fromkeys(one["reason"] for one in plan.document["left_out"]):
+        arms = [one["arm"] for one in plan.document["left_out"] if one["reason"] == reason]
+        lines.append(Text(f"left out, {reason}: {'; '.join(arms)}", style="dim"))
     lines.append(Text(f"{len(left)} runs to do, about {clock(total)} with {workers} workers ({guess.basis})"))
     return Group(*lines)
 

@@ -4,7 +4,8 @@
 
 Plain attention is the same layer without encoding: the same projections around torch's fused kernel. XLNet's layer is
 that of transformers, which builds the whole score matrix. The three run in turn in one process, so that what else the
-machine does falls on all alike; times are medians. Peak memory is taken in a process of its own for each.
+machine does falls on all alike; times are medians. Beside the time on the clock stands that of the processor, which
+says more on a machine that is busy. Peak memory is taken in a process of its own for each.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from benchmarks.hardware import describe, save
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
+from lit_transformers.patterns import BLOCK
 
 DIM, HEADS = 256, 4
-LONGEST_XLNET = 4096
-"""Its score matrices of twice the length grow to gigabytes beyond."""
+LARGEST_XLNET = 4096 * 4096
+"""Scores per head: beyond, its matrices take gigabytes."""
 
 
 class Work(NamedTuple):
@@ -109,26 +111,41 @@ def autocast(device: torch.device) -> torch.autocast:
 
 
 def layers_for(work: Work) -> list[str]:
-    return [name for name in LAYERS if name != "xlnet" or work.rows * (work.length + work.memory) <= LONGEST_XLNET]
+    return [
+        name
+        for name in LAYERS
+        if name != "xlnet" or work.rows * work.length * (work.length + work.memory) <= LARGEST_XLNET
+    ]
 
 
-def time_side_by_side(work: Work, device: torch.device, rounds: int) -> dict[str, float]:
-    """Median milliseconds of each layer; they take turns."""
+class Taken(NamedTuple):
+    """Median milliseconds of one step, on the clock and of the processor."""
+
+    clock: float
+    processor: float
+
+
+def time_side_by_side(work: Work, device: torch.device, rounds: int) -> dict[str, Taken]:
+    """The layers take turns."""
     steps = {name: LAYERS[name](work, device) for name in layers_for(work)}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    taken: dict[str, list[Taken]] = {name: [] for name in steps}
     for turn in range(rounds + 1):
         for name, step in steps.items():
-            start = time.perf_counter()
+            clock, processor = time.perf_counter(), time.process_time()
             step()
             if turn:  # the first turn warms up
-                seconds[name].append(time.perf_counter() - start)
-    return {name: 1000 * statistics.median(taken) for name, taken in seconds.items()}
+                taken[name].append(Taken(time.perf_counter() - clock, time.process_time() - processor))
+    return {
+        name: Taken(*(1000 * statistics.median(column) for column in zip(*times, strict=True)))
+        for name, times in taken.items()
+    }
 
 
 def peak_mib(name: str, work: Work, device: torch.device) -> float:
-    """How far one step raises the peak of memory above what a short step had needed, in MiB."""
+    """How far one step raises the peak of memory, in MiB."""
     if device.type == "cuda":
         step = LAYERS[name](work, device)
+        step()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         step()
@@ -138,59 +155,70 @@ def peak_mib(name: str, work: Work, device: torch.device) -> float:
 
 
 def resident_growth(name: str, work: Work) -> float:
-    """In a process of its own: the peak of resident memory never falls."""
+    """In a process of its own, because the peak of resident memory never falls."""
     torch.set_num_threads(1)
     device = torch.device("cpu")
-    LAYERS[name](work._replace(rows=1, length=8, memory=0), device)()
+    LAYERS[name](work._replace(rows=1, length=BLOCK + 8, memory=0), device)()  # all code paths, little memory
     step = LAYERS[name](work, device)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step()
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
-def slope(rows: list[dict[str, Any]], name: str, quantity: str) -> float | None:
-    """The exponent with which a quantity grows with length, fitted over all lengths measured."""
-    points = [(row["length"], row[quantity][name]) for row in rows if not row["memory"] and name in row[quantity]]
-    if len(points) < 2 or min(value for _, value in points) <= 0:
-        return None
-    return float(np.polyfit(*np.log(np.array(points)).T, 1)[0])
-
-
-def measure(works: list[Work], device: torch.device, rounds: int, memory: bool) -> list[dict[str, Any]]:
+def measure(works: list[Work], device: torch.device, rounds: int) -> list[dict[str, Any]]:
+    """Peaks first: a child process inherits the peak of its parent, which timing would raise."""
+    peaks = [{name: peak_mib(name, work, device) for name in layers_for(work)} for work in works]
     rows = []
-    for work in works:
-        found = {"milliseconds": time_side_by_side(work, device, rounds)}
-        if memory:
-            found["peak_mib"] = {name: peak_mib(name, work, device) for name in layers_for(work)}
-        rows.append(work._asdict() | found)
+    for work, peak in zip(works, peaks, strict=True):
+        taken = time_side_by_side(work, device, rounds)
+        rows.append(
+            work._asdict()
+            | {
+                "milliseconds": {name: t.clock for name, t in taken.items()},
+                "processor_milliseconds": {name: t.processor for name, t in taken.items()},
+                "peak_mib": peak,
+            }
+        )
     return rows
 
 
-def show(rows: list[dict[str, Any]], device: torch.device) -> Table:
-    """Times with their ratio to plain attention, and peak memory."""
-    table = Table(title=f"One layer, dim {DIM}, {HEADS} heads, forward and backward, {device.type}")
-    table.add_column("sequences")
-    for name in LAYERS:
-        table.add_column(f"{name} ms", justify="right")
-    table.add_column("xl / plain", justify="right")
-    table.add_column("xlnet / xl", justify="right")
-    for name in LAYERS:
-        table.add_column(f"{name} MiB", justify="right")
+QUANTITIES = {
+    "milliseconds": "time, ms",
+    "processor_milliseconds": "processor time, ms",
+    "peak_mib": "peak memory, MiB",
+}
+
+
+def show(rows: list[dict[str, Any]], quantity: str, device: torch.device) -> Table:
+    """One quantity of every layer, with ratios and with the power of length that it grows by."""
+    table = Table(
+        title=f"One layer, dim {DIM}, {HEADS} heads, forward and backward, {device.type}: {QUANTITIES[quantity]}"
+    )
+    for heading in ("sequences", *LAYERS, "xl / plain", "xlnet / xl"):
+        table.add_column(heading, justify="left" if heading == "sequences" else "right", no_wrap=True)
     for row in rows:
-        taken, peaks = row["milliseconds"], row.get("peak_mib", {})
+        found = row[quantity]
         table.add_row(
             Work(row["rows"], row["length"], row["memory"]).name,
-            *(f"{taken[name]:.1f}" if name in taken else "-" for name in LAYERS),
-            f"{taken['xl'] / taken['plain']:.2f}",
-            f"{taken['xlnet'] / taken['xl']:.1f}" if "xlnet" in taken else "-",
-            *(f"{peaks[name]:.0f}" if name in peaks else "-" for name in LAYERS),
+            *(f"{found[name]:.1f}" if name in found else "-" for name in LAYERS),
+            *(ratio(found, *pair) for pair in (("xl", "plain"), ("xlnet", "xl"))),
         )
-    for quantity, unit in (("milliseconds", "time"), ("peak_mib", "memory")):
-        if quantity in rows[0]:
-            slopes = {name: slope(rows, name, quantity) for name in LAYERS}
-            said = ", ".join(f"{name} {value:.2f}" for name, value in slopes.items() if value is not None)
-            table.caption = f"{table.caption or ''}{unit} grows with length to the power of: {said}\n"
+    powers = {name: power(rows, name, quantity) for name in LAYERS}
+    table.add_row("power of length", *("-" if value is None else f"{value:.2f}" for value in powers.values()))
     return table
+
+
+def ratio(found: dict[str, float], above: str, below: str) -> str:
+    return f"{found[above] / found[below]:.2f}" if above in found and found[below] > 0 else "-"
+
+
+def power(rows: list[dict[str, Any]], name: str, quantity: str) -> float | None:
+    """The exponent with which a quantity grows with the length of one sequence, fitted over all lengths measured."""
+    points = [(row["length"], row[quantity][name]) for row in rows if row["rows"] == 1 and name in row[quantity]]
+    if len(points) < 2 or min(value for _, value in points) <= 0:
+        return None
+    lengths, values = np.log(np.array(points, dtype=np.float64)).T
+    return float(np.polyfit(lengths, values, 1)[0])
 
 
 def main(
@@ -198,7 +226,6 @@ def main(
     rounds: Annotated[int, typer.Option(help="Steps of each layer that are timed.")] = 7,
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 2,
     device: Annotated[str, typer.Option(help="cpu or cuda (bf16).")] = "cpu",
-    memory: Annotated[bool, typer.Option(help="Measure peak memory too.")] = True,
     json: Annotated[str, typer.Option(help="Write benchmarks/results/NAME.json.")] = "",
 ) -> None:
     """Times one XL attention layer against plain attention and XLNet's layer."""
@@ -206,8 +233,9 @@ def main(
     torch.manual_seed(0)
     on = torch.device(device)
     works = [Work(1, int(length), 0) for length in lengths.split(",")] + [Work(32, 128, 128)]
-    rows = measure(works, on, rounds, memory)
-    Console().print(show(rows, on))
+    rows = measure(works, on, rounds)
+    for quantity in QUANTITIES:
+        Console(width=110).print(show(rows, quantity, on))
     if json:
         found = {"benchmark": "xl_layer", "dim": DIM, "heads": HEADS, "device": on.type, "rows": rows}
         Console().print(f"written: {save(json, found | describe(('torch', 'transformers')))}")

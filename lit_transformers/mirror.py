@@ -3,6 +3,8 @@
 A run's id there is its key, so one that was stopped continues its curve. Offline, every attempt leaves a folder of its
 own, ``wandb/offline-run-TIME-KEY``, under the same id. Each begins with the points that the checkpoint carries, so the
 newest folder holds the whole curve; ``wandb sync`` uploads them in order of time, as one run.
+
+It costs a run about a second, nearly all of it for wandb's own imports, and nothing for each step.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class Copy:
         """Sends what the record says besides the curves, and ends."""
         run = self.run
         if run is not None:
+            self._guarded(lambda: run.log({}, commit=True))  # else the last step's values come after the summary's
             self._guarded(lambda: run.summary.update(summary(record)))
             self._guarded(lambda: run.finish(exit_code=exit_code))
 
@@ -125,8 +128,8 @@ def _open(mirror: Mirror, directory: Path, record: dict[str, Plain]) -> Copy | N
             return _start(mirror, directory, record)
         except Exception as error:
             wandb.teardown()  # or the next attempt inherits what is left of this one
-            why = _first_line(error).rstrip(".")
-            _say(f"{why}; the run goes on, mirrored offline: wandb sync {directory / 'wandb'} uploads it later")
+            why, files = _first_line(error).rstrip("."), directory / "wandb" / "offline-run-*"
+            _say(f"{why}; the run goes on, mirrored offline: wandb sync {files} uploads it")
     try:
         return _start(mirror._replace(mode="offline"), directory, record)
     except Exception as error:

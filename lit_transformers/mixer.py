@@ -111,10 +111,10 @@ def map_state(change: Callable[[Tensor], Tensor], state: Any) -> Any:
             return change(state)
         case Mapping():
             return {name: map_state(change, part) for name, part in state.items()}
-        case tuple() if hasattr(state, "_fields"):
-            return type(state)(*(map_state(change, part) for part in state))
-        case tuple() | list():
+        case tuple() | list() if type(state) in (tuple, list):
             return type(state)(map_state(change, part) for part in state)
+        case tuple():  # a NamedTuple
+            return type(state)(*(map_state(change, part) for part in state))
     raise TypeError(f"a state holds tensors, not {type(state).__name__}")
 
 

@@ -45,6 +45,7 @@ from lit_transformers.code import code_hash
 from lit_transformers.config import Config, ConfigError, NonNegative, Plain, canonical_hash
 from lit_transformers.cost import cost
 from lit_transformers.mirror import Copy, Mirror, mirrored
+from lit_transformers.knobs import changes_nothing
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.ranks import is_first_rank
 from lit_transformers.stopping import Stop, stop_requests
@@ -53,7 +54,8 @@ from lit_transformers.tasks.language_metric import DocumentLoss
 from lit_transformers.trained import offer, take_over
 from lit_transformers.training import TrainingConfig
 
-__all__ = ["Interrupted", "Progress", "RunConfig", "describe", "evaluate", "fit", "load", "run_key"]
+__all__ = ["Interrupted", "Progress", "RunConfig", "changes_nothing",
+    "describe", "evaluate", "fit", "load", "run_key"]
 
 VERSION = 1
 Outcome = Literal["finished", "pruned", "failed", "invalid"]

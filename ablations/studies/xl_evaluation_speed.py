@@ -40,9 +40,7 @@ ABLATION = Ablation(
     | {f"state reused, attention {length}": reuse(length) for length in LENGTHS}
     | {f"sliding by one, attention {length}": slide(length) for length in LENGTHS},
     seeds=3,
-    metric=Metric(
-        "measured/evaluation_tokens_per_second", goal="maximize", label="tokens per second", compare="ratio"
-    ),
+    metric=Metric("measured/evaluation_tokens_per_second", goal="maximize", label="tokens per second", compare="ratio"),
     contrasts=[
         Contrast(
             f"reusing against sliding, attention {length}",

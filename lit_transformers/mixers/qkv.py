@@ -95,17 +95,22 @@ class QKVMixer(Mixer):
     def _remember(
         self, q: Float[Tensor, "b h t k"], x: Float[Tensor, "b t d"], ctx: Context, state: Any
     ) -> tuple[Inputs, dict[str, Tensor] | None]:
-        """Keys and values of memory and segment, and the state after the segment."""
+        """Keys and values of memory and segment, and the state after the segment.
+
+        Raises ValueError where gradients are on and the state was made without: W_k and W_v could not learn from it.
+        """
         if self.memory == 0:
             return Inputs(q, self._split(self.key(x)), self._split(self.value(x)), ctx.keep), None
         seen = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.keep is None else ctx.keep
         if state is not None:
             seen = torch.cat([state["seen"], seen], dim=1)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() if state is None else "hidden" in state:
             hidden = x if state is None else torch.cat([state["hidden"].to(x.dtype), x], dim=1)
             k, v = self._split(self.key(hidden)), self._split(self.value(hidden))
             kept = {"hidden": hidden[:, -self.memory :].detach()}
         else:
+            if torch.is_grad_enabled():
+                raise ValueError("this state was made without gradients: start anew, or read on under torch.no_grad()")
             k, v = self._split(self.key(x)), self._split(self.value(x))
             if state is not None:
                 k, v = torch.cat([state["keys"], k], dim=2), torch.cat([state["values"], v], dim=2)

@@ -28,7 +28,9 @@ def test_a_study_names_its_source_and_the_protocol_of_its_cells(study: Ablation)
 
 
 def test_the_demo_asks_at_least_recurrence_by_relative_and_absolute_positions() -> None:
-    arms = {(arm.levels["recurrence"], arm.levels["positions"]) for arm in STUDIES["xl_recurrence"].resolve("demo").arms}
+    arms = {
+        (arm.levels["recurrence"], arm.levels["positions"]) for arm in STUDIES["xl_recurrence"].resolve("demo").arms
+    }
     assert arms == {("on", "xl"), ("on", "sinusoidal"), ("off", "xl"), ("off", "sinusoidal")}
 
 

@@ -138,6 +138,24 @@ def test_an_emptied_lane_equals_one_that_starts_anew(case: Case, grad: bool) -> 
 
 
 @mixers("causal", "streams")
+def test_a_state_of_training_is_read_on_without_gradients(case: Case) -> None:
+    mixer = case.build(memory=12) if case.remembers else case.build()
+    x = noise(2, 12, DIM)
+    _, state = read(mixer, x[:, :5], [])
+    with torch.no_grad():
+        same(read(mixer, x[:, 5:], [2], state)[0], read(mixer, x, [])[0][:, 5:])
+
+
+@mixers("causal", "streams", encoded=False, remembering=True)
+def test_a_state_made_without_gradients_does_not_train_half_of_its_weights(case: Case) -> None:
+    mixer = case.build(memory=12)
+    with torch.no_grad():
+        _, state = read(mixer, noise(2, 5, DIM), [])
+    with pytest.raises(ValueError, match="this state was made without gradients"):
+        read(mixer, noise(2, 5, DIM), [], state)
+
+
+@mixers("causal", "streams")
 def test_lanes_taken_in_another_order_go_on_in_that_order(case: Case) -> None:
     mixer = case.build(memory=9) if case.remembers else case.build()
     first, second, order = noise(3, 5, DIM), noise(2, 4, DIM), torch.tensor([2, 0])

@@ -184,31 +184,42 @@ def test_the_shards_of_training_are_disjoint_and_complete(config: RunConfig) -> 
     assert sorted(seen) == list(range(count))
 
 
-def test_a_rank_without_a_document_waits_for_the_other(config: RunConfig, tmp_path: Path) -> None:
-    short = config.override({"training.steps": 3, "training.validate_every": None, "data.evaluation.documents": 1})
-    record = fit_together(short, tmp_path)
-    assert record["outcome"] == "finished" and record["metrics"]["val/bpb"] > 0
-    assert [row["document"] for row in documents(tmp_path)] == ["0"]
+@pytest.fixture(scope="module")
+def forgetful(config: RunConfig) -> RunConfig:
+    """With dropout, so that every rank's random numbers matter, and one document, which one rank has not."""
+    evaluation = {"training.validate_every": 100, "data.evaluation.documents": 1}
+    return config.override({"model.dropout": 0.1, "training.steps": 200, **evaluation})
+
+
+@pytest.fixture(scope="module")
+def whole(forgetful: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of its run, never stopped."""
+    directory = tmp_path_factory.mktemp("whole")
+    fit_together(forgetful, directory)
+    return directory
+
+
+def test_a_rank_without_a_document_waits_for_the_other(whole: Path) -> None:
+    assert read(whole)["outcome"] == "finished" and read(whole)["metrics"]["val/bpb"] > 0
+    assert [row["document"] for row in documents(whole)] == ["0"]
 
 
 def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_were(
-    config: RunConfig, tmp_path: Path
+    forgetful: RunConfig, whole: Path, tmp_path: Path
 ) -> None:
-    """With dropout, so that each rank's random numbers and states have to go on too; bit for bit."""
-    config = config.override({"model.dropout": 0.1, "training.steps": 300, "training.validate_every": 100})
-    fit_together(config, tmp_path / "whole")
-    broken = tmp_path / "broken"
-    process = torchrun(config, broken, str(PROCESS), "RUN", str(broken), "0.5")
+    """Bit for bit: each rank's states, random numbers and place in the data go on."""
+    process = torchrun(forgetful, tmp_path, str(PROCESS), "RUN", str(tmp_path), "0.3")
     until = time.monotonic() + SECONDS
-    while not (broken / CHECKPOINT).exists() and process.poll() is None and time.monotonic() < until:
+    while not (tmp_path / CHECKPOINT).exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     _, out, err = ended(process)
     assert "stopped at step" in out, err
-    assert not (broken / RECORD).exists()
-    assert [path.name for path in broken.glob("checkpoint*")] == [CHECKPOINT]
-    stopped = torch.load(broken / CHECKPOINT, weights_only=True)
-    assert 0 < stopped["global_step"] < 300 and len(stopped["states"]) == len(stopped["random"]) == 2
-    record = fit_together(config, broken)
-    assert record["metrics"] == read(tmp_path / "whole")["metrics"]
-    assert curve(broken) == curve(tmp_path / "whole") and documents(broken) == documents(tmp_path / "whole")
+    assert not (tmp_path / RECORD).exists()
+    assert [path.name for path in tmp_path.glob("checkpoint*")] == [CHECKPOINT]
+    stopped = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    assert 0 < stopped["global_step"] < 200 and len(stopped["states"]) == len(stopped["random"]) == 2
+    assert not torch.equal(stopped["random"][0]["cpu"], stopped["random"][1]["cpu"])
+    record = fit_together(forgetful, tmp_path)
+    assert record["metrics"] == read(whole)["metrics"]
+    assert curve(tmp_path) == curve(whole) and documents(tmp_path) == documents(whole)

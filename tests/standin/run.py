@@ -86,6 +86,12 @@ def describe(config: RunConfig) -> Description:
     return Description(parameters, 0, 6.0 * parameters, 6.0 * parameters * tokens, tokens, config.model.mixer.memory)
 
 
+def changes_nothing(arm: RunConfig, baseline: RunConfig) -> bool:
+    """A pause changes no number."""
+    quick = {"training.pause": 0.0}
+    return arm.override(quick) == baseline.override(quick)
+
+
 def fit(config: RunConfig, directory: Path, progress: Callable[[Progress], None] | None = None) -> dict[str, Plain]:
     stop = False
 

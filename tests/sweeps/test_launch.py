@@ -148,6 +148,7 @@ def test_a_run_in_other_hands_is_waited_for(tmp_path: Path) -> None:
     assert finishes(tmp_path, wanted[0]) == 1
 
 
+@pytest.mark.slow
 def test_two_commands_share_the_runs_and_do_none_twice(tmp_path: Path) -> None:
     wanted = tickets(6, pause=0.02, steps=20)
     command = command_for(tmp_path, 6, 0.02, 20)

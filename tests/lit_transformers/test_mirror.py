@@ -1,0 +1,248 @@
+"""What a run leaves for Weights & Biases, read back from the file that would be uploaded."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import random
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wandb
+from wandb.proto.wandb_internal_pb2 import Record
+
+from lit_transformers import mirror as mirrors
+from lit_transformers.callbacks import Progress
+from lit_transformers.mirror import Mirror
+from lit_transformers.run import Interrupted, RunConfig, fit
+
+OFFLINE = Mirror("offline", study="xl_memory", arm="memory 8")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    folder = tmp_path_factory.mktemp("corpus")
+    words = random.Random(0)
+    for number in range(24):
+        lines = [" ".join(words.choices(["alpha", "beta", "gamma", "delta"], k=6)) for _ in range(8)]
+        (folder / f"{number}.txt").write_text("\n".join(lines))
+    return RunConfig.from_dict(
+        {
+            "model": {"kind": "language_model", "dim": 16, "heads": 2, "depth": 1},
+            "data": {
+                "source": {"kind": "files", "path": str(folder)},
+                "segment_length": 8,
+                "batch_size": 4,
+                "evaluation": {"documents": 3},
+            },
+            "training": {"steps": 60, "validate_every": 20, "log_every": 10, "device": "cpu"},
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    yield
+    wandb.teardown()
+
+
+def files(directory: Path) -> list[Path]:
+    """The files of all attempts, in order of time."""
+    return sorted(directory.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def records(path: Path) -> Iterator[Record]:
+    """wandb's file is a log as LevelDB writes them: blocks of 32 KiB, in which records follow 7 bytes of header."""
+    data, at, whole = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        room = 32_768 - at % 32_768
+        if room < 7:
+            at += room
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a record that is whole, or the last part of one
+            record = Record()
+            record.ParseFromString(whole)
+            whole = b""
+            yield record
+
+
+def named(items: Iterable[Any]) -> dict[str, Any]:
+    return {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
+
+
+def curves(path: Path) -> dict[int, dict[str, float]]:
+    """Every step's values, without those that wandb adds."""
+    found: dict[int, dict[str, float]] = {}
+    for record in records(path):
+        if record.WhichOneof("record_type") == "history":
+            values = {
+                "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
+            }
+            found[values["_step"]] = {name: value for name, value in values.items() if not name.startswith("_")}
+    return found
+
+
+def header(path: Path) -> Any:
+    return next(record.run for record in records(path) if record.WhichOneof("record_type") == "run")
+
+
+def last_summary(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for record in records(path):
+        if record.WhichOneof("record_type") == "summary":
+            found |= named(record.summary.update)
+    return found
+
+
+def written_curves(directory: Path) -> dict[int, dict[str, float]]:
+    found: dict[int, dict[str, float]] = {}
+    for line in (directory / "metrics.csv").read_text().splitlines()[1:]:
+        step, tokens, name, value = line.split(",")
+        found.setdefault(int(step), {"tokens": int(tokens)})[name] = float(value)
+    return found
+
+
+def timeless(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "measured"}
+
+
+def test_a_mirror_shows_the_run_its_config_its_curves_and_its_end(config: RunConfig, tmp_path: Path) -> None:
+    record = fit(config, tmp_path, mirror=OFFLINE)
+    (path,) = files(tmp_path)
+    run = header(path)
+    assert (run.run_id, run.project) == (record["key"], "lit-transformers")
+    assert (run.run_group, run.job_type, list(run.tags)) == ("xl_memory", "memory 8", ["xl_memory", "memory 8"])
+    shown = {update.key: json.loads(update.value_json) for update in run.config.update}
+    assert {name: shown[name] for name in record["config"]} == record["config"]
+    assert curves(path) == written_curves(tmp_path) and {10, 20, 60} <= curves(path).keys()
+    end = last_summary(path)
+    assert end["outcome"] == "finished" and end["val/bpb"] == record["metrics"]["val/bpb"]
+    assert end["cost/parameters"] == record["cost"]["parameters"]
+    assert all(end[f"gates/{gate['name']}"] is True for gate in record["gates"])
+
+
+def test_a_mirror_changes_no_number_and_no_key(config: RunConfig, tmp_path: Path) -> None:
+    mirrored, plain = fit(config, tmp_path / "mirrored", mirror=OFFLINE), fit(config, tmp_path / "plain")
+    assert timeless(mirrored) == timeless(plain)
+    assert fit(config, tmp_path / "disabled", mirror=Mirror("disabled"))["key"] == plain["key"]
+    assert not (tmp_path / "disabled" / "wandb").exists()
+
+
+def test_a_mirror_tells_nothing_of_who_and_where(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "s3cr3t-value")
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
+    fit(config, tmp_path, mirror=OFFLINE)
+    (path,) = files(tmp_path)
+    kinds = {record.WhichOneof("record_type") for record in records(path)}
+    assert not kinds & {"files", "stats", "output", "output_raw", "environment", "artifact"}
+    run = header(path)
+    assert (run.host, run.git.remote_url, run.git.commit) == ("", "", "")
+    said = path.read_bytes().replace(config.to_dict()["data"]["source"]["path"].encode(), b"")
+    for private in ("s3cr3t-value", "0123456789" * 2, str(Path.cwd()), str(tmp_path), "pytest", socket.gethostname()):
+        if len(private) > 3:  # a shorter name is found in any text
+            assert private.encode() not in said, private
+    assert f'"{getpass.getuser()}"'.encode() not in said
+
+
+def test_a_run_that_was_stopped_shows_its_whole_curve_under_one_id(config: RunConfig, tmp_path: Path) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.phase == "fit" and progress.step >= 30:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    longer = config.override({"training.steps": 600})
+    with pytest.raises(Interrupted):
+        fit(longer, tmp_path, stop, mirror=OFFLINE)
+    (first,) = files(tmp_path)
+    fit(longer, tmp_path, mirror=OFFLINE)
+    _, second = files(tmp_path)
+    assert header(first).run_id == header(second).run_id
+    assert 20 in curves(first) and 600 not in curves(first)
+    assert curves(second) == written_curves(tmp_path) and {10, 600} <= curves(second).keys()
+    assert curves(first).items() <= curves(second).items()
+
+
+def test_without_a_key_a_run_says_so_in_one_line_and_goes_on(
+    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = fit(config, tmp_path, mirror=OFFLINE._replace(mode="online"))
+    assert record["outcome"] == "finished"
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
+    assert "No API key configured" in line and "mirrored offline" in line
+    assert curves(files(tmp_path)[0]) == written_curves(tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, list[str]]]:
+    """A place that claims to be W&B and is out of order; and what was asked of it."""
+    asked: list[str] = []
+
+    class OutOfOrder(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(503)
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815  the server's own names
+
+        def log_message(self, *_: Any) -> None:
+            """Says nothing."""
+
+    listening = HTTPServer(("127.0.0.1", 0), OutOfOrder)
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{listening.server_port}", asked
+    listening.shutdown()
+
+
+def test_without_a_network_a_run_says_so_in_one_line_and_goes_on(
+    config: RunConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    server: tuple[str, list[str]],
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
+    monkeypatch.setenv("WANDB_BASE_URL", server[0])
+    monkeypatch.setattr(mirrors, "CONNECT_SECONDS", 2.0)
+    record = fit(config, tmp_path, mirror=OFFLINE._replace(mode="online"))
+    assert record["outcome"] == "finished"
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
+    assert "mirrored offline" in line
+    assert curves(files(tmp_path)[0]) == written_curves(tmp_path)
+    assert server[1], "it never tried"
+
+
+def test_offline_nothing_is_asked_of_the_network(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: tuple[str, list[str]]
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
+    monkeypatch.setenv("WANDB_BASE_URL", server[0])
+    fit(config, tmp_path, mirror=OFFLINE)
+    assert files(tmp_path) and not server[1]
+
+
+def test_a_mirror_that_breaks_does_not_cost_the_run(
+    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError("the service went away")
+
+    monkeypatch.setattr(wandb.Run, "log", broken)
+    assert fit(config, tmp_path, mirror=OFFLINE)["outcome"] == "finished"
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
+    assert "the mirror broke off, the run goes on without: the service went away" in line

@@ -1,0 +1,118 @@
+"""SIGTERM at the moments when a trainer is not training."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_transformers.callbacks import Progress
+from lit_transformers.run import CHECKPOINT, RECORD, Interrupted, RunConfig, fit
+from lit_transformers.stopping import Stop, stop_requests
+from lit_transformers.tasks.causal_lm import CausalLM
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    folder = tmp_path_factory.mktemp("corpus")
+    words = random.Random(0)
+    for number in range(24):
+        lines = [" ".join(words.choices(["alpha", "beta", "gamma", "delta"], k=6)) for _ in range(8)]
+        (folder / f"{number}.txt").write_text("\n".join(lines))
+    return RunConfig.from_dict(
+        {
+            "model": {
+                "kind": "language_model",
+                "dim": 16,
+                "heads": 2,
+                "depth": 1,
+                "dropout": 0.1,
+                "mixer": {"kind": "attention", "memory": 8, "encoding": "xl"},
+            },
+            "data": {
+                "source": {"kind": "files", "path": str(folder)},
+                "segment_length": 8,
+                "batch_size": 4,
+                "evaluation": {"documents": 3},
+            },
+            "training": {"steps": 30, "device": "cpu"},
+        }
+    )
+
+
+def ask() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def lasting(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "measured"}
+
+
+def test_a_run_that_is_stopped_while_it_is_measured_is_measured_when_it_goes_on(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.phase == "evaluate":
+            ask()
+
+    with pytest.raises(Interrupted, match="while it was measured"):
+        fit(config, tmp_path / "stopped", stop)
+    assert not (tmp_path / "stopped" / RECORD).exists()
+    again = fit(config, tmp_path / "stopped")
+    assert again["outcome"] == "finished"
+    assert lasting(again) == lasting(fit(config, tmp_path / "alone" / "whole"))
+
+
+def test_a_validation_within_training_is_ended_before_the_run_stops(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config.override({"training.validate_every": 10})
+    step = CausalLM.validation_step
+
+    def asked_amid(task: CausalLM, batch: Any, index: int) -> None:
+        step(task, batch, index)
+        if task.global_step == 10 and index == 0:
+            ask()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CausalLM, "validation_step", asked_amid)
+        with pytest.raises(Interrupted, match="stopped at step 10"):
+            fit(config, tmp_path / "stopped")
+    assert torch.load(tmp_path / "stopped" / CHECKPOINT, weights_only=True)["global_step"] == 10
+    fit(config, tmp_path / "stopped")
+    fit(config, tmp_path / "whole")
+    one, two = ((tmp_path / name / "metrics.csv").read_bytes() for name in ("stopped", "whole"))
+    assert one == two
+
+
+def test_a_signal_is_heard_for_as_long_as_it_is_listened_to() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with stop_requests() as stop:
+            assert not stop()
+            ask()
+            assert stop() and not heard
+        ask()
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_outside_the_main_thread_nothing_is_heard_and_nothing_breaks() -> None:
+    found: list[Stop] = []
+
+    def listen() -> None:
+        with stop_requests() as stop:
+            found.append(stop)
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    thread.join()
+    assert len(found) == 1 and not found[0]()
