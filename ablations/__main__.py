@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -20,6 +20,9 @@ from sweeps.live import Board, Row
 from sweeps.lock import is_locked
 from sweeps.share import Share, share_machine
 from sweeps.ticket import State
+
+if TYPE_CHECKING:
+    from sweeps.launch import Options
 
 HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
 
@@ -63,6 +66,10 @@ Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Runs at a
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads a run [default: cores / workers].")]
 Retry = Annotated[
     bool, typer.Option("--retry-failed", help="Try again what failed by itself, not only what was killed.")
+]
+Wandb = Annotated[
+    Literal["disabled", "offline", "online"],
+    typer.Option("--wandb", help="A mirror of every run for Weights & Biases; costs each run about a second."),
 ]
 Ledger = Annotated[
     str | None, typer.Option("--ledger", metavar="URL", help="A database for many machines, postgresql://...")
@@ -125,7 +132,7 @@ def check(
 def run(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, workers: Workers = None, threads: Threads = None, retry_failed: Retry = False,
-    ledger: Ledger = None,
+    wandb: Wandb = "disabled", ledger: Ledger = None,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=True)
@@ -135,8 +142,11 @@ def run(
         err.print(note, markup=False, highlight=False, soft_wrap=True)
     todo = sum(not row.state.over for row in rows)
     if todo:
+        from sweeps.launch import Options
+
         share = share_for(planned, todo, workers, threads)
-        rows = train(planned, runs, rows, share, retry_failed=retry_failed, ledger_url=ledger)
+        options = Options(planned.runner, share, planned.metric, retry_failed, planned.study, wandb)
+        rows = train(planned, runs, rows, options, ledger)
     write_report(runs, planned.study)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
 
@@ -220,18 +230,15 @@ def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None
     return share
 
 
-def train(
-    planned: Plan, runs: Path, rows: list[Row], share: Share, *, retry_failed: bool, ledger_url: str | None
-) -> list[Row]:
+def train(planned: Plan, runs: Path, rows: list[Row], options: Options, ledger_url: str | None) -> list[Row]:
     """Does the runs under the live table; leaves with the exit status of the signal where one came."""
-    from sweeps.launch import Options, launch
+    from sweeps.launch import launch
     from sweeps.ledger import Ledger as LedgerOfRuns
 
     ledger = LedgerOfRuns(runs, ledger_url)
     try:
         for note in ledger.notes:
             err.print(note, markup=False, highlight=False, soft_wrap=True)
-        options = Options(planned.runner, share, planned.metric, retry_failed)
         summary = launch(runs, ledger, Board(out, planned.metric), rows, options)
     finally:
         ledger.close()

@@ -15,7 +15,7 @@ from lit_transformers.training import AdamConfig, AdamWConfig, CosineConfig, Tra
 
 TRANSFORMER_XL = RunConfig(
     model=LanguageModelConfig(
-        dim=96,
+        dim=64,
         heads=4,
         depth=2,
         norm="post",
@@ -28,10 +28,10 @@ TRANSFORMER_XL = RunConfig(
         evaluation=EvaluationConfig(bytes=131_072),
     ),
     training=TrainingConfig(
-        steps=1200,
+        steps=1400,
         optimizer=AdamWConfig(learning_rate=2e-3),
         schedule=CosineConfig(warmup=50),
-        validate_every=300,
+        validate_every=350,
         device="cpu",
     ),
 )

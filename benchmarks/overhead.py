@@ -29,7 +29,8 @@ from datamodules import LanguageData
 from lit_transformers.batch import IGNORED
 from lit_transformers.callbacks import Curves, Keeper, Watch
 from lit_transformers.mixer import detach, empty_rows
-from lit_transformers.run import RunConfig, contents, make_trainer, quiet, tokens_per_step
+from lit_transformers.record import quiet
+from lit_transformers.run import RunConfig, contents, make_trainer, tokens_per_step
 from lit_transformers.stopping import Stop
 
 WARM = 3

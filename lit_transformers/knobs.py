@@ -81,7 +81,7 @@ def observe(config: Knobs, sizes: dict[int, int]) -> list[Tensor]:
         for _ in range(SEGMENTS):
             loss = task.training_step(random_batch(size), 0)["loss"]
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             if config.training.clip is not None:
                 torch.nn.utils.clip_grad_norm_(task.parameters(), config.training.clip)
             optimizer.step()

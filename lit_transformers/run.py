@@ -7,23 +7,14 @@ same record, bit for bit, as if it had never stopped.
 from __future__ import annotations
 
 import csv
-import errno
-import json
-import logging
 import os
-import platform
-import resource
-import subprocess
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import lightning as L
 import torch
@@ -32,7 +23,6 @@ from datamodules import DataError, EvaluationConfig, LanguageData, LanguageDataC
 from lit_transformers import gates
 from lit_transformers.callbacks import (
     Curves,
-    Diverged,
     Interrupted,
     Keeper,
     Progress,
@@ -44,28 +34,31 @@ from lit_transformers.callbacks import (
 from lit_transformers.code import code_hash
 from lit_transformers.config import Config, ConfigError, NonNegative, Plain, canonical_hash
 from lit_transformers.cost import cost
-from lit_transformers.mirror import Copy, Mirror, mirrored
 from lit_transformers.knobs import changes_nothing
+from lit_transformers.mirror import Copy, Mirror, mirrored
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.ranks import is_first_rank
+from lit_transformers.record import (
+    CHECKPOINT,
+    CURVES,
+    DOCUMENTS,
+    RECORD,
+    RUN,
+    VERSION,
+    environment,
+    first_line,
+    peak_memory,
+    quiet,
+    reason,
+    write_json,
+)
 from lit_transformers.stopping import Stop, stop_requests
 from lit_transformers.tasks.causal_lm import CausalLM, CausalLMConfig
 from lit_transformers.tasks.language_metric import DocumentLoss
 from lit_transformers.trained import offer, take_over
 from lit_transformers.training import TrainingConfig
 
-__all__ = ["Interrupted", "Progress", "RunConfig", "changes_nothing",
-    "describe", "evaluate", "fit", "load", "run_key"]
-
-VERSION = 1
-Outcome = Literal["finished", "pruned", "failed", "invalid"]
-RECORD, CHECKPOINT, CURVES, DOCUMENTS, RUN = (
-    "record.json",
-    "checkpoint.ckpt",
-    "metrics.csv",
-    "documents.csv",
-    "run.yaml",
-)
+__all__ = ["Interrupted", "Progress", "RunConfig", "changes_nothing", "describe", "evaluate", "fit", "load", "run_key"]
 
 
 class RunConfig(Config):
@@ -118,15 +111,19 @@ def tokens_per_step(config: RunConfig) -> int:
 
 def run_key(config: RunConfig) -> str:
     """The name of a run: a hash of its config, of its data's content and of the code it uses."""
-    code = code_hash(config, ["lit_transformers.run"])
-    return canonical_hash({"config": config.to_dict(), "data": LanguageData(config.data).fingerprint, "code": code})
+    data = LanguageData(config.data).fingerprint
+    return canonical_hash({"config": config.to_dict(), "data": data, "code": code_of(config)})
 
 
 def training_key(config: RunConfig, data: LanguageData) -> str:
     """The name that all runs share which train alike, however they are measured."""
     trained = config.override({"task.evaluation": {}, "data.evaluation": EvaluationConfig()}).to_dict()
-    code = code_hash(config, ["lit_transformers.run"])
-    return canonical_hash({"config": trained, "data": data.corpus.fingerprint, "code": code})
+    return canonical_hash({"config": trained, "data": data.corpus.fingerprint, "code": code_of(config)})
+
+
+def code_of(config: RunConfig) -> str:
+    """A hash of the library code that the run uses."""
+    return code_hash(config, ["lit_transformers.run"])
 
 
 def fit(
@@ -159,7 +156,7 @@ def fit(
         "protocol": protocol(config),
         "cost": describe(config)._asdict(),
         "gates": [],
-        "environment": environment(config),
+        "environment": environment(config.training, code_of(config)),
         "measured": {"started": started.isoformat(timespec="seconds")},
     }
     with stop_requests() as stopping, mirrored(mirror, directory, record) as copy:
@@ -321,36 +318,6 @@ def protocol(config: RunConfig) -> dict[str, Plain]:
     }
 
 
-def environment(config: RunConfig) -> dict[str, Plain]:
-    """Versions, hardware and code; no variable of the environment and no name of a person or a machine."""
-    names = ("torch", "lightning", "torchmetrics", "numpy")
-    return {
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in names},
-        "hardware": hardware(config.training),
-        "threads": torch.get_num_threads(),
-        "commit": commit(),
-        "library": code_hash(config, ["lit_transformers.run"]),
-    }
-
-
-def hardware(training: TrainingConfig) -> str:
-    """The device that the run uses."""
-    if training.device != "cpu" and torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"{platform.machine()} CPU, {os.cpu_count()} cores"
-
-
-def commit() -> str | None:
-    """The commit of the checkout that the library stands in, with + where it has changes."""
-    here = Path(__file__).parent
-    try:
-        ask = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=12", "--match="]
-        return subprocess.run(ask, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
 def require_device(training: TrainingConfig) -> None:
     """Raises ConfigError where the config asks for what this machine has not."""
     if training.device == "cuda" and not torch.cuda.is_available():
@@ -362,33 +329,6 @@ def require_device(training: TrainingConfig) -> None:
     if training.devices > 1 and int(os.environ.get("WORLD_SIZE", "1")) != training.devices:
         start = f"torchrun --nproc-per-node {training.devices} -m lit_transformers fit RUN.yaml"
         raise ConfigError(f"{training.devices} ranks are started by: {start}", "training.devices")
-
-
-def reason(error: Exception) -> str:
-    """Why a run failed, in a few words that a table can show."""
-    if isinstance(error, Diverged):
-        return f"not-a-number: {error}"
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        return "out of memory"
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "the disk is full"
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def peak_memory() -> int:
-    """The most memory held: on the device where CUDA is used, else by this process."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def write_json(path: Path, plain: Plain) -> None:
-    text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
-    replace_file(path, lambda fresh: fresh.write_text(text, encoding="utf-8"))
 
 
 def write_documents(path: Path, losses: list[DocumentLoss], data: LanguageData) -> None:
@@ -403,18 +343,3 @@ def write_documents(path: Path, losses: list[DocumentLoss], data: LanguageData) 
                 rows.writerow([loss.document, documents.name(loss.document), repr(loss.nats), loss.tokens, loss.bytes])
 
     replace_file(path, write)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without Lightning's advice, which is about choices that the config has made on purpose."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            for text in (".*does not have many workers.*", ".*GPU available but not.*", ".*treespec, LeafSpec.*"):
-                warnings.filterwarnings("ignore", text)
-            yield
-    finally:
-        logger.setLevel(level)

@@ -60,7 +60,7 @@ def find(study: Study, unmatched: bool = False) -> Findings:
     """The comparisons of a study, with notes on everything a reader must know before believing them."""
     notes: list[str] = []
     comparisons = compare(study, notes, unmatched)
-    for key, called in (("library", "versions of the code"), ("torch", "versions of torch"), ("hardware", "machines")):
+    for key, called in (("torch", "versions of torch"), ("hardware", "machines")):  # the code is in every run's key
         different = environments(study, key)
         if len(different) > 1:
             notes.append(f"The runs come from {len(different)} {called}: {', '.join(different)}.")

@@ -56,6 +56,8 @@ class Options(NamedTuple):
     share: Share
     metric: str
     retry_failed: bool = False
+    study: str = ""
+    wandb: str = "disabled"
 
 
 class Summary(NamedTuple):
@@ -194,7 +196,16 @@ def _start(state: _Launch, row: Row, claim: int) -> None:
     context = multiprocessing.get_context("forkserver")
     listener, speaker = context.Pipe(duplex=False)
     place = options.share.place(job.device for job in state.jobs)
-    order = Order(row.ticket, state.runs.resolve(), options.runner, options.share.threads, place, options.retry_failed)
+    order = Order(
+        row.ticket,
+        state.runs.resolve(),
+        options.runner,
+        options.share.threads,
+        place,
+        options.retry_failed,
+        options.study,
+        options.wandb,
+    )
     process = context.Process(target=work, args=(order, speaker), name=row.ticket.key)
     row.state, row.reason = State.STARTING, None
     try:

@@ -54,6 +54,9 @@ class Order(NamedTuple):
     device: str | None
     repeat: bool
     """Whether a run that failed by itself is tried again."""
+    study: str
+    wandb: str
+    """What is mirrored to Weights & Biases: disabled, offline or online."""
 
 
 class Runner(Protocol):
@@ -62,7 +65,9 @@ class Runner(Protocol):
     RunConfig: type[Config]
     Interrupted: type[BaseException]
 
-    def fit(self, config: Any, directory: Path, progress: Callable[[Any], None] | None = None) -> dict[str, Plain]: ...
+    def fit(
+        self, config: Any, directory: Path, progress: Callable[[Any], None] | None = None, **mirror: Any
+    ) -> dict[str, Plain]: ...
 
 
 def work(order: Order, speaker: Connection) -> None:
@@ -96,7 +101,7 @@ def _run(order: Order, directory: Path, speaker: Connection) -> int:
         _limit(order)
         config = runner.RunConfig.from_dict(order.ticket.config)
         try:
-            runner.fit(config, directory, _reporter(speaker))
+            runner.fit(config, directory, _reporter(speaker), **_mirror(order))
         except runner.Interrupted:
             return INTERRUPTED
     except Exception as error:
@@ -104,6 +109,15 @@ def _run(order: Order, directory: Path, speaker: Connection) -> int:
         is_input = isinstance(error, ValueError)  # data or device that is not there, say: a person mends it and goes on
         write_failure(order.runs, order.ticket, _reason(error), resumable=is_input)
     return 0
+
+
+def _mirror(order: Order) -> dict[str, Any]:
+    """The argument for a mirror, where one is wanted."""
+    if order.wandb == "disabled":
+        return {}
+    from lit_transformers.mirror import Mirror
+
+    return {"mirror": Mirror(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm)}
 
 
 def _reason(error: Exception) -> str:

@@ -12,7 +12,6 @@ ABLATION = Ablation(
     source=Source("Al-Rfou et al. 2018", arxiv="1808.04444", table="4"),
     baseline=TRANSFORMER_XL.override(
         {
-            "model.dim": 64,
             "model.depth": 6,
             "model.mixer": AttentionConfig(),
             "model.positions": LearnedConfig(per_layer=True),

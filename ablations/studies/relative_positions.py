@@ -45,7 +45,7 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(
-            overrides={"training.steps": 800},
+            overrides={"training.steps": 1000, "training.validate_every": 500},
             leave_out={"positions=shaw_keys_only": "left to gpu", "positions=learned_per_layer": "left to gpu"},
         ),
         "gpu": Scale(overrides=GPU),

@@ -154,7 +154,7 @@ class AdaptiveTokens(Tokens):
         return nats.index_copy(0, scored, -log_probabilities).view(targets.shape)
 
     def flops(self, queries: int) -> int:
-        """An upper bound: every token asks the head and the clusters are asked in proportion to their size."""
+        """Of the head, which every token asks; how often the clusters are asked depends on the text."""
         dim, head = self.softmax.in_features, self.softmax.head.out_features
         return 2 * queries * dim * head
 

@@ -16,7 +16,8 @@ from datamodules import tokenizer_from_dict
 from lit_transformers.config import ConfigError
 from lit_transformers.generate import SamplingConfig, beam_search, sample
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
-from lit_transformers.run import CHECKPOINT, RunConfig, fit, load
+from lit_transformers.record import CHECKPOINT
+from lit_transformers.run import RunConfig, fit, load
 from lit_transformers.write import write
 
 GREEDY = SamplingConfig(temperature=0.0)

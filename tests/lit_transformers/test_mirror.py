@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import wandb
-from wandb.proto.wandb_internal_pb2 import Record
+from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made when it is imported
 
 from lit_transformers import mirror as mirrors
 from lit_transformers.callbacks import Progress

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from lit_transformers.config import ConfigError
-from lit_transformers.run import CHECKPOINT, RunConfig, describe, evaluate, fit, load, run_key
+from lit_transformers.record import CHECKPOINT
+from lit_transformers.run import RunConfig, describe, evaluate, fit, load, run_key
 
 PROCESS = Path(__file__).with_name("training_process.py")
 
@@ -32,12 +33,18 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
     return RunConfig.from_dict(
         {
             "model": {
-                **{"kind": "language_model", "dim": 16, "heads": 2, "depth": 2, "dropout": 0.1},
+                "kind": "language_model",
+                "dim": 16,
+                "heads": 2,
+                "depth": 2,
+                "dropout": 0.1,
                 "mixer": {"kind": "attention", "memory": 8, "encoding": "xl", "dropout": 0.1},
             },
             "data": {
                 "source": {"kind": "files", "path": str(folder)},
-                **{"segment_length": 8, "batch_size": 4, "evaluation": {"documents": 3}},
+                "segment_length": 8,
+                "batch_size": 4,
+                "evaluation": {"documents": 3},
             },
             "training": {"steps": 60, "validate_every": 20, "log_every": 7, "device": "cpu"},
         }

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from lit_transformers.callbacks import Progress
-from lit_transformers.run import CHECKPOINT, RECORD, Interrupted, RunConfig, fit
+from lit_transformers.record import CHECKPOINT, RECORD
+from lit_transformers.run import Interrupted, RunConfig, fit
 from lit_transformers.stopping import Stop, stop_requests
 from lit_transformers.tasks.causal_lm import CausalLM
 

@@ -20,7 +20,8 @@ from datamodules import LanguageData, Shard
 from datamodules.lanes import LaneShape
 from datamodules.loading import Reading
 from lit_transformers.batch import TextBatch
-from lit_transformers.run import CHECKPOINT, DOCUMENTS, RECORD, RunConfig, evaluate, train
+from lit_transformers.record import CHECKPOINT, DOCUMENTS, RECORD
+from lit_transformers.run import RunConfig, evaluate, train
 from lit_transformers.stopping import Stop
 
 pytestmark = pytest.mark.slow
@@ -107,8 +108,8 @@ def batches_of_both(data: LanguageData) -> Iterator[TextBatch]:
         reading = Reading.training(data.documents("train"), data.tokenizer, shape, rank, 0, config.seed)
         ranks.append(reading.batches(reading.start()))
     for first, second in zip(*ranks, strict=False):
-        parts = (torch.cat(pair) for pair in zip(first[:5], second[:5], strict=True))
-        yield TextBatch(*parts, stream=0, cursor="")
+        inputs, targets, keep, document, fresh = (torch.cat(pair) for pair in zip(first[:5], second[:5], strict=True))
+        yield TextBatch(inputs, targets, keep, document, fresh, stream=0, cursor="")
 
 
 class Both:

@@ -157,12 +157,12 @@ def test_arms_left_out_are_named(tmp_path: Path) -> None:
     assert row(report(tmp_path)[0], "positions=shaw") == ["positions=shaw", "runs at scale gpu"]
 
 
-def test_runs_of_different_code_or_machines_are_pointed_out(tmp_path: Path) -> None:
+def test_runs_of_different_libraries_or_machines_are_pointed_out(tmp_path: Path) -> None:
     write_product(tmp_path, {})
     path = tmp_path / key_of(ON, 2) / "record.json"
     record = json.loads(path.read_text())
-    write_json(path, record | {"environment": record["environment"] | {"library": "def"}})
-    assert "The runs come from 2 versions of the code: abc, def." in report(tmp_path)[0]
+    write_json(path, record | {"environment": record["environment"] | {"torch": "2.11.0"}})
+    assert "The runs come from 2 versions of torch: 2.11.0, 2.13.0." in report(tmp_path)[0]
 
 
 def test_an_unresolved_difference_says_what_it_would_take(tmp_path: Path) -> None:

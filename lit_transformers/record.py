@@ -1,0 +1,100 @@
+"""What a run leaves behind besides its numbers: file names, surroundings, and why it failed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import platform
+import resource
+import subprocess
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from lit_transformers.callbacks import Diverged, replace_file
+from lit_transformers.config import Plain
+from lit_transformers.training import TrainingConfig
+
+VERSION = 1
+RECORD, CHECKPOINT, RUN = "record.json", "checkpoint.ckpt", "run.yaml"
+CURVES, DOCUMENTS = "metrics.csv", "documents.csv"
+
+
+def environment(training: TrainingConfig, library: str) -> dict[str, Plain]:
+    """Versions, hardware and code (``library`` is its hash); nothing that names a person, a machine or a secret."""
+    names = ("torch", "lightning", "torchmetrics", "numpy")
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+        "hardware": hardware(training),
+        "threads": torch.get_num_threads(),
+        "commit": commit(),
+        "library": library,
+    }
+
+
+def hardware(training: TrainingConfig) -> str:
+    """The device that the run uses."""
+    if training.device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()} CPU, {os.cpu_count()} cores"
+
+
+def commit() -> str | None:
+    """The commit of the checkout that the library stands in, with + where it has changes."""
+    here = Path(__file__).parent
+    try:
+        ask = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=12", "--match="]
+        return subprocess.run(ask, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def reason(error: Exception) -> str:
+    """Why a run failed, in a few words that a table can show."""
+    if isinstance(error, Diverged):
+        return f"not-a-number: {error}"
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        return "out of memory"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "the disk is full"
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def first_line(error: Exception) -> str:
+    """An error in one line of a table's or a terminal's length."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def peak_memory() -> int:
+    """The most memory held: on the device where CUDA is used, else by this process."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def write_json(path: Path, plain: Plain) -> None:
+    """Writes plain data as JSON, whole or not at all."""
+    text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+    replace_file(path, lambda fresh: fresh.write_text(text, encoding="utf-8"))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without Lightning's advice, which is about choices that the config has made on purpose."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for text in (".*does not have many workers.*", ".*GPU available but not.*", ".*treespec, LeafSpec.*"):
+                warnings.filterwarnings("ignore", text)
+            yield
+    finally:
+        logger.setLevel(level)
