@@ -95,6 +95,7 @@ def build(config: ModelConfig) -> LanguageModel:
 
 
 def symbols(rows: int = 2, length: int = LENGTH) -> Tensor:
+    """Random text of the tiny vocabulary."""
     return torch.randint(1, VOCABULARY, (rows, length))
 
 

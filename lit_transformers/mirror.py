@@ -4,7 +4,7 @@ A run's id there is its key, so one that was stopped continues its curve. Offlin
 own, ``wandb/offline-run-TIME-KEY``, under the same id. Each begins with the points that the checkpoint carries, so the
 newest folder holds the whole curve; ``wandb sync`` uploads them in order of time, as one run.
 
-It costs a run about a second, nearly all of it for wandb's own imports, and nothing for each step.
+It costs a run one to two seconds, nearly all of it for wandb's own imports, and nothing that shows for each step.
 """
 
 from __future__ import annotations

@@ -201,9 +201,9 @@ def train(
     curves = Curves(config.training.log_every, tokens_per_step(config))
     keeper = Keeper(directory / CHECKPOINT, keep_every, contents(config, data), stopping)
     mirrors = [copy.callback(curves)] if copy else []
-    trainer = make_trainer(config.training, directory, [curves, *mirrors, Watch(report), keeper])
     with quiet():
         apart = 0.0
+        trainer = make_trainer(config.training, directory, [curves, *mirrors, Watch(report), keeper])
         trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
         if keeper.validated_at != config.training.steps or not task.metric.per_document():
             if report:
@@ -252,11 +252,11 @@ def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Ca
 def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[str, float]:
     """Measures a trained model again; ``changes`` are paths of its run's config: {"task.evaluation": ...}."""
     task, config, _ = load(checkpoint, changes)
-    trainer = L.Trainer(
-        accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=sys.stderr.isatty(), enable_model_summary=False, use_distributed_sampler=False,
-    )  # fmt: skip
     with quiet():
+        trainer = L.Trainer(
+            accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
+            enable_progress_bar=sys.stderr.isatty(), enable_model_summary=False, use_distributed_sampler=False,
+        )  # fmt: skip
         trainer.validate(task, LanguageData(config.data), verbose=False)
     return measured(trainer)
 

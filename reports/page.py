@@ -68,6 +68,7 @@ def find(study: Study, unmatched: bool = False) -> Findings:
 
 
 def markdown(findings: Findings, tables: tuple[Table, ...], captions: Mapping[str, str]) -> str:
+    """The whole page: question, answer, facts, tables and figures."""
     plan = findings.study.plan
     blocks = [f"# {escape_markdown(plan.question)}", f"**{escape_markdown(answer(findings))}**", _facts(plan)]
     blocks += [to_markdown(table).rstrip("\n") for table in tables]

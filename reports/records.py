@@ -57,6 +57,8 @@ class Record(Data):
 
 
 class Source(Data):
+    """Whose question the study asks."""
+
     title: str
     arxiv: str | None = None
     table: str | None = None
@@ -76,44 +78,60 @@ class Metric(Data):
 
 
 class PlannedRun(Data):
+    """One seed of an arm, and the folder its record is in."""
+
     seed: int
     key: str
 
 
 class Arm(Data):
+    """One way to run the study, with its level of every factor."""
+
     name: str
     levels: Mapping[str, Label] = Field(default_factory=dict)
     runs: tuple[PlannedRun, ...] = ()
 
 
 class Contrast(Data):
+    """A difference that was asked for: ``arm`` minus ``against``."""
+
     name: str
     arm: str
     against: str
 
 
 class Matched(Data):
+    """What an arm should have spent of the matched quantity, and what it does."""
+
     target: float
     reached: float
 
 
 class Match(Data):
+    """What is held equal between arms, and by which field where one was solved for."""
+
     on: str
     free: str | None = None
     per_arm: Mapping[str, Matched] = Field(default_factory=dict)
 
 
 class PublishedCell(Data):
+    """A number of the source, and the arm or the levels it is about."""
+
     arm: str | Mapping[str, Label]
     value: float
     note: str = ""
 
 
 class Protocol(Data):
+    """How the source's numbers were measured."""
+
     text: str
 
 
 class Claim(Data):
+    """What the source says beyond its numbers."""
+
     text: str
 
 
@@ -122,6 +140,8 @@ def _texted(value: Any) -> Any:
 
 
 class Published(Data):
+    """What the source reports."""
+
     protocol: Annotated[Protocol, BeforeValidator(_texted)]
     metric: str
     cells: tuple[PublishedCell, ...] = ()
@@ -129,6 +149,8 @@ class Published(Data):
 
 
 class LeftOut(Data):
+    """An arm that this scale does not run, and why."""
+
     arm: str
     reason: str
 
@@ -210,6 +232,7 @@ def load_study(runs: Path, study: str) -> Study:
 
 
 def read_plan(runs: Path, study: str) -> Plan:
+    """The plan of a study. Raises ReportError where there is none that can be read."""
     path = runs / "studies" / study / "plan.json"
     if not path.is_file():
         known = [found.parent.name for found in (runs / "studies").glob("*/plan.json")]

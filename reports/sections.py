@@ -309,5 +309,6 @@ def matching(study: Study) -> Table:
 
 
 def left_out(study: Study) -> Table:
+    """The arms that this scale does not run, with the reasons."""
     rows = tuple((Cell(left.arm), Cell(left.reason)) for left in study.plan.left_out)
     return Table("left_out", "Left out at this scale", (Column("Arm"), Column("Reason")), rows)

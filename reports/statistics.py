@@ -46,6 +46,8 @@ _LEAST_P = 1e-12
 
 
 class Interval(NamedTuple):
+    """Both ends of an interval, in units of the metric."""
+
     low: float
     high: float
 

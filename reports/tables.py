@@ -85,6 +85,7 @@ def plain(cell: Cell, column: Column) -> str:
 
 
 def interval_text(low: float | None, high: float | None, decimals: int) -> str:
+    """An interval in words, or a dash."""
     return "-" if low is None or high is None else f"{fixed(low, decimals)} to {fixed(high, decimals)}"
 
 

@@ -162,6 +162,15 @@ def test_a_position_of_other_data_is_refused(corpus: FilesConfig, path: str, val
         next(iter(other.train_dataloader()))
 
 
+def test_a_position_of_other_ranks_is_refused(corpus: FilesConfig) -> None:
+    data, model = LanguageData(config(corpus)), Recorder()
+    trainer(max_steps=2).fit(model, data)
+    state, other = data.state_dict(), LanguageData(config(corpus))
+    other.load_state_dict(state | {"ranks": state["ranks"] * 2})
+    with pytest.raises(DataError, match=r"^training.devices: the checkpoint was made by 2 ranks"):
+        next(iter(other.train_dataloader()))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_take_turns_with_lanes_of_their_own(corpus: FilesConfig, workers: int) -> None:
     data = LanguageData(config(corpus, workers=workers))

@@ -1,0 +1,31 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.mark.slow
+def test_the_ten_lines_for_a_notebook_train_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
+    assert len(code.strip().splitlines()) <= 12
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert "model" in names
+
+
+def test_every_command_that_is_shown_exists() -> None:
+    shown = set(re.findall(r"python -m (ablations|lit_transformers) (\w+)", README.read_text(encoding="utf-8")))
+    from ablations.__main__ import app as ablations
+    from lit_transformers.__main__ import app as library
+
+    for package, command in shown:
+        app = ablations if package == "ablations" else library
+        known = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+        assert command in known, f"python -m {package} {command}"
