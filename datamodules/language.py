@@ -153,7 +153,13 @@ class LanguageData(L.LightningDataModule):
     def _where(self, reading: Reading) -> Position:
         if self._position is None and self._loaded:
             self._check(self._loaded["of"])
-            cursors, turn = self._loaded["ranks"][reading.rank.number]
+            ranks = self._loaded["ranks"]
+            if len(ranks) != reading.rank.count:
+                raise DataError(
+                    f"training.devices: the checkpoint was made by {len(ranks)} ranks, each with a share of the data, "
+                    f"not by {reading.rank.count}; use as many or start anew"
+                )
+            cursors, turn = ranks[reading.rank.number]
             self._position = Position(tuple(cursors), int(turn))
         return self._position or reading.start()
 
