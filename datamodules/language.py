@@ -154,10 +154,10 @@ class LanguageData(L.LightningDataModule):
         if self._position is None and self._loaded:
             self._check(self._loaded["of"])
             ranks = self._loaded["ranks"]
-            if len(ranks) != reading.rank.count:
+            if len(ranks) != reading.rank.total:
                 raise DataError(
                     f"training.devices: the checkpoint was made by {len(ranks)} ranks, each with a share of the data, "
-                    f"not by {reading.rank.count}; use as many or start anew"
+                    f"not by {reading.rank.total}; use as many or start anew"
                 )
             cursors, turn = ranks[reading.rank.number]
             self._position = Position(tuple(cursors), int(turn))
