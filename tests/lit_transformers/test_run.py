@@ -221,3 +221,13 @@ def test_runs_that_are_only_measured_differently_are_trained_once(config: RunCon
     alone = fit(longer, tmp_path / "elsewhere" / "third")
     assert alone["measured"]["trained_by"] is None
     assert left(tmp_path / "second") == left(tmp_path / "elsewhere" / "third")
+
+
+@pytest.mark.slow
+def test_a_compiled_network_computes_the_same(config: RunConfig, tmp_path: Path) -> None:
+    config = config.override({"training.steps": 4, "training.validate_every": None, "model.dropout": 0.0})
+    config = config.override({"model.mixer.dropout": 0.0, "model.depth": 1})
+    plain = fit(config, tmp_path / "plain")
+    compiled = fit(config.override({"training.compile": True}), tmp_path / "compiled")
+    assert compiled["reason"] is None
+    assert compiled["metrics"]["val/bpb"] == pytest.approx(plain["metrics"]["val/bpb"], rel=1e-5)

@@ -1,0 +1,85 @@
+"""No knob of the objective, the optimizers, the schedules or the budget is silently ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lit_transformers.config import Config, field_types
+from lit_transformers.knobs import changes_nothing
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import LanguageModelConfig
+from lit_transformers.run import RunConfig
+from lit_transformers.tasks.causal_lm import CausalLMConfig
+from lit_transformers.training import OPTIMIZERS, SCHEDULES, TrainingConfig
+
+MODEL = LanguageModelConfig(dim=16, heads=2, depth=2, mixer=AttentionConfig(memory=8))
+SEEN_ELSEWHERE = {
+    "optimizer": "every kind and field below",
+    "schedule": "every kind and field below",
+    "steps": "the length of a run: test_run.py",
+    "validate_every": "the points of a curve: test_run.py",
+    "log_every": "the points of a curve: test_run.py",
+    "device": "refused where there is none: test_run.py",
+    "devices": "test_two_ranks.py",
+    "precision": "refused without CUDA: test_run.py; its numbers need a device",
+    "compile": "how a network runs, not what it computes: test_run.py",
+}
+OTHERWISE: dict[str, Any] = {
+    **{"learning_rate": 3e-4, "beta1": 0.5, "beta2": 0.9, "epsilon": 1e-2, "weight_decay": 0.5, "momentum": 0.1},
+    **{"warmup": 3, "floor": 0.5, "clip": 1e-3},
+    **{"loss": "half", "intermediate": True, "future": [0.5], "evaluation": {"mixer.memory": 16}},
+}
+
+
+def changed(training: dict[str, Any], path: str, value: Any) -> bool:
+    base = RunConfig(model=MODEL, training=TrainingConfig(steps=8, device="cpu")).override(training)
+    assert changes_nothing(base, base), "the probe must repeat itself"
+    return not changes_nothing(base.override({path: value}), base)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, config in OPTIMIZERS.items() for name in field_types(config)]
+)
+def test_every_field_of_an_optimizer_changes_training(kind: str, name: str) -> None:
+    assert changed({"training.optimizer": kind}, f"training.optimizer.{name}", OTHERWISE[name])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, config in SCHEDULES.items() for name in field_types(config)]
+)
+def test_every_field_of_a_schedule_changes_training(kind: str, name: str) -> None:
+    assert changed({"training.schedule": kind}, f"training.schedule.{name}", OTHERWISE[name])
+
+
+@pytest.mark.parametrize("kind", sorted(set(OPTIMIZERS) - {"adamw"}))
+def test_optimizers_differ(kind: str) -> None:
+    assert changed({}, "training.optimizer", kind)
+
+
+@pytest.mark.parametrize("kind", sorted(set(SCHEDULES) - {"cosine"}))
+def test_schedules_differ(kind: str) -> None:
+    assert changed({}, "training.schedule", {"kind": kind})
+
+
+@pytest.mark.parametrize(
+    ("prefix", "config"), [("task", CausalLMConfig), ("training", TrainingConfig)], ids=["task", "training"]
+)
+def test_every_other_field_changes_training_or_is_seen_elsewhere(prefix: str, config: type[Config]) -> None:
+    for name in field_types(config):
+        if prefix == "training" and name in SEEN_ELSEWHERE:
+            continue
+        assert changed({}, f"{prefix}.{name}", OTHERWISE[name]), name
+
+
+def test_a_loss_counts_what_it_says() -> None:
+    assert changed({"task.loss": "half"}, "task.loss", "last")
+    assert changed({"task.future": [0.5]}, "task.future", [0.5, 0.25])
+
+
+def test_an_arm_that_only_looks_different_is_found() -> None:
+    """Two names for one thing: a clipping distance beyond every distance there is."""
+    encoding = {"model.mixer.encoding": {"kind": "xl", "clamp_length": 5000}}
+    base = RunConfig(model=MODEL.override({"mixer.encoding": "xl"}))
+    assert changes_nothing(base.override(encoding), base)
