@@ -62,9 +62,18 @@ def reason(error: Exception) -> str:
         return f"not-a-number: {error}"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return "out of memory"
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if is_disk_full(error):
         return "the disk is full"
     return f"{type(error).__name__}: {first_line(error)}"
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Whether a person can mend it by making room: such a run goes on when it is asked for again.
+
+    torch's own writer says no more than that a write failed, so what it raises is looked at by its words.
+    """
+    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    return full or (isinstance(error, RuntimeError) and "PytorchStreamWriter failed writing" in str(error))
 
 
 def first_line(error: Exception) -> str:

@@ -47,6 +47,7 @@ from lit_transformers.record import (
     VERSION,
     environment,
     first_line,
+    is_disk_full,
     peak_memory,
     quiet,
     reason,
@@ -174,7 +175,7 @@ def fit(
             raise
         except Exception as error:
             traceback.print_exc()
-            record["reason"] = reason(error)
+            record |= {"reason": reason(error), "resumable": is_disk_full(error)}
     ended = datetime.now(UTC).isoformat(timespec="seconds")
     record["measured"] |= {"ended": ended, "peak_memory_bytes": peak_memory()}
     record["measured"].setdefault("seconds", time.monotonic() - begun)

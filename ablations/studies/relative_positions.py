@@ -22,6 +22,7 @@ ABLATION = Ablation(
             "learned_relative": {"model.mixer.encoding": LearnedRelativeConfig(max_distance=64)},
             "rotary": {"model.mixer.encoding": RotaryConfig()},
             "sinusoidal": NO_ENCODING | {"model.positions": SinusoidalConfig()},
+            "sinusoidal_counting_on": NO_ENCODING | {"model.positions": SinusoidalConfig(restart="document")},
             "learned": NO_ENCODING | {"model.positions": LearnedConfig()},
             "learned_per_layer": NO_ENCODING | {"model.positions": LearnedConfig(per_layer=True)},
             "none": NO_ENCODING,

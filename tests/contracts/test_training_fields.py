@@ -27,9 +27,19 @@ SEEN_ELSEWHERE = {
     "compile": "how a network runs, not what it computes: test_run.py",
 }
 OTHERWISE: dict[str, Any] = {
-    **{"learning_rate": 3e-4, "beta1": 0.5, "beta2": 0.9, "epsilon": 1e-2, "weight_decay": 0.5, "momentum": 0.1},
-    **{"warmup": 3, "floor": 0.5, "clip": 1e-3},
-    **{"loss": "half", "intermediate": True, "future": [0.5], "evaluation": {"mixer.memory": 16}},
+    "learning_rate": 3e-4,
+    "beta1": 0.5,
+    "beta2": 0.9,
+    "epsilon": 1e-2,
+    "weight_decay": 0.5,
+    "momentum": 0.1,
+    "warmup": 3,
+    "floor": 0.5,
+    "clip": 1e-3,
+    "loss": "half",
+    "intermediate": True,
+    "future": [0.5],
+    "evaluation": {"mixer.memory": 16},
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import random
 import signal
@@ -231,3 +232,18 @@ def test_a_compiled_network_computes_the_same(config: RunConfig, tmp_path: Path)
     compiled = fit(config.override({"training.compile": True}), tmp_path / "compiled")
     assert compiled["reason"] is None
     assert compiled["metrics"]["val/bpb"] == pytest.approx(plain["metrics"]["val/bpb"], rel=1e-5)
+
+
+def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lightning.Trainer.save_checkpoint", full)
+        record = fit(config, tmp_path / "run")
+    assert (record["outcome"], record["reason"], record["resumable"]) == ("failed", "the disk is full", True)
+    assert fit(config, tmp_path / "run")["outcome"] == "finished"
+    fit(config, tmp_path / "whole")
+    assert left(tmp_path / "run") == left(tmp_path / "whole")
