@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from datamodules import EvaluationConfig, HubConfig, LanguageDataConfig, StdlibConfig
-from lit_transformers.encodings import XLConfig
+from lit_transformers.encodings import HuangConfig, LearnedRelativeConfig, RotaryConfig, ShawConfig, XLConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.tokens import AdaptiveTokensConfig
+from lit_transformers.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.run import RunConfig
 from lit_transformers.training import AdamConfig, AdamWConfig, CosineConfig, TrainingConfig
 
@@ -39,6 +40,29 @@ TRANSFORMER_XL = RunConfig(
 
 Documents are pieces of 4 KiB, so that lanes end together and a short evaluation wastes little on padding.
 """
+
+POSITIONS: Mapping[str, Mapping[str, Any]] = {
+    "xl": {},
+    "shaw": {"model.mixer.encoding": ShawConfig(distance=64)},
+    "huang": {"model.mixer.encoding": HuangConfig(distance=64)},
+    "learned_relative": {"model.mixer.encoding": LearnedRelativeConfig(max_distance=64)},
+    "rotary": {"model.mixer.encoding": RotaryConfig()},
+    "sinusoidal": {"model.mixer.encoding": None, "model.positions": SinusoidalConfig()},
+    "sinusoidal_counting_on": {
+        "model.mixer.encoding": None,
+        "model.positions": SinusoidalConfig(restart="document"),
+    },
+    "learned": {"model.mixer.encoding": None, "model.positions": LearnedConfig()},
+    "learned_per_layer": {"model.mixer.encoding": None, "model.positions": LearnedConfig(per_layer=True)},
+    "none": {"model.mixer.encoding": None},
+}
+"""Levels of a factor that varies positions; the baseline has those of Transformer-XL."""
+
+
+def positions(*names: str) -> dict[str, Mapping[str, Any]]:
+    """Some of these levels, in order."""
+    return {name: POSITIONS[name] for name in names}
+
 
 GPU: Mapping[str, Any] = {
     "model.dim": 512,

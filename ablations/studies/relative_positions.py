@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Cell, Match, Metric, Published, Scale, Source
-from ablations.baselines import ENWIK8, GPU, TRANSFORMER_XL
-from lit_transformers.encodings import HuangConfig, LearnedRelativeConfig, RotaryConfig, ShawConfig
-from lit_transformers.positions import LearnedConfig, SinusoidalConfig
-
-NO_ENCODING = {"model.mixer.encoding": None}
+from ablations.baselines import ENWIK8, GPU, POSITIONS, TRANSFORMER_XL, positions
+from lit_transformers.encodings import ShawConfig
 
 ABLATION = Ablation(
     question="Which encoding of positions serves a recurrent language model best?",
     source=Source("Dai et al. 2019; Shaw et al. 2018", arxiv="1901.02860", table="7"),
     baseline=TRANSFORMER_XL,
     factors={
-        "positions": {
-            "xl": {},
-            "shaw": {"model.mixer.encoding": ShawConfig(distance=64)},
-            "shaw_keys_only": {"model.mixer.encoding": ShawConfig(distance=64, values=False)},
-            "huang": {"model.mixer.encoding": HuangConfig(distance=64)},
-            "learned_relative": {"model.mixer.encoding": LearnedRelativeConfig(max_distance=64)},
-            "rotary": {"model.mixer.encoding": RotaryConfig()},
-            "sinusoidal": NO_ENCODING | {"model.positions": SinusoidalConfig()},
-            "sinusoidal_counting_on": NO_ENCODING | {"model.positions": SinusoidalConfig(restart="document")},
-            "learned": NO_ENCODING | {"model.positions": LearnedConfig()},
-            "learned_per_layer": NO_ENCODING | {"model.positions": LearnedConfig(per_layer=True)},
-            "none": NO_ENCODING,
-        },
+        "positions": positions("xl")
+        | {"shaw_keys_only": {"model.mixer.encoding": ShawConfig(distance=64, values=False)}}
+        | {kind: overrides for kind, overrides in POSITIONS.items() if kind != "xl"},
     },
     design="one_factor",
     seeds=3,

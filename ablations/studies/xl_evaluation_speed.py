@@ -30,7 +30,7 @@ ABLATION = Ablation(
         {
             "training.steps": 1,
             "training.validate_every": None,
-            "data.evaluation.bytes": 8192,
+            "data.evaluation.bytes": 4096,
             "data.evaluation.batch_size": 2,
             "task.evaluation": {"mixer.memory": 0},
         }

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
-from ablations.baselines import GPU, TRANSFORMER_XL, WIKITEXT_103
-from lit_transformers.encodings import LearnedRelativeConfig, RotaryConfig, ShawConfig
-from lit_transformers.positions import SinusoidalConfig
+from ablations.baselines import GPU, TRANSFORMER_XL, WIKITEXT_103, positions
 
 ENCODINGS = ("xl", "shaw", "learned_relative", "rotary", "sinusoidal")
 MEMORIES = ("x2", "x4", "x8")
@@ -21,13 +19,7 @@ ABLATION = Ablation(
     source=Source("Dai et al. 2019", arxiv="1901.02860", table="6"),
     baseline=TRANSFORMER_XL.override({"training.validate_every": None}),
     factors={
-        "positions": {
-            "xl": {},
-            "shaw": {"model.mixer.encoding": ShawConfig(distance=64)},
-            "learned_relative": {"model.mixer.encoding": LearnedRelativeConfig(max_distance=64)},
-            "rotary": {"model.mixer.encoding": RotaryConfig()},
-            "sinusoidal": {"model.mixer.encoding": None, "model.positions": SinusoidalConfig()},
-        },
+        "positions": positions(*ENCODINGS),
         "memory": {"x1": {}, "x2": seen(64), "x4": seen(128), "x8": seen(256)},
     },
     design="product",
@@ -36,11 +28,11 @@ ABLATION = Ablation(
     match=Match("tokens"),
     contrasts=[
         Contrast(
-            f"memory {memory} against x1, {positions}",
-            f"positions={positions} memory={memory}",
-            f"positions={positions} memory=x1",
+            f"memory {memory} against x1, {kind}",
+            f"positions={kind} memory={memory}",
+            f"positions={kind} memory=x1",
         )
-        for positions in ENCODINGS
+        for kind in ENCODINGS
         for memory in MEMORIES
     ],
     published=Published(

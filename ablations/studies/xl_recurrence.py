@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
-from ablations.baselines import GPU, TRANSFORMER_XL, WIKITEXT_103
-from lit_transformers.encodings import ShawConfig
-from lit_transformers.positions import SinusoidalConfig
+from ablations.baselines import GPU, TRANSFORMER_XL, WIKITEXT_103, positions
 
 ABLATION = Ablation(
     question="Does segment recurrence help a language model, and does it need relative positions?",
@@ -13,11 +11,7 @@ ABLATION = Ablation(
     baseline=TRANSFORMER_XL,
     factors={
         "recurrence": {"on": {}, "off": {"model.mixer.memory": 0}},
-        "positions": {
-            "xl": {},
-            "shaw": {"model.mixer.encoding": ShawConfig(distance=64)},
-            "sinusoidal": {"model.mixer.encoding": None, "model.positions": SinusoidalConfig()},
-        },
+        "positions": positions("xl", "shaw", "sinusoidal"),
         "loss": {"full": {}, "half": {"task.loss": "half"}},
     },
     design="product",
@@ -26,22 +20,22 @@ ABLATION = Ablation(
     match=Match("tokens"),
     contrasts=[
         Contrast(
-            f"recurrence on against off, {positions}, {loss} loss",
-            f"recurrence=on positions={positions} loss={loss}",
-            f"recurrence=off positions={positions} loss={loss}",
+            f"recurrence on against off, {kind}, {loss} loss",
+            f"recurrence=on positions={kind} loss={loss}",
+            f"recurrence=off positions={kind} loss={loss}",
         )
         for loss in ("full", "half")
-        for positions in ("xl", "shaw", "sinusoidal")
+        for kind in ("xl", "shaw", "sinusoidal")
     ]
     + [
         Contrast(
-            f"xl against {positions}, recurrence {recurrence}, {loss} loss",
+            f"xl against {kind}, recurrence {recurrence}, {loss} loss",
             f"recurrence={recurrence} positions=xl loss={loss}",
-            f"recurrence={recurrence} positions={positions} loss={loss}",
+            f"recurrence={recurrence} positions={kind} loss={loss}",
         )
         for loss in ("full", "half")
         for recurrence in ("on", "off")
-        for positions in ("shaw", "sinusoidal")
+        for kind in ("shaw", "sinusoidal")
     ],
     published=Published(
         protocol="WikiText-103, words, 128M parameters, segments of 128; each model at its best attention length",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import random
 import signal
 import socket
 import struct
@@ -28,24 +27,9 @@ OFFLINE = Mirror("offline", study="xl_memory", arm="memory 8")
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    folder = tmp_path_factory.mktemp("corpus")
-    words = random.Random(0)
-    for number in range(24):
-        lines = [" ".join(words.choices(["alpha", "beta", "gamma", "delta"], k=6)) for _ in range(8)]
-        (folder / f"{number}.txt").write_text("\n".join(lines))
-    return RunConfig.from_dict(
-        {
-            "model": {"kind": "language_model", "dim": 16, "heads": 2, "depth": 1},
-            "data": {
-                "source": {"kind": "files", "path": str(folder)},
-                "segment_length": 8,
-                "batch_size": 4,
-                "evaluation": {"documents": 3},
-            },
-            "training": {"steps": 60, "validate_every": 20, "log_every": 10, "device": "cpu"},
-        }
-    )
+def config(small_run: RunConfig) -> RunConfig:
+    """With a curve of some points."""
+    return small_run.override({"training.steps": 60, "training.validate_every": 20, "training.log_every": 10})
 
 
 @pytest.fixture(autouse=True)

@@ -24,30 +24,16 @@ PROCESS = Path(__file__).with_name("training_process.py")
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    """A recurrent model with dropout on a few small files."""
-    folder = tmp_path_factory.mktemp("corpus")
-    words = random.Random(0)
-    for number in range(24):
-        lines = [" ".join(words.choices(["alpha", "beta", "gamma", "delta"], k=6)) for _ in range(12)]
-        (folder / f"{number}.txt").write_text("\n".join(lines))
-    return RunConfig.from_dict(
+def config(small_run: RunConfig) -> RunConfig:
+    """Two layers, with dropout."""
+    return small_run.override(
         {
-            "model": {
-                "kind": "language_model",
-                "dim": 16,
-                "heads": 2,
-                "depth": 2,
-                "dropout": 0.1,
-                "mixer": {"kind": "attention", "memory": 8, "encoding": "xl", "dropout": 0.1},
-            },
-            "data": {
-                "source": {"kind": "files", "path": str(folder)},
-                "segment_length": 8,
-                "batch_size": 4,
-                "evaluation": {"documents": 3},
-            },
-            "training": {"steps": 60, "validate_every": 20, "log_every": 7, "device": "cpu"},
+            "model.depth": 2,
+            "model.dropout": 0.1,
+            "model.mixer.dropout": 0.1,
+            "training.steps": 60,
+            "training.validate_every": 20,
+            "training.log_every": 7,
         }
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import random
 import signal
 import subprocess
 import sys
@@ -31,29 +30,16 @@ SECONDS = 120
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    """A recurrent model on a few small files; five documents are evaluated, which two ranks do not divide."""
-    folder = tmp_path_factory.mktemp("corpus")
-    words = random.Random(0)
-    for number in range(61):
-        lines = [" ".join(words.choices(["alpha", "beta", "gamma", "delta"], k=6)) for _ in range(words.randint(2, 20))]
-        (folder / f"{number}.txt").write_text("\n".join(lines))
-    return RunConfig.from_dict(
+def config(small_run: RunConfig) -> RunConfig:
+    """Five documents are evaluated, which two ranks do not divide."""
+    return small_run.override(
         {
-            "model": {
-                "kind": "language_model",
-                "dim": 16,
-                "heads": 2,
-                "depth": 2,
-                "mixer": {"kind": "attention", "memory": 8, "encoding": "xl"},
-            },
-            "data": {
-                "source": {"kind": "files", "path": str(folder), "validation": 0.2},
-                "segment_length": 8,
-                "batch_size": 4,
-                "evaluation": {"documents": 5},
-            },
-            "training": {"steps": 40, "validate_every": 20, "log_every": 10, "device": "cpu", "devices": 2},
+            "model.depth": 2,
+            "data.evaluation.documents": 5,
+            "training.steps": 40,
+            "training.validate_every": 20,
+            "training.log_every": 10,
+            "training.devices": 2,
         }
     )
 
