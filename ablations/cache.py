@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ablations.plan import Plan, Request
 from lit_transformers.config import Plain, canonical_hash
-from sweeps.records import write_atomically
+from lit_transformers.files import write_json
 
 __all__ = ["cached_plan"]
 
@@ -36,7 +36,7 @@ def cached_plan(runs: Path, study: Path, request: Request, make: Callable[[], Pl
             return plan
     plan = make()
     with suppress(OSError):  # a plan that cannot be kept is made again next time
-        write_atomically(kept, {"stamp": _stamp(study, plan), "plan": plan.to_dict()})
+        write_json(kept, {"stamp": _stamp(study, plan), "plan": plan.to_dict()})
     return plan
 
 

@@ -12,7 +12,7 @@ from ablations.ablation import Ablation, Published, Resolved
 from ablations.arms import require_distinct, select
 from ablations.matching import Matched, match_arms
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
-from sweeps.records import write_atomically
+from lit_transformers.files import write_json
 from sweeps.ticket import Ticket
 
 __all__ = ["Plan", "Request", "make_plan", "plan_path"]
@@ -67,7 +67,7 @@ class Plan:
 
     def write(self, runs: Path) -> None:
         """Leaves ``plan.json`` where reports look for it."""
-        write_atomically(plan_path(runs, self.study), self.document)
+        write_json(plan_path(runs, self.study), self.document)
 
     def to_dict(self) -> dict[str, Plain]:
         """Plain data."""

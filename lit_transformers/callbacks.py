@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from lit_transformers.config import Plain
+from lit_transformers.files import replace_file
 from lit_transformers.ranks import from_all_ranks, mean_over_ranks
 from lit_transformers.stopping import Stop
 
@@ -42,18 +42,6 @@ class Diverged(RuntimeError):
 
 class Interrupted(RuntimeError):
     """The run was asked to stop, and has written a checkpoint from which it goes on."""
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file so that it is there whole, or as it was before."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        write(fresh)
-        with fresh.open("rb") as file:
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 class Curves(Callback):

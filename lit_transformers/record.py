@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import platform
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from lit_transformers.callbacks import Diverged, replace_file
+from lit_transformers.callbacks import Diverged
 from lit_transformers.config import Plain
 from lit_transformers.training import TrainingConfig
 
@@ -86,12 +85,6 @@ def peak_memory() -> int:
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def write_json(path: Path, plain: Plain) -> None:
-    """Writes plain data as JSON, whole or not at all."""
-    text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
-    replace_file(path, lambda fresh: fresh.write_text(text, encoding="utf-8"))
 
 
 @contextmanager

@@ -29,11 +29,11 @@ from lit_transformers.callbacks import (
     Report,
     Watch,
     measured,
-    replace_file,
 )
 from lit_transformers.code import code_hash
 from lit_transformers.config import Config, ConfigError, NonNegative, Plain, canonical_hash
 from lit_transformers.cost import cost
+from lit_transformers.files import replace_file, write_json
 from lit_transformers.knobs import changes_nothing
 from lit_transformers.mirror import Copy, Mirror, mirrored
 from lit_transformers.models import LanguageModelConfig, ModelConfig
@@ -51,7 +51,6 @@ from lit_transformers.record import (
     peak_memory,
     quiet,
     reason,
-    write_json,
 )
 from lit_transformers.stopping import Stop, stop_requests
 from lit_transformers.tasks.causal_lm import CausalLM, CausalLMConfig
@@ -95,9 +94,9 @@ class Description(NamedTuple):
     state_bytes: int
 
 
-def describe(config: RunConfig) -> Description:
-    """Parameters, FLOPs, tokens and state of a run."""
-    found = cost(config.model, LanguageData(config.data).vocabulary.size, config.data.segment_length)
+def describe(config: RunConfig, data: LanguageData | None = None) -> Description:
+    """Parameters, FLOPs, tokens and state of a run. ``data``: the config's own, where it is at hand already."""
+    found = cost(config.model, (data or LanguageData(config.data)).vocabulary.size, config.data.segment_length)
     tokens = config.training.steps * tokens_per_step(config)
     train_flops = 3 * found.flops_per_token * tokens
     return Description(
@@ -110,10 +109,10 @@ def tokens_per_step(config: RunConfig) -> int:
     return config.data.batch_size * config.data.segment_length
 
 
-def run_key(config: RunConfig) -> str:
+def run_key(config: RunConfig, data: LanguageData | None = None) -> str:
     """The name of a run: a hash of its config, of its data's content and of the code it uses."""
-    data = LanguageData(config.data).fingerprint
-    return canonical_hash({"config": config.to_dict(), "data": data, "code": code_of(config)})
+    content = (data or LanguageData(config.data)).fingerprint
+    return canonical_hash({"config": config.to_dict(), "data": content, "code": code_of(config)})
 
 
 def training_key(config: RunConfig, data: LanguageData) -> str:
@@ -147,7 +146,7 @@ def fit(
     started, begun = datetime.now(UTC), time.monotonic()
     record: dict[str, Plain] = {
         "version": VERSION,
-        "key": run_key(config),
+        "key": run_key(config, data),
         "outcome": "failed",
         "reason": None,
         "seed": config.seed,
@@ -155,7 +154,7 @@ def fit(
         "data": {"name": config.data.source.kind, "fingerprint": data.corpus.fingerprint},
         "metrics": {},
         "protocol": protocol(config),
-        "cost": describe(config)._asdict(),
+        "cost": describe(config, data)._asdict(),
         "gates": [],
         "environment": environment(config.training, code_of(config)),
         "measured": {"started": started.isoformat(timespec="seconds")},

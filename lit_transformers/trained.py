@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from lit_transformers.callbacks import replace_file
+from lit_transformers.files import replace_file
 
 FOLDER = "trained"
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lit_transformers.config import ConfigError
+from lit_transformers.files import write_json
 from sweeps.ticket import Ticket
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "is_resumable",
     "read_record",
     "set_aside",
-    "write_atomically",
     "write_failure",
 ]
 
@@ -80,20 +79,6 @@ def set_aside(path: Path) -> Path:
     raise ConfigError("too many damaged files beside it; delete them", str(path))
 
 
-def write_atomically(path: Path, plain: Any) -> None:
-    """Writes JSON so that a reader sees the old file or the new one, never half of either."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(plain, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def write_failure(runs: Path, ticket: Ticket, reason: str, *, resumable: bool) -> dict[str, Any]:
     """The record of a run that could not write its own: its process died, or it never got as far."""
     record = {
@@ -112,5 +97,5 @@ def write_failure(runs: Path, ticket: Ticket, reason: str, *, resumable: bool) -
         "environment": {},
         "measured": {},
     }
-    write_atomically(ticket.directory(runs) / "record.json", record)
+    write_json(ticket.directory(runs) / "record.json", record)
     return record

@@ -1,0 +1,29 @@
+"""Files that are there whole or as they were before. Imports nothing heavy: a finished study is shown without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from lit_transformers.config import Plain
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Has ``write`` make the file under another name, and puts it in place when it is on disk."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        write(fresh)
+        with fresh.open("rb") as file:
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def write_json(path: Path, plain: Plain) -> None:
+    """Writes plain data as JSON, in a folder that is made where it lacks."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+    replace_file(path, lambda fresh: fresh.write_text(text, encoding="utf-8"))
