@@ -14,9 +14,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.config import Config, ConfigError
+from lit_transformers.config import Config, ConfigError, Positive
 
 Mode = Literal["causal", "bidirectional", "cross"]
+
+Layered = Positive | tuple[Positive, ...]
+"""The type of a field that holds one value for all layers, or one for each."""
 
 
 class Shape(NamedTuple):
@@ -41,6 +44,25 @@ class Shape(NamedTuple):
         return self.shared[name]
 
 
+class Tape:
+    """Choices that a second computation of the same pass must not make anew: the buckets of a hash, say."""
+
+    def __init__(self) -> None:
+        self.kept: list[Tensor] = []
+        self.next: int | None = None
+
+    def rewind(self) -> None:
+        """From here on what was kept is given back, in order."""
+        self.next = 0
+
+    def take(self, choose: Callable[[], Tensor]) -> Tensor:
+        if self.next is None:
+            self.kept.append(choose())
+            return self.kept[-1]
+        self.next += 1
+        return self.kept[self.next - 1]
+
+
 class Context(NamedTuple):
     """What every layer of one pass sees.
 
@@ -49,6 +71,8 @@ class Context(NamedTuple):
     keep        (b, t) True at real tokens of x; None where all are
     source      (b, s, d) what a cross mixer reads; None for self mixing
     source_keep (b, s) True at real tokens of the source; None where all are
+    marked      (b, t) True at tokens that the data singles out, for patterns that see them from everywhere
+    tape        what keeps choices for a pass that will be computed twice
     """
 
     positions: Int[Tensor, "b t"]
@@ -56,6 +80,8 @@ class Context(NamedTuple):
     keep: Bool[Tensor, "b t"] | None = None
     source: Float[Tensor, "b s d"] | None = None
     source_keep: Bool[Tensor, "b s"] | None = None
+    marked: Bool[Tensor, "b t"] | None = None
+    tape: Tape | None = None
 
 
 class Mixed(NamedTuple):
@@ -87,14 +113,35 @@ class Mixer(nn.Module, ABC):
         """x (b, t, d) to y (b, t, d). ``state`` is what the previous segment returned, or None at the start."""
 
     @abstractmethod
-    def flops(self, queries: int, remembered: int) -> int:
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """Forward FLOPs, 2 for a multiply-add, for one sequence of ``queries`` tokens after ``remembered`` ones."""
+
+    def after_step(self) -> None:
+        """Called after every update of the weights, for what must hold of them."""
 
     def require(self, mode: Mode) -> None:
         """Raises ConfigError, with the reason, where the mixer does not promise the mode."""
         if not getattr(self, mode):
             why = self.refusals.get(mode, "it makes no such promise")
             raise ConfigError(f"{type(self).__name__} cannot be {mode}: {why}", "mixer")
+
+
+class LengthError(ValueError):
+    """A sequence is longer than the weights of a mixer reach."""
+
+
+def decide(ctx: Context, choose: Callable[[], Tensor]) -> Tensor:
+    """A choice made once, however often the pass is computed."""
+    return choose() if ctx.tape is None else ctx.tape.take(choose)
+
+
+def at_layer(value: Layered, shape: Shape, place: str) -> int:
+    """This layer's value of a field that has one for all layers or one for each."""
+    if isinstance(value, int):
+        return value
+    if len(value) != shape.depth:
+        raise ConfigError(f"{len(value)} values for {shape.depth} layers; give one, or one for each layer", place)
+    return value[shape.layer]
 
 
 def full_precision(x: Tensor) -> Tensor:

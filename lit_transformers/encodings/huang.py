@@ -8,7 +8,7 @@ from torch import Tensor
 from lit_transformers.config import NonNegative
 from lit_transformers.encodings.clipped import distance_vectors
 from lit_transformers.encodings.encoding import EncodingConfig
-from lit_transformers.encodings.relative import Relative, by_key, by_query
+from lit_transformers.encodings.relative import Relative, Table, for_keys, for_queries
 from lit_transformers.mixer import Shape
 
 
@@ -34,14 +34,21 @@ class Huang(Relative):
     def tables(self, distances: Int[Tensor, " w"], causal: bool) -> tuple[Tensor, ...]:
         return (self.vectors(distances),)
 
+    def queries(self, q: Float[Tensor, "b h t k"]) -> tuple[Float[Tensor, "b h t k"], ...]:
+        return (q,)
+
     def scores(
-        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], tables: tuple[Tensor, ...], scale: float
+        self,
+        queries: tuple[Float[Tensor, "b h t k"], ...],
+        k: Float[Tensor, "b h s k"],
+        tables: tuple[Table, ...],
+        scale: float,
     ) -> Float[Tensor, "b h t s"]:
-        q, table = q * scale, tables[0].to(q.dtype)
-        by_position = by_query(q @ table.mT, k.size(-2)) + by_key(k * scale, table, q.size(-2))
+        q = queries[0] * scale
+        by_position = for_queries(q, tables[0], k.size(-2)) + for_keys(k * scale, tables[0], q.size(-2))
         return q @ k.mT + by_position
 
-    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Tensor, ...]) -> None:
+    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> None:
         return None
 
     def table_flops(self, distances: int) -> int:
@@ -50,3 +57,6 @@ class Huang(Relative):
     def block_flops(self, queries: int, keys: int, distances: int) -> int:
         tiled = -(-keys // queries) * queries
         return 2 * self.width * queries * (keys + distances + 2 * tiled)
+
+    def listed_flops(self, queries: int, keys: int) -> int:
+        return 6 * self.width * queries * keys

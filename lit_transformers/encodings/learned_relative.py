@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lit_transformers.config import Positive
 from lit_transformers.encodings.encoding import EncodingConfig
-from lit_transformers.encodings.relative import Relative, by_query
+from lit_transformers.encodings.relative import Relative, Table, for_queries
 from lit_transformers.mixer import Shape
 
 
@@ -39,7 +39,7 @@ class LearnedRelative(Relative):
     def __init__(self, config: LearnedRelativeConfig, shape: Shape, head_dim: int) -> None:
         super().__init__()
         self.buckets, self.max_distance = config.buckets, config.max_distance
-        self.width = shape.heads * head_dim
+        self.heads, self.width = shape.heads, shape.heads * head_dim
 
         def make() -> nn.Module:
             return nn.Embedding(config.buckets, shape.heads)
@@ -59,18 +59,27 @@ class LearnedRelative(Relative):
         grown = single + (ratio * (buckets - single)).long()
         return start + torch.where(length < single, length, grown.clamp(max=buckets - 1))
 
-    def scores(
-        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], tables: tuple[Tensor, ...], scale: float
-    ) -> Float[Tensor, "b h t s"]:
-        queries, keys = q.size(-2), k.size(-2)
-        bias = by_query(tables[0].mT.to(q.dtype).expand(-1, queries, -1), keys)
-        return (q * scale) @ k.mT + bias
+    def queries(self, q: Float[Tensor, "b h t k"]) -> tuple[Float[Tensor, "b h t k"], ...]:
+        return (q,)
 
-    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Tensor, ...]) -> None:
+    def scores(
+        self,
+        queries: tuple[Float[Tensor, "b h t k"], ...],
+        k: Float[Tensor, "b h s k"],
+        tables: tuple[Table, ...],
+        scale: float,
+    ) -> Float[Tensor, "b h t s"]:
+        q = queries[0] * scale
+        return q @ k.mT + for_queries(q.new_ones(1, 1, q.size(-2), 1), tables[0], k.size(-2))
+
+    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> None:
         return None
 
     def table_flops(self, distances: int) -> int:
         return 0
 
     def block_flops(self, queries: int, keys: int, distances: int) -> int:
-        return 2 * self.width * queries * keys
+        return 2 * queries * (self.width * keys + self.heads * distances)
+
+    def listed_flops(self, queries: int, keys: int) -> int:
+        return self.block_flops(queries, keys, keys)

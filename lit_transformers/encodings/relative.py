@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -10,12 +11,28 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+class Gathered(NamedTuple):
+    """What an encoding says of each pair of a query and a key, where keys are listed and stand in no order."""
+
+    rows: Float[Tensor, "*h t s k"]
+
+
+Table = Tensor | Gathered
+"""What is said of distances: descending from the last query and the first key, in the last but one dimension; or of
+pairs. An encoding looks into neither: ``for_queries``, ``for_keys`` and ``of_weights`` do."""
+
+
 class Relative(nn.Module, ABC):
     """Scores and outputs that depend on distances.
 
     ``tables`` is computed once a pass for all distances, in descending order; an executor cuts from it the slice that a
-    block of queries and keys needs, so that no tensor grows with the square of the length.
+    block of queries and keys needs, so that no tensor grows with the square of the length. What ``scores`` learns from
+    it is given: it reads no parameter of its own.
     """
+
+    @abstractmethod
+    def queries(self, q: Float[Tensor, "b h t k"]) -> tuple[Float[Tensor, "b h t k"], ...]:
+        """The forms of the queries that ``scores`` takes, the one that meets the content of the keys first."""
 
     @abstractmethod
     def tables(self, distances: Int[Tensor, " w"], causal: bool) -> tuple[Tensor, ...]:
@@ -23,7 +40,11 @@ class Relative(nn.Module, ABC):
 
     @abstractmethod
     def scores(
-        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], tables: tuple[Tensor, ...], scale: float
+        self,
+        queries: tuple[Float[Tensor, "b h t k"], ...],
+        k: Float[Tensor, "b h s k"],
+        tables: tuple[Table, ...],
+        scale: float,
     ) -> Float[Tensor, "b h t s"]:
         """Logits, scaled, in a tensor of their own: executors hide keys in place.
 
@@ -32,7 +53,7 @@ class Relative(nn.Module, ABC):
         """
 
     @abstractmethod
-    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Tensor, ...]) -> Float[Tensor, "b h t k"] | None:
+    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> Float[Tensor, "b h t k"] | None:
         """What distances add to the output, or None."""
 
     @abstractmethod
@@ -43,10 +64,47 @@ class Relative(nn.Module, ABC):
     def block_flops(self, queries: int, keys: int, distances: int) -> int:
         """FLOPs of ``scores`` and ``values`` for one sequence, all heads, the content product q . k included."""
 
+    @abstractmethod
+    def listed_flops(self, queries: int, keys: int) -> int:
+        """The same where keys are listed."""
+
 
 def distance_range(highest: int, lowest: int, device: torch.device) -> Int[Tensor, " w"]:
     """Distances from ``highest`` down to ``lowest``, and one more for the shift of ``by_query``."""
     return torch.arange(highest, lowest - 2, -1, device=device)
+
+
+def for_queries(q: Float[Tensor, "b h t k"], table: Table, keys: int) -> Float[Tensor, "b h t s"]:
+    """q_i . a_(i-j) for every query i and key j."""
+    match table:
+        case Gathered(rows):
+            return (q.unsqueeze(-2) @ rows.to(q.dtype).mT).squeeze(-2)
+        case _:
+            return by_query(q @ table.to(q.dtype).mT, keys)
+
+
+def for_keys(k: Float[Tensor, "b h s k"], table: Table, queries: int) -> Float[Tensor, "b h t s"]:
+    """k_j . a_(i-j) for every query i and key j."""
+    match table:
+        case Gathered(rows):
+            return (rows.to(k.dtype).transpose(-3, -2) @ k.unsqueeze(-1)).squeeze(-1).mT
+        case _:
+            return by_key(k, table.to(k.dtype), queries)
+
+
+def of_weights(weights: Float[Tensor, "b h t s"], table: Table) -> Float[Tensor, "b h t k"]:
+    """The sum over keys j of weight_ij a_(i-j)."""
+    match table:
+        case Gathered(rows):
+            return (weights.unsqueeze(-2) @ rows.to(weights.dtype)).squeeze(-2)
+        case _:
+            return by_distance(weights, table.to(weights.dtype))
+
+
+def at_least(table: Float[Tensor, "*h w k"], rows: int) -> Float[Tensor, "*h w k"]:
+    """The table with as many rows; those added are of later keys that nobody sees."""
+    short = rows - table.size(-2)
+    return F.pad(table, (0, 0, 0, short)) if short > 0 else table
 
 
 def by_query(scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t s"]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from lit_transformers.config import NonNegative
 from lit_transformers.encodings.clipped import distance_vectors
 from lit_transformers.encodings.encoding import EncodingConfig
-from lit_transformers.encodings.relative import Relative, by_distance, by_query
+from lit_transformers.encodings.relative import Relative, Table, for_queries, of_weights
 from lit_transformers.mixer import Shape
 
 
@@ -44,16 +44,23 @@ class Shaw(Relative):
     def tables(self, distances: Int[Tensor, " w"], causal: bool) -> tuple[Tensor, ...]:
         return tuple(vectors(distances) for vectors in (self.keys, self.added) if vectors is not None)
 
+    def queries(self, q: Float[Tensor, "b h t k"]) -> tuple[Float[Tensor, "b h t k"], ...]:
+        return (q,)
+
     def scores(
-        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], tables: tuple[Tensor, ...], scale: float
+        self,
+        queries: tuple[Float[Tensor, "b h t k"], ...],
+        k: Float[Tensor, "b h s k"],
+        tables: tuple[Table, ...],
+        scale: float,
     ) -> Float[Tensor, "b h t s"]:
-        q = q * scale
+        q = queries[0] * scale
         if self.keys is None:
             return q @ k.mT
-        return q @ k.mT + by_query(q @ tables[0].to(q.dtype).mT, k.size(-2))
+        return q @ k.mT + for_queries(q, tables[0], k.size(-2))
 
-    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Tensor, ...]) -> Float[Tensor, "b h t k"] | None:
-        return None if self.added is None else by_distance(weights, tables[-1].to(weights.dtype))
+    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> Float[Tensor, "b h t k"] | None:
+        return None if self.added is None else of_weights(weights, tables[-1])
 
     def table_flops(self, distances: int) -> int:
         return 0
@@ -61,3 +68,6 @@ class Shaw(Relative):
     def block_flops(self, queries: int, keys: int, distances: int) -> int:
         tables = (self.keys is not None) + (self.added is not None)
         return 2 * self.width * queries * (keys + tables * distances)
+
+    def listed_flops(self, queries: int, keys: int) -> int:
+        return self.block_flops(queries, keys, keys)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lit_transformers.config import ConfigError, NonNegative
 from lit_transformers.encodings.encoding import EncodingConfig
-from lit_transformers.encodings.relative import Relative, by_query
+from lit_transformers.encodings.relative import Relative, Table, for_queries
 from lit_transformers.mixer import Shape
 from lit_transformers.positions import sinusoids
 
@@ -63,14 +63,20 @@ class XL(Relative):
         waves = sinusoids(distances, self.dim, self.project.weight.dtype)
         return (self.project(waves).unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1),)
 
-    def scores(
-        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b h s k"], tables: tuple[Tensor, ...], scale: float
-    ) -> Float[Tensor, "b h t s"]:
-        by_content = (q if self.content is None else self.content(q)) * scale
-        by_position = (q if self.position is None else self.position(q)) * scale
-        return by_content @ k.mT + by_query(by_position @ tables[0].mT, k.size(-2))
+    def queries(self, q: Float[Tensor, "b h t k"]) -> tuple[Float[Tensor, "b h t k"], ...]:
+        return tuple(q if bias is None else bias(q) for bias in (self.content, self.position))
 
-    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Tensor, ...]) -> None:
+    def scores(
+        self,
+        queries: tuple[Float[Tensor, "b h t k"], ...],
+        k: Float[Tensor, "b h s k"],
+        tables: tuple[Table, ...],
+        scale: float,
+    ) -> Float[Tensor, "b h t s"]:
+        by_content, by_position = queries
+        return (by_content * scale) @ k.mT + for_queries(by_position * scale, tables[0], k.size(-2))
+
+    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> None:
         return None
 
     def table_flops(self, distances: int) -> int:
@@ -78,6 +84,9 @@ class XL(Relative):
 
     def block_flops(self, queries: int, keys: int, distances: int) -> int:
         return 2 * self.heads * self.head_dim * queries * (keys + distances)
+
+    def listed_flops(self, queries: int, keys: int) -> int:
+        return self.block_flops(queries, keys, keys)
 
 
 class HeadBias(nn.Module):

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from jaxtyping import Float
 from torch import Tensor
 
+from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Shape
-from lit_transformers.mixers.qkv import QKVConfig, QKVMixer
-from lit_transformers.patterns import Band, Inputs, attend, attend_flops
+from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
+from lit_transformers.patterns import Band
 
 
 class AttentionConfig(QKVConfig, kind="attention"):
@@ -34,13 +35,13 @@ class Attention(QKVMixer):
         super().__init__(config, shape)
         self.before = config.memory if config.same_length else None
 
-    def attend(self, inputs: Inputs, ctx: Context) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
         dropout = self.dropout if self.training else 0.0
         pattern = Band(self.before, 0) if ctx.causal and ctx.source is None else Band(None, None)
         return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=dropout), {}
 
-    def flops(self, queries: int, remembered: int) -> int:
-        pattern = Band(self.before, 0)
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        pattern = Band(self.before, 0) if causal else Band(None, None)
         keys = queries + min(remembered, self.memory)
-        attention = attend_flops(pattern, queries, keys, self.width, self.relative)
+        attention = attend_flops(pattern, queries, keys, self.width, causal=causal, encoding=self.relative)
         return self.projection_flops(queries, keys) + attention

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from lit_transformers.encodings import (
     EncodingConfig,
@@ -20,9 +23,33 @@ from lit_transformers.encodings import (
     XLConfig,
 )
 from lit_transformers.encodings.relative import Relative
+from lit_transformers.executors import (
+    Inputs,
+    Weigh,
+    attend,
+    attend_flops,
+    attend_heads,
+    attend_union,
+    dense,
+    indices,
+    with_tables,
+)
+from lit_transformers.flex import flex
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
-from lit_transformers.patterns import BLOCK, Band, Inputs, attend, blocks, dense, visible, with_tables
+from lit_transformers.patterns import (
+    BLOCK,
+    Band,
+    Block,
+    Graph,
+    Local,
+    Marked,
+    Pattern,
+    Rows,
+    Summaries,
+    Without,
+    visible,
+)
 
 HEADS, WIDTH, SCALE = 2, 4, 0.5
 CONFIGS: dict[str, EncodingConfig | None] = {
@@ -34,7 +61,38 @@ CONFIGS: dict[str, EncodingConfig | None] = {
     "huang per head": HuangConfig(distance=3, per_head=True),
     "learned_relative": LearnedRelativeConfig(buckets=4, max_distance=9),
 }
-BANDS = [Band(None, 0), Band(4, 0), Band(None, None), Band(3, 2)]
+KEYS = 19
+MARKS = torch.rand(2, KEYS, generator=torch.Generator().manual_seed(5)) < 0.2
+EDGES = torch.rand(2, HEADS, 7, 7, generator=torch.Generator().manual_seed(6)) < 0.4
+EDGES |= torch.eye(7, dtype=torch.bool)
+PATTERNS: dict[str, Pattern] = {
+    "causal": Band(None, 0),
+    "window": Band(4, 0),
+    "everything": Band(None, None),
+    "both ways": Band(3, 2),
+    "dilated": Band(2, 0, step=3),
+    "dilated both ways": Band(1, 2, step=2),
+    "strided": Band(None, 0, step=4),
+    "the past alone": Band(3, -1),
+    "local": Local(5, causal=True),
+    "local both ways": Local(4, causal=False),
+    "summaries": Summaries(6, 2),
+    "fixed": Summaries(6, 2, local=True),
+    "marked": Marked(Band(2, 0), MARKS, causal=True),
+    "marked both ways": Marked(Band(2, 2), MARKS, causal=False),
+    "marked and dilated": Marked(Band(2, 0, step=2), MARKS, causal=True),
+    "strided without a window": Without(Band(None, 0, step=3), (Band(4, 0),)),
+}
+LATER = {"everything", "both ways", "dilated both ways", "local both ways", "marked both ways"}
+
+
+def pattern_of(name: str, keys: int) -> Pattern:
+    """The pattern for so many keys."""
+    pattern = PATTERNS[name]
+    return pattern._replace(marks=MARKS[:, :keys]) if isinstance(pattern, Marked) else pattern
+
+
+every_pattern = pytest.mark.parametrize("name", PATTERNS)
 every_encoding = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 
 
@@ -54,19 +112,26 @@ def random_inputs(queries: int, keys: int, padded: bool) -> Inputs:
 
 
 @every_encoding
-@pytest.mark.parametrize("band", BANDS)
+@every_pattern
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("queries", "keys", "size"), [(13, 13, 4), (7, 18, 3), (1, 9, 5), (8, 8, 8), (11, 12, 1)])
 def test_blocked_equals_dense(
-    config: EncodingConfig | None, band: Band, padded: bool, queries: int, keys: int, size: int
+    config: EncodingConfig | None, name: str, padded: bool, queries: int, keys: int, size: int
 ) -> None:
     torch.manual_seed(0)
+    pattern = pattern_of(name, keys)
     encoding, inputs = encoding_of(config), random_inputs(queries, keys, padded)
-    full = with_tables(encoding, inputs, causal=band.after == 0) if encoding else inputs
-    one = attend(band, full, encoding=encoding, scale=SCALE, size=size)
-    other = dense(band, full, encoding=encoding, scale=SCALE)
+    full = with_tables(encoding, inputs, causal=name not in LATER) if encoding else inputs
+    agree(
+        attend(pattern, full, encoding=encoding, scale=SCALE, size=size),
+        dense(pattern, full, encoding=encoding, scale=SCALE),
+        [inputs.q, inputs.k, inputs.v, *(encoding.parameters() if encoding else ())],
+    )
+
+
+def agree(one: Tensor, other: Tensor, leaves: list[Tensor]) -> None:
+    """Forward, and in the gradient of every leaf."""
     torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)
-    leaves = [inputs.q, inputs.k, inputs.v, *(encoding.parameters() if encoding else ())]
     direction = torch.randn_like(one)
     ours, theirs = (
         torch.autograd.grad((y * direction).sum(), leaves, materialize_grads=True, retain_graph=True)
@@ -74,6 +139,140 @@ def test_blocked_equals_dense(
     )
     for mine, oracle in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, oracle, atol=1e-11, rtol=1e-11)
+
+
+@every_encoding
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("length", "size"), [(14, 2), (13, 2), (7, 1), (3, 4), (1, 2)])
+@pytest.mark.parametrize("alike", ["nothing", "heads", "rows and heads"])
+def test_a_graph_of_blocks_equals_its_mask(
+    config: EncodingConfig | None, padded: bool, length: int, size: int, alike: str
+) -> None:
+    torch.manual_seed(0)
+    edges = {"nothing": EDGES, "heads": EDGES[:, :1], "rows and heads": EDGES[:1, :1]}[alike]
+    encoding, inputs = encoding_of(config), random_inputs(length, length, padded)
+    full = with_tables(encoding, inputs, causal=False) if encoding else inputs
+    graph = Graph(edges, size)
+    agree(
+        attend(graph, full, encoding=encoding, scale=SCALE),
+        dense(graph, full, encoding=encoding, scale=SCALE),
+        [inputs.q, inputs.k, inputs.v, *(encoding.parameters() if encoding else ())],
+    )
+
+
+@every_encoding
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [2, 256])
+def test_listed_queries_see_what_dense_attention_shows_them(
+    config: EncodingConfig | None, causal: bool, size: int
+) -> None:
+    torch.manual_seed(0)
+    encoding, inputs, listed = encoding_of(config), random_inputs(11, 15, padded=True), (0, 3, 4, 5, 9)
+    full = with_tables(encoding, inputs, causal=causal) if encoding else inputs
+    rows = attend(Rows(listed, causal), full, encoding=encoding, scale=SCALE, size=size)
+    whole = dense(Band(None, 0 if causal else None), full, encoding=encoding, scale=SCALE)
+    torch.testing.assert_close(rows, whole[:, :, list(listed)], atol=1e-12, rtol=1e-12)
+
+
+class Union(NamedTuple):
+    """All that any of the bands sees."""
+
+    bands: tuple[Band, ...]
+
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.stack([band(b, h, i, j) for band in self.bands]).any(dim=0)
+
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
+        yield Block(0, queries, 0, keys)
+
+
+@every_encoding
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    "bands", [(Band(3, 0), Band(None, 0, step=4)), (Band(2, 0), Band(2, 0, step=2), Band(2, 0, step=4))], ids=str
+)
+def test_a_union_of_bands_is_one_softmax_over_all_that_they_see(
+    config: EncodingConfig | None, padded: bool, bands: tuple[Band, ...]
+) -> None:
+    torch.manual_seed(0)
+    encoding, inputs = encoding_of(config), random_inputs(13, 17, padded)
+    full = with_tables(encoding, inputs, causal=True) if encoding else inputs
+
+    agree(
+        attend_union(bands, full, encoding=encoding, scale=SCALE, size=2),
+        dense(Union(bands), full, encoding=encoding, scale=SCALE),
+        [inputs.q, inputs.k, inputs.v, *(encoding.parameters() if encoding else ())],
+    )
+
+
+@every_encoding
+def test_heads_with_patterns_of_their_own_see_them(config: EncodingConfig | None) -> None:
+    torch.manual_seed(0)
+    encoding, inputs = encoding_of(config), random_inputs(9, 12, padded=True)
+    full = with_tables(encoding, inputs, causal=True) if encoding else inputs
+    own = (Band(2, 0), Band(2, 0, step=3))
+    y = attend_heads(own, full, encoding=encoding, scale=SCALE)
+    for head, band in enumerate(own):
+        whole = dense(band, full, encoding=encoding, scale=SCALE)
+        torch.testing.assert_close(y[:, head], whole[:, head], atol=1e-12, rtol=1e-12)
+
+
+@every_pattern
+def test_weights_of_ones_own_are_learned_through(name: str) -> None:
+    torch.manual_seed(0)
+    inputs = random_inputs(11, KEYS, padded=True)
+    power = torch.rand(HEADS, 1, 1, dtype=torch.float64, requires_grad=True)
+
+    def apply(logits: Tensor, i: Tensor, j: Tensor, power: Tensor) -> Tensor:
+        near = (1.0 + (i - j).abs()) ** -power
+        weights = logits.softmax(dim=-1) * near
+        return weights / weights.sum(-1, keepdim=True)
+
+    weigh = Weigh(apply, (power,))
+    agree(
+        attend(PATTERNS[name], inputs, scale=SCALE, weigh=weigh, size=3),
+        dense(PATTERNS[name], inputs, scale=SCALE, weigh=weigh),
+        [inputs.q, inputs.k, inputs.v, power],
+    )
+
+
+def test_a_query_that_sees_nothing_says_nothing() -> None:
+    inputs = random_inputs(5, 5, padded=False)
+    encoding = encoding_of(XLConfig())
+    assert encoding is not None
+    full = with_tables(encoding, inputs, causal=True)
+    alone = Graph(torch.tensor([[False, True], [True, True]])[None, None], 3)
+    for y in (
+        attend(alone, inputs._replace(seen=torch.arange(5).expand(2, 5) < 3), scale=SCALE),
+        attend(alone, full._replace(seen=torch.arange(5).expand(2, 5) < 3), encoding=encoding, scale=SCALE),
+        attend(Band(2, -1), inputs, scale=SCALE)[:, :, :1],
+    ):
+        assert not y[:, :, 0].any() and y.isfinite().all()
+
+
+@every_pattern
+@pytest.mark.parametrize("config", [None, XLConfig(), HuangConfig(distance=3)], ids=["none", "xl", "huang"])
+def test_the_flops_of_a_pattern_are_those_counted(name: str, config: EncodingConfig | None) -> None:
+    encoding, inputs, causal = encoding_of(config), random_inputs(KEYS, KEYS, padded=False), name not in LATER
+    alone = inputs._replace(q=inputs.q[:1], k=inputs.k[:1], v=inputs.v[:1])
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        full = with_tables(encoding, alone, causal) if encoding else alone
+        attend(PATTERNS[name], full, encoding=encoding, scale=SCALE, size=4)
+    found = attend_flops(PATTERNS[name], KEYS, KEYS, HEADS * WIDTH, causal=causal, encoding=encoding, size=4)
+    assert found == counter.get_total_flops()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["window", "both ways", "dilated", "fixed", "marked"])
+@torch.no_grad()
+def test_flex_attention_equals_dense(name: str) -> None:
+    """Forward: on a CPU it has no backward pass."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, HEADS, KEYS, 16) for _ in range(3))
+    inputs = Inputs(q, k, v, torch.rand(2, KEYS) < 0.7)
+    found = flex(PATTERNS[name], q, k, v, inputs.seen, 0, SCALE)
+    wanted = dense(PATTERNS[name], inputs, scale=SCALE)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["xl", "shaw", "huang", "huang per head"])
@@ -141,21 +340,41 @@ def attend_without_dropout(encoding: Relative | None, inputs: Inputs) -> Tensor:
     after=st.none() | st.integers(0, 9),
     queries=st.integers(1, 12),
     remembered=st.integers(0, 9),
+    step=st.integers(1, 4),
     size=st.integers(1, 13),
 )
 @settings(deadline=None, max_examples=150)
 def test_blocks_hold_every_key_that_a_query_sees_and_every_query_once(
-    before: int | None, after: int | None, queries: int, remembered: int, size: int
+    before: int | None, after: int | None, queries: int, remembered: int, step: int, size: int
 ) -> None:
-    band, keys = Band(before, after), queries + remembered
-    held = torch.zeros(queries, keys, dtype=torch.bool)
-    run = list(blocks(band, queries, keys, remembered, size))
+    band = Band(before, after, step)
+    held = held_by(band, queries, queries + remembered, size)
+    assert torch.equal(held, seen_by(band, queries, queries + remembered).expand_as(held))
+
+
+@every_pattern
+@given(queries=st.integers(1, 12), remembered=st.integers(0, KEYS - 12), size=st.integers(1, 13))
+@settings(deadline=None, max_examples=30)
+def test_blocks_hold_all_that_any_pattern_sees(name: str, queries: int, remembered: int, size: int) -> None:
+    keys = queries + remembered
+    held = held_by(pattern_of(name, keys), queries, keys, size)
+    assert torch.equal(held, seen_by(pattern_of(name, keys), queries, keys).expand_as(held))
+
+
+def held_by(pattern: Pattern, queries: int, keys: int, size: int) -> Tensor:
+    """What the blocks' masks let through, after a look that none holds a key twice and each query stands in one."""
+    run, held = list(pattern.blocks(queries, keys, keys - queries, size)), torch.zeros(2, 1, queries, keys).bool()
     for block in run:
-        part = visible(band, block, remembered, None, torch.device("cpu"))[0, 0]
-        held[block.first : block.stop, block.start : block.end] |= part
-    i, j = torch.arange(remembered, keys)[:, None], torch.arange(keys)[None]
-    assert torch.equal(held, band(i, j))
-    assert [query for block in run for query in range(block.first, block.stop)] == list(range(queries))
+        i, j = indices(block, keys - queries, torch.device("cpu"))
+        assert len(j.unique()) == len(j)
+        seen = visible(pattern, i, j, None, 2, 1).expand(2, 1, -1, -1)
+        held[:, :, torch.tensor(block.queries)[:, None], j] = seen
+    assert sorted(query for block in run for query in block.queries) == list(range(queries))
+    return held
+
+
+def seen_by(pattern: Pattern, queries: int, keys: int) -> Tensor:
+    return visible(pattern, torch.arange(keys - queries, keys)[:, None], torch.arange(keys), None, 2, 1)
 
 
 def test_true_means_may_attend() -> None:

@@ -1,0 +1,364 @@
+"""What runs a pattern: dense attention (the oracle), blocks of queries (any device), FlexAttention (CUDA).
+
+Executors take the same arguments and agree to tolerance. ``dense`` builds the whole score matrix; ``attend`` holds one
+block at a time, forward and backward, and uses fused kernels where no encoding enters the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from lit_transformers.encodings.relative import Gathered, Relative, Table, at_least, distance_range
+from lit_transformers.flex import flex, flexible
+from lit_transformers.mixer import full_precision
+from lit_transformers.patterns import BLOCK, Band, Block, Pattern, Without, visible
+from lit_transformers.recompute import Cut, Part, recomputed
+
+
+class Inputs(NamedTuple):
+    """What an executor runs on. q (b, h, t, k), k and v (b, h, s, k or v), ``seen`` (b, s) True at keys that exist.
+
+    others: further forms of the queries that an encoding scores with; tables: what it says of each distance.
+    crossed: the keys are of another sequence, so that no query has a key of its own.
+    """
+
+    q: Float[Tensor, "b h t k"]
+    k: Float[Tensor, "b h s k"]
+    v: Float[Tensor, "b h s v"]
+    seen: Bool[Tensor, "b s"] | None
+    tables: tuple[Tensor, ...] = ()
+    others: tuple[Tensor, ...] = ()
+    crossed: bool = False
+
+    @property
+    def offset(self) -> int:
+        """The index of the first query among the keys; beyond them all where the keys are of another sequence."""
+        return self.k.size(-2) - (0 if self.crossed else self.q.size(-2))
+
+    def of_heads(self, heads: slice) -> Inputs:
+        """What some of the heads see."""
+        q, k, v, *others = (part[:, heads] for part in (self.q, self.k, self.v, *self.others))
+        tables = tuple(table if table.dim() == 2 else table[heads] for table in self.tables)
+        return self._replace(q=q, k=k, v=v, others=tuple(others), tables=tables)
+
+
+class Weigh(NamedTuple):
+    """Turns scores into weights in place of the softmax: ``apply(logits, i, j, *tensors)``.
+
+    logits (b, h, t, s), minus infinity where hidden; i (t, 1) and j (s,), or (b, h, 1, s), the indices of queries and
+    keys. Every tensor that it learns through is listed, for it is computed twice.
+    """
+
+    apply: Callable[..., Tensor]
+    tensors: tuple[Tensor, ...] = ()
+
+
+class Scoring(NamedTuple):
+    """How blocks turn queries and keys into outputs; ``sums``: and the log-sum-exp of each row."""
+
+    pattern: Pattern
+    encoding: Relative | None
+    scale: float
+    dropout: float = 0.0
+    weigh: Weigh | None = None
+    sums: bool = False
+
+
+def attend(
+    pattern: Pattern,
+    inputs: Inputs,
+    *,
+    encoding: Relative | None = None,
+    scale: float,
+    dropout: float = 0.0,
+    weigh: Weigh | None = None,
+    size: int = BLOCK,
+) -> Float[Tensor, "b h t v"]:
+    """Softmax attention over a pattern, block by block; memory grows with length times block.
+
+    The queries are the last t of the s keys (offset s - t), or, across two sequences, unlimited by any band. A pattern
+    that covers some queries alone returns those, in order. A query that sees nothing gives zeros.
+    """
+    q, k, v, seen = inputs[:4]
+    plain = encoding is None and weigh is None
+    if plain and seen is None and isinstance(pattern, Band) and fused(pattern, inputs):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=pattern.after == 0, scale=scale, dropout_p=dropout)
+    if plain and not dropout and flexible(q):
+        return flex(pattern, q, k, v, seen, inputs.offset, scale)
+    return run(Scoring(pattern, encoding, scale, dropout, weigh), inputs, size)[0]
+
+
+def fused(band: Band, inputs: Inputs) -> bool:
+    """Whether one kernel knows the band."""
+    return band == Band(None, None) or (inputs.offset == 0 and band == Band(None, 0))
+
+
+def attend_union(
+    parts: Sequence[Band],
+    inputs: Inputs,
+    *,
+    encoding: Relative | None = None,
+    scale: float,
+    dropout: float = 0.0,
+    size: int = BLOCK,
+) -> Float[Tensor, "b h t v"]:
+    """One softmax over all that any of the bands sees, each run in blocks of its own.
+
+    o = sum_p exp(z_p - z) o_p with z_p the log-sum-exp of part p: no key is counted twice, none is fetched in vain.
+    """
+    outputs, sums = [], []
+    for number, part in enumerate(parts):
+        pattern = Without(part, tuple(parts[:number])) if number else part
+        y, total = run(Scoring(pattern, encoding, scale, dropout, sums=True), inputs, size)
+        outputs.append(y)
+        sums.append(total)
+    shares = torch.stack(sums).softmax(dim=0)
+    return (shares.to(outputs[0].dtype) * torch.stack(outputs)).sum(dim=0)
+
+
+def attend_heads(
+    patterns: Sequence[Pattern], inputs: Inputs, *, encoding: Relative | None = None, scale: float, dropout: float = 0.0
+) -> Float[Tensor, "b h t v"]:
+    """One pattern for each head; neighbours with equal ones run together."""
+    found, first = [], 0
+    for head in range(1, len(patterns) + 1):
+        if head == len(patterns) or patterns[head] != patterns[first]:
+            some = inputs.of_heads(slice(first, head))
+            found.append(attend(patterns[first], some, encoding=encoding, scale=scale, dropout=dropout))
+            first = head
+    return torch.cat(found, dim=1)
+
+
+def dense(
+    pattern: Pattern,
+    inputs: Inputs,
+    *,
+    encoding: Relative | None = None,
+    scale: float,
+    weigh: Weigh | None = None,
+) -> Float[Tensor, "b h t v"]:
+    """The oracle: one block that holds everything."""
+    scoring = Scoring(pattern, encoding, scale, weigh=weigh)
+    block = Block(0, inputs.q.size(-2), 0, inputs.k.size(-2))
+    tensors = learning(inputs, weigh)
+    leaves = [part.read(tensors) for part in parts_of(block, inputs, weigh)]
+    return compute(scoring, inputs, block, leaves)[0]
+
+
+def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
+    """Every block of the pattern, its outputs in the order of the queries."""
+    plan = list(scoring.pattern.blocks(inputs.q.size(-2), inputs.k.size(-2), inputs.offset, size))
+
+    def work(number: int, leaves: list[Tensor]) -> tuple[Tensor, ...]:
+        return compute(scoring, inputs, plan[number], leaves)
+
+    cuts = [parts_of(block, inputs, scoring.weigh) for block in plan]
+    found = recomputed(work, cuts, learning(inputs, scoring.weigh), scoring.dropout > 0)
+    order = torch.tensor([query for block in plan for query in block.queries], device=inputs.q.device)
+    if len(plan) > 1 and plan[0].step > 1:
+        found = tuple(part.index_select(-2, order.argsort()) for part in found)
+    return found
+
+
+def learning(inputs: Inputs, weigh: Weigh | None) -> list[Tensor]:
+    """All tensors that gradients flow through, in the order that ``parts_of`` and ``compute`` know."""
+    return [inputs.q, *inputs.others, inputs.k, inputs.v, *inputs.tables, *(weigh.tensors if weigh else ())]
+
+
+def parts_of(block: Block, inputs: Inputs, weigh: Weigh | None) -> Cut:
+    """What a block reads of each tensor, in the order that ``compute`` takes it."""
+    forms = 1 + len(inputs.others)
+    tables = range(forms + 2, forms + 2 + len(inputs.tables))
+    columns = (block.start, block.end, block.step)
+    parts = [Part(form, rows=(block.first, block.stop, block.step)) for form in range(forms)]
+    parts += [Part(forms, rows=columns), Part(forms + 1, rows=columns)]
+    last, far = inputs.q.size(-2) - 1, block.further  # the tables' first row is of the last query and the first key
+    highest = last - block.queries[-1] + block.start
+    width = (len(block.queries) + len(block.keys)) * block.step
+    parts += [Part(table, rows=(highest, highest + width, block.step)) for table in tables]
+    if far is not None:
+        chosen = far.clamp(min=0)
+        parts += [Part(forms, chosen=chosen), Part(forms + 1, chosen=chosen)]
+        if inputs.tables:
+            i = torch.tensor(block.queries, device=far.device)[:, None]
+            listed = (last - i + chosen.unsqueeze(-2)).clamp(max=inputs.tables[0].size(-2) - 1)
+            parts += [Part(table, listed=listed) for table in tables]
+    return parts + [Part(tables.stop + number) for number in range(len(weigh.tensors) if weigh else 0)]
+
+
+def compute(scoring: Scoring, inputs: Inputs, block: Block, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The outputs of one block from what it read, and the log-sum-exp of its rows where asked for."""
+    given = iter(leaves)
+
+    def take(count: int) -> tuple[Tensor, ...]:
+        return tuple(islice(given, count))
+
+    tables = len(inputs.tables)
+    queries, (k, v), near = take(1 + len(inputs.others)), take(2), take(tables)
+    keys: list[tuple[Tensor, tuple[Table, ...]]] = [(k, tuple(at_least(table, k.size(-2) + 1) for table in near))]
+    if block.further is not None:
+        far_k, far_v = take(2)
+        keys.append((far_k, tuple(Gathered(table) for table in take(tables))))
+        k, v = torch.cat([k, far_k], dim=-2), torch.cat([v, far_v], dim=-2)
+    mask = hidden_from(scoring.pattern, inputs, block)
+    if scoring.encoding is None and scoring.weigh is None and not scoring.sums:
+        seen = (
+            None
+            if mask is None
+            else ~mask.hidden
+            if mask.start == 0
+            else F.pad(~mask.hidden, (mask.start, 0), value=True)
+        )
+        y = F.scaled_dot_product_attention(
+            queries[0], k, v, attn_mask=seen, scale=scoring.scale, dropout_p=scoring.dropout
+        )
+        return (y,)
+    learned = take(len(leaves))
+    return weighed(scoring, indices(block, inputs.offset, v.device), queries, keys, v, mask, learned)
+
+
+def weighed(
+    scoring: Scoring,
+    places: tuple[Tensor, Tensor],
+    queries: tuple[Tensor, ...],
+    keys: list[tuple[Tensor, tuple[Table, ...]]],
+    v: Float[Tensor, "b h s v"],
+    mask: Hidden | None,
+    learned: tuple[Tensor, ...],
+) -> tuple[Tensor, ...]:
+    """Scores, weights and outputs by hand, where no fused kernel knows what is wanted."""
+    logits = full_precision(scores(scoring, queries, keys))
+    nothing = None
+    if mask is not None:
+        if not (isinstance(scoring.pattern, Band) and scoring.pattern.sees_itself):
+            nothing = mask.hidden.all(dim=-1, keepdim=True)
+        with torch.no_grad():  # a weight of zero passes no gradient on, so nothing is recorded
+            logits[..., mask.start :].masked_fill_(mask.hidden, float("-inf"))
+            if nothing is not None:
+                logits.masked_fill_(nothing, 0.0)
+    weights = logits.softmax(dim=-1) if scoring.weigh is None else scoring.weigh.apply(logits, *places, *learned)
+    if nothing is not None:
+        weights = weights.masked_fill(nothing, 0.0)
+    weights = F.dropout(weights.to(v.dtype), scoring.dropout)
+    y = weights @ v
+    if scoring.encoding is not None:
+        for part, (_, tables) in zip(weights.split([part.size(-2) for part, _ in keys], dim=-1), keys, strict=True):
+            added = scoring.encoding.values(part, tables)
+            y = y if added is None else y + added
+    if not scoring.sums:
+        return (y,)
+    total = logits.logsumexp(dim=-1, keepdim=True)
+    return y, total if nothing is None else total.masked_fill(nothing, float("-inf"))
+
+
+def scores(
+    scoring: Scoring, queries: tuple[Tensor, ...], keys: list[tuple[Tensor, tuple[Table, ...]]]
+) -> Float[Tensor, "b h t s"]:
+    """Scaled logits, in a tensor of their own."""
+    if scoring.encoding is None:
+        return torch.cat([(queries[0] * scoring.scale) @ k.mT for k, _ in keys], dim=-1)
+    found = [scoring.encoding.scores(queries, k, tables, scoring.scale) for k, tables in keys]
+    return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+
+
+class Hidden(NamedTuple):
+    """What a block hides: of its columns from ``start`` on those that are True; all before are seen by every query."""
+
+    start: int
+    hidden: Bool[Tensor, "*b t s"]
+
+
+def hidden_from(pattern: Pattern, inputs: Inputs, block: Block) -> Hidden | None:
+    """What a block hides, or None: under a causal band its last keys, without limits nothing."""
+    start, offset, seen = 0, inputs.offset, inputs.seen
+    if isinstance(pattern, Band) and seen is None and pattern.before is None and pattern.step == block.step:
+        if pattern.after is None:
+            return None
+        first = offset + block.first + (pattern.after + 1) * pattern.step
+        start = min(len(block.keys), max(0, -(-(first - block.start) // block.step)))
+        if start == len(block.keys):
+            return None
+    i, near = indices(block._replace(further=None), offset, inputs.q.device)
+    rows, heads = inputs.q.shape[:2]
+    mask = visible(pattern, i, near[start:], seen, rows, heads)
+    if block.further is not None:
+        far = block.further if block.further.dim() == 1 else block.further.unsqueeze(-2)
+        more = visible(pattern, i, far.clamp(min=0), seen, rows, heads) & (far >= 0)
+        lead = torch.broadcast_shapes(mask.shape[:-1], more.shape[:-1])
+        mask = torch.cat([mask.expand(*lead, -1), more.expand(*lead, -1)], dim=-1)
+    return Hidden(start, ~mask)
+
+
+def indices(block: Block, offset: int, device: torch.device) -> tuple[Int[Tensor, "t 1"], Int[Tensor, "*b s"]]:
+    """Of queries and of keys, as indices of keys."""
+    i = torch.arange(offset + block.first, offset + block.stop, block.step, device=device)[:, None]
+    near = torch.arange(block.start, block.end, block.step, device=device)
+    if block.further is None:
+        return i, near
+    if block.further.dim() == 1:
+        return i, torch.cat([near, block.further])
+    far = block.further.unsqueeze(-2)
+    return i, torch.cat([near.expand(*far.shape[:-1], -1), far], dim=-1)
+
+
+def with_tables(encoding: Relative, inputs: Inputs, causal: bool) -> Inputs:
+    """The inputs with the forms of the queries that the encoding scores with, and what it says of every distance.
+
+    Where no later key is seen, none is asked for; hidden scores are then filled with what stands near.
+    """
+    queries, keys = inputs.q.size(-2), inputs.k.size(-2)
+    distances = distance_range(keys - 1, 0 if causal else 1 - queries, inputs.q.device)
+    q, *others = encoding.queries(inputs.q)
+    return inputs._replace(q=q, others=tuple(others), tables=encoding.tables(distances, causal))
+
+
+def attend_flops(
+    pattern: Pattern,
+    queries: int,
+    keys: int,
+    width: int,
+    *,
+    causal: bool = True,
+    encoding: Relative | None = None,
+    size: int = BLOCK,
+) -> int:
+    """Forward FLOPs of ``attend`` for one sequence, tables included; ``width`` is heads times the channels of a head.
+
+    A fused kernel counts as all of its block: whether it skips masked tiles is its own affair.
+    """
+    return heads_flops([pattern], queries, keys, width, causal=causal, encoding=encoding, size=size)
+
+
+def heads_flops(
+    patterns: Sequence[Pattern],
+    queries: int,
+    keys: int,
+    width: int,
+    *,
+    causal: bool = True,
+    encoding: Relative | None = None,
+    size: int = BLOCK,
+) -> int:
+    """The same of ``attend_heads``: one pattern for each head, or for each of as many equal groups of heads."""
+    total = encoding.table_flops(keys + (1 if causal else queries)) if encoding else 0
+    for pattern in patterns:
+        whole = encoding is None and (pattern == Band(None, None) or (pattern == Band(None, 0) and queries == keys))
+        plan = [Block(0, queries, 0, keys)] if whole else pattern.blocks(queries, keys, keys - queries, size)
+        for block in plan:
+            t, near = len(block.queries), len(block.keys)
+            far = 0 if block.further is None else block.further.size(-1)
+            products = 4 * t * (near + far) * width
+            if encoding is not None:
+                highest = queries - 1 - block.queries[-1] + block.start
+                rows = range(highest, keys + (1 if causal else queries), block.step)
+                products = 2 * t * (near + far) * width + encoding.listed_flops(t, far)
+                products += encoding.block_flops(t, near, max(near + 1, min(t + near, len(rows))))
+            total += products // len(patterns)
+    return total

@@ -1,0 +1,45 @@
+"""Attention within blocks: the local baseline of Long Range Arena (Tay et al. 2021, arXiv:2011.04006, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from lit_transformers.config import Positive
+from lit_transformers.executors import Inputs, attend, attend_flops
+from lit_transformers.mixer import Context, Mode, Shape
+from lit_transformers.mixers.qkv import Heard, QKVMixer, ScoresConfig
+from lit_transformers.patterns import Local
+
+
+class LocalConfig(ScoresConfig, kind="local"):
+    """block: positions of a block. No query sees beyond its own, so information never leaves it."""
+
+    block: Positive = 128
+
+    def build(self, shape: Shape) -> LocalAttention:
+        return LocalAttention(self, shape)
+
+
+class LocalAttention(QKVMixer):
+    """softmax(Q K^T / sqrt(k)) V in each block alone."""
+
+    causal = bidirectional = True
+    refusals: ClassVar[Mapping[Mode, str]] = {"cross": "blocks cut one sequence; across two they mean nothing"}
+
+    def __init__(self, config: LocalConfig, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.block = config.block
+
+    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+        dropout = self.dropout if self.training else 0.0
+        pattern = Local(self.block, ctx.causal)
+        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=dropout), {}
+
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        pattern = Local(self.block, causal)
+        products = attend_flops(pattern, queries, queries, self.width, causal=causal, encoding=self.relative)
+        return self.projection_flops(queries, queries) + products

@@ -1,0 +1,96 @@
+"""Factorised sparse attention (Child et al. 2019, arXiv:1904.10509, sections 4.2 and 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from lit_transformers.config import ConfigError, Positive
+from lit_transformers.executors import Inputs, attend_heads, attend_union, heads_flops
+from lit_transformers.mixer import Context, Mode, Shape
+from lit_transformers.mixers.qkv import Heard, QKVMixer, ScoresConfig
+from lit_transformers.patterns import Band, Local, Pattern, Summaries, Without
+
+
+class SparseConfig(ScoresConfig, kind="sparse"):
+    """pattern: "strided" has A1, the last ``block`` keys, and A2, every ``block``-th key back; "fixed" has A1, the
+    query's own block, and A2, the last ``summary`` positions of every block (None for an eighth of it).
+
+    heads: how the two meet: layers take turns (the paper's eq. 6), all heads attend to the union (eq. 7), or one half
+    of the heads has A1 and the other A2 (eq. 8).
+    """
+
+    pattern: Literal["strided", "fixed"] = "strided"
+    block: Positive = 128
+    summary: Positive | None = None
+    heads: Literal["layers", "merged", "halves"] = "merged"
+
+    def conflicts(self) -> Iterator[str]:
+        if self.pattern == "strided" and self.summary is not None:
+            yield "summary is of the fixed pattern; a strided one has none"
+        if self.summary is not None and self.summary > self.block:
+            yield f"summary {self.summary} is longer than block {self.block}"
+
+    def build(self, shape: Shape) -> Sparse:
+        return Sparse(self, shape)
+
+
+class Sparse(QKVMixer):
+    """Two patterns of about sqrt(n) keys each, through which in two steps every position reaches every later one.
+
+    In A2 of the fixed pattern every query sees itself too, so that those before the first summary see something.
+    """
+
+    causal = True
+    refusals: ClassVar[Mapping[Mode, str]] = {
+        "bidirectional": "its two patterns are defined for what came before",
+        "cross": "it slides along one sequence; across two there is no neighbourhood",
+    }
+
+    def __init__(self, config: SparseConfig, shape: Shape) -> None:
+        super().__init__(config, shape)
+        if config.heads == "halves" and shape.heads < 2:
+            raise ConfigError("one head has no halves; set heads: layers or merged", "mixer.heads")
+        near: Band | Local = Band(config.block, 0)
+        far: Band | Summaries = Band(None, 0, step=config.block)
+        if config.pattern == "fixed":
+            summary = config.summary or max(1, config.block // 8)
+            near, far = Local(config.block, causal=True), Summaries(config.block, summary)
+        first = shape.heads - shape.heads // 2
+        self.bands: tuple[Band, ...] = ()
+        self.patterns: Sequence[Pattern] = ()
+        match config.heads:
+            case "layers":
+                self.patterns = [near if shape.layer % 2 == 0 else far] * shape.heads
+            case "halves":
+                self.patterns = [near] * first + [far] * (shape.heads - first)
+            case "merged":
+                if isinstance(near, Band) and isinstance(far, Band):
+                    self.bands = near, far
+                elif isinstance(far, Summaries):
+                    self.patterns = [far._replace(local=True)] * shape.heads
+
+    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+        dropout = self.dropout if self.training else 0.0
+        if self.bands:
+            y = attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=dropout)
+        else:
+            y = attend_heads(self.patterns, inputs, encoding=self.relative, scale=self.scale, dropout=dropout)
+        return y, {}
+
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        products = self.projection_flops(queries, queries)
+        if self.bands:
+            return products + union_flops(self.bands, queries, self)
+        return products + heads_flops(self.patterns, queries, queries, self.width, encoding=self.relative)
+
+
+def union_flops(bands: Sequence[Band], queries: int, mixer: QKVMixer) -> int:
+    """FLOPs of ``attend_union`` over a segment without memory."""
+    tables = mixer.relative.table_flops(queries + 1) if mixer.relative else 0
+    parts: list[Pattern] = [Without(band, tuple(bands[:number])) for number, band in enumerate(bands)]
+    each = (heads_flops([part], queries, queries, mixer.width, encoding=mixer.relative) for part in parts)
+    return sum(each) - (len(bands) - 1) * tables
