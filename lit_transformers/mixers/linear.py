@@ -1,0 +1,138 @@
+"""Linear attention (Katharopoulos et al. 2020, arXiv:2006.16236, sections 3.2 and 3.3)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypedDict
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_transformers.config import Positive, PositiveFloat
+from lit_transformers.mixer import Context, Mixed, Mixer, Shape, full_precision
+from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
+from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
+
+
+class LinearConfig(HeadsConfig, kind="linear"):
+    """features: phi, elu(x) + 1 where it says elu; eps: added to the denominator; chunk_length: positions that a causal
+    pass reads at once, which changes speed and memory alone."""
+
+    features: Features = "elu"
+    eps: PositiveFloat = 1e-6
+    chunk_length: Positive = 64
+
+    def build(self, shape: Shape) -> Linear:
+        return Linear(self, shape)
+
+
+class Sums(TypedDict):
+    """All that linear attention keeps of the past, of whatever length (equations 10 and 11). Zeros are no past."""
+
+    products: Float[Tensor, "b h f k"]
+    features: Float[Tensor, "b h f"]
+
+
+class Linear(Mixer):
+    """y_i = phi(q_i)^T S_i / (phi(q_i) . Z_i), S_i = sum of phi(k_j) v_j^T and Z_i = sum of phi(k_j), over j <= i where
+    causal (equations 8 to 12), over all j of the sequence or of the source where not (equation 5).
+
+    There is no division by sqrt(k). The sums, and all that is made of phi, are in single precision at least, under
+    autocast too: in half precision they would stop growing. eps is not in the paper; its authors' code has 1e-6.
+    """
+
+    causal = bidirectional = cross = streams = True
+
+    def __init__(self, config: LinearConfig, shape: Shape) -> None:
+        super().__init__()
+        self.heads, self.dim = shape.heads, shape.dim
+        self.head_dim = channels_of_a_head(config.head_dim, shape)
+        self.width = self.heads * self.head_dim
+        self.phi = FEATURE_MAPS[config.features]
+        self.eps, self.chunk_length = config.eps, config.chunk_length
+        self.query, self.key, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3))
+        self.merge = nn.Linear(self.width, shape.dim, bias=config.bias)
+
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+        read, keep = (x, ctx.keep) if ctx.source is None else (ctx.source, ctx.source_keep)
+        q, k, v = self.query(x), self.key(read), self.value(read)
+        with no_autocast(x.device):
+            q, k, v = (split(full_precision(part), self.heads) for part in (q, k, v))
+            q, k = self.phi.apply(q), without_padding(self.phi.apply(k), keep)
+            if ctx.causal and ctx.source is None:
+                past = state if state is not None else self.nothing(q)
+                y, sums = causal(q, k, v, past, min(self.chunk_length, x.size(1)), self.eps)
+            else:
+                y, sums = whole(q, k, v, self.eps), None
+        return Mixed(self.merge(join(y).to(x.dtype)), sums)
+
+    def nothing(self, q: Float[Tensor, "b h t f"]) -> Sums:
+        """The sums before the first position."""
+        rows, heads, _, features = q.shape
+        products = q.new_zeros(rows, heads, features, self.head_dim)
+        return Sums(products=products, features=q.new_zeros(rows, heads, features))
+
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        features = self.phi.channels(self.head_dim)
+        sums = 2 * features * (self.head_dim + 1)  # of one key, and as much to read them by one query
+        if not causal:
+            return queries * (8 * self.dim * self.width + self.heads * 2 * sums)
+        chunk = min(self.chunk_length, queries)
+        padded = -(-queries // chunk) * chunk
+        within = 2 * chunk * (features + self.head_dim + 1)
+        return queries * 8 * self.dim * self.width + padded * self.heads * (within + 2 * sums)
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Products in the precision of their factors; the meta device knows no other."""
+    known = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if known else nullcontext()
+
+
+def without_padding(k: Float[Tensor, "b h s f"], keep: Bool[Tensor, "b s"] | None) -> Float[Tensor, "b h s f"]:
+    """Features with zeros at padding: it adds to no sum."""
+    return k if keep is None else k * keep[:, None, :, None]
+
+
+def whole(
+    q: Float[Tensor, "b h t f"], k: Float[Tensor, "b h s f"], v: Float[Tensor, "b h s k"], eps: float
+) -> Float[Tensor, "b h t k"]:
+    """Every query reads every key."""
+    y = q @ (k.mT @ with_ones(v))
+    return y[..., :-1] / (y[..., -1:] + eps)
+
+
+def causal(
+    q: Float[Tensor, "b h t f"],
+    k: Float[Tensor, "b h t f"],
+    v: Float[Tensor, "b h t k"],
+    past: Sums,
+    length: int,
+    eps: float,
+) -> tuple[Float[Tensor, "b h t k"], Sums]:
+    """Every query reads the keys up to its own, and the past.
+
+    Chunks of ``length`` are matrices within and one sum each for those after, so that memory grows with
+    t (length + f k / length) and not with the t f k of a sum for every position.
+    """
+    t = q.size(2)
+    chunks = -(-t // length)
+    q, k, v = (in_chunks(part, chunks, length) for part in (q, k, with_ones(v)))
+    start = torch.cat([past["products"], past["features"][..., None]], dim=-1)
+    sums = torch.cat([start[:, :, None], k.mT @ v], dim=2).cumsum(dim=2)
+    y = (q @ k.mT).tril() @ v + q @ sums[:, :, :-1]
+    y = (y[..., :-1] / (y[..., -1:] + eps)).flatten(2, 3)[:, :, :t]
+    last = sums[:, :, -1].clone()  # a view would keep the sums of all chunks alive
+    return y, Sums(products=last[..., :-1], features=last[..., -1])
+
+
+def with_ones(v: Float[Tensor, "b h s k"]) -> Float[Tensor, "b h s k+1"]:
+    """Values and a column of ones, whose weighted sum is the denominator."""
+    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+
+
+def in_chunks(part: Float[Tensor, "b h t f"], chunks: int, length: int) -> Float[Tensor, "b h c l f"]:
+    """Cut along time; the last chunk is filled up with zeros, which add nothing to a sum."""
+    return F.pad(part, (0, 0, 0, chunks * length - part.size(2))).unflatten(2, (chunks, length))

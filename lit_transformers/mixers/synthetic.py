@@ -1,0 +1,142 @@
+"""Where the logits of a Synthesizer come from (Tay et al. 2020, arXiv:2005.00743, section 3)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from math import isqrt
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lit_transformers.mixer import Shape
+from lit_transformers.mixers.heads import learn, split
+
+Member = Literal["dense", "random", "fixed_random", "factorised_dense", "factorised_random", "dot_product"]
+
+
+class Logits(nn.Module, ABC):
+    """(b, t, d) to (b, h, t, t), or (1, ...) where they are the same for every row or head. None is scaled."""
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "#b #h t t"]: ...
+
+    @abstractmethod
+    def flops(self, length: int) -> int:
+        """Forward FLOPs for one sequence."""
+
+
+class PerHead(nn.Module):
+    """x W^T + b with weights of its own for each head, of which the first ``outputs`` are asked for."""
+
+    weight: Float[Tensor, "h o k"]
+    bias: Float[Tensor, "h 1 o"]
+
+    def __init__(self, heads: int, channels: int, outputs: int) -> None:
+        super().__init__()
+        learn(self, "weight", torch.randn(heads, outputs, channels) * channels**-0.5)
+        learn(self, "bias", torch.zeros(heads, 1, outputs))
+
+    def forward(self, x: Float[Tensor, "b h t k"], outputs: int) -> Float[Tensor, "b h t o"]:
+        return x @ self.weight[:, :outputs].mT + self.bias[..., :outputs]
+
+
+class Dense(Logits):
+    """W_2 relu(W_1 x_i + b_1) + b_2, one logit for each position ("Dense Synthesizer").
+
+    The hidden layer has head_dim channels for each head, as queries have: W_1 is one layer for all heads, W_2 is not.
+    """
+
+    def __init__(self, shape: Shape, head_dim: int) -> None:
+        super().__init__()
+        self.dim, self.heads, self.head_dim = shape.dim, shape.heads, head_dim
+        self.hidden = nn.Linear(shape.dim, shape.heads * head_dim)
+        self.out = PerHead(shape.heads, head_dim, shape.max_length)
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t t"]:
+        return self.out(split(self.hidden(x).relu(), self.heads), x.size(1))
+
+    def flops(self, length: int) -> int:
+        return 2 * length * self.heads * self.head_dim * (self.dim + length)
+
+
+class FactorisedDense(Logits):
+    """C = H_a(A) * H_b(B) with A_i of a and B_i of b numbers, a b the training length ("Factorized Dense"),
+    both made of one hidden layer.
+
+    The paper repeats both "by tiling"; only if one is repeated item by item and the other as a whole does every pair of
+    an item of A and one of B stand at a position of its own. That is the outer product, and what is done here. Where a
+    does not divide the length, b is rounded up, and what lies beyond the length is left out.
+    """
+
+    def __init__(self, shape: Shape, head_dim: int, factor: int | None) -> None:
+        super().__init__()
+        self.dim, self.heads, self.head_dim = shape.dim, shape.heads, head_dim
+        first = factor or isqrt(shape.max_length - 1) + 1
+        self.second = -(-shape.max_length // first)
+        self.hidden = nn.Linear(shape.dim, shape.heads * head_dim)
+        counts = (self.needed(shape.max_length), self.second)
+        self.slow, self.fast = (PerHead(shape.heads, head_dim, outputs) for outputs in counts)
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t t"]:
+        hidden, length = split(self.hidden(x).relu(), self.heads), x.size(1)
+        slow, fast = self.slow(hidden, self.needed(length)), self.fast(hidden, self.second)
+        return (slow[..., :, None] * fast[..., None, :]).flatten(-2)[..., :length]
+
+    def needed(self, length: int) -> int:
+        """Items of A that reach ``length`` positions."""
+        return -(-length // self.second)
+
+    def flops(self, length: int) -> int:
+        return 2 * length * self.heads * self.head_dim * (self.dim + self.needed(length) + self.second)
+
+
+class Random(Logits):
+    """R (l, l), whatever the input, learned or fixed ("Random Synthesizer"). It starts standard normal: a
+    fixed one of small numbers would be no more than a mean."""
+
+    weight: Float[Tensor, "h l l"]
+
+    def __init__(self, shape: Shape, heads: int, fixed: bool) -> None:
+        super().__init__()
+        learn(self, "weight", torch.randn(heads, shape.max_length, shape.max_length), fixed)
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "1 h t t"]:
+        return self.weight[None, :, : x.size(1), : x.size(1)]
+
+    def flops(self, length: int) -> int:
+        return 0
+
+
+class FactorisedRandom(Logits):
+    """R_1 R_2^T with both (l, rank) ("Factorized Random"); its entries start with the variance of ``Random``."""
+
+    def __init__(self, shape: Shape, heads: int, rank: int) -> None:
+        super().__init__()
+        size = (heads, shape.max_length, rank)
+        self.left, self.right = (nn.Parameter(torch.randn(*size) * rank**-0.25) for _ in range(2))
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "1 h t t"]:
+        left, right = (part[None, :, : x.size(1)] for part in (self.left, self.right))
+        return left @ right.mT
+
+    def flops(self, length: int) -> int:
+        heads, _, rank = self.left.shape
+        return 2 * heads * rank * length**2
+
+
+class DotProduct(Logits):
+    """q_i . k_j / sqrt(head_dim), for mixtures: the one whose scores are scaled, as those of plain attention are."""
+
+    def __init__(self, shape: Shape, head_dim: int, bias: bool) -> None:
+        super().__init__()
+        self.dim, self.heads, self.head_dim = shape.dim, shape.heads, head_dim
+        self.query, self.key = (nn.Linear(shape.dim, shape.heads * head_dim, bias=bias) for _ in range(2))
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t t"]:
+        q, k = split(self.query(x), self.heads), split(self.key(x), self.heads)
+        return (q * self.head_dim**-0.5) @ k.mT
+
+    def flops(self, length: int) -> int:
+        return 2 * length * self.heads * self.head_dim * (2 * self.dim + length)

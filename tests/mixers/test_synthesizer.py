@@ -1,0 +1,301 @@
+"""Synthesizers equal their equations, written out for one query and one head at a time; lengths, padding, mixtures."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lit_transformers.config import ConfigError
+from lit_transformers.mixer import Context, LengthError, Shape
+from lit_transformers.mixers import AttentionConfig, SynthesizerConfig
+from lit_transformers.mixers.synthesizer import Synthesizer
+from lit_transformers.mixers.synthetic import (
+    Dense,
+    DotProduct,
+    FactorisedDense,
+    FactorisedRandom,
+    Logits,
+    PerHead,
+    Random,
+)
+
+DIM, HEADS, HEAD_DIM, LENGTH = 6, 2, 3, 12
+MEMBERS = ("dense", "random", "fixed_random", "factorised_dense", "factorised_random")
+SHAPE = Shape(DIM, HEADS, LENGTH)
+
+alone = pytest.mark.parametrize("member", MEMBERS)
+both_ways = pytest.mark.parametrize("causal", [True, False])
+
+
+def build(*members: str, shape: Shape = SHAPE, **knobs: Any) -> Synthesizer:
+    torch.manual_seed(0)
+    config = SynthesizerConfig.from_dict({"members": list(members), **knobs})
+    layer = config.build(shape).double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return layer
+
+
+def context(length: int = LENGTH, causal: bool = True, rows: int = 1, keep: Tensor | None = None) -> Context:
+    return Context(torch.arange(length).expand(rows, length), causal, keep)
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def logit(logits: nn.Module, x: Tensor, head: int, i: int, j: int) -> Tensor:
+    """What one member says of query i and key j of x (t, d)."""
+    match logits:
+        case Dense():
+            return of_head(logits.out, hidden(logits.hidden, x[i], head), head)[j]
+        case FactorisedDense():
+            inner = hidden(logits.hidden, x[i], head)
+            first, second = of_head(logits.slow, inner, head), of_head(logits.fast, inner, head)
+            return first.repeat_interleave(len(second))[j] * second.repeat(len(first))[j]
+        case Random():
+            return logits.weight[min(head, len(logits.weight) - 1), i, j]
+        case FactorisedRandom():
+            own = min(head, len(logits.left) - 1)
+            return logits.left[own, i] @ logits.right[own, j]
+        case DotProduct():
+            rows = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
+            return (logits.query.weight[rows] @ x[i]) @ (logits.key.weight[rows] @ x[j]) / HEAD_DIM**0.5
+    raise TypeError(type(logits).__name__)
+
+
+def hidden(linear: nn.Linear, x: Tensor, head: int) -> Tensor:
+    rows = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
+    return (linear.weight[rows] @ x + linear.bias[rows]).clamp(min=0)
+
+
+def of_head(linear: PerHead, x: Tensor, head: int) -> Tensor:
+    return linear.weight[head] @ x + linear.bias[head, 0]
+
+
+def oracle(layer: Synthesizer, x: Tensor, causal: bool) -> Tensor:
+    """softmax(sum of alpha S) V of one sequence x (t, d)."""
+    outputs = []
+    for head in range(HEADS):
+        values = x @ layer.value.weight[head * HEAD_DIM : (head + 1) * HEAD_DIM].T
+        said = []
+        for i in range(len(x)):
+            seen = range(i + 1 if causal else len(x))
+            shares = torch.ones(1) if layer.mixture is None else layer.mixture[:, head].exp()
+            scores = [
+                sum(
+                    share / shares.sum() * logit(member, x, head, i, j)
+                    for share, member in zip(shares, layer.logits, strict=True)
+                )
+                for j in seen
+            ]
+            said.append(torch.stack([torch.as_tensor(score) for score in scores]).softmax(dim=0) @ values[: len(seen)])
+        outputs.append(torch.stack(said))
+    return torch.cat(outputs, dim=-1) @ layer.merge.weight.T
+
+
+@both_ways
+@pytest.mark.parametrize("length", [1, 7, LENGTH])
+@pytest.mark.parametrize(
+    ("members", "knobs"),
+    [
+        *(((member,), {}) for member in MEMBERS),
+        (("random",), {"per_head": False}),
+        (("factorised_random",), {"per_head": False, "rank": 2}),
+        (("factorised_dense",), {"factor": 6}),
+        (("factorised_dense",), {"factor": 1}),
+        (("random", "dense"), {}),
+        (("random", "dot_product"), {}),
+        (("factorised_dense", "factorised_random", "dense", "fixed_random", "dot_product"), {}),
+    ],
+    ids=str,
+)
+def test_outputs_and_gradients_equal_the_equations(
+    members: tuple[str, ...], knobs: dict[str, Any], length: int, causal: bool
+) -> None:
+    layer, x = build(*members, **knobs), noise(1, length, DIM).requires_grad_()
+    ours, expected = layer(x, context(length, causal)).y[0], oracle(layer, x[0], causal)
+    torch.testing.assert_close(ours, expected, atol=1e-11, rtol=1e-9)
+    direction, leaves = torch.randn_like(ours), [x, *layer.parameters()]
+    found = (torch.autograd.grad((y * direction).sum(), leaves, materialize_grads=True) for y in (ours, expected))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("members", [(member,) for member in MEMBERS] + [("dense", "factorised_random", "dot_product")])
+def test_gradients_are_those_of_differences(members: tuple[str, ...]) -> None:
+    layer, keep = build(*members), torch.arange(5) < torch.tensor([[5], [3]])
+    x = noise(2, 5, DIM).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: layer(x, context(5, True, 2, keep)).y, x)
+
+
+@pytest.mark.parametrize(("length", "factor"), [(12, None), (12, 2), (12, 6), (12, 4), (12, 12), (9, 3), (9, None)])
+def test_the_two_factors_meet_in_every_pair_once(length: int, factor: int | None) -> None:
+    """With both tiled the same way, some pairs would stand at several positions and others at none."""
+    said, slow, fast = said_of_constants(length, factor)
+    assert torch.equal(said, slow.repeat_interleave(len(fast)) * fast.repeat(len(slow)))
+    assert sorted(said.tolist()) == sorted(a * b for a, b in product(slow.tolist(), fast.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("length", "factor", "sizes"), [(7, None, (3, 3)), (12, 5, (4, 3)), (5, 4, (3, 2)), (5, 9, (5, 1))]
+)
+def test_where_a_factor_does_not_divide_the_length_no_pair_comes_twice_and_no_item_is_idle(
+    length: int, factor: int | None, sizes: tuple[int, int]
+) -> None:
+    said, slow, fast = said_of_constants(length, factor)
+    assert (len(slow), len(fast)) == sizes
+    assert len(set(said.tolist())) == length
+    assert all((said / item).frac().eq(0).any() for item in (*slow, *fast))
+
+
+def said_of_constants(length: int, factor: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The logits of any query of the first head where A and B are different primes; and these."""
+    layer = build("factorised_dense", shape=SHAPE._replace(max_length=length), factor=factor)
+    (logits,) = layer.logits
+    assert isinstance(logits, FactorisedDense)
+    primes = torch.tensor([n for n in range(2, 200) if all(n % m for m in range(2, n))], dtype=torch.float64)
+    counts = [part.bias.size(-1) for part in (logits.slow, logits.fast)]
+    slow, fast = primes[: sum(counts)].split(counts)
+    with torch.no_grad():
+        for part, constant in ((logits.slow, slow), (logits.fast, fast)):
+            part.weight.zero_()
+            part.bias.copy_(constant)
+    return logits(noise(1, length, DIM))[0, 0, 0], slow, fast
+
+
+@alone
+def test_a_prefix_says_what_it_said_as_part_of_the_whole(member: str) -> None:
+    """The last row of the prefix is what a decoder would take at its step."""
+    layer, x = build(member), noise(1, LENGTH, DIM)
+    whole = layer(x, context()).y
+    for length in range(1, LENGTH):
+        torch.testing.assert_close(layer(x[:, :length], context(length)).y, whole[:, :length], atol=1e-11, rtol=1e-9)
+
+
+@alone
+def test_a_longer_sequence_is_an_error_that_says_how_long_it_may_be(member: str) -> None:
+    with pytest.raises(LengthError, match="built for 12 positions and reads no 13"):
+        build(member)(noise(1, LENGTH + 1, DIM), context(LENGTH + 1))
+
+
+@both_ways
+@alone
+def test_padding_within_a_row_is_not_seen(member: str, causal: bool) -> None:
+    """Where logits belong to places, a row with holes is no shorter row: only their keys are hidden."""
+    layer, x = build(member), noise(1, 6, DIM)
+    keep = torch.tensor([[True, False, True, True, False, True]])
+    one, other = (
+        layer(z, context(6, causal, keep=keep)).y[keep] for z in (x, x.where(keep[..., None], noise(1, 6, DIM)))
+    )
+    torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-10)
+    assert (one - layer(x, context(6, causal)).y[keep]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("head_dim", [1, 4, 16])
+def test_synthetic_logits_are_not_divided_by_the_root_of_the_channels(head_dim: int) -> None:
+    logits = Random(SHAPE, HEADS, fixed=False)
+    layer = build("random", head_dim=head_dim)
+    layer.logits[0].load_state_dict(logits.state_dict())
+    torch.testing.assert_close(layer.mix(noise(1, LENGTH, DIM))[0], logits.weight.double())
+
+
+def test_across_two_sequences_it_is_refused_and_dot_products_are_pointed_to() -> None:
+    with pytest.raises(ConfigError, match=r"Synthesizer cannot be cross: .* cross-attention stays one of dot products"):
+        build("dense").require("cross")
+
+
+def test_it_promises_no_stream_and_returns_no_state() -> None:
+    layer = build("dense")
+    assert not layer.streams and layer(noise(1, 3, DIM), context(3)).state is None
+
+
+@both_ways
+def test_a_mixture_that_is_all_dot_products_is_plain_attention(causal: bool) -> None:
+    layer, plain = build("random", "dot_product"), AttentionConfig().build(SHAPE).double()
+    with torch.no_grad():
+        assert layer.mixture is not None
+        layer.mixture.copy_(torch.tensor([[-1e3], [0.0]]))
+    for part in ("value", "merge"):
+        plain.get_submodule(part).load_state_dict(layer.get_submodule(part).state_dict())
+    for part in ("query", "key"):
+        plain.get_submodule(part).load_state_dict(layer.logits[1].get_submodule(part).state_dict())
+    x, keep = noise(2, LENGTH, DIM), torch.arange(LENGTH) < torch.tensor([[LENGTH], [7]])
+    ctx = context(LENGTH, causal, 2, keep)
+    torch.testing.assert_close(layer(x, ctx).y[keep], plain(x, ctx).y[keep], atol=1e-12, rtol=1e-10)
+
+
+def test_the_shares_of_a_mixture_start_equal_for_every_head() -> None:
+    torch.manual_seed(0)
+    layer, x = SynthesizerConfig(members=("random", "fixed_random")).build(SHAPE), torch.randn(1, LENGTH, DIM)
+    one, other = (member(x) for member in layer.logits)
+    torch.testing.assert_close(layer.mix(x), (one + other) / 2)
+
+
+def test_a_fixed_matrix_is_kept_with_the_weights_and_does_not_learn() -> None:
+    layer = build("fixed_random")
+    assert "logits.0.weight" in layer.state_dict()
+    assert "logits.0.weight" not in dict(layer.named_parameters())
+
+
+@pytest.mark.parametrize("member", ["random", "fixed_random", "factorised_random"])
+def test_random_logits_start_with_variance_one(member: str) -> None:
+    torch.manual_seed(0)
+    layer = SynthesizerConfig.from_dict({"members": [member]}).build(Shape(8, 4, 200))
+    assert layer.mix(torch.zeros(1, 200, 8)).var().item() == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("members", "weights"),
+    [
+        (("dense",), DIM**2 + DIM * LENGTH),
+        (("factorised_dense",), DIM**2 + DIM * (4 + 3)),
+        (("random",), HEADS * LENGTH**2),
+        (("fixed_random",), 0),
+        (("factorised_random",), HEADS * 2 * LENGTH * 8),
+        (("random", "dot_product"), HEADS * LENGTH**2 + 2 * DIM**2),
+    ],
+    ids=str,
+)
+def test_members_have_the_weights_of_their_formulas_and_no_more(members: tuple[str, ...], weights: int) -> None:
+    """Of all heads; without biases and shares of a mixture."""
+    layer = build(*members)
+    found = [p.numel() for name, p in layer.named_parameters() if name.startswith("logits") and "bias" not in name]
+    assert sum(found) == weights
+
+
+def test_rows_of_a_batch_are_dropped_out_apart_though_they_have_one_matrix() -> None:
+    layer, x = build("random", dropout=0.5).train(), noise(1, LENGTH, DIM).expand(2, -1, -1)
+    one, other = layer(x, context(rows=2)).y
+    assert not torch.equal(one, other)
+    one, other = layer.eval()(x, context(rows=2)).y
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"members": ()}, "logits must be synthesised from something"),
+        ({"members": ("dot_product",)}, "dot products alone are kind: attention"),
+        ({"members": ("dense", "dense")}, "members names one twice"),
+        ({"members": ("sparse",)}, r"members\.0: "),
+        ({"factor": 4}, "factor is of factorised_dense, which is no member; drop it"),
+        ({"rank": 4}, "rank is of factorised_random, which is no member; drop it"),
+        ({"per_head": False}, "per_head is of random matrices, and no member has one; drop it"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_way_out(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        SynthesizerConfig(**fields)
+
+
+@pytest.mark.parametrize("members", [("random",), ("dense",), ("factorised_dense", "dot_product")])
+def test_every_member_says_its_logits_in_the_shape_it_promises(members: tuple[str, ...]) -> None:
+    for logits in build(*members).logits:
+        assert isinstance(logits, Logits)
+        rows, heads, *square = logits(noise(2, 5, DIM)).shape
+        assert rows in (1, 2) and heads == HEADS and square == [5, 5]
