@@ -1,0 +1,349 @@
+"""Reversible layers compute what their equations say, and their backward pass what autograd finds of it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from allocations import Allocations, Kept, Products
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+from lit_transformers.block import Block, BlockConfig
+from lit_transformers.encodings import XLConfig
+from lit_transformers.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
+from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Shape, decide, state_tensors
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.positions import LearnedConfig, PositionsConfig, SinusoidalConfig
+from lit_transformers.stacks import Entry, ReversibleConfig, Stacked
+from lit_transformers.stacks.reversible import Reversible
+
+DIM, HEADS, LENGTH = 8, 2, 6
+EXACT = 1e-9
+
+
+class Draws(Mixer):
+    """Reads the sequence in a random order that it draws for each pass, adds noise, and has a loss of its own."""
+
+    causal = True
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.into = nn.Linear(shape.dim, shape.dim)
+        self.seen: list[torch.dtype] = []
+
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Mixed:
+        order = decide(ctx, lambda: torch.rand(x.size(1)).argsort())
+        y = self.into(x)
+        self.seen.append(y.dtype)
+        return Mixed(y[:, order] + torch.randn_like(y) * y, None, {"size": y.float().square().mean()})
+
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        return 0
+
+
+class DrawsConfig(MixerConfig, kind="draws"):
+    def build(self, shape: Shape) -> Draws:
+        return Draws(shape)
+
+
+def stack_of(
+    mixer: MixerConfig | None = None,
+    *,
+    recompute: bool = True,
+    depth: int = 3,
+    dropout: float = 0.0,
+    feedforward: TransitionConfig | None = None,
+    positions: PositionsConfig | None = None,
+    cross: MixerConfig | None = None,
+    dim: int = DIM,
+) -> Reversible:
+    torch.manual_seed(0)
+    config = BlockConfig(
+        mixer=mixer or AttentionConfig(), feedforward=feedforward or FeedForwardConfig(), dropout=dropout
+    )
+    shape = Shape(dim, HEADS, LENGTH, 0, depth, shared={})
+
+    def make(layer: int, depth: int) -> Block:
+        return config.build_block(shape._replace(layer=layer, depth=depth), "causal", cross)
+
+    entry = Entry(positions.build(shape) if positions else None, dropout)
+    return ReversibleConfig(recompute=recompute).build(shape, make, entry).double()
+
+
+def context(rows: int = 2, length: int = LENGTH) -> Context:
+    return Context(torch.arange(length).expand(rows, length), causal=True)
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def gradients(stack: Reversible, x: Tensor, ctx: Context, loss: Any, state: Any = None) -> dict[str, Tensor]:
+    """The loss, and its gradient with respect to everything, from one pass that begins with a given random seed."""
+    leaves = {"x": x.clone().requires_grad_()}
+    if ctx.source is not None:
+        leaves["source"] = ctx.source.clone().requires_grad_()
+        ctx = ctx._replace(source=leaves["source"])
+    stack.zero_grad()
+    torch.manual_seed(5)
+    total = loss(stack(leaves["x"], ctx, state, True))
+    total.backward()
+    learned = {name: p.grad for name, p in stack.named_parameters() if p.grad is not None}
+    return {"loss": total.detach()} | {name: leaf.grad for name, leaf in leaves.items()} | learned  # type: ignore[dict-item]
+
+
+def everything(read: Stacked) -> Tensor:
+    """A loss that all that a stack returns has a part in."""
+    total = (read.y * torch.arange(read.y.numel()).view_as(read.y).cos()).sum()
+    for number, hidden in enumerate(read.hidden, start=2):
+        total = total + (hidden * torch.arange(hidden.numel()).view_as(hidden).div(number).sin()).sum()
+    return sum(read.aux.values(), start=total)
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float = EXACT) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], atol=tolerance, rtol=tolerance, msg=lambda m, n=name: n + m)
+
+
+def test_a_layer_computes_the_equations_of_the_paper() -> None:
+    """y1 = x1 + mix(norm(x2)), y2 = x2 + feed(norm(y1)), from two copies of x, to the mean of both."""
+    stack, x, ctx = stack_of(depth=2), noise(2, LENGTH, DIM), context()
+    x1, x2 = x, x
+    for block in stack.layers():
+        y1 = x1 + block.mixer(block.mixer_norm(x2), ctx).y
+        y2 = x2 + block.feedforward(block.feedforward_norm(y1), ctx).y
+        x1, x2 = y1, y2
+    for recompute in (True, False):
+        stack.recompute = recompute
+        torch.testing.assert_close(stack(x, ctx).y, (x1 + x2) / 2, atol=1e-12, rtol=1e-12)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "dropout": {"mixer": AttentionConfig(dropout=0.3), "dropout": 0.4, "feedforward": FeedForwardConfig(dropout=0.2)},
+    "memory and distances": {"mixer": AttentionConfig(memory=4, encoding=XLConfig()), "dropout": 0.1},
+    "random choices and a loss": {"mixer": DrawsConfig(), "dropout": 0.2},
+    "convolution": {"feedforward": SeparableConvolutionConfig(dropout=0.3)},
+    "chunks": {"feedforward": FeedForwardConfig(chunks=3, dropout=0.3)},
+    "positions": {"positions": SinusoidalConfig(per_layer=True)},
+    "learned positions": {"positions": LearnedConfig(per_layer=True), "dropout": 0.1},
+    "source": {"cross": AttentionConfig(dropout=0.1), "dropout": 0.1},
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_backward_pass_finds_what_autograd_finds_where_all_is_kept(case: dict[str, Any]) -> None:
+    stack, x, ctx = stack_of(**case), noise(2, LENGTH, DIM), context()
+    if "cross" in case:
+        keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+        ctx = ctx._replace(source=noise(2, 5, DIM), source_keep=keep)
+    found = gradients(stack, x, ctx, everything)
+    stack.recompute = False
+    same(found, gradients(stack, x, ctx, everything))
+    assert {name for name, _ in stack.named_parameters()} <= found.keys()
+
+
+@pytest.mark.parametrize("name", ["memory and distances", "convolution"])
+def test_a_second_segment_learns_from_what_the_first_left(name: str) -> None:
+    """And leaves the first one's graph alone, whether or not that is there."""
+    stack, first, second = stack_of(**CASES[name]), noise(2, LENGTH, DIM), noise(2, LENGTH, DIM)
+    torch.manual_seed(1)
+    state = stack(first, context()).state
+    assert next(state_tensors(state)).any() and not any(part.requires_grad for part in state_tensors(state))
+    found = gradients(stack, second, context(), everything, state)
+    stack.recompute = False
+    torch.manual_seed(1)
+    same(found, gradients(stack, second, context(), everything, stack(first, context()).state))
+
+
+def test_without_gradients_the_numbers_are_the_same() -> None:
+    stack, x = stack_of(AttentionConfig(memory=4)), noise(2, LENGTH, DIM)
+    with torch.no_grad():
+        alone = stack(x, context()).y
+    torch.testing.assert_close(alone, stack(x, context()).y, atol=1e-12, rtol=1e-12)
+
+
+def test_other_passes_choose_anew() -> None:
+    """The tape is of one pass: what is kept for its second computation is not kept for the next one."""
+    stack, x = stack_of(DrawsConfig()), noise(2, LENGTH, DIM)
+    assert not torch.allclose(stack(x, context()).y, stack(x, context()).y)
+
+
+def test_the_backward_pass_draws_no_random_numbers_of_the_callers() -> None:
+    """Seeding the generators anew in it would make every step's dropout the same (trap T-RF8)."""
+    stack, x = stack_of(AttentionConfig(dropout=0.3), dropout=0.4), noise(2, LENGTH, DIM)
+    torch.manual_seed(1)
+    y = stack(x, context()).y
+    before = torch.get_rng_state()
+    y.sum().backward()
+    assert torch.equal(before, torch.get_rng_state())
+    stack.recompute = False
+    torch.manual_seed(1)
+    stack(x, context())
+    assert torch.equal(before, torch.get_rng_state()), "and the forward pass draws as many as any other"
+
+
+def test_a_pass_can_be_reversed_twice() -> None:
+    stack, x = stack_of(DrawsConfig(), dropout=0.3), noise(2, LENGTH, DIM).requires_grad_()
+    y = stack(x, context()).y.sum()
+    (one,) = torch.autograd.grad(y, x, retain_graph=True)
+    (other,) = torch.autograd.grad(y, x)
+    assert torch.equal(one, other)
+
+
+def test_what_is_given_is_left_as_it_was() -> None:
+    """Trap T-RF10: no leaf is made of a tensor of the caller's."""
+    stack, source = stack_of(cross=AttentionConfig()), noise(2, 5, DIM)
+    x = noise(2, LENGTH, DIM)
+    ctx = context()._replace(source=source)
+    before = x.clone(), source.clone()
+    stack(x, ctx).y.sum().backward()
+    assert not x.requires_grad and not source.requires_grad and x.grad is None and source.grad is None
+    assert torch.equal(x, before[0]) and torch.equal(source, before[1])
+    assert all(p.grad is not None for p in stack.parameters())
+
+
+def test_parameters_that_are_frozen_stay_without_a_gradient() -> None:
+    stack, x = stack_of(), noise(2, LENGTH, DIM).requires_grad_()
+    frozen = stack.layers()[1].mixer.requires_grad_(False)
+    (stack(x, context()).y * noise(2, LENGTH, DIM)).sum().backward()
+    assert all(p.grad is None for p in frozen.parameters()) and x.grad is not None and x.grad.any()
+    assert all(p.grad is not None for p in stack.parameters() if p.requires_grad)
+
+
+def test_weights_changed_before_the_backward_pass_are_noticed() -> None:
+    stack, x = stack_of(), noise(2, LENGTH, DIM)
+    y = stack(x, context()).y.sum()
+    with torch.no_grad():
+        next(iter(stack.parameters())).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_both_computations_are_of_the_same_precision() -> None:
+    """Trap T-RF9: the backward pass runs outside of autocast."""
+    stack, x = stack_of(DrawsConfig()).float(), noise(2, LENGTH, DIM).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = stack(x, context()).y
+    assert y.dtype == torch.float32, "the streams are not halved"
+    y.sum().backward()
+    for block in stack.layers():
+        assert isinstance(block.mixer, Draws) and block.mixer.seen == [torch.bfloat16] * 2
+
+
+@pytest.mark.parametrize("depth", [2, 12])
+def test_in_half_precision_gradients_are_those_of_kept_activations(depth: int) -> None:
+    """Streams of float32 find their way back through twelve layers of bfloat16: 1e-3 of the largest gradient, where
+    branches err by 4e-3 of their own."""
+    stack, x = stack_of(dropout=0.1, depth=depth).float(), noise(2, LENGTH, DIM).float()
+
+    def found() -> dict[str, Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            return gradients(stack, x, context(), everything)
+
+    one = found()
+    stack.recompute = False
+    for name, other in found().items():
+        assert (one[name] - other).abs().max() <= 1e-3 * max(1.0, other.abs().max().item()), name
+
+
+def test_a_network_of_half_precision_gets_and_gives_half_precision() -> None:
+    stack, x = stack_of().bfloat16(), noise(2, LENGTH, DIM).bfloat16()
+    y = stack(x, context()).y
+    y.sum().backward()
+    assert y.dtype == torch.bfloat16
+    assert all(p.grad is not None and p.grad.dtype == torch.bfloat16 for p in stack.parameters())
+
+
+def kept(depth: int, recompute: bool) -> int:
+    """Bytes that the backward pass of a stack waits for."""
+    stack, x = stack_of(depth=depth, recompute=recompute), noise(2, LENGTH, DIM).requires_grad_()
+    with Kept() as counted:
+        y = stack(x, context()).y
+    found = counted.bytes
+    del y
+    assert counted.bytes == 0
+    return found
+
+
+def test_what_is_kept_does_not_grow_with_depth() -> None:
+    assert kept(2, recompute=True) == kept(12, recompute=True)
+    assert kept(12, recompute=False) == pytest.approx(6 * kept(2, recompute=False), rel=0.1)
+
+
+def peak(depth: int, recompute: bool) -> int:
+    """Bytes at the peak of a forward and backward pass over a text long enough to outweigh parameters."""
+    stack = stack_of(depth=depth, recompute=recompute, feedforward=FeedForwardConfig(width=DIM)).requires_grad_(False)
+    x = noise(1, 2000, DIM).requires_grad_()
+    with Allocations() as counted:
+        stack(x, context(1, 2000)).y.sum().backward()
+    return counted.peak
+
+
+def test_the_peak_of_a_training_step_does_not_grow_with_depth() -> None:
+    assert peak(12, recompute=True) < 1.02 * peak(2, recompute=True)
+    assert peak(12, recompute=False) > 4 * peak(2, recompute=False)
+
+
+def test_the_backward_pass_costs_one_forward_pass_more() -> None:
+    def counted(recompute: bool) -> tuple[int, int]:
+        stack, x = stack_of(recompute=recompute), noise(1, LENGTH, DIM).requires_grad_()
+        with Products() as forward:
+            y = stack(x, context(1)).y
+        with Products() as backward:
+            y.sum().backward()
+        return forward.flops, backward.flops
+
+    (forward, kept_backward), (_, backward) = counted(False), counted(True)
+    assert backward == kept_backward + forward
+
+
+def test_compiled_around_it_the_numbers_are_the_same() -> None:
+    stack, x = stack_of(), noise(2, LENGTH, DIM)
+    found = gradients(stack, x, context(), everything)
+    torch._dynamo.reset()
+    stack.compile(backend="aot_eager")
+    same(gradients(stack, x, context(), everything), found)
+
+
+def network_and_rows() -> tuple[Reversible, Tensor]:
+    stack = stack_of(AttentionConfig(encoding=XLConfig()), positions=LearnedConfig(per_layer=True))
+    return stack, noise(4, LENGTH, DIM)
+
+
+def rank_of_two(rank: int, port: int, directory: str) -> None:
+    torch.set_num_threads(1)
+    address = f"tcp://127.0.0.1:{port}"
+    torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    stack, rows = network_and_rows()
+    parallel = DistributedDataParallel(stack)
+    for _ in range(2):  # the second pass fails where the first left a parameter without a gradient
+        stack.zero_grad()
+        parallel(rows[2 * rank : 2 * rank + 2], context()).y.square().mean().backward()
+    if rank == 0:
+        torch.save({name: p.grad for name, p in stack.named_parameters()}, Path(directory) / "gradients.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number = free.getsockname()[1]
+    yield number
+
+
+@pytest.mark.slow
+def test_two_ranks_find_the_gradients_of_one_process(port: int, tmp_path: Path) -> None:
+    spawn(rank_of_two, (port, str(tmp_path)), nprocs=2)
+    stack, rows = network_and_rows()
+    stack(rows, context(4)).y.square().mean().backward()
+    found = torch.load(tmp_path / "gradients.pt", weights_only=True)
+    same(found, {name: p.grad for name, p in stack.named_parameters() if p.grad is not None})
