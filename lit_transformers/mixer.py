@@ -1,6 +1,6 @@
 """The contract of a mixer: whatever lets the positions of a sequence speak to each other.
 
-State is a tree (tuples, NamedTuples, dicts, None) of tensors whose first dimension is the batch, and all zeros is the
+State is a tree (dicts, tuples, lists, None) of tensors whose first dimension is the batch, and all zeros is the
 empty state. So any task may detach it, empty a lane, reorder lanes by beam or save it, and knows nothing of its kind.
 """
 
@@ -15,11 +15,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.config import Config, ConfigError, Positive
+from lit_transformers.recompute import RandomState, go_on_from, random_state
 
 Mode = Literal["causal", "bidirectional", "cross"]
 
 Layered = Positive | tuple[Positive, ...]
-"""The type of a field that holds one value for all layers, or one for each."""
+"""The type of a field that holds one value for all layers, or one for each, or for each of equal runs of them."""
 
 
 class Shape(NamedTuple):
@@ -45,10 +46,13 @@ class Shape(NamedTuple):
 
 
 class Tape:
-    """Choices that a second computation of the same pass must not make anew: the buckets of a hash, say."""
+    """Choices that a second computation of the same pass must not make anew: the buckets of a hash, say.
+
+    Random numbers that are drawn after a choice are the same too: the generators go on from where it left them.
+    """
 
     def __init__(self) -> None:
-        self.kept: list[Tensor] = []
+        self.kept: list[tuple[Tensor, RandomState]] = []
         self.next: int | None = None
 
     def rewind(self) -> None:
@@ -57,10 +61,13 @@ class Tape:
 
     def take(self, choose: Callable[[], Tensor]) -> Tensor:
         if self.next is None:
-            self.kept.append(choose())
-            return self.kept[-1]
+            choice = choose()
+            self.kept.append((choice, random_state(choice.device)))
+            return choice
+        choice, after = self.kept[self.next]
         self.next += 1
-        return self.kept[self.next - 1]
+        go_on_from(after, choice.device)
+        return choice
 
 
 class Context(NamedTuple):
@@ -136,12 +143,13 @@ def decide(ctx: Context, choose: Callable[[], Tensor]) -> Tensor:
 
 
 def at_layer(value: Layered, shape: Shape, place: str) -> int:
-    """This layer's value of a field that has one for all layers or one for each."""
+    """This layer's value of a field that has one for all layers, or one for each of as many equal runs of them: four
+    values serve twelve layers three at a time."""
     if isinstance(value, int):
         return value
-    if len(value) != shape.depth:
-        raise ConfigError(f"{len(value)} values for {shape.depth} layers; give one, or one for each layer", place)
-    return value[shape.layer]
+    if not value or shape.depth % len(value):
+        raise ConfigError(f"{len(value)} values do not divide {shape.depth} layers into equal runs", place)
+    return value[shape.layer * len(value) // shape.depth]
 
 
 def full_precision(x: Tensor) -> Tensor:
@@ -160,9 +168,7 @@ def map_state(change: Callable[[Tensor], Tensor], state: Any) -> Any:
             return {name: map_state(change, part) for name, part in state.items()}
         case tuple() | list() if type(state) in (tuple, list):
             return type(state)(map_state(change, part) for part in state)
-        case tuple():  # a NamedTuple
-            return type(state)(*(map_state(change, part) for part in state))
-    raise TypeError(f"a state holds tensors, not {type(state).__name__}")
+    raise TypeError(f"a state holds tensors in plain containers, not {type(state).__name__}")
 
 
 def state_tensors(state: Any) -> Iterator[Tensor]:

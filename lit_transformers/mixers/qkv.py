@@ -16,7 +16,8 @@ from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
 from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Shape
-from lit_transformers.mixers.heads import channels_of_a_head
+from lit_transformers.mixers.heads import channels_of_a_head, join, split
+from lit_transformers.mixers.memory import remember
 
 
 class ScoresConfig(MixerConfig):
@@ -57,10 +58,6 @@ class Heard(NamedTuple):
 class QKVMixer(Mixer):
     """Projects to heads, remembers, applies the encoding, lets ``attend`` do its work, and merges the heads.
 
-    Memory holds this layer's inputs of earlier segments, without gradient (arXiv:1901.02860, section 3.2: the input of
-    layer n, not its output). They are projected anew in every segment while gradients are on, because W_k and W_v learn
-    from them; without gradients the projections themselves are kept, which gives the same numbers and costs less.
-
     mark: says of each token of a segment whether it is marked, which is remembered with it; keep_hidden: memory holds
     inputs without gradients too.
     """
@@ -92,17 +89,17 @@ class QKVMixer(Mixer):
         """The heads' outputs and named losses. The queries are the last of the keys unless ``ctx.source`` is read."""
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
-        q = self._split(self.query(x))
+        q = split(self.query(x), self.heads)
         if ctx.source is not None:
-            k, v = self._split(self.key(ctx.source)), self._split(self.value(ctx.source))
-            inputs, state, heard = Inputs(q, k, v, some_key(ctx.source_keep), crossed=True), None, Heard(x)
+            inputs, state, heard = Inputs(q, *self.keys(ctx.source), some_key(ctx.source_keep)), None, Heard(x)
+            inputs = inputs._replace(crossed=True)
         else:
-            inputs, state, heard = self._remember(q, x, ctx, state)
-        inputs = self._rotated(inputs)
+            inputs, state, heard = self._read(q, x, ctx, state)
+        inputs = self.rotated(inputs)
         if self.relative is not None:
             inputs = with_tables(self.relative, inputs, ctx.causal)
         y, aux = self.attend(inputs, ctx, heard)
-        return Mixed(self.merge(y.transpose(1, 2).flatten(2)), state, aux)
+        return Mixed(self.merge(join(y)), state, aux)
 
     def require(self, mode: Any) -> None:
         super().require(mode)
@@ -111,45 +108,29 @@ class QKVMixer(Mixer):
         if mode != "causal" and self.memory:
             raise ConfigError(f"memory is of the past, so a {mode} mixer has none; set memory: 0", "mixer.memory")
 
-    def _split(self, x: Float[Tensor, "b t w"]) -> Float[Tensor, "b h t k"]:
-        return x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+    def keys(self, x: Float[Tensor, "b s d"]) -> tuple[Float[Tensor, "b h s k"], Float[Tensor, "b h s k"]]:
+        """Keys and values."""
+        return split(self.key(x), self.heads), split(self.value(x), self.heads)
 
-    def _rotated(self, inputs: Inputs) -> Inputs:
+    def rotated(self, inputs: Inputs) -> Inputs:
+        """Queries and keys turned by their places, where the encoding does that."""
         if self.rotary is None:
             return inputs
         positions = torch.arange(inputs.k.size(-2), device=inputs.k.device)
         q = self.rotary.rotate(inputs.q, positions[-inputs.q.size(-2) :])
         return inputs._replace(q=q, k=self.rotary.rotate(inputs.k, positions))
 
-    def _remember(
+    def _read(
         self, q: Float[Tensor, "b h t k"], x: Float[Tensor, "b t d"], ctx: Context, state: Any
     ) -> tuple[Inputs, dict[str, Tensor] | None, Heard]:
-        """Keys and values of memory and segment, the state after the segment, and what they were made of.
-
-        Raises ValueError where gradients are on and the state was made without: W_k and W_v could not learn from it.
-        """
         marks = None if self.mark is None else self.mark(ctx)
         if self.memory == 0:
-            inputs = Inputs(q, self._split(self.key(x)), self._split(self.value(x)), ctx.keep)
-            return inputs, None, Heard(x, x, marks)
+            return Inputs(q, *self.keys(x), ctx.keep), None, Heard(x, x, marks)
         seen = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.keep is None else ctx.keep
         flags = {"seen": seen} | ({} if marks is None else {"marks": marks})
-        if state is not None:
-            flags = {name: torch.cat([state[name], flag], dim=1) for name, flag in flags.items()}
-        hidden = None
-        if torch.is_grad_enabled() or self.keep_hidden if state is None else "hidden" in state:
-            hidden = x if state is None else torch.cat([state["hidden"].to(x.dtype), x], dim=1)
-            k, v = self._split(self.key(hidden)), self._split(self.value(hidden))
-            kept = {"hidden": hidden[:, -self.memory :].detach()}
-        else:
-            if torch.is_grad_enabled():
-                raise ValueError("this state was made without gradients: start anew, or read on under torch.no_grad()")
-            k, v = self._split(self.key(x)), self._split(self.value(x))
-            if state is not None:
-                k, v = torch.cat([state["keys"], k], dim=2), torch.cat([state["values"], v], dim=2)
-            kept = {"keys": k[:, :, -self.memory :], "values": v[:, :, -self.memory :]}
-        kept |= {name: flag[:, -self.memory :] for name, flag in flags.items()}
-        return Inputs(q, k, v, flags["seen"]), kept, Heard(x, hidden, flags.get("marks"))
+        found = remember(self.memory, x, flags, state, self.keys, self.keep_hidden)
+        heard = Heard(x, found.hidden, found.flags.get("marks"))
+        return Inputs(q, found.k, found.v, found.flags["seen"]), found.state, heard
 
     def projection_flops(self, queries: int, keys: int) -> int:
         """FLOPs of the four projections for one sequence."""

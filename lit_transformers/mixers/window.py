@@ -9,9 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.config import Positive
+from lit_transformers.config import ConfigError, Positive
 from lit_transformers.executors import Inputs, attend, attend_heads, heads_flops, with_tables
 from lit_transformers.mixer import Context, Layered, Mode, Shape, at_layer
+from lit_transformers.mixers.global_tokens import GlobalTokens
+from lit_transformers.mixers.heads import split
 from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
 from lit_transformers.patterns import Band, Marked, Pattern, Rows
 
@@ -47,6 +49,10 @@ class WindowConfig(QKVConfig, kind="window"):
             yield f"a schedule that is {self.schedule} needs smallest, where it begins"
         if self.global_projections == "separate" and self.global_tokens == "none":
             yield "global_projections are of global tokens, and global_tokens is none"
+        if self.global_count != 1 and self.global_tokens in ("none", "marked"):
+            yield f"global_count is of first and periodic global tokens, and global_tokens is {self.global_tokens}"
+        if self.dilated_heads is not None and self.dilation == 1:
+            yield "dilated_heads says which heads are dilated, and dilation 1 is none"
 
     def build(self, shape: Shape) -> Window:
         return Window(self, shape)
@@ -77,27 +83,20 @@ class Window(QKVMixer):
 
     def __init__(self, config: WindowConfig, shape: Shape) -> None:
         separate = config.global_projections == "separate"
-        super().__init__(config, shape, None if config.global_tokens == "none" else self.marks, keep_hidden=separate)
-        self.window = window_of(config, shape)
-        self.global_tokens, self.global_count = config.global_tokens, config.global_count
+        kind = config.global_tokens
+        tokens = None if kind == "none" else GlobalTokens(kind, config.global_count)
+        super().__init__(config, shape, None if tokens is None else tokens.marks, keep_hidden=separate)
+        self.window, self.global_tokens = window_of(config, shape), tokens
         dilation = at_layer(config.dilation, shape, "mixer.dilation")
-        plain = 0 if config.dilated_heads is None else max(0, self.heads - config.dilated_heads)
+        plain = 0 if config.dilated_heads is None else self.heads - config.dilated_heads
+        if plain < 0:
+            raise ConfigError(
+                f"only {self.heads} heads can be dilated, not {config.dilated_heads}", "mixer.dilated_heads"
+            )
         self.dilations = [1] * plain + [dilation] * (self.heads - plain)
         self.own = nn.ModuleList(
             nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3 if separate else 0)
         )
-
-    def marks(self, ctx: Context) -> Bool[Tensor, "b t"]:
-        """Which tokens of the segment are global."""
-        if self.global_tokens == "marked":
-            return torch.zeros_like(ctx.positions, dtype=torch.bool) if ctx.marked is None else ctx.marked
-        marked = self.marked_by_place(ctx.positions)
-        return marked if ctx.keep is None else marked & ctx.keep
-
-    def marked_by_place(self, positions: Int[Tensor, "*b t"]) -> Bool[Tensor, "*b t"]:
-        if self.global_tokens == "first":
-            return positions < self.global_count
-        return positions % self.global_count == 0
 
     def patterns(self, causal: bool, marks: Bool[Tensor, "b s"] | None) -> list[Pattern]:
         """What each head sees."""
@@ -122,8 +121,8 @@ class Window(QKVMixer):
         """What global tokens ask with and read: projections of their own."""
         assert heard.hidden is not None, "asked to be kept"
         query, key, value = self.own
-        q, k, v = (self._split(part) for part in (query(heard.x), key(heard.hidden), value(heard.hidden)))
-        inputs = self._rotated(Inputs(q, k, v, inputs.seen))
+        q, k, v = (split(part, self.heads) for part in (query(heard.x), key(heard.hidden), value(heard.hidden)))
+        inputs = self.rotated(Inputs(q, k, v, inputs.seen))
         return with_tables(self.relative, inputs, causal) if self.relative else inputs
 
     def see_everything(
@@ -137,9 +136,9 @@ class Window(QKVMixer):
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         kept = min(remembered, self.memory)
         keys, products = queries + kept, self.projection_flops(queries, queries + kept)
-        marks = None
-        if self.global_tokens in ("first", "periodic"):
-            marks = self.marked_by_place(torch.arange(remembered - kept, remembered + queries))
+        places = torch.arange(remembered - kept, remembered + queries)
+        marks = None if self.global_tokens is None else self.global_tokens.by_place(places)
+        if marks is not None:
             rows = Rows(tuple(marks[kept:].nonzero().squeeze(1).tolist()), causal)
             products += heads_flops([rows], queries, keys, self.width, causal=causal, encoding=self.relative)
             if len(self.own):

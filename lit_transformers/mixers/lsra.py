@@ -1,0 +1,109 @@
+"""Long-short range attention (Wu et al. 2020, Lite Transformer, arXiv:2004.11886)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from lit_transformers.config import ConfigError, Positive
+from lit_transformers.mixer import Context, Mixed, Mixer, Mode, Shape
+from lit_transformers.mixers.attention import AttentionConfig
+from lit_transformers.mixers.convolution import ConvolutionConfig
+from lit_transformers.mixers.qkv import QKVConfig
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class LSRAConfig(QKVConfig, kind="lsra"):
+    """branches: what a layer is made of; fraction: of the channels, what goes to attention where there are both (None
+    for half); attention_heads: of that branch (None for the model's); convolution: the other branch, its heads among
+    it. The rest is of the attention branch. The paper's flat feed-forward is ``feedforward.width`` set to dim."""
+
+    branches: Literal["both", "attention", "convolution"] = "both"
+    fraction: Share | None = None
+    attention_heads: Positive | None = None
+    convolution: ConvolutionConfig = ConvolutionConfig()
+
+    def conflicts(self) -> Iterator[str]:
+        if self.branches != "both" and self.fraction is not None:
+            yield f"branches: {self.branches} has all the channels; drop fraction, or set branches: both"
+        if self.branches == "attention" and self.convolution != ConvolutionConfig():
+            yield "branches: attention has no convolution to configure; set branches: both"
+        if self.branches == "convolution":
+            plain = AttentionConfig()
+            for name in ("encoding", "memory", "head_dim", "bias", "dropout", "scaled"):
+                if getattr(self, name) != getattr(plain, name):
+                    yield f"branches: convolution has no attention, so {name} does nothing; drop it"
+            if self.attention_heads is not None:
+                yield "branches: convolution has no attention, so attention_heads does nothing; drop it"
+
+    def build(self, shape: Shape) -> LSRA:
+        return LSRA(self, shape)
+
+
+class LSRA(Mixer):
+    """Section 4, figure 3: some channels attend to everything, the others read their neighbours, side by side.
+
+    Channels are split before any projection, so that each branch has square maps of its own width, and concatenated
+    after; nothing mixes them here, the feed-forward does. What is halved are channels, not heads. The text speaks of
+    depthwise convolutions; the released models use dynamic ones: ``convolution.dynamic``.
+    """
+
+    causal = bidirectional = streams = True
+    refusals: ClassVar[Mapping[Mode, str]] = {
+        "cross": "its convolution reads neighbours in its own sequence; the paper's cross mixer is attention"
+    }
+
+    def __init__(self, config: LSRAConfig, shape: Shape) -> None:
+        super().__init__()
+        self.split = attending(config, shape.dim)
+        heads = config.attention_heads or shape.heads
+        attention = AttentionConfig(
+            encoding=config.encoding,
+            memory=config.memory,
+            head_dim=config.head_dim,
+            bias=config.bias,
+            dropout=config.dropout,
+            scaled=config.scaled,
+        )
+        self.attention = attention.build(shape._replace(dim=self.split, heads=heads)) if self.split else None
+        rest = shape._replace(dim=shape.dim - self.split)
+        try:
+            self.convolution = config.convolution.build(rest) if rest.dim else None
+        except ConfigError as error:
+            raise ConfigError(error.reason, error.path.replace("mixer.", "mixer.convolution.")) from None
+
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+        far, near = x.split([self.split, x.size(-1) - self.split], dim=-1)
+        given = state or {}
+        parts, kept = [], {}
+        for name, branch, channels in (("attention", self.attention, far), ("convolution", self.convolution, near)):
+            if branch is not None:
+                mixed: Mixed = branch(channels, ctx, given.get(name))
+                parts.append(mixed.y)
+                kept[name] = mixed.state
+        return Mixed(torch.cat(parts, dim=-1), kept)
+
+    def require(self, mode: Mode) -> None:
+        super().require(mode)
+        if self.attention is not None:
+            self.attention.require(mode)
+
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        branches = (branch for branch in (self.attention, self.convolution) if branch is not None)
+        return sum(branch.flops(queries, remembered, causal) for branch in branches)
+
+
+def attending(config: LSRAConfig, dim: int) -> int:
+    """How many of the channels go to attention."""
+    if config.branches != "both":
+        return dim if config.branches == "attention" else 0
+    channels = round(dim * (0.5 if config.fraction is None else config.fraction))
+    if not 0 < channels < dim:
+        raise ConfigError(f"{config.fraction} of {dim} channels leaves a branch none; move it to 0.5", "mixer.fraction")
+    return channels

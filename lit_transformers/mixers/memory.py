@@ -1,0 +1,56 @@
+"""The memory of one layer: its inputs of earlier segments, or what keys and values were made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Project = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Inputs (b, s, d) to keys and values (b, h, s, k)."""
+
+
+class Remembered(NamedTuple):
+    """Keys and values of memory and segment (b, h, s, k), a flag of each key by its name (b, s), the inputs that keys
+    were made of where they are at hand (b, s, d), and the state after the segment."""
+
+    k: Float[Tensor, "b h s k"]
+    v: Float[Tensor, "b h s k"]
+    flags: Mapping[str, Bool[Tensor, "b s"]]
+    hidden: Float[Tensor, "b s d"] | None
+    state: dict[str, Tensor]
+
+
+def remember(
+    length: int,
+    x: Float[Tensor, "b t d"],
+    flags: Mapping[str, Bool[Tensor, "b t"]],
+    state: Any,
+    project: Project,
+    keep_hidden: bool = False,
+) -> Remembered:
+    """Reads a segment after its memory of at most ``length`` tokens, without gradient (arXiv:1901.02860, section 3.2:
+    the input of layer n, not its output).
+
+    While gradients are on, inputs are projected anew in every segment, because W_k and W_v learn from them. Without,
+    the projections themselves are kept, which gives the same numbers and costs less, unless ``keep_hidden``.
+    Raises ValueError where gradients are on and the state was made without: W_k and W_v could not learn from it.
+    """
+    if state is not None:
+        flags = {name: torch.cat([state[name], flag], dim=1) for name, flag in flags.items()}
+    hidden = None
+    if torch.is_grad_enabled() or keep_hidden if state is None else "hidden" in state:
+        hidden = x if state is None else torch.cat([state["hidden"].to(x.dtype), x], dim=1)
+        k, v = project(hidden)
+        kept = {"hidden": hidden[:, -length:].detach()}
+    else:
+        if torch.is_grad_enabled():
+            raise ValueError("this state was made without gradients: start anew, or read on under torch.no_grad()")
+        k, v = project(x)
+        if state is not None:
+            k, v = torch.cat([state["keys"], k], dim=2), torch.cat([state["values"], v], dim=2)
+        kept = {"keys": k[:, :, -length:], "values": v[:, :, -length:]}
+    return Remembered(k, v, flags, hidden, kept | {name: flag[:, -length:] for name, flag in flags.items()})

@@ -1,0 +1,153 @@
+"""Attention over a pattern, one query, one key, one head at a time; and what a mixer sees, read off its gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_transformers.encodings.shaw import Shaw
+from lit_transformers.mixer import Context, Mixer, MixerConfig, Shape, map_state
+from lit_transformers.mixers.qkv import QKVMixer
+
+DIM, HEADS, HEAD_DIM = 6, 2, 3
+
+Sees = Callable[[int, int, int], bool]
+"""Whether, in a head, a query sees a key; both count keys, memory included."""
+
+
+def build(config: MixerConfig, layer: int = 0, depth: int = 1, heads: int = HEADS) -> Any:
+    """The mixer in float64, with weights large enough to show a difference."""
+    torch.manual_seed(0)
+    mixer = config.build(Shape(DIM, heads, 64, layer, depth, shared={})).double()
+    for parameter in mixer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return mixer
+
+
+def context(
+    length: int,
+    causal: bool = True,
+    rows: int = 1,
+    keep: Tensor | None = None,
+    start: int = 0,
+    marked: Tensor | None = None,
+) -> Context:
+    return Context((torch.arange(length) + start).expand(rows, length), causal, keep, marked=marked)
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def same(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-9)
+
+
+def agree(ours: Tensor, expected: Tensor, leaves: Sequence[Tensor]) -> None:
+    """Forward, and in the gradient of every leaf."""
+    same(ours, expected)
+    direction = torch.randn_like(ours)
+    found, wanted = (
+        torch.autograd.grad((y * direction).sum(), leaves, materialize_grads=True, retain_graph=True)
+        for y in (ours, expected)
+    )
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-8)
+
+
+def weights(
+    config: MixerConfig,
+    length: int,
+    causal: bool,
+    layer: int = 0,
+    depth: int = 1,
+    before: int = 0,
+    keep: Tensor | None = None,
+    marked: Tensor | None = None,
+) -> Tensor:
+    """(h, t, s), keys of memory first: what each query takes of each value where all that it sees scores alike.
+
+    before: the length of a segment that was read before; its marks come first.
+    """
+    mixer = config.build(Shape(DIM, HEADS, 64, layer, depth, shared={})).double()
+    x, state, leaves = noise(1, length, DIM).requires_grad_(), None, []
+    for linear in (module for module in mixer.modules() if isinstance(module, nn.Linear)):
+        nn.init.eye_(linear.weight)
+    for query in (mixer.query, *list(getattr(mixer, "own", ()))[:1]):
+        nn.init.zeros_(query.weight)
+    if before:
+        earlier = None if marked is None else marked[:, :before]
+        state = mixer(noise(1, before, DIM), context(before, causal, marked=earlier)).state
+        state = map_state(lambda part: part.requires_grad_() if part.is_floating_point() else part, state)
+        leaves = [state["hidden"]]
+    late = None if marked is None else marked[:, before:]
+    y = mixer(x, context(length, causal, keep=keep, start=before, marked=late), state).y
+    return torch.stack(
+        [torch.stack([row(y[0, i, h * HEAD_DIM], [*leaves, x], h) for i in range(length)]) for h in range(HEADS)]
+    )
+
+
+def row(output: Tensor, leaves: Sequence[Tensor], head: int) -> Tensor:
+    """How a channel of an output depends on the same channel of every input."""
+    found = torch.autograd.grad(output, leaves, retain_graph=True, materialize_grads=True)
+    return torch.cat([gradient[0, :, head * HEAD_DIM] for gradient in found])
+
+
+def alike(sees: Sees, queries: int, keys: int, heads: int = HEADS) -> Tensor:
+    """(h, t, s): one share for each key that is seen."""
+    offset = keys - queries
+    seen = torch.tensor([[[sees(h, i + offset, j) for j in range(keys)] for i in range(queries)] for h in range(heads)])
+    return seen.double() / seen.sum(-1, keepdim=True).clamp(min=1)
+
+
+def said(mixer: QKVMixer, x: Tensor, sees: Sees, queries: int | None = None) -> Tensor:
+    """The last ``queries`` of x (s, d), by softmax over what they see, before the heads are merged: (t, w)."""
+    first = 0 if queries is None else len(x) - queries
+    return torch.stack([joined(mixer, x, i, sees) for i in range(first, len(x))])
+
+
+def joined(mixer: QKVMixer, x: Tensor, i: int, sees: Sees) -> Tensor:
+    linears = (mixer.query, mixer.key, mixer.value)
+    return torch.cat(
+        [one(mixer, linears, x, h, i, [j for j in range(len(x)) if sees(h, i, j)]) for h in range(mixer.heads)]
+    )
+
+
+def one(mixer: QKVMixer, linears: Sequence[nn.Linear], x: Tensor, head: int, i: int, seen: list[int]) -> Tensor:
+    """What query i says in one head of the keys it sees; nothing where it sees none."""
+    rows = slice(head * mixer.head_dim, (head + 1) * mixer.head_dim)
+
+    def through(linear: nn.Linear, x: Tensor) -> Tensor:
+        y = linear.weight[rows] @ x
+        return y if linear.bias is None else y + linear.bias[rows]
+
+    query, key, value = linears
+    if not seen:
+        return torch.zeros(mixer.head_dim, dtype=x.dtype)
+    q = through(query, x[i])
+    scores = [q @ (through(key, x[j]) + added(mixer, "keys", i - j)) / math.sqrt(mixer.head_dim) for j in seen]
+    shares = torch.stack(scores).softmax(dim=0)
+    values = torch.stack([through(value, x[j]) + added(mixer, "added", i - j) for j in seen])
+    return shares @ values
+
+
+def added(mixer: QKVMixer, name: str, distance: int) -> Tensor | float:
+    """a^K or a^V of arXiv:1803.02155 at this very distance, clipped."""
+    if not isinstance(mixer.relative, Shaw):
+        return 0.0
+    table: Tensor = getattr(mixer.relative, name).weight
+    limit = len(table) // 2
+    return table[limit + max(-limit, min(limit, distance))]
+
+
+def merged(mixer: QKVMixer, heads: Tensor) -> Tensor:
+    y: Tensor = mixer.merge(heads)
+    return y
+
+
+def leaves(mixer: Mixer, *inputs: Tensor) -> list[Tensor]:
+    return [*inputs, *mixer.parameters()]

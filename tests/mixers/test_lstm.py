@@ -1,0 +1,94 @@
+"""The LSTM baselines equal the gates written out, step over padding, and refuse what a recurrence cannot do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lit_transformers.config import ConfigError
+from lit_transformers.mixer import Context, Shape
+from lit_transformers.mixers import BiLSTMConfig, LSTMConfig
+from lit_transformers.mixers.lstm import LSTM, BiLSTM
+
+DIM, WIDTH = 6, 5
+
+
+def layer(config: LSTMConfig) -> LSTM:
+    torch.manual_seed(0)
+    return config.build(Shape(DIM, 2, 16)).double()
+
+
+def context(x: Tensor, causal: bool = True, keep: Tensor | None = None) -> Context:
+    return Context(torch.arange(x.size(1)).expand(x.size(0), -1), causal, keep)
+
+
+def steps(lstm: nn.LSTM, x: Tensor, kept: list[bool], suffix: str) -> list[Tensor]:
+    """One sequence, gate by gate (arXiv:1409.2329, section 3.1); padding is stepped over. PyTorch has two biases."""
+    into, across, bias, other = (
+        getattr(lstm, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    )
+    hidden = cell = torch.zeros(into.size(0) // 4, dtype=x.dtype)
+    said = []
+    for token, real in zip(x, kept, strict=True):
+        if real:
+            enter, forget, candidate, leave = (into @ token + across @ hidden + bias + other).chunk(4)
+            cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+            hidden = leave.sigmoid() * cell.tanh()
+        said.append(hidden)
+    return said
+
+
+@pytest.mark.parametrize(
+    "kept", [[True] * 7, [True, False, True, True, False, True, False], [False, False] + [True] * 5]
+)
+def test_an_lstm_equals_its_gates_written_out_and_steps_over_padding(kept: list[bool]) -> None:
+    mixer, x = layer(LSTMConfig(width=WIDTH)), torch.randn(1, 7, DIM, dtype=torch.float64)
+    mixed = mixer(x, context(x, keep=torch.tensor([kept])))
+    expected = steps(mixer.recurrence, x[0], kept, "")
+    real = torch.tensor(kept)
+    torch.testing.assert_close(mixed.y[0, real], mixer.merge(torch.stack(expected))[real], atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(mixed.state["hidden"][0], expected[-1], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kept", [[True] * 6, [False, True, True, False, True, False]])
+def test_a_bilstm_reads_the_real_tokens_from_either_end(kept: list[bool]) -> None:
+    torch.manual_seed(0)
+    mixer: BiLSTM = BiLSTMConfig(width=WIDTH).build(Shape(DIM, 2, 16)).double()
+    x = torch.randn(1, 6, DIM, dtype=torch.float64)
+    y = mixer(x, context(x, False, torch.tensor([kept]))).y[0]
+    onward = steps(mixer.recurrence, x[0], kept, "")
+    back = steps(mixer.recurrence, x[0].flip(0), kept[::-1], "_reverse")[::-1]
+    expected = mixer.merge(torch.cat([torch.stack(onward), torch.stack(back)], dim=-1))
+    torch.testing.assert_close(y[kept], expected[kept], atol=1e-12, rtol=1e-12)
+
+
+def test_a_lane_of_padding_alone_keeps_its_state() -> None:
+    mixer = layer(LSTMConfig())
+    x = torch.randn(2, 4, DIM, dtype=torch.float64)
+    state = mixer(x, context(x)).state
+    after = mixer(x, context(x, keep=torch.tensor([[False] * 4, [True] * 4])), state).state
+    for name in ("hidden", "cell"):
+        assert torch.equal(after[name][0], state[name][0])
+        assert not torch.equal(after[name][1], state[name][1])
+
+
+def test_zeros_are_the_empty_state() -> None:
+    mixer = layer(LSTMConfig(width=WIDTH))
+    x = torch.randn(2, 4, DIM, dtype=torch.float64)
+    empty = {name: torch.zeros(2, WIDTH, dtype=torch.float64) for name in ("hidden", "cell")}
+    assert torch.equal(mixer(x, context(x), empty).y, mixer(x, context(x)).y)
+
+
+def test_the_state_of_an_lstm_does_not_grow_with_what_it_has_read() -> None:
+    mixer = layer(LSTMConfig(width=WIDTH))
+    for length in (1, 300):
+        x = torch.randn(2, length, DIM, dtype=torch.float64)
+        assert {part.shape for part in mixer(x, context(x)).state.values()} == {(2, WIDTH)}
+
+
+def test_each_direction_is_refused_with_the_name_of_the_other() -> None:
+    with pytest.raises(ConfigError, match=r"LSTM cannot be bidirectional: .* the kind bilstm reads both ways"):
+        layer(LSTMConfig()).require("bidirectional")
+    with pytest.raises(ConfigError, match=r"BiLSTM cannot be causal: .* the kind lstm does not"):
+        BiLSTMConfig().build(Shape(DIM, 2, 16)).require("causal")
