@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from lit_transformers.encodings.relative import Gathered, Relative, Table, at_least, distance_range
 from lit_transformers.flex import flex, flexible
 from lit_transformers.mixer import full_precision
-from lit_transformers.patterns import BLOCK, Band, Block, Pattern, Without, visible
+from lit_transformers.patterns import BLOCK, Band, Block, Pattern, Rows, Without, visible
 from lit_transformers.recompute import Cut, Part, recomputed
 
 
@@ -59,6 +59,10 @@ class Weigh(NamedTuple):
     apply: Callable[..., Tensor]
     tensors: tuple[Tensor, ...] = ()
 
+    def of_heads(self, heads: slice) -> Weigh:
+        """The same for some of the heads; each tensor has them, or 1 for all, in its second dimension."""
+        return self._replace(tensors=tuple(part if part.size(1) == 1 else part[:, heads] for part in self.tensors))
+
 
 class Scoring(NamedTuple):
     """How blocks turn queries and keys into outputs; ``sums``: and the log-sum-exp of each row."""
@@ -90,7 +94,7 @@ def attend(
     plain = encoding is None and weigh is None
     if plain and seen is None and isinstance(pattern, Band) and fused(pattern, inputs):
         return F.scaled_dot_product_attention(q, k, v, is_causal=pattern.after == 0, scale=scale, dropout_p=dropout)
-    if plain and not dropout and flexible(q):
+    if plain and not dropout and flexible(q) and not isinstance(pattern, Rows):
         return flex(pattern, q, k, v, seen, inputs.offset, scale)
     return run(Scoring(pattern, encoding, scale, dropout, weigh), inputs, size)[0]
 
@@ -124,14 +128,22 @@ def attend_union(
 
 
 def attend_heads(
-    patterns: Sequence[Pattern], inputs: Inputs, *, encoding: Relative | None = None, scale: float, dropout: float = 0.0
+    patterns: Sequence[Pattern],
+    inputs: Inputs,
+    *,
+    encoding: Relative | None = None,
+    scale: float,
+    dropout: float = 0.0,
+    weigh: Weigh | None = None,
 ) -> Float[Tensor, "b h t v"]:
     """One pattern for each head; neighbours with equal ones run together."""
     found, first = [], 0
     for head in range(1, len(patterns) + 1):
         if head == len(patterns) or patterns[head] != patterns[first]:
-            some = inputs.of_heads(slice(first, head))
-            found.append(attend(patterns[first], some, encoding=encoding, scale=scale, dropout=dropout))
+            heads = slice(first, head)
+            some, own = inputs.of_heads(heads), weigh.of_heads(heads) if weigh else None
+            y = attend(patterns[first], some, encoding=encoding, scale=scale, dropout=dropout, weigh=own)
+            found.append(y)
             first = head
     return torch.cat(found, dim=1)
 
@@ -237,7 +249,7 @@ def weighed(
     logits = full_precision(scores(scoring, queries, keys))
     nothing = None
     if mask is not None:
-        if not (isinstance(scoring.pattern, Band) and scoring.pattern.sees_itself):
+        if mask.start == 0 and not (isinstance(scoring.pattern, Band) and scoring.pattern.sees_itself):
             nothing = mask.hidden.all(dim=-1, keepdim=True)
         with torch.no_grad():  # a weight of zero passes no gradient on, so nothing is recorded
             logits[..., mask.start :].masked_fill_(mask.hidden, float("-inf"))
@@ -327,13 +339,15 @@ def attend_flops(
     *,
     causal: bool = True,
     encoding: Relative | None = None,
+    weighed: bool = False,
     size: int = BLOCK,
 ) -> int:
-    """Forward FLOPs of ``attend`` for one sequence, tables included; ``width`` is heads times the channels of a head.
+    """Forward FLOPs of ``attend`` for one sequence, tables included; ``width`` is heads times the channels of a head,
+    ``weighed`` says that a Weigh stands in place of the softmax, which no fused kernel knows.
 
     A fused kernel counts as all of its block: whether it skips masked tiles is its own affair.
     """
-    return heads_flops([pattern], queries, keys, width, causal=causal, encoding=encoding, size=size)
+    return heads_flops([pattern], queries, keys, width, causal=causal, encoding=encoding, weighed=weighed, size=size)
 
 
 def heads_flops(
@@ -344,12 +358,14 @@ def heads_flops(
     *,
     causal: bool = True,
     encoding: Relative | None = None,
+    weighed: bool = False,
     size: int = BLOCK,
 ) -> int:
     """The same of ``attend_heads``: one pattern for each head, or for each of as many equal groups of heads."""
     total = encoding.table_flops(keys + (1 if causal else queries)) if encoding else 0
     for pattern in patterns:
-        whole = encoding is None and (pattern == Band(None, None) or (pattern == Band(None, 0) and queries == keys))
+        fusible = pattern == Band(None, None) or (pattern == Band(None, 0) and queries == keys)
+        whole = fusible and encoding is None and not weighed
         plan = [Block(0, queries, 0, keys)] if whole else pattern.blocks(queries, keys, keys - queries, size)
         for block in plan:
             t, near = len(block.queries), len(block.keys)

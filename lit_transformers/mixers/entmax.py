@@ -1,0 +1,113 @@
+"""Adaptively sparse attention: alpha-entmax in place of the softmax (Correia et al. 2019, arXiv:1909.00015)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Literal
+
+import torch
+from entmax import entmax15, entmax_bisect, sparsemax
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from lit_transformers.config import Positive
+from lit_transformers.executors import Inputs, Weigh, attend, attend_flops
+from lit_transformers.mixer import Context, Shape
+from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
+from lit_transformers.patterns import Band
+
+EXACT = (1.0, 1.5, 2.0)
+"""The alphas whose weights need no bisection."""
+LEAST = 0.01
+"""What a learned alpha stays above 1: nearer, the gradient of alpha is lost in rounding."""
+CANDIDATES = 64
+"""How many of a row's largest scores are tried first: where the last of them weighs nothing, so do all others."""
+
+
+class EntmaxConfig(QKVConfig, kind="entmax"):
+    """alpha: 1 is the softmax, 2 sparsemax; ``learned`` gives each head its own, which starts at 1.5.
+
+    iterations: halvings in the bisection that finds the threshold where no formula does; None for as many as the
+    precision has bits.
+    """
+
+    alpha: Annotated[float, Field(ge=1, le=2)] | Literal["learned"] = "learned"
+    iterations: Positive | None = None
+
+    def conflicts(self) -> Iterator[str]:
+        if self.iterations is not None and self.alpha in EXACT:
+            yield f"iterations are of a bisection, and alpha {self.alpha} needs none; drop them"
+
+    def build(self, shape: Shape) -> Entmax:
+        return Entmax(self, shape)
+
+
+class Entmax(QKVMixer):
+    """p = [(alpha - 1) s - tau]_+ ^ (1 / (alpha - 1)), with tau such that p sums to one; alpha = 1 + sigmoid(a) of each
+    head where it is learned. The authors' code draws a from a normal distribution; here it starts at zero."""
+
+    causal = bidirectional = cross = streams = True
+
+    def __init__(self, config: EntmaxConfig, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.fixed, self.iterations = config.alpha, config.iterations
+        self.free = nn.Parameter(torch.zeros(self.heads)) if config.alpha == "learned" else None
+
+    @property
+    def alpha(self) -> Float[Tensor, "h 1 1"] | float:
+        """Of each head where it is learned, else of all."""
+        return float(self.fixed) if self.free is None else 1 + self.free.sigmoid()[:, None, None]
+
+    def after_step(self) -> None:
+        if self.free is not None:
+            with torch.no_grad():
+                self.free.clamp_(min=torch.tensor(LEAST).logit().item())
+
+    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+        dropout = self.dropout if self.training else 0.0
+        pattern = Band(None, 0 if ctx.causal and ctx.source is None else None)
+        weigh = self.weigh()
+        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=dropout, weigh=weigh), {}
+
+    def weigh(self) -> Weigh | None:
+        """In place of the softmax; None where it is the softmax."""
+        match self.fixed:
+            case 1.0:
+                return None
+            case 1.5:
+                return Weigh(lambda logits, i, j: entmax15(logits, dim=-1, k=CANDIDATES))
+            case 2.0:
+                return Weigh(lambda logits, i, j: sparsemax(logits, dim=-1, k=CANDIDATES))
+        alpha = self.alpha
+        if isinstance(alpha, Tensor):
+            return Weigh(self.bisected, (alpha,))
+        return Weigh(partial(self.bisected, alpha=alpha))
+
+    def bisected(
+        self, logits: Float[Tensor, "b h t s"], i: Tensor, j: Tensor, alpha: Float[Tensor, "h 1 1"] | float
+    ) -> Float[Tensor, "b h t s"]:
+        """Weights by bisection among the largest scores, and more of them until the least has none.
+
+        Hidden keys stay minus infinity, which gives weights of zero for every alpha: finite ones would get some as
+        alpha nears 1.
+        """
+        iterations = self.iterations or round(1 - torch.tensor(torch.finfo(logits.dtype).eps).log2().item())
+        count = CANDIDATES
+        while count < logits.size(-1):
+            largest, places = logits.topk(count, dim=-1)
+            weights = entmax_bisect(largest, alpha, dim=-1, n_iter=iterations)
+            if not weights[..., -1].any():
+                return torch.zeros_like(logits).scatter(-1, places, weights)
+            count *= 4
+        return entmax_bisect(logits, alpha, dim=-1, n_iter=iterations)
+
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        """Of the products; what the threshold costs is elementwise."""
+        keys = queries + min(remembered, self.memory)
+        pattern = Band(None, 0 if causal else None)
+        attention = attend_flops(
+            pattern, queries, keys, self.width, causal=causal, encoding=self.relative, weighed=self.fixed != 1
+        )
+        return self.projection_flops(queries, keys) + attention

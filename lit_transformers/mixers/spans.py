@@ -1,0 +1,82 @@
+"""How far back each head looks: learned, asked for by every token, or fixed (arXiv:1905.07799, section 2.2)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from lit_transformers.mixers.heads import learn
+
+
+class Spans(nn.Module, ABC):
+    """z of section 2.2, in tokens: one span for each head, or one for them all, none above ``longest`` (S)."""
+
+    def __init__(self, longest: int) -> None:
+        super().__init__()
+        self.longest = longest
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "#b #h #t 1"]:
+        """The spans of the tokens that x was made of."""
+
+    @abstractmethod
+    def reach(self) -> list[float]:
+        """What no token's span exceeds, known before any is read."""
+
+    @abstractmethod
+    def flops(self, tokens: int) -> int:
+        """FLOPs of ``forward`` for so many tokens."""
+
+
+class Constant(Spans):
+    """z = S z', the same for every token; z' is learned, or stays what it is."""
+
+    fraction: Tensor
+
+    def __init__(self, longest: int, count: int, initial: float, fixed: bool) -> None:
+        super().__init__(longest)
+        learn(self, "fraction", torch.full((count,), initial), fixed)
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "#b #h #t 1"]:
+        return self.longest * self.fraction[None, :, None, None]
+
+    def reach(self) -> list[float]:
+        spans: list[float] = (self.longest * self.fraction.detach()).tolist()
+        return spans
+
+    def flops(self, tokens: int) -> int:
+        return 0
+
+    def keep_in_range(self) -> None:
+        """Puts z' back where an update of the weights moved it out of [0, 1]."""
+        with torch.no_grad():
+            self.fraction.clamp_(0, 1)
+
+
+class Dynamic(Spans):
+    """z_t = S sigmoid(v . x_t + b). v starts at zero, so that every token starts with the same span."""
+
+    def __init__(self, longest: int, count: int, initial: float, dim: int) -> None:
+        super().__init__(longest)
+        self.direction = nn.Parameter(torch.zeros(count, dim))
+        self.offset = nn.Parameter(torch.full((count,), initial).logit())
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "#b #h #t 1"]:
+        asked = x @ self.direction.mT + self.offset
+        return self.longest * asked.sigmoid().mT.unsqueeze(-1)
+
+    def reach(self) -> list[float]:
+        return [float(self.longest)] * len(self.offset)
+
+    def flops(self, tokens: int) -> int:
+        return 2 * tokens * self.direction.numel()
+
+
+def mean_span(spans: Float[Tensor, "#b #h #t 1"], keep: Bool[Tensor, "b t"] | None) -> Float[Tensor, ""]:
+    """Over heads, and where tokens have their own over those that are real."""
+    if keep is None or spans.size(-2) == 1:
+        return spans.mean()
+    return (spans.mean(dim=1).squeeze(-1) * keep).sum() / keep.sum().clamp(min=1)

@@ -1,0 +1,73 @@
+"""Explicit Sparse Transformer: every query keeps its best keys (Zhao et al. 2019, arXiv:1912.11637, section 3)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lit_transformers.executors import Inputs, Weigh, attend, attend_flops
+from lit_transformers.mixer import Context, Layered, Shape, at_layer
+from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
+from lit_transformers.patterns import Band
+
+
+class TopKConfig(QKVConfig, kind="top_k"):
+    """kept: how many keys a query keeps, one for all layers or one for each; more than there are is plain attention.
+
+    when: ``before`` the softmax, as the paper does, so that the kept weights sum to one; or ``after``, so that they are
+    what plain attention gives them and sum to less. (Divided by their sum they would be those of ``before`` again, to
+    the gradient: there is no third choice.)
+
+    Self-attention, cross-attention or both: a model has a mixer for each.
+    """
+
+    kept: Layered = 8
+    when: Literal["before", "after"] = "before"
+
+    def build(self, shape: Shape) -> TopK:
+        return TopK(self, shape)
+
+
+class TopK(QKVMixer):
+    """softmax(M(P, k)) V, with M the scores P of each row, minus infinity where they are below the row's k-th largest.
+
+    Keys that score as much as the k-th are kept too, so ties keep more than k; a row with fewer keys keeps them all.
+    Gradients flow through kept scores alone; ``after`` the softmax they reach the others through its sum.
+    """
+
+    causal = bidirectional = cross = streams = True
+
+    def __init__(self, config: TopKConfig, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.kept, self.when = at_layer(config.kept, shape, "mixer.kept"), config.when
+
+    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+        dropout = self.dropout if self.training else 0.0
+        pattern = Band(None, 0 if ctx.causal and ctx.source is None else None)
+        weigh = Weigh(self.weights)
+        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=dropout, weigh=weigh), {}
+
+    def weights(self, logits: Float[Tensor, "b h t s"], i: Tensor, j: Tensor) -> Float[Tensor, "b h t s"]:
+        """Of a block that holds every key that its queries see; hidden ones are minus infinity and never kept before
+        others, padding among them."""
+        if self.kept >= logits.size(-1):
+            return logits.softmax(dim=-1)
+        with torch.no_grad():
+            least = logits.topk(self.kept, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
+            left_out = logits < least
+            if self.when == "before":  # a weight of zero passes no gradient on, so nothing is recorded
+                logits.masked_fill_(left_out, float("-inf"))
+        weights = logits.softmax(dim=-1)
+        return weights if self.when == "before" else weights.masked_fill(left_out, 0.0)
+
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        """All scores are computed; keeping few of them saves no product."""
+        keys = queries + min(remembered, self.memory)
+        pattern = Band(None, 0 if causal else None)
+        attention = attend_flops(
+            pattern, queries, keys, self.width, causal=causal, encoding=self.relative, weighed=True
+        )
+        return self.projection_flops(queries, keys) + attention
