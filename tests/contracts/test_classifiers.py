@@ -1,0 +1,44 @@
+"""Every mixer that sees both ways classifies: it learns, and padding changes nothing that is said of a row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from contract_cases import DIM, HEADS, SHAPE, Case, mixers
+
+from lit_transformers.batch import DataDescription, LabelledBatch, Vocabulary
+from lit_transformers.models import EncoderConfig
+from lit_transformers.positions import SinusoidalConfig
+from lit_transformers.tasks.classification import ClassificationConfig
+from lit_transformers.training import TrainingConfig
+
+DATA = DataDescription(Vocabulary(11, 10, "word", None), SHAPE.max_length, 3)
+LENGTH = 23
+
+
+def rows(lengths: tuple[int, ...]) -> LabelledBatch:
+    keep = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    inputs = torch.randint(1, 10, keep.shape).masked_fill(~keep, 0)
+    inputs[:, 0] = 10
+    count = len(lengths)
+    return LabelledBatch(inputs, keep, torch.randint(3, (count,)), None, torch.arange(count), 0, None)
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+@mixers("bidirectional")
+def test_a_row_is_classified_alike_in_any_company(case: Case, pooling: str) -> None:
+    torch.manual_seed(0)
+    # Positions tell equal symbols apart: among equal scores, rounding would choose what top-k keeps.
+    model = EncoderConfig(dim=DIM, heads=HEADS, depth=1, mixer=case.config, dropout=0.0, positions=SinusoidalConfig())
+    config = ClassificationConfig.from_dict({"kind": "classification", "pooling": pooling})
+    task = config.build(model, DATA, TrainingConfig(device="cpu")).double()
+    batch = rows((LENGTH, 9, 14, 1))
+    task.training_step(batch, 0)["loss"].backward()
+    task.eval()
+    with torch.no_grad():
+        together = task.measured(batch)
+        for row, length in enumerate(batch.keep.sum(dim=1).tolist()):
+            part = [part[row : row + 1] for part in (batch.inputs[:, :length], batch.keep[:, :length], batch.labels)]
+            alone = LabelledBatch(*part, None, batch.example[row : row + 1], 0, None)
+            torch.testing.assert_close(task.measured(alone)[0], together[row])
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in task.head.parameters())

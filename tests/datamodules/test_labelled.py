@@ -1,0 +1,395 @@
+"""LabelledData: every example once, in buckets of like lengths, resumed exactly, under a plain Lightning trainer."""
+
+import io
+import json
+import lzma
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+import torch.distributed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.multiprocessing.spawn import spawn
+
+from datamodules import (
+    DataError,
+    LabelledDataConfig,
+    ListOpsConfig,
+    MaskedSumConfig,
+    NeedleConfig,
+    ReviewsConfig,
+    Shard,
+)
+from datamodules.labelled import Endless, Once
+from datamodules.loading import Batches
+from lit_transformers.batch import DataDescription, LabelledBatch
+from lit_transformers.config import ConfigError
+
+LISTS = ListOpsConfig(shortest=4, longest=30, train=23, validation=11, test=5)
+
+
+def config(**changes: Any) -> LabelledDataConfig:
+    return LabelledDataConfig(source=LISTS, batch_size=4, window=2).override(changes)
+
+
+def examples(batches: list[LabelledBatch]) -> list[int]:
+    return [ordinal for batch in batches for ordinal in batch.example[batch.keep.any(dim=1)].tolist()]
+
+
+def rows(batches: list[LabelledBatch]) -> list[list[Any]]:
+    return [[part.tolist() for part in (batch.inputs, batch.keep, batch.labels, batch.example)] for batch in batches]
+
+
+def training(made: LabelledDataConfig, count: int) -> list[LabelledBatch]:
+    return list(islice(made.build().train_dataloader(), count))
+
+
+def test_a_row_is_the_boundary_an_example_and_padding() -> None:
+    data = config().build()
+    batch = next(iter(data.train_dataloader()))
+    longest = 0
+    for row, ordinal in enumerate(batch.example.tolist()):
+        example = data.examples.example("train", ordinal)
+        length = 1 + len(example.symbols)
+        assert batch.inputs[row].tolist() == [15, *example.symbols, *[0] * (batch.inputs.size(1) - length)]
+        assert batch.keep[row].tolist() == [True] * length + [False] * (batch.inputs.size(1) - length)
+        assert batch.labels[row] == example.label
+        longest = max(longest, length)
+    assert batch.inputs.size(1) == longest
+    assert batch.labels.dtype == torch.long and batch.marked is None
+
+
+def test_padding_to_a_fixed_length_is_to_the_longest_that_can_come() -> None:
+    sizes = {batch.inputs.size(1) for batch in training(config(padding="fixed"), 6)}
+    assert sizes == {31} == {config().build().description.length}
+
+
+def test_numbers_are_labels_where_there_are_no_classes() -> None:
+    data = config(source=MaskedSumConfig(length=6, ones=2)).build()
+    batch = next(iter(data.train_dataloader()))
+    assert data.description.classes == 0
+    assert batch.labels.dtype == torch.float32
+    assert batch.labels[0].item() == pytest.approx(data.examples.example("train", int(batch.example[0])).label)
+
+
+def test_marked_places_are_those_of_the_row_that_begins_with_a_boundary() -> None:
+    source = NeedleConfig(length=9, distance=3, noise=5, marked="needles")
+    for batch in training(config(source=source), 3):
+        assert batch.marked is not None
+        needles = (batch.inputs >= 5) & (batch.inputs < 7)
+        assert torch.equal(batch.marked, needles)
+        assert needles.sum(dim=1).tolist() == [2] * 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 3), st.integers(0, 3))
+def test_the_shards_of_a_pass_are_disjoint_and_complete(count: int, ranks: int, passes: int, seed: int) -> None:
+    total = min(ranks, count)
+    for epoch in range(passes):
+        seen: list[int] = []
+        for number in range(total):
+            order = Endless(count, seed, Shard(number, total))
+            seen += order.slice(epoch * order.count, (epoch + 1) * order.count)
+        assert sorted(seen) == list(range(count))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 5), st.none() | st.integers(1, 50))
+def test_the_shards_of_an_evaluation_are_disjoint_and_complete(count: int, ranks: int, limit: int | None) -> None:
+    seen = [place for number in range(ranks) for place in Once(count, limit, Shard(number, ranks)).ordinals]
+    assert len(seen) == len(set(seen)) == min(count, limit or count)
+    assert set(seen) <= set(range(count))
+
+
+def test_passes_and_seeds_differ_in_their_order() -> None:
+    order = Endless(20, 0, Shard())
+    assert order.slice(0, 20) != order.slice(20, 40) != Endless(20, 1, Shard()).slice(20, 40)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("window", [1, 3])
+def test_training_takes_every_example_of_a_pass_once(workers: int, window: int) -> None:
+    """22 of 23: what 2 workers share has no rest, so that passes end together."""
+    made = config(workers=workers, window=window, batch_size=1, **{"source.train": 22})
+    seen = examples(training(made, 22 if window == 1 else 66))
+    assert Counter(seen) == dict.fromkeys(range(22), len(seen) // 22)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("window", [1, 4])
+def test_an_evaluation_loader_shows_every_example_once(workers: int, window: int) -> None:
+    data = config(workers=workers, window=window, **{"evaluation.batch_size": 3}).build()
+    assert sorted(examples(list(data.val_dataloader()))) == list(range(11))
+    assert sorted(examples(list(data.test_dataloader()))) == list(range(5))
+    assert max(len(batch.labels) for batch in data.val_dataloader()) == 3
+
+
+def test_a_part_is_evaluated_that_no_seed_changes_and_that_is_not_the_first() -> None:
+    """The reviews are in the order of their labels."""
+    parts = [
+        sorted(examples(list(config(seed=seed, **{"evaluation.examples": 4}).build().val_dataloader())))
+        for seed in (0, 1)
+    ]
+    assert parts[0] == parts[1] != [0, 1, 2, 3]
+    assert len(parts[0]) == 4
+    split = config(**{"evaluation.split": "train"}).build()
+    assert sorted(examples(list(split.val_dataloader()))) == list(range(23))
+
+
+def test_rows_of_a_batch_are_about_as_long_and_batches_come_in_no_order() -> None:
+    source = LISTS.override({"train": 400})
+
+    def padded(window: int) -> float:
+        return fmean(
+            (~batch.keep).float().mean().item() for batch in training(config(source=source, window=window), 64)
+        )
+
+    assert padded(16) < 0.3 * padded(1)
+    lengths = [batch.inputs.size(1) for batch in training(config(source=source, window=16), 16)]
+    assert lengths != sorted(lengths) and lengths != sorted(lengths, reverse=True)
+
+
+def same(one: list[LabelledBatch], other: list[LabelledBatch]) -> bool:
+    return rows(one) == rows(other)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("taken", [1, 2, 3, 5, 7, 13])
+def test_a_cursor_makes_the_next_batch_come(window: int, taken: int) -> None:
+    """Also in the middle of a window, and of a pass: six batches are one."""
+
+    def opened() -> Batches:
+        return config(window=window).build().training().stream(0)
+
+    whole = list(islice(opened(), 16))
+    resumed = opened()
+    resumed.go_to(whole[taken - 1].cursor)
+    assert same(list(islice(resumed, 16 - taken)), whole[taken:])
+
+
+class Recorder(L.LightningModule):
+    """A model that learns nothing and remembers the batches it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen: list[LabelledBatch] = []
+
+    def training_step(self, batch: LabelledBatch, index: int) -> Tensor:
+        self.seen.append(batch)
+        return self.weight * 1.0
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def trainer(**options: Any) -> L.Trainer:
+    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return L.Trainer(accelerator="cpu", enable_checkpointing=False, use_distributed_sampler=False, **quiet, **options)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_fit_gets_exactly_the_next_batch(tmp_path: Path, workers: int) -> None:
+    def fit(steps: int, checkpoint: Path | None = None) -> tuple[Recorder, L.Trainer]:
+        model, fitter = Recorder(), trainer(max_steps=steps, max_epochs=-1)
+        fitter.fit(model, config(workers=workers, window=3).build(), ckpt_path=checkpoint, weights_only=True)
+        return model, fitter
+
+    whole, _ = fit(13)
+    first, fitter = fit(7)
+    fitter.save_checkpoint(tmp_path / "stopped.ckpt")
+    second, _ = fit(13, tmp_path / "stopped.ckpt")
+    assert len(second.seen) == 6
+    assert same(first.seen + second.seen, whole.seen)
+
+
+def test_the_state_is_plain_data_that_loads_with_weights_only() -> None:
+    data = config().build()
+    trainer(max_steps=3).fit(Recorder(), data)
+    file = io.BytesIO()
+    torch.save(data.state_dict(), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == data.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("seed", 1), ("workers", 2), ("batch_size", 8), ("window", 5), ("padding", "fixed")]
+)
+def test_a_position_of_other_data_is_refused(path: str, value: Any) -> None:
+    data = config().build()
+    trainer(max_steps=2).fit(Recorder(), data)
+    other = config(**{path: value}).build()
+    other.load_state_dict(data.state_dict())
+    with pytest.raises(DataError, match=f"^data.{path}: the checkpoint"):
+        next(iter(other.train_dataloader()))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 1},
+        {"window": 5},
+        {"padding": "fixed"},
+        {"source.seed": 1},
+        {"batch_size": 8},
+        {"evaluation.examples": 3},
+    ],
+    ids=str,
+)
+def test_the_fingerprint_tells_everything_apart_that_decides_a_batch(changes: dict[str, Any]) -> None:
+    assert config().build().fingerprint == config().build().fingerprint != config(**changes).build().fingerprint
+
+
+def test_a_checkpoint_needs_no_data_to_describe_them_and_runs_that_train_alike_share_them() -> None:
+    made = config(**{"evaluation.examples": 3, "evaluation.split": "test"})
+    assert isinstance(made.describe({}), DataDescription)
+    assert made.describe({}) == made.build().description
+    assert made.trained_alike() == config()
+    assert made.protocol() == {"validation": 11, "test": 5, "split": "test", "examples": 3}
+    assert LabelledDataConfig.from_dict(made.to_dict()) == made
+
+
+def test_a_source_has_as_many_examples_as_it_says() -> None:
+    made = LISTS.override({"train": 7, "validation": 8, "test": 9}).build()
+    assert [made.count(split) for split in ("train", "validation", "test")] == [7, 8, 9]
+
+
+def test_workers_take_turns_with_examples_of_their_own() -> None:
+    batches = training(config(workers=2, window=1, **{"source.train": 24}), 6)
+    assert [batch.stream for batch in batches] == [0, 1] * 3
+    assert sorted(examples(batches)) == list(range(24))
+
+
+def test_examples_have_names_that_runs_share() -> None:
+    data = config(**{"evaluation.split": "test"}).build()
+    assert [data.example_name(ordinal) for ordinal in range(2)] == ["test:0", "test:1"]
+
+
+def test_more_readers_than_examples_are_refused() -> None:
+    with pytest.raises(DataError, match="1 examples cannot feed 2 readers"):
+        next(iter(config(workers=2, **{"source.train": 1}).build().train_dataloader()))
+
+
+def test_what_a_rank_shows_that_is_through_is_one_row_of_padding() -> None:
+    reading = config().build().evaluation("test")
+    batch = pickle.loads(pickle.dumps(reading.empty))()
+    assert batch.keep.tolist() == [[False]] and batch.labels.tolist() == [0]
+
+
+def _rank(rank: int, world: int, made: LabelledDataConfig, folder: Path) -> None:
+    """One of several processes: evaluates, and trains a little."""
+    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
+    data = made.build()
+    validated, trained = list(data.val_dataloader()), list(islice(data.train_dataloader(), 6))
+    torch.save((len(validated), examples(validated), examples(trained)), folder / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_ranks_end_together_and_share_everything(tmp_path: Path) -> None:
+    spawn(_rank, (2, config(window=1, **{"source.train": 24}), tmp_path), nprocs=2)
+    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    assert found[0][0] == found[1][0]
+    assert sorted(found[0][1] + found[1][1]) == list(range(11))
+    assert sorted(found[0][2] + found[1][2]) == list(range(24))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """Reviews as they come: all of one label, then all of the other."""
+    for split, count in (("train", 40), ("test", 10)):
+        chance = Random(split)
+        labels = ["neg"] * (count // 2) + ["pos"] * (count // 2)
+        texts = [f"{split} é{number} " + "x" * chance.randint(0, 60) for number in range(count)]
+        lines = [{"label": label, "text": text} for label, text in zip(labels, texts, strict=True)]
+        with lzma.open(tmp_path / f"made.{split}.jsonl.xz", "wt", encoding="utf-8") as file:
+            file.write("\n".join(map(json.dumps, lines)))
+    return tmp_path
+
+
+def test_reviews_are_read_by_bytes_with_their_labels(written: Path) -> None:
+    made = ReviewsConfig(path=str(written), length=16).build()
+    assert (made.count("train"), made.count("test"), made.name("train", 3)) == (40, 10, "made.train.jsonl.xz:4")
+    for ordinal in (0, 39):
+        example = made.example("train", ordinal)
+        assert len(example.symbols) <= 16
+        assert bytes(example.symbols.tolist()).startswith(f"train é{ordinal} ".encode())
+        assert example.label == int(ordinal >= 20)
+    assert max(len(made.example("train", ordinal).symbols) for ordinal in range(40)) == 16
+
+
+def test_the_test_reviews_validate_unless_a_part_of_training_is_held_out(written: Path) -> None:
+    arena = ReviewsConfig(path=str(written))
+    held_out = arena.override({"held_out": 0.3})
+    assert arena.build().name("validation", 2) == arena.build().name("test", 2)
+    assert arena.protocol()["validation"] == "test, as in the Long Range Arena"
+    made = held_out.build()
+    names = {split: {made.name(split, n) for n in range(made.count(split))} for split in ("train", "validation")}
+    assert len(names["train"]) + len(names["validation"]) == 40 and not names["train"] & names["validation"]
+    assert 4 <= len(names["validation"]) <= 20 and made.count("test") == 10
+    assert held_out.protocol()["validation"] == "0.3 of train"
+    again = held_out.build()
+    assert {again.name("validation", n) for n in range(again.count("validation"))} == names["validation"]
+
+
+def test_the_fingerprint_of_reviews_follows_content_not_place(written: Path, tmp_path: Path) -> None:
+    known = ReviewsConfig(path=str(written)).build().fingerprint
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for file in written.glob("*.xz"):
+        (moved / file.name).write_bytes(file.read_bytes())
+    assert ReviewsConfig(path=str(moved)).build().fingerprint == known
+    for changes in ({"length": 9}, {"held_out": 0.2}, {"labels": ["pos", "neg"]}):
+        assert ReviewsConfig(path=str(moved)).override(changes).build().fingerprint != known
+
+
+def broken() -> Iterator[tuple[str, str]]:
+    yield "{", r"made.train.jsonl:2: not a line of JSON"
+    yield "[1]", r"made.train.jsonl:2: not a JSON object but list"
+    yield '{"label": "neg", "body": "x"}', r"made.train.jsonl:2: no text in the field 'text'"
+    yield '{"label": "neg", "text": "\\ud800"}', r"made.train.jsonl:2: 'text' is not text that UTF-8 can write"
+    yield '{"label": 1, "text": "x"}', r"made.train.jsonl:2: no text in the field 'label'"
+    yield '{"label": "fair", "text": "x"}', r"made.train.jsonl:2: the label 'fair' is none of source.labels"
+
+
+@pytest.mark.parametrize(("line", "said"), [*broken()])
+def test_a_review_that_cannot_be_read_is_named(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "made.train.jsonl").write_text('{"label": "neg", "text": "fine"}\n' + line)
+    (tmp_path / "made.test.jsonl").write_text('{"label": "neg", "text": "fine"}\n')
+    with pytest.raises(DataError, match=said) as error:
+        ReviewsConfig(path=str(tmp_path)).build()
+    assert "\n" not in str(error.value)
+
+
+def test_missing_reviews_name_the_place_and_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LIT_DATA", raising=False)
+    with pytest.raises(DataError, match=r"imdb: no such file or folder \(LIT_DATA.* is not set\)"):
+        ReviewsConfig().build()
+    with pytest.raises(DataError, match=r"no file called \*train\*.jsonl; correct source.path or LIT_DATA"):
+        ReviewsConfig(path=str(tmp_path)).build()
+
+
+@pytest.mark.parametrize("labels", [["one"], ["same", "same"]])
+def test_labels_that_are_no_classes_are_refused(labels: list[str]) -> None:
+    with pytest.raises(ConfigError, match="labels must be 2 to 256 different ones"):
+        ReviewsConfig.from_dict({"labels": labels})
+
+
+@pytest.mark.slow
+def test_the_reviews_of_imdb_are_all_there(real_data: Path) -> None:
+    data = LabelledDataConfig(source=ReviewsConfig(length=1_000)).override({"evaluation.examples": 400}).build()
+    assert [data.examples.count(split) for split in ("train", "validation", "test")] == [25_000] * 3
+    batches = list(data.val_dataloader())
+    labels = torch.cat([batch.labels for batch in batches])
+    assert len(labels) == 400 and 0.4 < labels.float().mean() < 0.6
+    assert max(batch.inputs.size(1) for batch in batches) == 1_001 == data.description.length

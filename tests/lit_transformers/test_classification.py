@@ -1,0 +1,408 @@
+"""Objectives that say one thing of a whole row: numbers do not depend on batches or padding, and what is to be learnt
+is learnt."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from datamodules import ListOpsConfig, MaskedSumConfig, NeedleConfig
+from lit_transformers.batch import DataDescription, LabelledBatch, Vocabulary
+from lit_transformers.config import ConfigError
+from lit_transformers.knobs import changes_nothing
+from lit_transformers.models.encoder import Encoder
+from lit_transformers.models.language_model import LanguageModel
+from lit_transformers.run import RunConfig, describe, evaluate, fit, load
+from lit_transformers.tasks.classification import ClassifiedExample
+from lit_transformers.tasks.pooled import PooledTask, marks, pooled, read_whole
+
+ENCODER = {"kind": "encoder", "dim": 16, "heads": 2, "depth": 2, "positions": "sinusoidal"}
+CAUSAL = ENCODER | {"kind": "language_model"}
+LISTS = ListOpsConfig(shortest=4, longest=24, train=64, validation=23, test=9)
+CONFIG = RunConfig.from_dict(
+    {
+        "model": ENCODER,
+        "task": {"kind": "classification"},
+        "data": {"kind": "labelled", "source": LISTS.to_dict(), "batch_size": 8, "window": 3},
+        "training": {"steps": 12, "device": "cpu"},
+    }
+)
+SUMS = CONFIG.override(
+    {
+        "task": "regression",
+        "data.source": MaskedSumConfig(length=8, ones=2, levels=4, train=64, validation=23, test=9),
+    }
+)
+WINDOW = {"kind": "window", "window": 1, "global_tokens": "marked"}
+
+
+def built(config: RunConfig) -> PooledTask:
+    """The task in evaluation mode, with weights large enough to matter."""
+    torch.manual_seed(0)
+    task = config.build_task(config.data.build())
+    assert isinstance(task, PooledTask)
+    with torch.no_grad():
+        for parameter in task.network.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(5)
+    return task.eval()
+
+
+def batches(config: RunConfig, count: int = 1) -> list[LabelledBatch]:
+    loader = iter(config.data.build().train_dataloader())
+    return [next(loader) for _ in range(count)]
+
+
+def taken(batch: LabelledBatch, rows: slice) -> LabelledBatch:
+    parts = [part[rows] if isinstance(part, Tensor) else part for part in batch]
+    return LabelledBatch(*parts)
+
+
+def lengthened(batch: LabelledBatch, by: int) -> LabelledBatch:
+    """The same rows with more padding, in which stands what is not to be seen."""
+    inputs = torch.cat([batch.inputs, torch.full((len(batch.labels), by), 3)], dim=1)
+    keep = torch.cat([batch.keep, torch.zeros(len(batch.labels), by, dtype=torch.bool)], dim=1)
+    return batch._replace(inputs=inputs, keep=keep)
+
+
+def gradients(task: PooledTask, parts: list[LabelledBatch]) -> list[Tensor]:
+    """Of the mean over all examples, from the loss of each part."""
+    task.zero_grad()
+    total = sum(len(part.labels) for part in parts)
+    for part in parts:
+        (task.training_step(part, 0)["loss"] * len(part.labels) / total).backward()
+    return [parameter.grad for parameter in task.parameters() if parameter.grad is not None]
+
+
+def measured(config: RunConfig, task: PooledTask) -> dict[str, float]:
+    task.metric.reset()
+    with torch.no_grad():
+        for number, batch in enumerate(config.data.build().val_dataloader()):
+            task.validation_step(batch, number)
+    return task.metric.compute()
+
+
+BOTH = pytest.mark.parametrize("config", [CONFIG, SUMS], ids=["classification", "regression"])
+READ = pytest.mark.parametrize(
+    ("model", "pooling"),
+    [(ENCODER, "first"), (ENCODER, "mean"), (ENCODER, "last"), (CAUSAL, "mean"), (CAUSAL, "last")],
+    ids=lambda value: value if isinstance(value, str) else value["kind"],
+)
+
+
+@BOTH
+def test_the_gradient_of_a_batch_is_that_of_its_parts(config: RunConfig) -> None:
+    task, (batch,) = built(config).double(), batches(config)
+    parts = [taken(batch, slice(0, 3)), taken(batch, slice(3, 8))]
+    for whole, split in zip(gradients(task, [batch]), gradients(task, parts), strict=True):
+        torch.testing.assert_close(whole, split)
+
+
+@BOTH
+def test_measured_numbers_do_not_depend_on_batches_windows_padding_or_workers(config: RunConfig) -> None:
+    task = built(config).double()
+    known = measured(config, task)
+    assert task.metric.per_document()[5].document == 5 and len(task.metric.per_document()) == 23
+    for changes in (
+        {"data.evaluation.batch_size": 5},
+        {"data.window": 1},
+        {"data.padding": "fixed"},
+        {"data.workers": 2},
+    ):
+        assert measured(config.override(changes), task) == pytest.approx(known, rel=1e-9), changes
+
+
+@READ
+def test_padding_changes_nothing(model: dict[str, Any], pooling: str) -> None:
+    config = CONFIG.override({"model": model, "task.pooling": pooling})
+    task, (batch,) = built(config).double(), batches(config)
+    assert not batch.keep.all(), "rows of several lengths"
+    torch.testing.assert_close(task.measured(lengthened(batch, 5)), task.measured(batch))
+    for row, length in enumerate(batch.keep.sum(dim=1).tolist()):
+        alone = taken(batch, slice(row, row + 1))
+        alone = alone._replace(inputs=alone.inputs[:, :length], keep=alone.keep[:, :length])
+        torch.testing.assert_close(task.measured(alone)[0], task.measured(batch)[row])
+
+
+def test_a_row_is_pooled_as_the_name_says() -> None:
+    hidden = torch.randn(2, 5, 3)
+    keep = torch.tensor([[True] * 3 + [False] * 2, [True] * 5])
+    assert torch.equal(pooled(hidden, keep, "first"), hidden[:, 0])
+    assert torch.equal(pooled(hidden, keep, "last"), torch.stack([hidden[0, 2], hidden[1, 4]]))
+    torch.testing.assert_close(pooled(hidden, keep, "mean"), torch.stack([hidden[0, :3].mean(0), hidden[1].mean(0)]))
+
+
+@BOTH
+def test_numbers_are_those_of_the_definition(config: RunConfig) -> None:
+    task = built(config)
+    found = measured(config, task)
+    data = config.data.build()
+    said, labels = [], []
+    for batch in data.val_dataloader():
+        said.append(task.measured(batch))
+        labels.append(batch.labels)
+    outputs, wanted = torch.cat(said).detach().double(), torch.cat(labels)
+    if config is CONFIG:
+        nats = -outputs.log_softmax(dim=-1)[range(23), wanted]
+        assert found["accuracy"] == (outputs.argmax(dim=-1) == wanted).double().mean().item()
+    else:
+        nats = (outputs[:, 0] - wanted).square() / 2
+        assert found["mse"] == pytest.approx(2 * nats.mean().item(), rel=1e-6)
+    assert found["nats"] == pytest.approx(nats.mean().item(), rel=1e-6)
+
+
+@BOTH
+def test_a_rank_that_shows_padding_counts_for_nothing(config: RunConfig) -> None:
+    task = built(config)
+    known = measured(config, task)
+    task.validation_step(config.data.build().evaluation("validation").empty(), 0)
+    assert task.metric.compute() == known
+    task.metric.reset()
+    task.validation_step(config.data.build().evaluation("validation").empty(), 0)
+    assert task.metric.compute() == {} and task.metric.per_document() == []
+
+
+def seen_by(task: PooledTask, batch: LabelledBatch) -> Any:
+    """The context that the network's stack was given."""
+    seen: list[Any] = []
+    hook = task.network.stack.register_forward_pre_hook(lambda _, given: seen.append(given[1]))
+    read_whole(task.network, batch)
+    hook.remove()
+    return seen[0]
+
+
+def test_the_network_is_told_what_the_data_single_out_or_else_the_first_token() -> None:
+    config = CONFIG.override({"model.mixer": WINDOW})
+    task, (batch,) = built(config), batches(config)
+    first = torch.zeros_like(batch.keep)
+    first[:, 0] = True
+    assert torch.equal(marks(batch), first) and torch.equal(seen_by(task, batch).marked, first)
+    other = first.roll(2, dims=1) & batch.keep
+    assert torch.equal(seen_by(task, batch._replace(marked=other)).marked, other)
+    assert not torch.allclose(task.measured(batch), task.measured(batch._replace(marked=other)))
+
+
+def test_a_mark_is_what_far_needles_need_to_meet() -> None:
+    """Windows of one token on each side in two layers do not reach the first token; marked needles do."""
+    source = NeedleConfig(length=24, distance=12, noise=4, marked="needles", train=8)
+    config = CONFIG.override({"model.mixer": WINDOW, "data.source": source})
+    task, (batch,) = built(config), batches(config)
+    needles = (batch.inputs >= 4) & (batch.inputs < 6)
+    assert torch.equal(marks(batch), needles)
+    # Each needle by another: noise before or after tells the first token nothing, the needle does.
+    changed = batch._replace(inputs=torch.where(needles, 9 - batch.inputs, batch.inputs))
+    assert not torch.allclose(task.measured(batch), task.measured(changed))
+    unmarked = torch.zeros_like(needles)
+    far = needles[:, :4].sum(dim=1) == 0
+    alike = [task.measured(each._replace(marked=unmarked))[far] for each in (batch, changed)]
+    assert far.any() and torch.equal(*alike)
+
+
+def test_auxiliary_losses_are_trained_on_and_not_reported() -> None:
+    halting = {"kind": "universal", "halting": {"ponder": 5.0}}
+    config = CONFIG.override({"model.stack": halting})
+    task, (batch,) = built(config), batches(config)
+    step = task.training_step(batch, 0)
+    ponder = float(sum(read_whole(task.network, batch).aux.values()).detach())
+    assert ponder > 1
+    assert step["loss"].item() == pytest.approx(step["nats"].item() + ponder, rel=1e-5)
+    rows = task.nats(task.measured(batch), batch)
+    assert step["nats"].item() == pytest.approx(rows.mean().item(), rel=1e-5)
+
+
+TOKENS: list[dict[str, Any]] = [
+    {"kind": "full"},
+    {"kind": "full", "tied": False},
+    {"kind": "adaptive", "cutoffs": [5, 10], "shrink": 2},
+    {"kind": "adaptive", "cutoffs": [5, 10], "shrink": 2, "tied": False},
+]
+
+
+@pytest.mark.parametrize("tokens", TOKENS, ids=str)
+@pytest.mark.parametrize("model", [ENCODER, CAUSAL], ids=["encoder", "language_model"])
+def test_whatever_is_trained_learns_and_the_rest_is_not_counted(model: dict[str, Any], tokens: dict[str, Any]) -> None:
+    """DDP stops at a parameter that no gradient reaches."""
+    config = CONFIG.override({"model": model | {"tokens": tokens}, "task.pooling": "mean"})
+    task = built(config).train()
+    trained = {name: parameter for name, parameter in task.named_parameters() if parameter.requires_grad}
+    for batch in batches(config, 3):
+        task.training_step(batch, 0)["loss"].backward()
+    assert not [name for name, parameter in trained.items() if parameter.grad is None or not parameter.grad.any()]
+    assert describe(config).parameters == sum(parameter.numel() for parameter in trained.values())
+
+
+@READ
+def test_the_cost_is_what_is_counted(model: dict[str, Any], pooling: str) -> None:
+    config = CONFIG.override({"model": model, "task.pooling": pooling})
+    task, length = built(config), config.data.length
+    batch = config.task.random_batch(config.data.build().description)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        task.measured(batch)
+    cost = describe(config)
+    assert cost.flops_per_token == pytest.approx(counter.get_total_flops() / 2 / length, rel=0.02)
+    assert cost.state_bytes == 0
+    assert cost.tokens == 12 * 8 * 25
+
+
+def refused() -> Iterator[tuple[dict[str, Any], str]]:
+    yield {"model": CAUSAL}, "task.pooling: the first token of a language_model sees nothing but itself"
+    yield {"model": {"kind": "encoder_decoder"}}, "model: classification reads an encoder or a language_model"
+    yield {"data.source": "masked_sum"}, "task: classification needs classes, .* set task=regression"
+
+
+@pytest.mark.parametrize(("changes", "said"), [*refused()])
+def test_what_cannot_be_is_refused_before_anything_starts(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        fit(CONFIG.override(changes), tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        CONFIG.override(changes).build_task(CONFIG.override(changes).data.build())
+
+
+def test_data_of_another_kind_are_refused() -> None:
+    said = r"task classification does not learn from data language, .*; set data to labelled"
+    with pytest.raises(ConfigError, match=said):
+        CONFIG.override({"data": "language"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task.pooling": "mean"},
+        {"task.pooling": "last"},
+        {"task.dropout": 0.5},
+        {"task": "regression"},
+        {"task.evaluation": {"positions": None}},
+    ],
+    ids=str,
+)
+def test_no_knob_is_ignored(changes: dict[str, Any]) -> None:
+    assert changes_nothing(CONFIG, CONFIG)
+    assert not changes_nothing(CONFIG.override(changes), CONFIG)
+
+
+def test_data_may_single_out_another_token_than_the_first() -> None:
+    marked, first = (
+        CONFIG.override({"model.mixer": WINDOW | {"global_tokens": which}}) for which in ("marked", "first")
+    )
+    assert not changes_nothing(marked, first)
+
+
+def trainer(steps: int) -> L.Trainer:
+    return L.Trainer(
+        max_steps=steps, max_epochs=-1, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False, limit_val_batches=0,
+    )  # fmt: skip
+
+
+def test_training_that_stops_in_the_middle_of_a_pass_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
+    """Eight batches are a pass and three a window: five are neither."""
+
+    def fitted(steps: int, checkpoint: Path | None = None) -> tuple[PooledTask, L.Trainer]:
+        L.seed_everything(0, verbose=False)
+        task, fitter = CONFIG.build_task(CONFIG.data.build()), trainer(steps)
+        fitter.fit(task, CONFIG.data.build(), ckpt_path=checkpoint, weights_only=True)
+        assert isinstance(task, PooledTask)
+        return task, fitter
+
+    whole, _ = fitted(12)
+    _, fitter = fitted(5)
+    fitter.save_checkpoint(tmp_path / "stopped.ckpt")
+    resumed, _ = fitted(12, tmp_path / "stopped.ckpt")
+    for (name, one), other in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_a_run_leaves_the_loss_of_every_example_and_is_measured_again(tmp_path: Path) -> None:
+    record = fit(CONFIG, tmp_path)
+    assert record["outcome"] == "finished", record["reason"]
+    assert all(gate["passed"] for gate in record["gates"])
+    assert record["data"]["name"] == "listops"
+    assert record["protocol"]["split"] == "validation" and record["protocol"]["validation"] == 23
+    with (tmp_path / "documents.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == [f"validation:{n}" for n in range(23)]
+    assert tuple(rows[0]) == ("document", "name", *ClassifiedExample._fields[1:])
+    metrics = record["metrics"]
+    assert math.fsum(float(row["nats"]) for row in rows) / 23 == pytest.approx(metrics["val/nats"])
+    assert sum(int(row["correct"]) for row in rows) / 23 == pytest.approx(metrics["val/accuracy"])
+    assert json.loads((tmp_path / "record.json").read_text())["metrics"] == metrics
+    checkpoint = tmp_path / "checkpoint.ckpt"
+    assert evaluate(checkpoint) == pytest.approx(metrics, rel=1e-6)
+    assert evaluate(checkpoint, {"data.evaluation.examples": 4}) != metrics
+    task, _, _ = load(checkpoint)
+    assert isinstance(task, PooledTask)
+
+
+@pytest.mark.parametrize("model", [ENCODER, CAUSAL], ids=["encoder", "language_model"])
+def test_a_network_learns_which_symbol_a_row_holds(model: dict[str, Any]) -> None:
+    """One of three symbols, anywhere in a row of nothing."""
+    torch.manual_seed(0)
+    description = DataDescription(Vocabulary(6, 5, "word", None), 9, 3)
+    training = CONFIG.training.override({"steps": 80, "optimizer.learning_rate": 0.01})
+    config = CONFIG.task.override({"pooling": "mean" if model is CAUSAL else "first"})
+    task = config.build(CONFIG.override({"model": model}).model, description, training)
+
+    def rows() -> LabelledBatch:
+        labels = torch.randint(3, (32,))
+        inputs = torch.full((32, 9), 3)
+        inputs[:, 0] = 5
+        inputs[torch.arange(32), torch.randint(1, 9, (32,))] = labels
+        return LabelledBatch(inputs, torch.ones(32, 9, dtype=torch.bool), labels, None, torch.arange(32), 0, None)
+
+    optimizer, schedule = training.learn(task)
+    for _ in range(80):
+        optimizer.zero_grad()
+        task.training_step(rows(), 0)["loss"].backward()
+        optimizer.step()
+        schedule.step()
+    task.eval().validation_step(rows(), 0)
+    assert task.metric.compute()["accuracy"] == 1.0
+
+
+@pytest.mark.slow
+def test_needles_are_found_by_all_of_attention_and_by_windows_only_where_they_are_marked(tmp_path: Path) -> None:
+    source = NeedleConfig(length=16, distance=8, noise=4, marked="needles", validation=256)
+    base = CONFIG.override(
+        {
+            "model.dim": 32,
+            "data.source": source,
+            "data.batch_size": 64,
+            "training.steps": 250,
+            "training.optimizer.learning_rate": 3e-3,
+            "training.schedule.warmup": 50,
+        }
+    )
+    arms = {"all": {}, "marked": {"model.mixer": WINDOW}, "window": {"model.mixer": WINDOW | {"global_tokens": "none"}}}
+    found = {name: fit(base.override(arm), tmp_path / name)["metrics"]["val/accuracy"] for name, arm in arms.items()}
+    assert found["all"] > 0.98 and found["marked"] > 0.98
+    assert found["window"] < 0.8
+
+
+def test_sums_are_learnt(tmp_path: Path) -> None:
+    config = SUMS.override(
+        {
+            "task.pooling": "mean",
+            "data.source.train": 4_096,
+            "data.batch_size": 32,
+            "training.steps": 100,
+            "training.optimizer.learning_rate": 0.01,
+        }
+    )
+    guess = 2 * (1 - 4**-2) / 12
+    assert fit(config, tmp_path)["metrics"]["val/mse"] < 0.2 * guess
+
+
+def test_networks_are_of_the_kind_that_was_asked_for() -> None:
+    assert isinstance(built(CONFIG).network, Encoder)
+    assert isinstance(built(CONFIG.override({"model": CAUSAL, "task.pooling": "last"})).network, LanguageModel)
