@@ -45,6 +45,8 @@ python -m ablations run xl_recurrence --scale gpu --device cuda
 
 python -m ablations new longer_memory                          a study of your own, from a commented skeleton
 
+python -m lit_transformers kinds                               what models, mixers, tasks and data can be chosen
+
 Exit status: 0 all is well, 1 runs or gates failed, 2 bad input, 130 or 143 stopped.
 """
 

@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from datamodules import EvaluationConfig, FilesConfig, HubConfig, LanguageDataConfig, StdlibConfig
+from ablations.ablation import Metric, Scale
+from datamodules import (
+    EvaluationConfig,
+    FilesConfig,
+    HubConfig,
+    LabelledDataConfig,
+    LabelledEvaluationConfig,
+    LanguageDataConfig,
+    MaskedSumConfig,
+    ReviewsConfig,
+    StdlibConfig,
+)
 from lit_transformers.encodings import HuangConfig, LearnedRelativeConfig, RotaryConfig, ShawConfig, XLConfig
 from lit_transformers.mixers import AttentionConfig
-from lit_transformers.models import LanguageModelConfig
+from lit_transformers.models import EncoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import AdaptiveTokensConfig
 from lit_transformers.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.run import RunConfig
+from lit_transformers.tasks import ClassificationConfig, RegressionConfig
 from lit_transformers.training import AdamConfig, AdamWConfig, CosineConfig, TrainingConfig
 
 TRANSFORMER_XL = RunConfig(
@@ -137,3 +149,81 @@ WIKITEXT_103: Mapping[str, Any] = {
     ),
 }
 """The word model of arXiv:1901.02860, table 6: 128M parameters, segments of 128."""
+
+CHARACTERS = TRANSFORMER_XL.override(
+    {
+        "model.norm": "pre",
+        "model.mixer": AttentionConfig(),
+        "model.positions": SinusoidalConfig(),
+        "data.segment_length": 256,
+        "data.batch_size": 8,
+        "training.steps": 600,
+        "training.validate_every": None,
+    }
+)
+"""A small language model without memory, over segments long enough for sparse patterns to leave something out."""
+
+
+def forgetful(scale: Mapping[str, Any]) -> dict[str, Any]:
+    """A scale's overrides, for mixers that have no memory."""
+    return {path: value for path, value in scale.items() if path != "model.mixer.memory"}
+
+
+CHARACTERS_GPU: Mapping[str, Any] = forgetful(GPU) | {
+    "data.segment_length": 1024,
+    "data.batch_size": 16,
+    "training.validate_every": None,
+}
+"""The same at the size of one GPU."""
+
+CHARACTERS_PAPER: Mapping[str, Any] = forgetful(ENWIK8) | {"data.segment_length": 2048, "data.batch_size": 16}
+"""12 layers on enwik8 with segments of 2,048: the first phase of arXiv:2004.05150, section 4.2."""
+
+CHARACTER_SCALES = {
+    "demo": Scale(),
+    "gpu": Scale(overrides=CHARACTERS_GPU),
+    "paper": Scale(overrides=CHARACTERS_PAPER, seeds=1),
+}
+BITS_PER_BYTE = Metric("val/bpb", goal="minimize", label="bits per byte")
+
+SUMS = RunConfig(
+    model=EncoderConfig(dim=64, heads=4, depth=2, norm="pre", positions=SinusoidalConfig()),
+    task=RegressionConfig(pooling="first"),
+    data=LabelledDataConfig(
+        source=MaskedSumConfig(length=127, ones=4, levels=8),
+        evaluation=LabelledEvaluationConfig(examples=1024),
+    ),
+    training=TRANSFORMER_XL.training.override({"steps": 400, "validate_every": None}),
+)
+"""An encoder that adds up what is marked in a row, and says it at the first token: all of the row has to reach it."""
+
+SUMS_GPU: Mapping[str, Any] = {
+    "model.dim": 256,
+    "model.heads": 8,
+    "model.depth": 4,
+    "data.source": MaskedSumConfig(length=1023, ones=10, levels=32, train=200_000),
+    "data.batch_size": 64,
+    "training.steps": 6000,
+    "training.optimizer.learning_rate": 5e-4,
+    "training.schedule.warmup": 400,
+    "training.device": "cuda",
+    "training.precision": "bf16",
+}
+"""The same at the size of one GPU."""
+
+REVIEWS: Mapping[str, Any] = {
+    "model.dim": 256,
+    "model.heads": 4,
+    "model.depth": 4,
+    "task": ClassificationConfig(pooling="mean"),
+    "data.source": ReviewsConfig(length=4096),
+    "data.batch_size": 32,
+    "training.steps": 20_000,
+    "training.optimizer.learning_rate": 5e-4,
+    "training.schedule.warmup": 2000,
+    "training.device": "cuda",
+    "training.precision": "bf16",
+}
+"""Reviews by bytes, cut at 4,096, as Long Range Arena reads them (arXiv:2011.04006, section 2.2.2)."""
+
+SQUARED_ERROR = Metric("val/mse", goal="minimize", label="mean squared error")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -198,7 +199,9 @@ def _published(published: Published, ablation: Ablation, resolved: Resolved) -> 
 def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float]], runs: dict[str, list[Any]]) -> str:
     """Our protocol in a line: the corpus, the budget and the size of the baseline, and the seeds."""
     baseline = next(iter(configs))
-    corpus = dict(configs[baseline].leaves()).get("data.source.kind")
+    # What data is made of stands one level below it: data.source, or data.generator.
+    made_of = (value for path, value in configs[baseline].leaves() if re.fullmatch(r"data\.\w+\.kind", path))
+    corpus = next(made_of, None)
     parts = [str(corpus)] if corpus else []
     parts.append(f"{_short(costs[baseline]['tokens'])} training tokens")
     parts.append(f"{_short(costs[baseline]['parameters'])} parameters")

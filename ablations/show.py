@@ -18,6 +18,9 @@ from sweeps.ticket import State
 
 __all__ = ["gate_table", "plan_view", "status_view", "study_list", "study_view", "summary_line"]
 
+SHOWN = ("model", "model.mixer", "model.stack", "task", "data", "data.source", "data.generator")
+"""Parts whose kinds say what a study is about; ``python -m lit_transformers kinds`` lists all there are."""
+
 
 def study_list(headlines: Iterable[Headline]) -> Table:
     """All studies: name, question, whose question it is."""
@@ -41,6 +44,10 @@ def study_view(name: str, ablation: Ablation) -> Group:
     if ablation.match:
         solved = f", solving for {ablation.match.free}" if ablation.match.free else ""
         lines.append(Text(f"arms have the same {ablation.match.on}{solved}"))
+    kinds = {path: value for path, value in ablation.baseline.leaves() if path.rsplit(".", 1)[-1] == "kind"}
+    chosen = [f"{part} {kinds[f'{part}.kind']}" for part in SHOWN if f"{part}.kind" in kinds]
+    if chosen:
+        lines.append(Text(f"baseline: {', '.join(chosen)}"))
     lines += [Text(), _levels(ablation), Text(), _scales(ablation)]
     if ablation.published:
         lines += [Text(), _published(ablation)]

@@ -30,7 +30,7 @@ from lit_transformers.batch import IGNORED
 from lit_transformers.callbacks import Curves, Keeper, Watch
 from lit_transformers.mixer import detach, empty_rows
 from lit_transformers.record import quiet
-from lit_transformers.run import RunConfig, contents, make_trainer, tokens_per_step
+from lit_transformers.run import RunConfig, contents, make_trainer
 from lit_transformers.stopping import Stop
 
 WARM = 3
@@ -139,7 +139,7 @@ def measure(case: Case, chunks: int, folder: Path) -> tuple[list[Pair], float]:
     torch.manual_seed(config.seed)
     data = LanguageData(config.data)
     keeper = Keeper(folder / "checkpoint.ckpt", float("inf"), contents(config, data), Stop())
-    curves = Curves(config.training.log_every, tokens_per_step(config))
+    curves = Curves(config.training.log_every, config.data.tokens_per_step)
     callbacks = [alternate, curves, Watch(lambda progress: None), keeper]
     trainer = make_trainer(config.training, folder, callbacks)
     with quiet():

@@ -45,7 +45,7 @@ BASE = RunConfig.from_dict(
             "heads": 8,
             "norm": "post",
             "dropout": 0.1,
-            "feedforward": {"width": 2048, "dropout": 0.1},
+            "feedforward": {"kind": "dense", "width": 2048, "dropout": 0.1},
             "mixer": {"kind": "attention", "encoding": "xl", "memory": 192},
             "tokens": {"kind": "adaptive", "cutoffs": [19_997, 39_997, 199_997], "shrink": 4},
         },

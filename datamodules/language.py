@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cached_property
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import ClassVar, Literal
 
-import lightning as L
-import torch
-
-from datamodules.documents import Corpus, Documents, Limit, Shard, Split
+from datamodules.data import Data, DataConfig
+from datamodules.documents import Corpus, Documents, DocumentStream, Limit, Shard, Split
 from datamodules.errors import DataError
-from datamodules.lanes import LaneShape
-from datamodules.loading import EvaluationLoader, Position, Reading, TrainingLoader, gathered
+from datamodules.lanes import Lanes, LaneShape, empty_batch
+from datamodules.loading import Reading
 from datamodules.sources import SourceConfig, StdlibConfig
-from datamodules.tokenizers import BytesConfig, Tokenizer, TokenizerConfig, cached_tokenizer, encode_document
-from lit_transformers.batch import TextBatch, Vocabulary
+from datamodules.tokenizers import (
+    BytesConfig,
+    Tokenizer,
+    TokenizerConfig,
+    cached_tokenizer,
+    encode_document,
+    tokenizer_from_dict,
+)
+from lit_transformers.batch import DataDescription, TextBatch, Vocabulary
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
-__all__ = ["EvaluationConfig", "LanguageData", "LanguageDataConfig"]
+__all__ = ["EvaluationConfig", "LanguageData", "LanguageDataConfig", "reading_lanes"]
 
 
 class EvaluationConfig(Config):
@@ -40,8 +45,8 @@ class EvaluationConfig(Config):
     split: Literal["train", "validation", "test"] = "validation"
 
 
-class LanguageDataConfig(Config):
-    """Text as batches.
+class LanguageDataConfig(DataConfig, kind="language"):
+    """Text as batches (TextBatch).
 
     segment_length  positions of a row
     batch_size      rows over all ranks together; each worker fills whole batches from lanes of its own
@@ -50,6 +55,8 @@ class LanguageDataConfig(Config):
     seed            of the order of documents; nothing else decides it
     workers         processes that make batches; 0: none but the one that trains
     """
+
+    batches: ClassVar[type] = TextBatch
 
     source: SourceConfig = StdlibConfig()
     tokenizer: TokenizerConfig = BytesConfig()
@@ -68,19 +75,47 @@ class LanguageDataConfig(Config):
     def build(self) -> LanguageData:
         return LanguageData(self)
 
+    @property
+    def name(self) -> str:
+        return self.source.kind
 
-class LanguageData(L.LightningDataModule):
-    """Batches of text (TextBatch). A checkpoint holds the position of training, so resuming gives the next batch."""
+    @property
+    def length(self) -> int:
+        return self.segment_length
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch_size * self.segment_length
+
+    def protocol(self) -> dict[str, Plain]:
+        length = self.evaluation.segment_length or self.segment_length
+        return {
+            "segment_length": length,
+            "stride": self.evaluation.stride or length,
+            "documents": self.documents,
+        }
+
+    def trained_alike(self) -> LanguageDataConfig:
+        return self.override({"evaluation": EvaluationConfig()})
+
+    def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
+        return DataDescription(tokenizer_from_dict(kept["tokenizer"]).vocabulary, int(kept["max_length"]))
+
+
+class LanguageData(Data):
+    """Batches of text (TextBatch)."""
 
     def __init__(self, config: LanguageDataConfig) -> None:
         super().__init__()
         self.config = config
-        self._position: Position | None = None
-        self._loaded: Mapping[str, Plain] | None = None
 
     @cached_property
     def corpus(self) -> Corpus:
         return self.config.source.build()
+
+    @property
+    def content(self) -> str:
+        return self.corpus.fingerprint
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -90,10 +125,12 @@ class LanguageData(L.LightningDataModule):
     def vocabulary(self) -> Vocabulary:
         return self.tokenizer.vocabulary
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """A hash of the corpus, the tokenizer and every field that decides a batch; not of where the files lie."""
-        return canonical_hash(self._identity() | {"evaluation": self.config.evaluation.to_dict()}, 32)
+    @property
+    def description(self) -> DataDescription:
+        return DataDescription(self.vocabulary, self.config.segment_length)
+
+    def kept(self) -> dict[str, Plain]:
+        return {"tokenizer": self.tokenizer.to_dict(), "max_length": self.config.segment_length}
 
     @cached_property
     def _tokenizer_hash(self) -> str:
@@ -102,6 +139,9 @@ class LanguageData(L.LightningDataModule):
     def documents(self, split: Split) -> Documents:
         """The documents of a split; ``documents(split).name(ordinal)`` is the name of one. Raises DataError."""
         return self.corpus.documents(split)
+
+    def example_name(self, ordinal: int) -> str:
+        return self.documents(self.validation_split).name(ordinal)
 
     def prepare_data(self) -> None:
         """Fills the cache on one process, so that others find it. Raises DataError: less text than one segment."""
@@ -115,63 +155,11 @@ class LanguageData(L.LightningDataModule):
             "use more text or a smaller segment_length"
         )
 
-    def setup(self, stage: str | None = None) -> None:
-        """A new fit starts at the beginning; a checkpoint, loaded after this, sets the position."""
-        if stage == "fit":
-            self._position = self._loaded = None
+    @property
+    def validation_split(self) -> Split:
+        return self.config.evaluation.split
 
-    def train_dataloader(self) -> TrainingLoader:
-        return TrainingLoader(self._training, self._where)
-
-    def val_dataloader(self) -> EvaluationLoader:
-        return self.evaluation_dataloader(self.config.evaluation.split)
-
-    def test_dataloader(self) -> EvaluationLoader:
-        return self.evaluation_dataloader("test")
-
-    def evaluation_dataloader(self, split: Split) -> EvaluationLoader:
-        """One pass over a split; ``document`` in the batches is the ordinal in that split."""
-        return EvaluationLoader(lambda: self._evaluation(split), self._device())
-
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Notes the position of each batch that training takes; one that was only fetched ahead is not taken."""
-        if self.trainer is not None and self.trainer.training and isinstance(batch, TextBatch):
-            self._position = (self._position or self._training().start()).after(batch)
-        return batch
-
-    def state_dict(self) -> dict[str, Plain]:
-        """Plain data: the position of every rank, and what it is a position in."""
-        if self._position is None:
-            return dict(self._loaded or {})
-        ranks = [[list(position.cursors), position.turn] for position in gathered(self._position, self._rank())]
-        return {"of": self._identity(), "ranks": ranks}
-
-    def load_state_dict(self, state_dict: Mapping[str, Plain]) -> None:
-        """Takes over a position. It is checked when training asks for batches: evaluation needs none."""
-        self._position, self._loaded = None, dict(state_dict)
-
-    def _where(self, reading: Reading) -> Position:
-        if self._position is None and self._loaded:
-            self._check(self._loaded["of"])
-            ranks = self._loaded["ranks"]
-            if len(ranks) != reading.rank.total:
-                raise DataError(
-                    f"training.devices: the checkpoint was made by {len(ranks)} ranks, each with a share of the data, "
-                    f"not by {reading.rank.total}; use as many or start anew"
-                )
-            cursors, turn = ranks[reading.rank.number]
-            self._position = Position(tuple(cursors), int(turn))
-        return self._position or reading.start()
-
-    def _check(self, made: Mapping[str, Plain]) -> None:
-        for name, value in self._identity().items():
-            if made.get(name) != value:
-                raise DataError(
-                    f"data.{name}: the checkpoint's position in the data was made with {made.get(name)!r}, "
-                    f"not {value!r}; set it back or start anew"
-                )
-
-    def _identity(self) -> dict[str, Plain]:
+    def identity(self) -> dict[str, Plain]:
         config = self.config
         return {
             "corpus": self.corpus.fingerprint,
@@ -183,36 +171,35 @@ class LanguageData(L.LightningDataModule):
             "workers": config.workers,
         }
 
-    def _training(self) -> Reading:
-        config, rank = self.config, self._rank()
-        shape = self._shape(config.batch_size, config.segment_length, config.segment_length, rank)
-        documents = self.documents("train")
-        return Reading.training(documents, self.tokenizer, shape, rank, config.workers, config.seed)
+    def measures(self) -> Plain:
+        return self.config.evaluation.to_dict()
 
-    def _evaluation(self, split: Split) -> Reading:
-        config, evaluation, rank = self.config, self.config.evaluation, self._rank()
+    def training(self) -> Reading:
+        config = self.config
+        shape = self._shape(config.batch_size, config.segment_length, config.segment_length)
+        documents = partial(self.documents("train").training, seed=config.seed)
+        return reading_lanes(documents, self.tokenizer, shape, self.rank(), config.workers)
+
+    def evaluation(self, split: Split) -> Reading:
+        config, evaluation = self.config, self.config.evaluation
         length = evaluation.segment_length or config.segment_length
-        shape = self._shape(evaluation.batch_size or config.batch_size, length, evaluation.stride or length, rank)
+        shape = self._shape(evaluation.batch_size or config.batch_size, length, evaluation.stride or length)
         limit = Limit(evaluation.documents, evaluation.bytes)
-        return Reading.evaluation(self.documents(split), self.tokenizer, shape, rank, config.workers, limit)
+        documents = partial(self.documents(split).evaluation, limit=limit)
+        return reading_lanes(documents, self.tokenizer, shape, self.rank(), config.workers)
 
-    def _shape(self, batch_size: int, length: int, stride: int, rank: Shard) -> LaneShape:
-        if batch_size % rank.total:
-            raise DataError(
-                f"data.batch_size: {batch_size} rows cannot be shared by {rank.total} ranks; make it a multiple of them"
-            )
-        return LaneShape(batch_size // rank.total, length, stride, self.config.documents == "stream")
+    def _shape(self, batch_size: int, length: int, stride: int) -> LaneShape:
+        return LaneShape(self.rows(batch_size), length, stride, self.config.documents == "stream")
 
-    def _rank(self) -> Shard:
-        if self.trainer is not None:
-            return Shard(self.trainer.global_rank, self.trainer.world_size)
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return Shard(torch.distributed.get_rank(), torch.distributed.get_world_size())
-        return Shard()
 
-    def _device(self) -> torch.device:
-        """Where ranks exchange whether they are through."""
-        if self.trainer is not None:
-            return self.trainer.strategy.root_device
-        nccl = torch.distributed.is_available() and torch.distributed.is_initialized()
-        return torch.device("cuda" if nccl and torch.distributed.get_backend() == "nccl" else "cpu")
+def reading_lanes(
+    documents: Callable[[Shard], DocumentStream], tokenizer: Tokenizer, shape: LaneShape, rank: Shard, workers: int
+) -> Reading:
+    """Lanes of text. ``documents`` gives those of a shard."""
+    return Reading(partial(_open, documents, tokenizer, shape), partial(empty_batch, shape), rank, workers)
+
+
+def _open(
+    documents: Callable[[Shard], DocumentStream], tokenizer: Tokenizer, shape: LaneShape, shard: Shard, stream: int
+) -> Lanes:
+    return Lanes(documents(shard), tokenizer, shape, stream)

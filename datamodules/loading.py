@@ -1,24 +1,36 @@
-"""From lanes to loaders: worker processes, ranks, and going on where training stopped."""
+"""From streams of batches to loaders: worker processes, ranks, and going on where training stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from datamodules.documents import Documents, DocumentStream, Limit, Shard
+from datamodules.documents import Shard
 from datamodules.errors import DataError
-from datamodules.lanes import Lanes, LaneShape, empty_batch
-from datamodules.tokenizers import Tokenizer
-from lit_transformers.batch import TextBatch
 
-__all__ = ["EvaluationLoader", "Position", "Reading", "TrainingLoader", "gathered"]
+__all__ = ["Batch", "Batches", "EvaluationLoader", "Position", "Reading", "TrainingLoader", "gathered"]
 
-Opener = Callable[[Shard], DocumentStream]
+
+class Batch(Protocol):
+    """What every batch says of where it came from: its stream, and where that stream stands after it."""
+
+    @property
+    def stream(self) -> int: ...
+    @property
+    def cursor(self) -> Any: ...
+
+
+class Batches(Protocol):
+    """The batches of one worker, in order."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+    def go_to(self, cursor: str) -> None:
+        """Makes the next batch the one that came next when ``cursor`` was taken."""
 
 
 class Position(NamedTuple):
@@ -27,7 +39,7 @@ class Position(NamedTuple):
     cursors: tuple[str, ...]
     turn: int = 0
 
-    def after(self, batch: TextBatch) -> Position:
+    def after(self, batch: Batch) -> Position:
         cursors = [*self.cursors]
         cursors[batch.stream] = batch.cursor
         return Position(tuple(cursors), (batch.stream + 1) % len(cursors))
@@ -36,40 +48,27 @@ class Position(NamedTuple):
 class Reading(NamedTuple):
     """What every worker needs to make its batches.
 
-    ``open`` gives the documents of a shard. ``rank``: this process among those that train together.
+    ``open`` gives the batches of a shard, for the stream of that number. ``empty`` gives one that holds nothing, for a
+    rank that is through while others are not. ``rank``: this process among those that train together.
     """
 
-    open: Opener
-    tokenizer: Tokenizer
-    shape: LaneShape
+    open: Callable[[Shard, int], Batches]
+    empty: Callable[[], Any]
     rank: Shard
     workers: int
-
-    @classmethod
-    def training(
-        cls, documents: Documents, tokenizer: Tokenizer, shape: LaneShape, rank: Shard, workers: int, seed: int
-    ) -> Reading:
-        return cls(partial(documents.training, seed=seed), tokenizer, shape, rank, workers)
-
-    @classmethod
-    def evaluation(
-        cls, documents: Documents, tokenizer: Tokenizer, shape: LaneShape, rank: Shard, workers: int, limit: Limit
-    ) -> Reading:
-        return cls(partial(documents.evaluation, limit=limit), tokenizer, shape, rank, workers)
 
     @property
     def streams(self) -> int:
         return max(self.workers, 1)
 
-    def lanes(self, stream: int) -> Lanes:
-        """The lanes of one of this rank's streams."""
-        shard = Shard(self.rank.number * self.streams + stream, self.rank.total * self.streams)
-        return Lanes(self.open(shard), self.tokenizer, self.shape, stream)
+    def stream(self, number: int) -> Batches:
+        """One of this rank's streams."""
+        return self.open(Shard(self.rank.number * self.streams + number, self.rank.total * self.streams), number)
 
     def start(self) -> Position:
         return Position(("",) * self.streams)
 
-    def batches(self, position: Position) -> Iterator[TextBatch]:
+    def batches(self, position: Position) -> Iterator[Any]:
         """The batches of all streams in turn, from ``position`` on. Raises DataError."""
         here = _WorkerBatches(self, position)
         # Without workers a loader would add nothing but its own cost to every batch.
@@ -80,7 +79,7 @@ class Reading(NamedTuple):
             yield item
 
 
-def _loader(batches: _WorkerBatches, workers: int) -> Iterable[TextBatch | _Failure]:
+def _loader(batches: _WorkerBatches, workers: int) -> Iterable[Any]:
     return DataLoader(batches, batch_size=None, num_workers=workers, collate_fn=_as_it_is)
 
 
@@ -94,20 +93,20 @@ class _Failure(NamedTuple):
     reason: str
 
 
-class _WorkerBatches(IterableDataset[TextBatch | _Failure]):
+class _WorkerBatches(IterableDataset[Any]):
     """What one worker does. A loader asks its workers in turn, so worker 0 takes the stream whose turn it is."""
 
     def __init__(self, reading: Reading, position: Position) -> None:
         self.reading, self.position = reading, position
 
-    def __iter__(self) -> Iterator[TextBatch | _Failure]:
+    def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         stream = ((worker.id if worker else 0) + self.position.turn) % self.reading.streams
         try:
-            lanes = self.reading.lanes(stream)
+            batches = self.reading.stream(stream)
             if self.position.cursors[stream]:
-                lanes.go_to(self.position.cursors[stream])
-            yield from lanes
+                batches.go_to(self.position.cursors[stream])
+            yield from batches
         except DataError as error:
             yield _Failure(str(error))
 
@@ -118,7 +117,7 @@ class TrainingLoader:
     def __init__(self, reading: Callable[[], Reading], position: Callable[[Reading], Position]) -> None:
         self.reading, self.position = reading, position
 
-    def __iter__(self) -> Iterator[TextBatch]:
+    def __iter__(self) -> Iterator[Any]:
         reading = self.reading()
         return reading.batches(self.position(reading))
 
@@ -136,21 +135,21 @@ class EvaluationLoader:
     def __init__(self, reading: Callable[[], Reading], device: torch.device) -> None:
         self.reading, self.device = reading, device
 
-    def __iter__(self) -> Iterator[TextBatch]:
+    def __iter__(self) -> Iterator[Any]:
         reading = self.reading()
         batches = reading.batches(reading.start())
         if reading.rank.total == 1 or not torch.distributed.is_initialized():
             return batches
-        return self._evened(batches, reading.shape)
+        return self._evened(batches, reading.empty)
 
-    def _evened(self, batches: Iterator[TextBatch], shape: LaneShape) -> Iterator[TextBatch]:
+    def _evened(self, batches: Iterator[Any], empty: Callable[[], Any]) -> Iterator[Any]:
         while True:
             batch = next(batches, None)
             busy = torch.tensor([batch is not None], dtype=torch.int32, device=self.device)
             torch.distributed.all_reduce(busy, torch.distributed.ReduceOp.MAX)
             if not busy.item():
                 return
-            yield empty_batch(shape) if batch is None else batch
+            yield empty() if batch is None else batch
 
 
 def gathered(position: Position, rank: Shard) -> Sequence[Position]:

@@ -1,4 +1,4 @@
-"""python -m lit_transformers fit | evaluate | generate: one model at a time."""
+"""python -m lit_transformers fit | evaluate | generate | kinds: one model at a time."""
 
 from __future__ import annotations
 
@@ -101,6 +101,21 @@ def generate(
         sys.stdout.write(text)
         sys.stdout.flush()
     print()
+
+
+@app.command()
+def kinds(
+    path: Annotated[str | None, typer.Argument(help="A place in a run's config, such as data.generator.")] = None,
+) -> None:
+    """Says what a run may be made of: the kinds of model, mixer, task, data and the rest, by their path in the config.
+
+    Example: python -m lit_transformers kinds model.mixer
+    """
+    from lit_transformers.kinds import described
+    from lit_transformers.run import RunConfig
+
+    for line in described(RunConfig, path):
+        print(line)
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""The batch types: the only words that data and tasks share."""
+"""The batch types and what describes them: the only words that data and tasks share."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 IGNORED = -100
@@ -27,6 +27,19 @@ class Vocabulary(NamedTuple):
     byte_lengths: tuple[int, ...] | None
 
 
+class DataDescription(NamedTuple):
+    """What a task must know of its data before it sees any.
+
+    vocabulary  of the inputs
+    length      tokens of the longest row of training: ``Shape.max_length`` of the network
+    classes     labels of an example; 0 where the data has none
+    """
+
+    vocabulary: Vocabulary
+    length: int
+    classes: int = 0
+
+
 class TextBatch(NamedTuple):
     """One segment of every lane. Row b continues row b of the previous batch of the same ``stream``.
 
@@ -44,5 +57,45 @@ class TextBatch(NamedTuple):
     keep: Bool[Tensor, "b t"]
     document: Int[Tensor, "b t"]
     fresh: Bool[Tensor, " b"]
+    stream: int
+    cursor: Any
+
+
+class StringBatch(NamedTuple):
+    """Whole strings, each a question and its answer. Rows do not depend on each other.
+
+    inputs  (b, t) symbols; 0 where padded
+    targets (b, t) the symbol after each input where it belongs to the answer, else IGNORED
+    keep    (b, t) True at real inputs; padding stands at the end of a row
+    example (b,)   ordinal of the string within the pass
+    asked   (b,)   the length that was asked for, of which results are told apart
+    stream, cursor as in TextBatch
+    """
+
+    inputs: Int[Tensor, "b t"]
+    targets: Int[Tensor, "b t"]
+    keep: Bool[Tensor, "b t"]
+    example: Int[Tensor, " b"]
+    asked: Int[Tensor, " b"]
+    stream: int
+    cursor: Any
+
+
+class LabelledBatch(NamedTuple):
+    """Whole sequences, each with one label. Rows do not depend on each other.
+
+    inputs  (b, t) symbols, the boundary first; 0 where padded
+    keep    (b, t) True at real inputs; padding stands at the end of a row
+    labels  (b,)   classes from 0, or numbers where the data describe no classes
+    marked  (b, t) True at inputs that the data single out; None where they single out nothing
+    example (b,)   ordinal of the example within its split
+    stream, cursor as in TextBatch
+    """
+
+    inputs: Int[Tensor, "b t"]
+    keep: Bool[Tensor, "b t"]
+    labels: Int[Tensor, " b"] | Float[Tensor, " b"]
+    marked: Bool[Tensor, "b t"] | None
+    example: Int[Tensor, " b"]
     stream: int
     cursor: Any

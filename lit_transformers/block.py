@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from lit_transformers.config import Config, Fraction
-from lit_transformers.feedforward import FeedForwardConfig
+from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
 from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Mode, Shape
 from lit_transformers.mixers import AttentionConfig
 
@@ -18,7 +19,7 @@ class BlockConfig(Config):
     (arXiv:2002.04745); dropout: of each sublayer's output."""
 
     mixer: MixerConfig = AttentionConfig()
-    feedforward: FeedForwardConfig = FeedForwardConfig()
+    feedforward: TransitionConfig = FeedForwardConfig()
     norm: Literal["pre", "post"] = "pre"
     dropout: Fraction = 0.0
 
@@ -32,8 +33,19 @@ class BlockConfig(Config):
         return Block(self, shape, mixer, crossed)
 
 
+class Branch(NamedTuple):
+    """A sublayer of a block and its norm. All are called alike; a cross mixer keeps no state."""
+
+    name: str
+    sublayer: nn.Module
+    norm: nn.Module
+
+
 class Block(nn.Module):
-    """x + mix(norm(x)), or norm(x + mix(x)); the same for the cross mixer and the feed-forward."""
+    """x + mix(norm(x)), or norm(x + mix(x)); the same for the cross mixer and the feed-forward.
+
+    State is {name of the branch: its state}.
+    """
 
     def __init__(self, config: BlockConfig, shape: Shape, mixer: Mixer, cross: Mixer | None) -> None:
         super().__init__()
@@ -43,27 +55,34 @@ class Block(nn.Module):
         self.feedforward, self.feedforward_norm = config.feedforward.build(shape), nn.LayerNorm(shape.dim)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
-        own = ctx._replace(source=None, source_keep=None)
-        mixed: Mixed = self.mixer(self.mixer_norm(x) if self.pre else x, own, state)
-        x = self._add(x, mixed.y, self.mixer_norm)
-        aux = dict(mixed.aux)
+    def branches(self) -> Iterator[Branch]:
+        """In the order in which they are computed."""
+        yield Branch("mixer", self.mixer, self.mixer_norm)
         if self.cross is not None and self.cross_norm is not None:
-            crossed: Mixed = self.cross(self.cross_norm(x) if self.pre else x, ctx)
-            x = self._add(x, crossed.y, self.cross_norm)
-            aux = add_losses(aux, crossed.aux)
-        y = self.feedforward(self.feedforward_norm(x) if self.pre else x)
-        return Mixed(self._add(x, y, self.feedforward_norm), mixed.state, aux)
+            yield Branch("cross", self.cross, self.cross_norm)
+        yield Branch("feedforward", self.feedforward, self.feedforward_norm)
 
-    def _add(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
-        x = x + self.dropout(y)
-        if not self.pre:
-            x = norm(x)
-        return x
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+        states: dict[str, Any] = {}
+        aux: dict[str, Tensor] = {}
+        for branch in self.branches():
+            added = self.compute(branch, x, ctx, None if state is None else state[branch.name])
+            x = x + added.y
+            if not self.pre:
+                x = branch.norm(x)
+            states[branch.name], aux = added.state, add_losses(aux, added.aux)
+        return Mixed(x, states, aux)
 
-    def flops(self, queries: int, remembered: int) -> int:
+    def compute(self, branch: Branch, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> Mixed:
+        """What a branch adds to its residual sum."""
+        if branch.name != "cross":
+            ctx = ctx._replace(source=None, source_keep=None)
+        mixed: Mixed = branch.sublayer(branch.norm(x) if self.pre else x, ctx, state)
+        return mixed._replace(y=self.dropout(mixed.y))
+
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """Forward FLOPs for one sequence, without the cross mixer (its source's length is another's)."""
-        return self.mixer.flops(queries, remembered) + self.feedforward.flops(queries)
+        return self.mixer.flops(queries, remembered, causal) + self.feedforward.flops(queries)
 
 
 def add_losses(first: Any, second: Any) -> dict[str, Tensor]:

@@ -99,6 +99,7 @@ class Config:
 
     kind: ClassVar[str] = ""
     kinds: ClassVar[Mapping[str, type[Config]]] = {}
+    implied: ClassVar[str] = ""
 
     def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -149,9 +150,9 @@ class Config:
         fields = dict(plain)
         made: type[Config] = cls
         if cls.kinds:
-            if "kind" not in fields:
+            if "kind" not in fields and not cls.implied:
                 raise ConfigError(f"needs a kind; {nearest('', cls.kinds)}", "kind")
-            kind = fields.pop("kind")
+            kind = fields.pop("kind", cls.implied)
             if not isinstance(kind, str) or kind not in cls.kinds:
                 raise ConfigError(f"no kind {kind!r}; {nearest(str(kind), cls.kinds)}", "kind")
             made = cls.kinds[kind]
@@ -238,12 +239,15 @@ class Config:
         return partial(type(self), **{name: getattr(self, name) for name in field_types(type(self))}), ()
 
 
-def table(abstract: type[C], *concrete: type[C]) -> dict[str, type[C]]:
-    """Makes the explicit table of an abstract config's kinds: what a file or a command line may name."""
+def table(abstract: type[C], *concrete: type[C], implied: str = "") -> dict[str, type[C]]:
+    """Makes the explicit table of an abstract config's kinds: what a file or a command line may name.
+
+    implied: the kind of a mapping that names none, for files from before there was a choice.
+    """
     kinds = {config.kind: config for config in concrete}
     if len(kinds) != len(concrete) or "" in kinds:
         raise TypeError(f"every kind of {abstract.__name__} needs a name of its own")
-    abstract.kinds = kinds
+    abstract.kinds, abstract.implied = kinds, implied
     for config in concrete:
         config.kinds = {}  # a concrete config is no abstract one, though it inherits from it
     return kinds

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
-from lit_transformers.mixer import Context, state_tensors
+from lit_transformers.mixer import Context, Mixer, state_tensors
+from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.models.model import ModelConfig
 
@@ -17,8 +19,9 @@ LARGEST_PROBE = 64
 class Cost(NamedTuple):
     """Of one network.
 
-    flops_per_token: forward FLOPs (2 for a multiply-add) of one token in a training segment with memory full; training
-    takes three times as many. state_bytes: what one lane carries from segment to segment, in float32.
+    flops_per_token: forward FLOPs (2 for a multiply-add) of one token in a training row, with memory full where rows
+    continue each other; training takes three times as many. state_bytes: what one lane carries from segment to segment,
+    in float32; of a model whose rows do not continue each other, nothing.
     """
 
     parameters: int
@@ -27,22 +30,34 @@ class Cost(NamedTuple):
     state_bytes: int
 
 
-def cost(config: ModelConfig, vocabulary: int, segment_length: int) -> Cost:
-    """The cost of the language model that ``config`` builds, trained on segments of ``segment_length`` tokens."""
+def cost(config: ModelConfig, vocabulary: int, length: int, *, continued: bool = True) -> Cost:
+    """The cost of the network that ``config`` builds, trained on rows of ``length`` tokens.
+
+    continued: each row goes on where the one before it ended. An encoder's rows never do, and its FLOPs are without a
+    softmax. Raises TypeError for other networks.
+    """
+    remembered = state_bytes = 0
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        network = config.build(vocabulary, segment_length)
-        if not isinstance(network, LanguageModel):
-            raise TypeError(f"no cost is defined of a {config.kind} alone: it depends on two lengths")
-        remembered, state_bytes = read_until_full(network, config.dim, segment_length)
-        flops = network.flops(segment_length, remembered)
+        network = config.build(vocabulary, length)
+        if isinstance(network, LanguageModel) and continued:
+            remembered, state_bytes = read_until_full(network, config.dim, length)
+    # Not on the meta device: what a pattern sees may be counted in tensors of positions, which must hold something.
+    if isinstance(network, LanguageModel):
+        flops = network.flops(length, remembered)
+    elif isinstance(network, Encoder):
+        flops = network.flops(length)
+    else:
+        raise TypeError(f"no cost is defined of a {config.kind} alone: it depends on two lengths")
     own = {id(p): p.numel() for p in network.parameters()}
     embedding = {id(p): p.numel() for p in network.tokens.parameters()}
-    return Cost(sum(own.values()), sum(embedding.values()), flops / segment_length, state_bytes)
+    return Cost(sum(own.values()), sum(embedding.values()), flops / length, state_bytes)
 
 
 def read_until_full(network: LanguageModel, dim: int, segment_length: int) -> tuple[int, int]:
     """How many tokens fill the state, and its bytes then, found by reading segments of no content."""
     state, size, read = None, -1, 0
+    if not remembers(network):
+        return 0, 0
     for _ in range(LARGEST_PROBE):
         x = torch.empty(1, segment_length, dim, device="meta")
         positions = torch.zeros(1, segment_length, dtype=torch.long, device="meta")
@@ -52,3 +67,8 @@ def read_until_full(network: LanguageModel, dim: int, segment_length: int) -> tu
             break
         size, read = now, read + segment_length
     return (read if size else 0), size
+
+
+def remembers(network: nn.Module) -> bool:
+    """Whether some mixer says that it carries anything from one segment to the next."""
+    return any(module.streams for module in network.modules() if isinstance(module, Mixer))

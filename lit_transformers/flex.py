@@ -31,7 +31,7 @@ def flex(
     """Softmax attention over a pattern, without encoding. On a CPU the forward pass alone works."""
     shape = (*q.shape[:3], k.size(-2))
     made_anew = seen is not None or isinstance(pattern, Marked | Graph)
-    make = block_mask if made_anew else kept_mask
+    make: Callable[..., BlockMask] = block_mask if made_anew else kept_mask
     return compiled(flex_attention)(q, k, v, block_mask=make(pattern, seen, offset, shape, str(q.device)), scale=scale)
 
 

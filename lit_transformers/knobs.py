@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
-from lit_transformers.batch import TextBatch, Vocabulary
-from lit_transformers.config import Config
-from lit_transformers.gates import VOCABULARY, seeded
+from lit_transformers.batch import DataDescription, Vocabulary
+from lit_transformers.gates import VOCABULARY, first_that_builds, keeps_depth, probe_length, seeded
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.models.tokens import AdaptiveTokensConfig
-from lit_transformers.tasks.causal_lm import CausalLM, CausalLMConfig
+from lit_transformers.tasks.task import TaskConfig
 from lit_transformers.training import TrainingConfig
 
-SEGMENTS, LENGTH = 6, 24
+BATCHES, LONG = 6, 128
+CLASSES = 3
+
+
+class Rows(Protocol):
+    """What is looked at of a config of data."""
+
+    @property
+    def length(self) -> int: ...
 
 
 class Knobs(Protocol):
@@ -24,27 +33,44 @@ class Knobs(Protocol):
     @property
     def model(self) -> ModelConfig: ...
     @property
-    def task(self) -> CausalLMConfig: ...
+    def task(self) -> TaskConfig: ...
     @property
-    def data(self) -> Config: ...
+    def data(self) -> Rows: ...
     @property
     def training(self) -> TrainingConfig: ...
 
 
 def changes_nothing(arm: Knobs, baseline: Knobs) -> bool:
-    """Whether the two train and are measured alike, number by number, on a few random segments at a small width.
+    """Whether the two train and are measured alike, number by number, on a few random batches at a small width, and
+    keep as much for the backward pass.
 
-    Other data, another width or another budget make a difference by definition.
+    Rows are as long as the longest length that either model names needs, and, before two are said to be alike, as
+    long as training's. Other data, another width or another budget make a difference by definition.
     """
     told_apart: tuple[Any, ...] = (arm.data, arm.model.dim, arm.model.heads, arm.model.depth, arm.training.steps)
     others = (baseline.data, baseline.model.dim, baseline.model.heads, baseline.model.depth, baseline.training.steps)
-    if told_apart != others:
+    if told_apart != others or arm.task.batches is not baseline.task.batches:
         return False
     sizes = shrunk_memories(arm, baseline)
-    one, other = observe(arm, sizes), observe(baseline, sizes)
+    length = min(arm.data.length, max(probe_length(config.model) for config in (arm, baseline)))
+    return all(
+        alike(observe(arm, sizes, length), observe(baseline, sizes, length))
+        for length in dict.fromkeys((length, arm.data.length))
+    )
+
+
+def alike(one: list[Tensor], other: list[Tensor]) -> bool:
+    """Whether all numbers are the same."""
     return len(one) == len(other) and all(
         a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, other, strict=True)
     )
+
+
+def weigh(kept: dict[int, int], tensor: Tensor) -> Tensor:
+    """Notes the bytes that a tensor keeps for the backward pass."""
+    storage = tensor.untyped_storage()
+    kept[storage.data_ptr()] = storage.nbytes()
+    return tensor
 
 
 def memories(model: ModelConfig) -> dict[str, int]:
@@ -59,45 +85,42 @@ def shrunk_memories(*configs: Knobs) -> dict[int, int]:
     return {0: 0} | {length: 8 * rank for rank, length in enumerate(lengths, start=1)}
 
 
-def shrink(model: ModelConfig, sizes: dict[int, int]) -> ModelConfig:
-    """The model with few channels, few layers and short memories."""
-    changes: dict[str, Any] = {path: sizes[length] for path, length in memories(model).items()}
-    changes |= {"dim": 8 * model.heads, "depth": min(model.depth, 4)}
-    changes |= {path: 1 for path, _ in model.leaves() if path == "stack.groups" and model.depth > 4}
-    return model.override(changes)
+def shrink(model: ModelConfig, sizes: dict[int, int], length: int) -> ModelConfig:
+    """The model with few channels and, where it can be built so, few layers and short memories."""
+    narrow = {"dim": 8 * model.heads}
+    short: dict[str, Any] = {path: sizes[length] for path, length in memories(model).items()}
+    shallow: dict[str, Any] = {} if keeps_depth(model) else {"depth": min(model.depth, 4)}
+    shallow |= {path: 1 for path, _ in model.leaves() if path == "stack.groups" and model.depth > 4}
+    return first_that_builds(model, [narrow | short | shallow, narrow | short, narrow | shallow, narrow], length)
 
 
-def observe(config: Knobs, sizes: dict[int, int]) -> list[Tensor]:
-    """Losses and parameters of a few updates, then hidden states as they are measured."""
-    model, size = shrink(config.model, sizes), VOCABULARY
+def observe(config: Knobs, sizes: dict[int, int], length: int) -> list[Tensor]:
+    """Losses and parameters of a few updates, then what comes out as it is measured."""
+    size = VOCABULARY
+    if isinstance(config.model.tokens, AdaptiveTokensConfig):
+        size = config.model.tokens.cutoffs[-1] + 1
+    data = DataDescription(Vocabulary(size, 0, "byte", None), length, CLASSES)
+    model = shrink(config.model, sizes, length)
     measured = {path: sizes.get(v, v) if path.endswith("memory") else v for path, v in config.task.evaluation.items()}
     objective = config.task.override({"evaluation": measured})
-    if isinstance(model.tokens, AdaptiveTokensConfig):
-        size = model.tokens.cutoffs[-1] + 1
+    batches = BATCHES if length <= LONG else BATCHES // 2
     with seeded():
-        task = CausalLM(model, Vocabulary(size, 0, "byte", None), LENGTH, objective, config.training)
+        task = objective.build(model, data, config.training)
         optimizer, schedule = config.training.learn(task)
         seen: list[Tensor] = []
-        for _ in range(SEGMENTS):
-            loss = task.training_step(random_batch(size), 0)["loss"]
+        for _ in range(batches):
+            kept: dict[int, int] = {}
+            with saved_tensors_hooks(partial(weigh, kept), lambda tensor: tensor):
+                loss = task.training_step(objective.random_batch(data), 0)["loss"]
             optimizer.zero_grad()
             loss.backward()
             if config.training.clip is not None:
                 torch.nn.utils.clip_grad_norm_(task.parameters(), config.training.clip)
             optimizer.step()
+            task.after_step()
             schedule.step()
-            seen.append(loss.detach())
+            seen += [loss.detach(), torch.tensor(sum(kept.values()))]
         with torch.no_grad():
-            network, state = task.eval().evaluator().eval(), None
-            for _ in range(SEGMENTS):
-                read = network(random_batch(size).inputs, state)
-                state = read.state
-                seen.append(read.hidden)
+            task.eval().evaluator().eval()
+            seen += [task.measured(objective.random_batch(data)) for _ in range(batches)]
         return seen + [parameter.detach() for parameter in task.parameters()]
-
-
-def random_batch(size: int) -> TextBatch:
-    """A segment of two lanes that have neither end nor beginning."""
-    text = torch.randint(1, size, (2, LENGTH + 1))
-    real, lanes = torch.ones(2, LENGTH, dtype=torch.bool), torch.zeros(2, LENGTH, dtype=torch.long)
-    return TextBatch(text[:, :-1], text[:, 1:], real, lanes, torch.zeros(2, dtype=torch.bool), 0, None)

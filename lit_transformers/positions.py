@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.config import Config, ConfigError, Positive, table
+from lit_transformers.config import Config, ConfigError, NonNegative, Positive, table
 from lit_transformers.mixer import Shape
 
 Restart = Literal["segment", "document"]
@@ -31,9 +31,16 @@ class PositionsConfig(Config):
 
     restart: "segment" counts from zero in every training segment (the naive way with recurrence, arXiv:1901.02860
     section 3.3), whatever the lengths of the calls; "document" counts on through the document.
+    offset: in training every row counts from a number of its own, drawn from 0 to this one, so that positions beyond
+    the longest row are learned too (arXiv:1807.03819, section 3.2). It is meant for rows that are whole sequences.
     """
 
     restart: Restart = "segment"
+    offset: NonNegative = 0
+
+    def conflicts(self) -> Iterator[str]:
+        if self.offset and self.restart == "segment":
+            yield "positions that restart with each segment leave no room for an offset: set restart: document"
 
     def build(self, shape: Shape) -> Positions:
         raise NotImplementedError
@@ -45,21 +52,36 @@ class Positions(nn.Module, ABC):
     def __init__(self, config: PositionsConfig, shape: Shape) -> None:
         super().__init__()
         self.period = shape.max_length if config.restart == "segment" else None
+        self.offset = config.offset
+
+    def drawn(self, positions: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
+        """The positions that all steps of one pass count: in training with the offset of each row."""
+        if not (self.training and self.offset):
+            return positions
+        return positions + torch.randint(self.offset + 1, (positions.size(0), 1), device=positions.device)
 
     def forward(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], layer: int) -> Float[Tensor, "b t d"]:
         """x with the vectors of its positions added, where this layer takes any."""
-        if self.period is not None:
-            positions = positions % self.period
-        added = self.at(layer, positions, x.dtype)
+        added = self.vectors(layer, positions, x.dtype)
         return x if added is None else x + added
+
+    def vectors(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
+        """What layer ``layer`` adds, or None."""
+        return self.at(layer, positions if self.period is None else positions % self.period, dtype)
 
     @abstractmethod
     def at(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
-        """What layer ``layer`` adds at ``positions``, or None."""
+        """The same, of positions that begin anew where they restart."""
 
 
 class SinusoidalConfig(PositionsConfig, kind="sinusoidal"):
-    """Fixed sines and cosines at the input (Vaswani et al. 2017, arXiv:1706.03762, section 3.5)."""
+    """Fixed sines and cosines (Vaswani et al. 2017, arXiv:1706.03762, section 3.5).
+
+    per_layer: every layer adds them, as the Universal Transformer does at each step (arXiv:1807.03819, equations 6 and
+    7; its other summand is ``stack.timestep``), not the first alone.
+    """
+
+    per_layer: bool = False
 
     def build(self, shape: Shape) -> Sinusoidal:
         if shape.dim % 2:
@@ -72,10 +94,10 @@ class Sinusoidal(Positions):
 
     def __init__(self, config: SinusoidalConfig, shape: Shape) -> None:
         super().__init__(config, shape)
-        self.dim = shape.dim
+        self.dim, self.per_layer = shape.dim, config.per_layer
 
     def at(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
-        return sinusoids(positions, self.dim, dtype) if layer == 0 else None
+        return sinusoids(positions, self.dim, dtype) if layer == 0 or self.per_layer else None
 
 
 class LearnedConfig(PositionsConfig, kind="learned"):
@@ -89,6 +111,7 @@ class LearnedConfig(PositionsConfig, kind="learned"):
     max_length: Positive | None = None
 
     def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
         if self.max_length is not None and self.restart == "segment":
             yield "a table that restarts with each segment is as long as one: drop max_length, or set restart: document"
 

@@ -136,12 +136,24 @@ class Pieces(torch.autograd.Function):
         return None, None, None, *cast
 
 
-def random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Where the generators of the host and of the device stand."""
+RandomState = tuple[Tensor, Tensor | None]
+"""Where the generators of the host and of the device stand."""
+
+
+def random_state(device: torch.device) -> RandomState:
+    """Where they stand now."""
     return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
-def drawn_again(state: tuple[Tensor, Tensor | None] | None, device: torch.device) -> Any:
+def go_on_from(state: RandomState, device: torch.device) -> None:
+    """Sets the generators where they stood."""
+    host, own = state
+    torch.set_rng_state(host)
+    if own is not None:
+        torch.cuda.set_rng_state(own, device)
+
+
+def drawn_again(state: RandomState | None, device: torch.device) -> Any:
     """Within it the same numbers are drawn as from ``state`` on; the caller's are untouched."""
     return nullcontext() if state is None else Replay(state, device)
 
@@ -149,16 +161,13 @@ def drawn_again(state: tuple[Tensor, Tensor | None] | None, device: torch.device
 class Replay:
     """``fork_rng`` from a given state."""
 
-    def __init__(self, state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    def __init__(self, state: RandomState, device: torch.device) -> None:
         self.state, self.device = state, device
         self.fork = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
     def __enter__(self) -> None:
         self.fork.__enter__()
-        host, own = self.state
-        torch.set_rng_state(host)
-        if own is not None:
-            torch.cuda.set_rng_state(own, self.device)
+        go_on_from(self.state, self.device)
 
     def __exit__(self, *error: Any) -> None:
         self.fork.__exit__(*error)

@@ -1,4 +1,4 @@
-"""A run: one model on one corpus, from a config to a record. The one place where a model meets its data.
+"""A run: one model on one kind of data, from a config to a record. The one place where a model meets its data.
 
 ``fit`` may be stopped at any moment and called again: it goes on from its checkpoint, and on a CPU ends with the
 same record, bit for bit, as if it had never stopped.
@@ -11,15 +11,15 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import lightning as L
 import torch
 
-from datamodules import DataError, EvaluationConfig, LanguageData, LanguageDataConfig, tokenizer_from_dict
+from datamodules import Data, DataConfig, DataError, LanguageDataConfig
 from lit_transformers import gates
 from lit_transformers.callbacks import (
     Curves,
@@ -32,7 +32,6 @@ from lit_transformers.callbacks import (
 )
 from lit_transformers.code import code_hash
 from lit_transformers.config import Config, ConfigError, NonNegative, Plain, canonical_hash
-from lit_transformers.cost import cost
 from lit_transformers.files import replace_file, write_json
 from lit_transformers.knobs import changes_nothing
 from lit_transformers.mirror import Copy, Mirror, mirrored
@@ -53,8 +52,7 @@ from lit_transformers.record import (
     reason,
 )
 from lit_transformers.stopping import Stop, stop_requests
-from lit_transformers.tasks.causal_lm import CausalLM, CausalLMConfig
-from lit_transformers.tasks.language_metric import DocumentLoss
+from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
 from lit_transformers.trained import offer, take_over
 from lit_transformers.training import TrainingConfig
 
@@ -65,8 +63,8 @@ class RunConfig(Config):
     """All that a run depends on. ``seed`` is of the weights and of dropout; the order of the data has its own."""
 
     model: ModelConfig = LanguageModelConfig()
-    task: CausalLMConfig = CausalLMConfig()
-    data: LanguageDataConfig = LanguageDataConfig()
+    task: TaskConfig = CausalLMConfig()
+    data: DataConfig = LanguageDataConfig()
     training: TrainingConfig = TrainingConfig()
     seed: NonNegative = 0
 
@@ -77,10 +75,17 @@ class RunConfig(Config):
             yield f"task.evaluation changes what model does not have: {error}"
         if self.training.precision == "bf16" and self.training.device == "cpu":
             yield "training.precision bf16 needs CUDA, and training.device is cpu"
+        if self.data.batches is not self.task.batches:
+            kinds = {k: data for k, data in DataConfig.kinds.items() if issubclass(data, DataConfig)}
+            wanted = [kind for kind, data in kinds.items() if data.batches is self.task.batches]
+            yield (
+                f"task {self.task.kind} does not learn from data {self.data.kind}, whose batches are of another type; "
+                f"set data to {' or '.join(wanted)}, or another task"
+            )
 
-    def build_task(self, data: LanguageData) -> CausalLM:
-        """The LightningModule, for this data's vocabulary."""
-        return CausalLM(self.model, data.vocabulary, self.data.segment_length, self.task, self.training)
+    def build_task(self, data: Data) -> Task:
+        """The LightningModule, for what the data describes."""
+        return self.task.build(self.model, data.description, self.training)
 
 
 class Description(NamedTuple):
@@ -94,31 +99,26 @@ class Description(NamedTuple):
     state_bytes: int
 
 
-def describe(config: RunConfig, data: LanguageData | None = None) -> Description:
+def describe(config: RunConfig, data: Data | None = None) -> Description:
     """Parameters, FLOPs, tokens and state of a run. ``data``: the config's own, where it is at hand already."""
-    found = cost(config.model, (data or LanguageData(config.data)).vocabulary.size, config.data.segment_length)
-    tokens = config.training.steps * tokens_per_step(config)
+    found = config.task.cost(config.model, (data or config.data.build()).description)
+    tokens = config.training.steps * config.data.tokens_per_step
     train_flops = 3 * found.flops_per_token * tokens
     return Description(
         found.parameters, found.embedding_parameters, found.flops_per_token, train_flops, tokens, found.state_bytes
     )
 
 
-def tokens_per_step(config: RunConfig) -> int:
-    """Tokens of one update, over all ranks; rows may hold padding at the end of a document."""
-    return config.data.batch_size * config.data.segment_length
-
-
-def run_key(config: RunConfig, data: LanguageData | None = None) -> str:
+def run_key(config: RunConfig, data: Data | None = None) -> str:
     """The name of a run: a hash of its config, of its data's content and of the code it uses."""
-    content = (data or LanguageData(config.data)).fingerprint
+    content = (data or config.data.build()).fingerprint
     return canonical_hash({"config": config.to_dict(), "data": content, "code": code_of(config)})
 
 
-def training_key(config: RunConfig, data: LanguageData) -> str:
+def training_key(config: RunConfig, data: Data) -> str:
     """The name that all runs share which train alike, however they are measured."""
-    trained = config.override({"task.evaluation": {}, "data.evaluation": EvaluationConfig()}).to_dict()
-    return canonical_hash({"config": trained, "data": data.corpus.fingerprint, "code": code_of(config)})
+    trained = config.override({"task.evaluation": {}, "data": config.data.trained_alike()}).to_dict()
+    return canonical_hash({"config": trained, "data": data.content, "code": code_of(config)})
 
 
 def code_of(config: RunConfig) -> str:
@@ -139,7 +139,7 @@ def fit(
     Raises ConfigError or DataError before anything starts, and Interrupted after SIGTERM, with a checkpoint written.
     keep_every: seconds between checkpoints. mirror: a copy for Weights & Biases, None for none.
     """
-    data = LanguageData(config.data)
+    data = config.data.build()
     require_device(config.training)
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / RUN, lambda fresh: fresh.write_text(config.to_yaml(), encoding="utf-8"))
@@ -151,7 +151,7 @@ def fit(
         "reason": None,
         "seed": config.seed,
         "config": config.to_dict(),
-        "data": {"name": config.data.source.kind, "fingerprint": data.corpus.fingerprint},
+        "data": {"name": config.data.name, "fingerprint": data.content},
         "metrics": {},
         "protocol": protocol(config),
         "cost": describe(config, data)._asdict(),
@@ -185,7 +185,7 @@ def fit(
 
 def train(
     config: RunConfig,
-    data: LanguageData,
+    data: Data,
     directory: Path,
     report: Report | None,
     keep_every: float,
@@ -198,7 +198,7 @@ def train(
     alone = config.training.devices == 1  # ranks would have to agree on what they found
     donor = take_over(directory, alike, CHECKPOINT) if alone and config.training.validate_every is None else None
     task = config.build_task(data)
-    curves = Curves(config.training.log_every, tokens_per_step(config))
+    curves = Curves(config.training.log_every, config.data.tokens_per_step)
     keeper = Keeper(directory / CHECKPOINT, keep_every, contents(config, data), stopping)
     mirrors = [copy.callback(curves)] if copy else []
     with quiet():
@@ -219,7 +219,7 @@ def train(
     spent = keeper.spent()
     told = {
         "seconds": spent + apart,
-        "tokens_per_second": config.training.steps * tokens_per_step(config) / spent,
+        "tokens_per_second": config.training.steps * config.data.tokens_per_step / spent,
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
@@ -257,12 +257,12 @@ def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[
             accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
             enable_progress_bar=sys.stderr.isatty(), enable_model_summary=False, use_distributed_sampler=False,
         )  # fmt: skip
-        trainer.validate(task, LanguageData(config.data), verbose=False)
+        trainer.validate(task, config.data.build(), verbose=False)
     return measured(trainer)
 
 
-def load(checkpoint: Path, changes: dict[str, Plain] | None = None) -> tuple[CausalLM, RunConfig, dict[str, Plain]]:
-    """A trained task, its run's config, and its tokenizer as plain data. Nothing in the file is executed.
+def load(checkpoint: Path, changes: dict[str, Plain] | None = None) -> tuple[Task, RunConfig, dict[str, Plain]]:
+    """A trained task, its run's config, and what the checkpoint keeps of its data. Nothing in the file is executed.
 
     Raises ConfigError for a file that is no checkpoint of this suite.
     """
@@ -272,19 +272,14 @@ def load(checkpoint: Path, changes: dict[str, Plain] | None = None) -> tuple[Cau
     except Exception as error:
         raise ConfigError(f"is no checkpoint of a run: {first_line(error)}", str(checkpoint)) from None
     config = RunConfig.from_dict(extra["config"]).override(changes or {})
-    vocabulary = tokenizer_from_dict(extra["tokenizer"]).vocabulary
-    task = CausalLM(config.model, vocabulary, extra["max_length"], config.task, config.training)
+    task = config.task.build(config.model, config.data.describe(extra), config.training)
     task.load_state_dict(found["state_dict"])
-    return task.eval(), config, extra["tokenizer"]
+    return task.eval(), config, {name: value for name, value in extra.items() if name != "config"}
 
 
-def contents(config: RunConfig, data: LanguageData) -> dict[str, Plain]:
-    """What a checkpoint needs to be used without the corpus."""
-    return {
-        "config": config.to_dict(),
-        "tokenizer": data.tokenizer.to_dict(),
-        "max_length": config.data.segment_length,
-    }
+def contents(config: RunConfig, data: Data) -> dict[str, Plain]:
+    """What a checkpoint needs to be used without the data."""
+    return {"config": config.to_dict(), **data.kept()}
 
 
 def usable(path: Path) -> Path | None:
@@ -307,12 +302,8 @@ def usable(path: Path) -> Path | None:
 
 def protocol(config: RunConfig) -> dict[str, Plain]:
     """How the reported numbers are measured."""
-    evaluation = config.data.evaluation
     model = config.model.override(config.task.evaluation)
-    return {
-        "segment_length": evaluation.segment_length or config.data.segment_length,
-        "stride": evaluation.stride or evaluation.segment_length or config.data.segment_length,
-        "documents": config.data.documents,
+    return config.data.protocol() | {
         "changes": dict(config.task.evaluation),
         "memory": dict(model.leaves()).get("mixer.memory"),
     }
@@ -331,15 +322,16 @@ def require_device(training: TrainingConfig) -> None:
         raise ConfigError(f"{training.devices} ranks are started by: {start}", "training.devices")
 
 
-def write_documents(path: Path, losses: list[DocumentLoss], data: LanguageData) -> None:
-    """The loss of every document of the last evaluation."""
-    documents = data.documents(data.config.evaluation.split)
+def write_documents(path: Path, losses: Sequence[Any], data: Data) -> None:
+    """The loss of every document or example of the last evaluation."""
 
     def write(fresh: Path) -> None:
         with fresh.open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)
-            rows.writerow(["document", "name", "nats", "tokens", "bytes"])
-            for loss in losses:
-                rows.writerow([loss.document, documents.name(loss.document), repr(loss.nats), loss.tokens, loss.bytes])
+            for place, loss in enumerate(losses):
+                ordinal, *sums = loss
+                if place == 0:
+                    rows.writerow(["document", "name", *loss._fields[1:]])
+                rows.writerow([ordinal, data.example_name(ordinal), *(repr(value) for value in sums)])
 
     replace_file(path, write)

@@ -11,6 +11,7 @@ from datamodules import tokenizer_from_dict
 from lit_transformers.config import ConfigError
 from lit_transformers.generate import SamplingConfig, beam_search, sample
 from lit_transformers.run import load
+from lit_transformers.tasks.causal_lm import CausalLM
 
 
 def write(
@@ -25,15 +26,17 @@ def write(
 
     memory: tokens that stay visible; None for as many as training showed, its memory and its segment together.
     """
-    task, config, plain = load(checkpoint)
+    task, config, kept = load(checkpoint)
+    if not isinstance(task, CausalLM):
+        raise ConfigError(f"only a causal_lm writes text, and this is a run of the task {config.task.kind}", "task")
     model = config.model
     if "mixer.memory" in dict(model.leaves()):
-        seen = model.get("mixer.memory") + config.data.segment_length
+        seen = model.get("mixer.memory") + task.data.length
         task.config = task.config.override({"evaluation": {"mixer.memory": seen if memory is None else memory}})
     elif memory is not None:
         raise ConfigError(f"a {model.get('mixer.kind')} mixer has no memory to set", "memory")
-    tokenizer = tokenizer_from_dict(plain)
-    boundary = task.vocabulary.boundary
+    tokenizer = tokenizer_from_dict(kept["tokenizer"])
+    boundary = task.data.vocabulary.boundary
     start = torch.tensor([boundary, *tokenizer.encode(prompt.encode()).tolist()])
     if beams > 1:
         symbols, _ = beam_search(task.evaluator(), start, length, beams, forbidden=boundary)

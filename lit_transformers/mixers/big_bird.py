@@ -65,13 +65,14 @@ class BigBird(QKVMixer):
 
     def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
         dropout = self.dropout if self.training else 0.0
-        graph = Graph(self.edges(lengths(inputs)), self.block)
+        graph = Graph(self.edges(lengths(inputs), inputs.k.size(-2)), self.block)
         return attend(graph, inputs, encoding=self.relative, scale=self.scale, dropout=dropout), {}
 
-    def edges(self, length: Tensor) -> Bool[Tensor, "b h n n"]:
-        """Which blocks see which, for rows (b,) of these lengths; b and h are 1 where all are alike."""
+    def edges(self, length: Tensor, padded: int) -> Bool[Tensor, "b h n n"]:
+        """Which blocks see which, for rows (b,) of these lengths, all ``padded`` to one; b and h are 1 where all are
+        alike."""
         count = -(-length // self.block)
-        blocks = torch.arange(int(count.max().clamp(min=1)), device=length.device)
+        blocks = torch.arange(-(-padded // self.block), device=length.device)
         i, j, last = blocks[:, None], blocks[None, :], count[:, None, None] - 1
         real = j <= last
         edges = ((i - j).abs() <= self.side) & real if self.has_window else torch.zeros_like(real & (i >= 0))
@@ -88,7 +89,7 @@ class BigBird(QKVMixer):
         return edges.expand_as(order).scatter(-1, chosen, (best >= 0) | edges.expand_as(order).gather(-1, chosen))
 
     def flops(self, queries: int, remembered: int, causal: bool = False) -> int:
-        graph = Graph(self.edges(torch.tensor([queries])), self.block)
+        graph = Graph(self.edges(torch.tensor([queries]), queries), self.block)
         products = attend_flops(graph, queries, queries, self.width, causal=False, encoding=self.relative)
         return self.projection_flops(queries, queries) + products
 

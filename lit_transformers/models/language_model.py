@@ -7,6 +7,8 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from lit_transformers.batch import DataDescription
+from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context
 from lit_transformers.models.model import ModelConfig, Read, positions_of
 
@@ -16,6 +18,13 @@ class LanguageModelConfig(ModelConfig, kind="language_model"):
 
     def build(self, vocabulary: int, max_length: int) -> LanguageModel:
         return LanguageModel(self, vocabulary, max_length)
+
+
+def language_model(config: ModelConfig, data: DataDescription, task: str) -> LanguageModel:
+    """The network for an objective that needs one. Raises ConfigError for a model of another kind."""
+    if not isinstance(config, LanguageModelConfig):
+        raise ConfigError(f"{task} trains a language_model, not a {config.kind}", "model")
+    return config.build(data.vocabulary.size, data.length)
 
 
 class LanguageModel(nn.Module):

@@ -38,11 +38,11 @@ class ModelConfig(BlockConfig):
         """The stack of this model's blocks in one mode."""
         shape = Shape(self.dim, self.heads, max_length, 0, self.depth, shared={})
 
-        def make(layer: int) -> Block:
-            return self.build_block(shape._replace(layer=layer), mode, cross)
+        def make(layer: int, depth: int) -> Block:
+            return self.build_block(shape._replace(layer=layer, depth=depth), mode, cross)
 
         positions = self.positions.build(shape) if self.positions else None
-        return self.stack.build(self.depth, make, Entry(positions, self.dropout))
+        return self.stack.build(shape, make, Entry(positions, self.dropout))
 
     def final_norm(self) -> nn.Module:
         """Pre-norm leaves the sum of its branches unnormalised, so a norm follows; post-norm must not have a second."""

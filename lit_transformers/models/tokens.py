@@ -54,6 +54,10 @@ class Tokens(nn.Module, ABC):
     def flops(self, queries: int) -> int:
         """Forward FLOPs of the output for one sequence."""
 
+    @abstractmethod
+    def softmax_only(self) -> list[nn.Parameter]:
+        """Parameters that embeddings do not read: an objective that predicts no symbol leaves them as they are."""
+
 
 class FullTokensConfig(TokensConfig, kind="full"):
     """One vector and one logit for each symbol."""
@@ -85,6 +89,9 @@ class FullTokens(Tokens):
 
     def flops(self, queries: int) -> int:
         return 2 * queries * self.table.num_embeddings * self.table.embedding_dim
+
+    def softmax_only(self) -> list[nn.Parameter]:
+        return [p for p in self.logits.parameters() if p is not self.table.weight]
 
 
 class AdaptiveTokensConfig(TokensConfig, kind="adaptive"):
@@ -157,6 +164,9 @@ class AdaptiveTokens(Tokens):
         """Of the head, which every token asks; how often the clusters are asked depends on the text."""
         dim, head = self.softmax.in_features, self.softmax.head.out_features
         return 2 * queries * dim * head
+
+    def softmax_only(self) -> list[nn.Parameter]:
+        return [] if self.own is None else [*self.softmax.parameters()]
 
 
 TOKENS = table(TokensConfig, FullTokensConfig, AdaptiveTokensConfig)

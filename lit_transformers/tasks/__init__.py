@@ -1,0 +1,12 @@
+"""Objectives, one file each. Adding one costs its file and a line here."""
+
+from lit_transformers.config import table
+from lit_transformers.tasks.causal_lm import CausalLMConfig
+from lit_transformers.tasks.classification import ClassificationConfig
+from lit_transformers.tasks.regression import RegressionConfig
+from lit_transformers.tasks.strings import StringsConfig
+from lit_transformers.tasks.task import Task, TaskConfig
+
+TASKS = table(TaskConfig, CausalLMConfig, ClassificationConfig, RegressionConfig, StringsConfig, implied="causal_lm")
+
+__all__ = ["TASKS", "CausalLMConfig", "ClassificationConfig", "RegressionConfig", "StringsConfig", "Task", "TaskConfig"]

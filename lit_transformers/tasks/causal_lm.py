@@ -2,76 +2,80 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-import lightning as L
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.batch import IGNORED, TextBatch, Vocabulary
-from lit_transformers.config import Config, ConfigError, Plain, PositiveFloat
+from lit_transformers.batch import IGNORED, DataDescription, TextBatch
+from lit_transformers.config import ConfigError, PositiveFloat
+from lit_transformers.cost import Cost, cost
 from lit_transformers.mixer import detach, empty_rows, full_precision, map_state
-from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
+from lit_transformers.models.language_model import LanguageModel, language_model
 from lit_transformers.models.model import ModelConfig, Read
-from lit_transformers.ranks import from_all_ranks, mean_over_ranks
+from lit_transformers.ranks import from_all_ranks
 from lit_transformers.tasks.language_metric import LanguageMetric
+from lit_transformers.tasks.task import Task, TaskConfig, averaged
 from lit_transformers.training import TrainingConfig
 
 
-class CausalLMConfig(Config):
-    """The objective, and how its result is measured.
+class CausalLMConfig(TaskConfig, kind="causal_lm"):
+    """Every symbol of a text is predicted from those before it.
 
     loss: of every position; of the second half of each segment (arXiv:1901.02860, table 6, "half"); or of the last one
     alone, which is arXiv:1808.04444 without its multiple positions.
     intermediate: every layer predicts too; layer l of N stops after l / 2N of training (arXiv:1808.04444, section 3.2).
     future: weights of the losses of targets further ahead, each from a softmax of its own; (0.5,) is the paper's
     next-but-one character (section 3.4).
-    evaluation: what differs in the model when it is measured, as paths below model: {"mixer.memory": 640}.
     None of the added losses enters a reported number.
     """
+
+    batches: ClassVar[type] = TextBatch
 
     loss: Literal["full", "half", "last"] = "full"
     intermediate: bool = False
     future: tuple[PositiveFloat, ...] = ()
-    evaluation: dict[str, Plain] = field(default_factory=dict)
+
+    def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> CausalLM:
+        return CausalLM(self, model, data, training)
+
+    def cost(self, model: ModelConfig, data: DataDescription) -> Cost:
+        return cost(model, data.vocabulary.size, data.length)
+
+    def random_batch(self, data: DataDescription) -> TextBatch:
+        """Two lanes that have neither end nor beginning."""
+        text = torch.randint(1, data.vocabulary.size, (2, data.length + 1))
+        real = torch.ones(2, data.length, dtype=torch.bool)
+        document, fresh = torch.zeros(2, data.length, dtype=torch.long), torch.zeros(2, dtype=torch.bool)
+        return TextBatch(text[:, :-1], text[:, 1:], real, document, fresh, 0, None)
 
 
-class CausalLM(L.LightningModule):
+class CausalLM(Task):
     """Trains and measures a language model.
 
     Each stream of lanes has a state of its own, without gradient, emptied in the rows where a document starts.
     Validation begins with empty states and leaves those of training alone.
     """
 
+    config: CausalLMConfig
+    network: LanguageModel
+
     def __init__(
-        self,
-        model: ModelConfig,
-        vocabulary: Vocabulary,
-        max_length: int,
-        task: CausalLMConfig | None = None,
-        training: TrainingConfig | None = None,
+        self, config: CausalLMConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
     ) -> None:
-        """max_length: length of a training segment. Raises ConfigError where the model cannot be built."""
-        super().__init__()
-        self.config, self.training_config = task or CausalLMConfig(), training or TrainingConfig()
-        if not isinstance(model, LanguageModelConfig):
-            raise ConfigError(f"causal_lm trains a language_model, not a {model.kind}", "model")
-        self.model_config, self.vocabulary, self.max_length = model, vocabulary, max_length
-        self.network = model.build(vocabulary.size, max_length)
-        self.future = nn.ModuleList(nn.Linear(model.dim, vocabulary.size) for _ in self.config.future)
+        """Raises ConfigError where the model cannot be built."""
+        super().__init__(config, model, data, training)
+        self.network = language_model(model, data, "causal_lm")
+        self.future = nn.ModuleList(nn.Linear(model.dim, data.vocabulary.size) for _ in config.future)
         if self.training_config.compile:
             self.network.compile()
-        lengths = None if vocabulary.byte_lengths is None else torch.tensor(vocabulary.byte_lengths)
-        self.metric = LanguageMetric(lengths)
+        lengths = data.vocabulary.byte_lengths
+        self.metric = LanguageMetric(None if lengths is None else torch.tensor(lengths))
         self.states: dict[int, Any] = {}
         self.kept_states: list[dict[int, Any]] = []
         self.evaluation_states: dict[int, Any] = {}
-        self.evaluation_seconds = self._evaluation_began = 0.0
-        self._evaluator: tuple[LanguageModel, ...] = ()  # in a tuple: its parameters are the network's own
 
     def forward(self, symbols: Int[Tensor, "b t"], state: Any = None) -> Read:
         read: Read = self.network(symbols, state)
@@ -81,11 +85,9 @@ class CausalLM(L.LightningModule):
         wanted = self.wanted(batch.targets)
         read = self.read(self.network, self.states, batch, keep_layers=self.config.intermediate)
         total = self.network.tokens.nats(read.hidden, wanted).sum()
-        # DDP averages gradients, so a rank divides its sum by the mean count: together, the mean over all tokens.
-        mean_total, count = mean_over_ranks(torch.stack([total, (wanted != IGNORED).sum().to(total.dtype)]))
-        count = count.clamp(min=1)
-        added = sum(read.aux.values(), start=self.added(read, batch, wanted) / count)
-        return {"loss": total / count + added, "nats": mean_total / count}
+        mean = averaged(total, wanted != IGNORED)
+        added = sum(read.aux.values(), start=self.added(read, batch, wanted) / mean.targets)
+        return {"loss": mean.loss + added, "nats": mean.nats}
 
     def wanted(self, targets: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
         """The targets that this loss counts."""
@@ -129,46 +131,15 @@ class CausalLM(L.LightningModule):
         states[batch.stream] = detach(read.state)
         return read
 
-    def on_validation_epoch_start(self) -> None:
+    def begin_evaluation(self) -> None:
         self.evaluation_states = {}
-        self.metric.reset()
-        self._evaluation_began = time.perf_counter()
+
+    def measured(self, batch: TextBatch) -> Float[Tensor, "b t d"]:
+        return self.read(self.evaluator(), self.evaluation_states, batch).hidden
 
     def validation_step(self, batch: TextBatch, batch_index: int) -> None:
-        evaluator = self.evaluator()
-        nats = evaluator.tokens.nats(self.read(evaluator, self.evaluation_states, batch).hidden, batch.targets)
+        nats = self.evaluator().tokens.nats(self.measured(batch), batch.targets)
         self.metric.update(nats, batch.targets, batch.document)
-
-    def on_validation_epoch_end(self) -> None:
-        self._end_evaluation("val")
-
-    on_test_epoch_start = on_validation_epoch_start
-    test_step = validation_step
-
-    def on_test_epoch_end(self) -> None:
-        self._end_evaluation("test")
-
-    def _end_evaluation(self, name: str) -> None:
-        self.evaluation_states = {}
-        found = self.metric.compute()  # reads the sums, so a device is through with its work
-        self.evaluation_seconds = time.perf_counter() - self._evaluation_began
-        self.log_dict({f"{name}/{key}": value for key, value in found.items()}, rank_zero_only=True)
-
-    def evaluator(self) -> LanguageModel:
-        """The network as it is measured: with the same parameters, and what ``evaluation`` changes."""
-        if not self.config.evaluation:
-            return self.network
-        if not self._evaluator:
-            with torch.random.fork_rng(devices=[]), self.device:
-                changed = self.model_config.override(self.config.evaluation)
-                network = changed.build(self.vocabulary.size, self.max_length)
-            network.load_state_dict(self.network.state_dict(keep_vars=True), assign=True)
-            self._evaluator = (network.eval(),)
-        return self._evaluator[0]
-
-    def configure_optimizers(self) -> Any:
-        optimizer, scheduler = self.training_config.learn(self)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["states"] = from_all_ranks(map_state(Tensor.cpu, self.states))

@@ -23,8 +23,12 @@ def test_a_study_resolves_at_every_scale(name: str, scale: str) -> None:
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_a_study_names_its_source_and_the_protocol_of_its_cells(study: Ablation) -> None:
-    assert study.source is not None and study.source.arxiv
-    assert study.published is not None and study.published.cells and study.published.protocol
+    if study.source is None:
+        assert study.published is None and study is STUDIES["everything"], "a question of ours has no cells of others"
+        return
+    assert study.source.arxiv
+    assert study.published is not None and study.published.protocol
+    assert study.published.cells or study.published.claims
 
 
 def test_the_demo_asks_at_least_recurrence_by_relative_and_absolute_positions() -> None:

@@ -23,12 +23,47 @@ from lit_transformers.encodings import (
     ShawConfig,
     XLConfig,
 )
+from lit_transformers.feedforward import (
+    FEEDFORWARDS,
+    FeedForwardConfig,
+    SeparableConvolutionConfig,
+    TransitionConfig,
+)
 from lit_transformers.mixer import Context, Mixer, MixerConfig, Mode, Shape
-from lit_transformers.mixers import MIXERS, AttentionConfig
+from lit_transformers.mixers import (
+    MIXERS,
+    AdaptiveSpanConfig,
+    AttentionConfig,
+    BigBirdConfig,
+    BiLSTMConfig,
+    CompressiveConfig,
+    ConvolutionConfig,
+    DietConfig,
+    EntmaxConfig,
+    LinearConfig,
+    LinformerConfig,
+    LocalConfig,
+    LSHConfig,
+    LSRAConfig,
+    LSTMConfig,
+    SparseConfig,
+    StarConfig,
+    SynthesizerConfig,
+    TopKConfig,
+    WindowConfig,
+)
 from lit_transformers.models import MODELS, EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import TOKENS, AdaptiveTokensConfig, FullTokensConfig
 from lit_transformers.positions import POSITIONS, LearnedConfig, SinusoidalConfig
-from lit_transformers.stacks import STACKS, SequentialConfig, SharedConfig
+from lit_transformers.stacks import (
+    STACKS,
+    HaltingConfig,
+    ReversibleConfig,
+    SequentialConfig,
+    SharedConfig,
+    StackConfig,
+    UniversalConfig,
+)
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -39,7 +74,118 @@ DIM, HEADS = 8, 2
 MIXER_CASES: Sequence[MixerConfig] = (
     AttentionConfig(),
     AttentionConfig(bias=True, scaled=False, head_dim=6),
+    WindowConfig(window=800),
+    WindowConfig(window=800, global_tokens="first", global_count=2, global_projections="separate"),
+    SparseConfig(block=800),
+    BigBirdConfig(block=3, window=601, random=0),
+    BigBirdConfig(block=800, random=1, window=1),
+    LocalConfig(block=3),
+    WindowConfig(window=2),
+    WindowConfig(window=2, dilation=3, dilated_heads=1, global_tokens="periodic", global_count=4),
+    WindowConfig(window=3, global_tokens="first", global_count=3, global_projections="separate", bias=True),
+    WindowConfig(window=3, global_tokens="marked"),
+    SparseConfig(block=3),
+    SparseConfig(block=4, pattern="fixed", summary=1, heads="halves"),
+    SparseConfig(block=3, heads="layers"),
+    SparseConfig(block=5, pattern="fixed", summary=2),
+    DietConfig(),
+    DietConfig(pattern="dilated_memory", taps=2, base=3),
+    DietConfig(pattern="cascade"),
+    BigBirdConfig(block=2, random=1),
+    BigBirdConfig(block=3, window=1, random=0, global_blocks="first"),
+    BigBirdConfig(block=1, window=0, random=2, global_blocks="none", graph_per_head=False),
+    LinearConfig(),
+    LinearConfig(features="softplus", chunk_length=3, bias=True, head_dim=3),
+    LinearConfig(features="polynomial", chunk_length=50),
+    LinearConfig(features="relu", chunk_length=7, eps=0.1),
+    LinformerConfig(rank=5),
+    LinformerConfig(rank=5, sharing="heads", bias=True, head_dim=3),
+    LinformerConfig(rank=4, sharing="key_value", frozen=True),
+    LinformerConfig(rank=4, sharing="layers"),
+    LinformerConfig(rank=200, projection="mean"),
+    LinformerConfig(rank=200, projection="max"),
+    LinformerConfig(rank=200, projection="convolution"),
+    LinformerConfig(rank=150, projection="convolution", sharing="key_value"),
+    SynthesizerConfig(),
+    SynthesizerConfig(members=("random",), bias=True, head_dim=3),
+    SynthesizerConfig(members=("fixed_random",), per_head=False),
+    SynthesizerConfig(members=("factorised_dense",), factor=45),
+    SynthesizerConfig(members=("factorised_random",), rank=3, per_head=False),
+    SynthesizerConfig(members=("random", "dense", "dot_product")),
+    SynthesizerConfig(members=("fixed_random", "factorised_random", "factorised_dense", "dense"), bias=True),
+    ConvolutionConfig(kernel=3),
+    ConvolutionConfig(kernel=4, dynamic=True, softmax=False, glu=False, heads=4, bias=False),
+    LSRAConfig(),
+    LSRAConfig(fraction=0.75, attention_heads=3, bias=True, convolution=ConvolutionConfig(kernel=4, dynamic=True)),
+    LSTMConfig(),
+    LSTMConfig(width=5),
+    BiLSTMConfig(),
+    BiLSTMConfig(width=5),
+    StarConfig(),
+    StarConfig(cycles=3, shared=True, boundary="zero", bias=True),
+    StarConfig(cycles=1, boundary="masked", inputs=False),
+    StarConfig(ring=False),
+    StarConfig(radial=False),
+    CompressiveConfig(memory=3, compressed_memory=2, rate=2),
+    CompressiveConfig(memory=3, compressed_memory=2, function="most_used", auxiliary="none"),
+    CompressiveConfig(memory=4, compressed_memory=1, rate=2, function="dilated", auxiliary="auto_encoding", bias=True),
+    LSHConfig(rounds=2, chunk_length=3, buckets=4, seed=0),
+    LSHConfig(rounds=1, chunk_length=4, back=2, buckets=(2, 4), seed=1, bias=True, head_dim=3, scaled=True),
+    LSHConfig(rounds=3, chunk_length=5, chunks="by_sort", ahead=0, across_buckets=True, buckets=6, seed=0),
+    LSHConfig(chunk_length=2, back=0, chunks="by_sort", buckets=2, correct_duplicates=False, seed=0),
+    LSHConfig(rounds=None),
+    LSHConfig(rounds=2, chunk_length=704, buckets=1, seed=0),
+    AdaptiveSpanConfig(span=8, ramp=10),
+    AdaptiveSpanConfig(span=300, ramp=40, share="layer"),
+    AdaptiveSpanConfig(span=7, ramp=4, learns="dynamic"),
+    AdaptiveSpanConfig(span=9, ramp=3, learns="fixed", initial=0.5, penalty=0.0),
+    TopKConfig(kept=21),  # rows longer than half precision is tried on: rounding chooses anew among like scores
+    TopKConfig(kept=24, when="after", bias=True),
+    EntmaxConfig(),
+    EntmaxConfig(alpha=1.5),
+    EntmaxConfig(alpha=2.0, bias=True),
+    AdaptiveSpanConfig(span=700, ramp=800, share="model", learns="dynamic"),
+    TopKConfig(kept=900),
+    TopKConfig(kept=900, when="after"),
+    EntmaxConfig(alpha=1.0),
 )
+LOCAL: Sequence[MixerConfig] = (
+    LocalConfig(block=3),
+    WindowConfig(window=2),
+    WindowConfig(window=2, dilation=3, dilated_heads=1, global_tokens="periodic", global_count=4),
+    WindowConfig(window=3, global_tokens="first", global_count=3, global_projections="separate", bias=True),
+    WindowConfig(window=3, global_tokens="marked"),
+    SparseConfig(block=3),
+    SparseConfig(block=4, pattern="fixed", summary=1, heads="halves"),
+    SparseConfig(block=3, heads="layers"),
+    SparseConfig(block=5, pattern="fixed", summary=2),
+    DietConfig(),
+    DietConfig(pattern="dilated_memory", taps=2, base=3),
+    DietConfig(pattern="cascade"),
+    BigBirdConfig(block=2, random=1),
+    BigBirdConfig(block=3, window=1, random=0, global_blocks="first"),
+    BigBirdConfig(block=1, window=0, random=2, global_blocks="none", graph_per_head=False),
+    LinearConfig(features="relu", chunk_length=7, eps=0.1),  # a key with no channel above zero is not seen
+    LinformerConfig(rank=200, projection="max"),
+    ConvolutionConfig(kernel=3),
+    ConvolutionConfig(kernel=4, dynamic=True, softmax=False, glu=False, heads=4, bias=False),
+    StarConfig(radial=False),
+    LSHConfig(rounds=2, chunk_length=3, buckets=4, seed=0),
+    LSHConfig(rounds=1, chunk_length=4, back=2, buckets=(2, 4), seed=1, bias=True, head_dim=3, scaled=True),
+    LSHConfig(rounds=3, chunk_length=5, chunks="by_sort", ahead=0, across_buckets=True, buckets=6, seed=0),
+    LSHConfig(chunk_length=2, back=0, chunks="by_sort", buckets=2, correct_duplicates=False, seed=0),
+    AdaptiveSpanConfig(span=8, ramp=10),
+    AdaptiveSpanConfig(span=300, ramp=40, share="layer"),
+    AdaptiveSpanConfig(span=7, ramp=4, learns="dynamic"),
+    AdaptiveSpanConfig(span=9, ramp=3, learns="fixed", initial=0.5, penalty=0.0),
+    TopKConfig(kept=21),
+    TopKConfig(kept=24, when="after", bias=True),
+    EntmaxConfig(),
+    EntmaxConfig(alpha=1.5),
+    EntmaxConfig(alpha=2.0, bias=True),
+)
+"""Those of the cases above that by design do not see every position that they might."""
+
 ENCODING_CASES: Sequence[EncodingConfig] = (
     RotaryConfig(),
     RotaryConfig(unrotated=0.5, base=50.0),
@@ -53,13 +199,35 @@ ENCODING_CASES: Sequence[EncodingConfig] = (
     LearnedRelativeConfig(buckets=4, max_distance=5),
     LearnedRelativeConfig(buckets=8, max_distance=9, share_layers=False),
 )
+FEW_ENCODINGS: Sequence[EncodingConfig] = (RotaryConfig(), XLConfig(), ShawConfig(distance=2))
+"""What mixers other than plain attention are tried with: they share its executor, which is tried with all."""
+
 POSITION_CASES = (
     SinusoidalConfig(),
     SinusoidalConfig(restart="document"),
     LearnedConfig(),
     LearnedConfig(per_layer=True, restart="document", max_length=64),
+    SinusoidalConfig(per_layer=True),
 )
-STACK_CASES = (SequentialConfig(), SharedConfig(), SharedConfig(share="mixer"), SharedConfig(groups=2))
+STACK_CASES: Sequence[StackConfig] = (
+    SequentialConfig(),
+    SharedConfig(),
+    SharedConfig(share="mixer"),
+    SharedConfig(share="feedforward"),
+    SharedConfig(groups=2),
+    UniversalConfig(),
+    UniversalConfig(timestep=False, halting=HaltingConfig()),
+    UniversalConfig(halting=HaltingConfig(combine="interpolation")),
+    ReversibleConfig(),
+    ReversibleConfig(recompute=False),
+)
+FEEDFORWARD_CASES: Sequence[TransitionConfig] = (
+    FeedForwardConfig(),
+    FeedForwardConfig(chunks=3, activation="gelu"),
+    FeedForwardConfig(gated=True, activation="silu", bias=False),
+    SeparableConvolutionConfig(),
+    SeparableConvolutionConfig(kernels=(4, 1), width=6),
+)
 TOKEN_CASES = (
     FullTokensConfig(),
     FullTokensConfig(tied=False, scaled=False),
@@ -79,9 +247,14 @@ CASES: Mapping[str, tuple[Mapping[str, type[Config]], Sequence[Config]]] = {
     "ENCODINGS": (ENCODINGS, ENCODING_CASES),
     "POSITIONS": (POSITIONS, POSITION_CASES),
     "STACKS": (STACKS, STACK_CASES),
+    "FEEDFORWARDS": (FEEDFORWARDS, FEEDFORWARD_CASES),
     "TOKENS": (TOKENS, TOKEN_CASES),
     "MODELS": (MODELS, MODEL_CASES),
 }
+
+
+MAX_LENGTH = 704
+"""What mixers of a fixed length are built for: no test reads more."""
 
 
 class Case(NamedTuple):
@@ -89,11 +262,25 @@ class Case(NamedTuple):
 
     config: MixerConfig
 
-    def build(self, mode: Mode = "causal", **changes: Any) -> Mixer:
+    def build(self, mode: Mode | None = None, **changes: Any) -> Mixer:
         torch.manual_seed(0)
-        mixer = self.config.override(changes).build(Shape(DIM, HEADS, 64, 0, 1, shared={}))
-        mixer.require(mode)
+        mixer = self.config.override(changes).build(SHAPE._replace(shared={}))
+        mixer.require(mode or self.mode)
         return randomised(mixer.double())
+
+    @property
+    def modes(self) -> list[Mode]:
+        """The modes of mixing a sequence with itself that are promised."""
+        mixer, own = self.config.build(SHAPE), ("causal", "bidirectional")
+        return [mode for mode in own if getattr(mixer, mode)]  # type: ignore[misc]
+
+    @property
+    def mode(self) -> Mode:
+        return self.modes[0]
+
+    @property
+    def sees_all(self) -> bool:
+        return all(self.config.override({"encoding": None} if self.encoded else {}) != local for local in LOCAL)
 
     @property
     def encoded(self) -> bool:
@@ -104,24 +291,39 @@ class Case(NamedTuple):
         return "memory" in field_types(type(self.config))
 
 
-def mixers(*asked: Promise, encoded: bool = True, remembering: bool = False) -> pytest.MarkDecorator:
-    """Parametrises over every mixer that promises all that is ``asked``; with every encoding, or with none alone."""
+SHAPE = Shape(DIM, HEADS, MAX_LENGTH)
+
+
+def mixers(
+    *asked: Promise, encoded: bool = True, remembering: bool = False, sees_all: bool = False
+) -> pytest.MarkDecorator:
+    """Parametrises over every mixer that promises all that is ``asked``; with several encodings, or with none alone."""
     found = [case for case in variants(encoded) if all(promises(case, promise) for promise in asked)]
-    found = [case for case in found if case.remembers or not remembering]
+    found = [case for case in found if (case.remembers or not remembering) and (case.sees_all or not sees_all)]
     return pytest.mark.parametrize("case", found, ids=[name(case.config) for case in found])
 
 
+def each_mode() -> pytest.MarkDecorator:
+    """Parametrises over every mixer in every mode of mixing a sequence with itself that it promises."""
+    found = [(case, mode) for case in variants(True) for mode in case.modes]
+    return pytest.mark.parametrize(("case", "mode"), found, ids=[f"{name(c.config)}-{mode}" for c, mode in found])
+
+
 def variants(encoded: bool) -> Iterator[Case]:
+    tried: set[type[MixerConfig]] = set()
     for config in MIXER_CASES:
         yield Case(config)
-        if encoded and "encoding" in field_types(type(config)):
-            yield from (Case(config.override({"encoding": encoding})) for encoding in ENCODING_CASES)
+        takes = "encoding" in field_types(type(config)) and config.get("encoding") is None
+        if encoded and takes and (isinstance(config, AttentionConfig) or type(config) not in tried):
+            encodings = ENCODING_CASES if isinstance(config, AttentionConfig) else FEW_ENCODINGS
+            yield from (Case(config.override({"encoding": encoding})) for encoding in encodings)
+            tried.add(type(config))
 
 
 def promises(case: Case, promise: Promise) -> bool:
     if promise == "cross" and case.encoded:
         return False
-    return bool(getattr(case.config.build(Shape(DIM, HEADS, 64)), promise))
+    return bool(getattr(case.config.build(SHAPE), promise))
 
 
 def name(config: Config) -> str:
@@ -141,7 +343,10 @@ def randomised(network: Network) -> Network:
     return network
 
 
-def context(rows: int, length: int, causal: bool = True, keep: Tensor | None = None, start: int = 0) -> Context:
+def context(
+    rows: int, length: int, causal: bool = True, keep: Tensor | None = None, start: int | Tensor = 0
+) -> Context:
+    """``start``: the position of the first token, or (rows, 1) for each row."""
     return Context((torch.arange(length) + start).expand(rows, length), causal, keep)
 
 

@@ -6,23 +6,52 @@ from typing import Literal
 
 import pytest
 import torch
-from contract_cases import DIM, HEADS, POSITION_CASES, STACK_CASES, context, name, noise, randomised
+from contract_cases import (
+    DIM,
+    FEEDFORWARD_CASES,
+    HEADS,
+    POSITION_CASES,
+    SHAPE,
+    STACK_CASES,
+    Case,
+    context,
+    mixers,
+    name,
+    noise,
+    randomised,
+)
 from torch import Tensor, nn
 
 from lit_transformers.block import Block, BlockConfig
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, field_types
 from lit_transformers.encodings import RotaryConfig, XLConfig
-from lit_transformers.mixer import Context, Shape, state_tensors
+from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
+from lit_transformers.gates import check
+from lit_transformers.mixer import Context, Mode, Shape, empty_rows, state_tensors
 from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.positions import PositionsConfig
-from lit_transformers.stacks import Entry, SharedConfig, Stack, StackConfig
+from lit_transformers.stacks import Entry, ReversibleConfig, SharedConfig, Stack, StackConfig
 
 DEPTH = 4
+Norm = Literal["pre", "post"]
 norms = pytest.mark.parametrize("norm", ["pre", "post"])
 stacks = pytest.mark.parametrize("config", STACK_CASES, ids=name)
+normed_stacks = pytest.mark.parametrize(
+    ("config", "norm"),
+    [
+        (c, norm)
+        for c in STACK_CASES
+        for norm in ("pre", "post")
+        if norm == "pre" or not isinstance(c, ReversibleConfig)
+    ],
+    ids=lambda given: given if isinstance(given, str) else name(given),
+)
+positioned = pytest.mark.parametrize("positions", [None, *POSITION_CASES], ids=lambda p: name(p) if p else "none")
+feedforwards = pytest.mark.parametrize("feedforward", FEEDFORWARD_CASES, ids=name)
 
 
-def decoder_block(norm: Literal["pre", "post"]) -> Block:
+def decoder_block(norm: Norm) -> Block:
     config = BlockConfig(mixer=AttentionConfig(encoding=XLConfig(), memory=16), norm=norm)
     return randomised(config.build_block(Shape(DIM, HEADS, 16), "causal", AttentionConfig()).double())
 
@@ -30,18 +59,24 @@ def decoder_block(norm: Literal["pre", "post"]) -> Block:
 def stack_of(
     config: StackConfig,
     positions: PositionsConfig | None = None,
-    norm: Literal["pre", "post"] = "pre",
+    norm: Norm = "pre",
     memory: int = 16,
+    feedforward: TransitionConfig | None = None,
+    mode: Mode = "causal",
 ) -> Stack:
-    block = BlockConfig(mixer=AttentionConfig(encoding=RotaryConfig(), memory=memory), norm=norm)
+    mixer = AttentionConfig(encoding=RotaryConfig(), memory=memory)
+    block = BlockConfig(mixer=mixer, norm=norm, feedforward=feedforward or FeedForwardConfig())
     shape = Shape(DIM, HEADS, 16, 0, DEPTH, shared={})
     entry = Entry(positions.build(shape) if positions else None)
-    built = config.build(DEPTH, lambda n: block.build_block(shape._replace(layer=n), "causal"), entry)
-    return randomised(built.double())
+
+    def make(layer: int, depth: int) -> Block:
+        return block.build_block(shape._replace(layer=layer, depth=depth), mode)
+
+    return randomised(config.build(shape, make, entry).double())
 
 
 @norms
-def test_a_decoder_block_sees_all_of_its_source_and_none_of_its_future(norm: Literal["pre", "post"]) -> None:
+def test_a_decoder_block_sees_all_of_its_source_and_none_of_its_future(norm: Norm) -> None:
     x, source = noise(1, 6, DIM).requires_grad_(), noise(1, 5, DIM).requires_grad_()
     y = decoder_block(norm)(x, context(1, 6)._replace(source=source)).y
     to_x, to_source = torch.autograd.grad((y[:, 2] * noise(DIM)).sum(), [x, source])
@@ -50,7 +85,7 @@ def test_a_decoder_block_sees_all_of_its_source_and_none_of_its_future(norm: Lit
 
 
 @norms
-def test_a_decoder_block_ignores_padding_on_both_sides(norm: Literal["pre", "post"]) -> None:
+def test_a_decoder_block_ignores_padding_on_both_sides(norm: Norm) -> None:
     block, x, source = decoder_block(norm), noise(2, 6, DIM), noise(2, 5, DIM)
     keep, source_keep = torch.arange(6) < torch.tensor([[6], [4]]), torch.arange(5) < torch.tensor([[2], [5]])
 
@@ -63,7 +98,7 @@ def test_a_decoder_block_ignores_padding_on_both_sides(norm: Literal["pre", "pos
 
 
 @norms
-def test_every_parameter_of_a_decoder_block_has_a_gradient(norm: Literal["pre", "post"]) -> None:
+def test_every_parameter_of_a_decoder_block_has_a_gradient(norm: Norm) -> None:
     block = decoder_block(norm)
     y = block(noise(2, 6, DIM), context(2, 6)._replace(source=noise(2, 5, DIM))).y
     (y * noise(*y.shape)).sum().backward()
@@ -91,30 +126,111 @@ def test_a_cross_mixer_with_distances_is_refused() -> None:
         BlockConfig().build_block(Shape(DIM, HEADS, 16), "causal", AttentionConfig(encoding=XLConfig()))
 
 
-@stacks
-@pytest.mark.parametrize("positions", [None, *POSITION_CASES], ids=lambda p: name(p) if p else "none")
-@norms
-def test_a_stack_does_not_leak_and_has_no_idle_parameter(
-    config: StackConfig, positions: PositionsConfig | None, norm: Literal["pre", "post"]
+@normed_stacks
+@positioned
+def test_no_stack_leaks_and_none_has_an_idle_parameter(
+    config: StackConfig, norm: Norm, positions: PositionsConfig | None
 ) -> None:
     stack, x = stack_of(config, positions, norm), noise(1, 16, DIM).requires_grad_()
-    y = stack(x, context(1, 16)).y
-    (gradient,) = torch.autograd.grad((y[:, 9] * noise(DIM)).sum(), x, retain_graph=True)
+    read = stack(x, context(1, 16))
+    (gradient,) = torch.autograd.grad((read.y[:, 9] * noise(DIM)).sum(), x, retain_graph=True)
     assert not gradient[:, 10:].any() and gradient[:, :10].abs().amax(-1).min() > 0
-    (y * noise(*y.shape)).sum().backward()
-    assert [key for key, p in stack.named_parameters() if p.grad is None or not p.grad.any()] == []
+    loss = (read.y * noise(*read.y.shape)).sum()
+    sum(read.aux.values(), start=loss).backward()
+    assert idle(stack) == []
+
+
+def idle(network: nn.Module) -> list[str]:
+    """Parameters without a gradient."""
+    return [key for key, p in network.named_parameters() if p.grad is None or not p.grad.any()]
 
 
 @stacks
-@pytest.mark.parametrize("positions", [None, *POSITION_CASES], ids=lambda p: name(p) if p else "none")
+@positioned
 def test_a_stack_in_segments_equals_one_pass(config: StackConfig, positions: PositionsConfig | None) -> None:
-    stack, x, state, parts = stack_of(config, positions), noise(2, 14, DIM), None, []
+    in_segments_as_in_one(stack_of(config, positions))
+
+
+@stacks
+@feedforwards
+@pytest.mark.parametrize("grad", [True, False])
+def test_every_feed_forward_streams_in_every_stack(
+    config: StackConfig, feedforward: TransitionConfig, grad: bool
+) -> None:
+    with torch.set_grad_enabled(grad):
+        in_segments_as_in_one(stack_of(config, feedforward=feedforward))
+
+
+def in_segments_as_in_one(stack: Stack) -> None:
+    """Cut where a convolution reaches over several segments."""
+    x, state, parts = noise(2, 14, DIM), None, []
     whole = stack(x, context(2, 14)).y
     for start, stop in ((0, 3), (3, 4), (4, 14)):
         read = stack(x[:, start:stop], context(2, stop - start, start=start), state)
         state = read.state
         parts.append(read.y)
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-10, rtol=1e-10)
+
+
+@stacks
+@feedforwards
+@pytest.mark.parametrize("mode", ["causal", "bidirectional"])
+def test_padding_changes_nothing_at_real_positions(
+    config: StackConfig, feedforward: TransitionConfig, mode: Mode
+) -> None:
+    memory = 16 if mode == "causal" else 0
+    stack = stack_of(config, feedforward=feedforward, memory=memory, mode=mode)
+    x, keep, causal = noise(2, 9, DIM), torch.arange(9) < torch.tensor([[9], [5]]), mode == "causal"
+    read = stack(x, context(2, 9, causal, keep))
+    other = stack(torch.where(keep[..., None], x, 9.0), context(2, 9, causal, keep))
+    alone = stack(x[1:, :5], context(1, 5, causal)).y
+    torch.testing.assert_close(read.y[keep], other.y[keep], atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(read.y[1:, :5], alone, atol=1e-10, rtol=1e-10)
+    assert read.aux.keys() == other.aux.keys()
+    for loss in read.aux:
+        torch.testing.assert_close(read.aux[loss], other.aux[loss], atol=1e-10, rtol=1e-10)
+
+
+@stacks
+@feedforwards
+def test_an_emptied_lane_of_a_stack_starts_anew(config: StackConfig, feedforward: TransitionConfig) -> None:
+    stack = stack_of(config, feedforward=feedforward)
+    first, second = noise(2, 5, DIM), noise(2, 4, DIM)
+    state = stack(first, context(2, 5)).state
+    emptied = empty_rows(state, torch.tensor([True, False]))
+    y = stack(second, context(2, 4), emptied).y
+    torch.testing.assert_close(y[:1], stack(second[:1], context(1, 4)).y, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(y[1:], stack(second, context(2, 4), state).y[1:], atol=1e-10, rtol=1e-10)
+
+
+@stacks
+def test_without_causality_a_stack_sees_both_ways(config: StackConfig) -> None:
+    stack, x = stack_of(config, memory=0, mode="bidirectional"), noise(1, 6, DIM).requires_grad_()
+    y = stack(x, context(1, 6, causal=False)).y
+    (gradient,) = torch.autograd.grad((y[:, 2] * noise(DIM)).sum(), x)
+    assert gradient.abs().amax(-1).min() > 0
+
+
+@stacks
+@feedforwards
+def test_a_model_of_every_stack_and_feed_forward_passes_every_gate(
+    config: StackConfig, feedforward: TransitionConfig
+) -> None:
+    mixer = AttentionConfig(encoding=XLConfig(), memory=4)
+    model = LanguageModelConfig(dim=8, heads=2, depth=2, mixer=mixer, stack=config, feedforward=feedforward)
+    assert [gate for gate in check(model) if not gate.passed] == []
+
+
+@stacks
+@feedforwards
+def test_every_parameter_of_a_translator_learns(config: StackConfig, feedforward: TransitionConfig) -> None:
+    model = EncoderDecoderConfig(dim=8, heads=2, depth=2, stack=config, feedforward=feedforward)
+    network = randomised(model.build(11, 9).double())
+    read = network(torch.arange(7).expand(2, -1), torch.arange(9).expand(2, -1))
+    loss = (read.hidden * noise(2, 9, 8)).sum()
+    sum(read.aux.values(), start=loss).backward()
+    embedding = ["tokens.logits.bias"]  # of the softmax, which is not asked here
+    assert idle(network) == embedding
 
 
 @stacks
@@ -143,6 +259,40 @@ def test_layers_share_what_they_are_told_to_share(config: SharedConfig, distinct
         found = {id(block.get_submodule(part)) for block in blocks}
         norms_found = {id(block.get_submodule(f"{part}_norm")) for block in blocks}
         assert len(found) == len(norms_found) == count
+
+
+@norms
+def test_a_norm_after_the_sum_is_refused_where_layers_are_reversed(norm: Norm) -> None:
+    if norm == "pre":
+        assert stack_of(ReversibleConfig(), norm=norm)
+    else:
+        with pytest.raises(ConfigError, match=r"norm: a norm after the residual sum cannot be undone; set norm: pre"):
+            stack_of(ReversibleConfig(), norm=norm)
+
+
+@mixers(encoded=False)
+def test_every_mixer_is_reversed_to_the_gradients_of_kept_activations(case: Case) -> None:
+    """With dropout and losses of its own, from one random seed."""
+    dropout = {"dropout": 0.3} if "dropout" in field_types(type(case.config)) else {}
+    block, shape = BlockConfig(mixer=case.config.override(dropout), dropout=0.2), SHAPE._replace(depth=3, shared={})
+    x, ctx = noise(2, 11, DIM), context(2, 11, case.mode == "causal")
+
+    def gradients(recompute: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+
+        def make(layer: int, depth: int) -> Block:
+            return block.build_block(shape._replace(layer=layer, depth=depth), case.mode)
+
+        stack = randomised(
+            ReversibleConfig(recompute=recompute).build(shape._replace(shared={}), make, Entry()).double()
+        )
+        torch.manual_seed(3)
+        read = stack(x, ctx)
+        loss = sum(read.aux.values(), start=read.y.sin().sum())
+        return [loss.detach(), *torch.autograd.grad(loss, list(stack.parameters()), allow_unused=True)]
+
+    for one, other in zip(gradients(True), gradients(False), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-8, rtol=1e-8)
 
 
 def test_groups_that_do_not_divide_the_depth_are_refused() -> None:

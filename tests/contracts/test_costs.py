@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from contract_cases import DIM, HEADS, STACK_CASES, TOKEN_CASES, Case, context, mixers, name
+from contract_cases import DIM, FEEDFORWARD_CASES, HEADS, STACK_CASES, TOKEN_CASES, Case, context, mixers, name
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lit_transformers.block import BlockConfig
-from lit_transformers.feedforward import FeedForwardConfig
+from lit_transformers.cost import cost
+from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
-from lit_transformers.models import LanguageModelConfig
+from lit_transformers.models import EncoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import TokensConfig
 from lit_transformers.patterns import BLOCK
 from lit_transformers.stacks import StackConfig
@@ -35,14 +36,24 @@ def counted(module: nn.Module, *given: Any) -> int:
 @pytest.mark.parametrize(("queries", "remembered"), LENGTHS)
 def test_the_flops_of_a_mixer_are_those_counted(case: Case, queries: int, remembered: int) -> None:
     mixer = case.build(memory=remembered) if case.remembers else case.build()
+    if not mixer.streams:
+        remembered = 0
     state = mixer(torch.randn(1, remembered, DIM).double(), context(1, remembered)).state if remembered else None
     x = torch.randn(1, queries, DIM).double()
     assert mixer.flops(queries, remembered) == pytest.approx(
-        counted(mixer, x, context(1, queries), state), rel=TOLERANCE
+        counted(mixer, x, context(1, queries, start=remembered), state), rel=TOLERANCE
     )
 
 
-@mixers("causal", encoded=False, remembering=True)
+@mixers("bidirectional")
+@pytest.mark.parametrize("queries", [1, 7, BLOCK, BLOCK + 44, 2 * BLOCK + 1])
+def test_the_flops_of_a_mixer_that_sees_both_ways_are_those_counted(case: Case, queries: int) -> None:
+    mixer, x = case.build("bidirectional"), torch.randn(1, queries, DIM).double()
+    found = counted(mixer, x, context(1, queries, causal=False))
+    assert mixer.flops(queries, 0, causal=False) == pytest.approx(found, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("case", [Case(AttentionConfig(bias=bias)) for bias in (False, True)])
 def test_a_window_of_the_same_length_costs_what_is_counted(case: Case) -> None:
     mixer = case.build(memory=40, same_length=True)
     state = mixer(torch.randn(1, 60, DIM).double(), context(1, 60)).state
@@ -58,6 +69,14 @@ def test_the_flops_of_a_block_are_those_counted(width: int | None) -> None:
     assert block.flops(9, 0) == pytest.approx(found, rel=TOLERANCE)
 
 
+@pytest.mark.parametrize("config", FEEDFORWARD_CASES, ids=name)
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_flops_of_a_feed_forward_are_those_counted(config: TransitionConfig, causal: bool) -> None:
+    layer = config.build(Shape(DIM, HEADS, 64))
+    found = counted(layer, torch.randn(1, 9, DIM), context(1, 9, causal))
+    assert layer.flops(9) == pytest.approx(found, rel=TOLERANCE)
+
+
 @pytest.mark.parametrize("stack", STACK_CASES, ids=name)
 def test_the_flops_of_a_model_are_those_counted(stack: StackConfig) -> None:
     config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=4, stack=stack, mixer=AttentionConfig(memory=12))
@@ -67,6 +86,20 @@ def test_the_flops_of_a_model_are_those_counted(stack: StackConfig) -> None:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         network.tokens.log_probabilities(network(symbols, state).hidden)
     assert network.flops(16, 12) == pytest.approx(counter.get_total_flops(), rel=TOLERANCE)
+
+
+def test_the_flops_of_an_encoder_are_those_counted_without_a_softmax() -> None:
+    config = EncoderConfig(dim=DIM, heads=HEADS, depth=2)
+    found = counted(config.build(11, 16), torch.zeros(1, 16, dtype=torch.long))
+    assert cost(config, 11, 16).flops_per_token == pytest.approx(found / 16, rel=TOLERANCE)
+    assert cost(config, 11, 16).state_bytes == 0
+
+
+def test_rows_that_do_not_continue_each_other_cost_no_memory() -> None:
+    config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(memory=32))
+    apart, continued = cost(config, 11, 16, continued=False), cost(config, 11, 16)
+    assert apart.flops_per_token == config.build(11, 16).flops(16, 0) / 16 < continued.flops_per_token
+    assert (apart.state_bytes, apart.parameters) == (0, continued.parameters)
 
 
 @pytest.mark.parametrize("config", TOKEN_CASES, ids=name)

@@ -14,23 +14,42 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 import pytest
 import torch
-from contract_cases import CASES, DIM, SMALL
+from allocations import Kept
+from contract_cases import CASES, DIM, HEADS, SHAPE, SMALL
 from torch import Tensor, nn
 
 from lit_transformers.config import Config, field_types
 from lit_transformers.encodings import EncodingConfig, LearnedRelativeConfig, RotaryConfig
-from lit_transformers.feedforward import FeedForwardConfig
+from lit_transformers.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
 from lit_transformers.mixer import MixerConfig, state_tensors
-from lit_transformers.mixers import AttentionConfig
-from lit_transformers.models import LanguageModelConfig, ModelConfig
+from lit_transformers.mixers import (
+    AdaptiveSpanConfig,
+    AttentionConfig,
+    BigBirdConfig,
+    CompressiveConfig,
+    ConvolutionConfig,
+    DietConfig,
+    EntmaxConfig,
+    LinearConfig,
+    LocalConfig,
+    LSHConfig,
+    LSRAConfig,
+    SparseConfig,
+    SynthesizerConfig,
+    TopKConfig,
+    WindowConfig,
+)
+from lit_transformers.models import EncoderConfig, LanguageModelConfig, ModelConfig
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.encoder_decoder import EncoderDecoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.models.tokens import AdaptiveTokensConfig, TokensConfig
 from lit_transformers.positions import LearnedConfig, PositionError, PositionsConfig, SinusoidalConfig
-from lit_transformers.stacks import SharedConfig, StackConfig
+from lit_transformers.stacks import HaltingConfig, SharedConfig, StackConfig, UniversalConfig
 
 VOCABULARY, LENGTH = 11, 6
+READER = EncoderConfig(dim=DIM, heads=HEADS, depth=4)
+"""Where mixers stand that see both ways alone."""
 
 
 class Knob(NamedTuple):
@@ -44,11 +63,69 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
     (LearnedRelativeConfig, "buckets"): (LearnedRelativeConfig(buckets=8), 4),
     (LearnedRelativeConfig, "max_distance"): (LearnedRelativeConfig(buckets=4, max_distance=4), 9),
     (AttentionConfig, "encoding"): (AttentionConfig(memory=3), RotaryConfig()),
+    (LocalConfig, "encoding"): (LocalConfig(block=3), RotaryConfig()),
+    (WindowConfig, "encoding"): (WindowConfig(window=2, memory=3), RotaryConfig()),
+    (WindowConfig, "window"): (WindowConfig(window=2, memory=3), 3),
+    (WindowConfig, "memory"): (WindowConfig(window=4, memory=1), 3),
+    (WindowConfig, "smallest"): (WindowConfig(window=4), 1),
+    (WindowConfig, "schedule"): (WindowConfig(window=4, smallest=1), "decreasing"),
+    (WindowConfig, "dilation"): (WindowConfig(window=2), 2),
+    (WindowConfig, "dilated_heads"): (WindowConfig(window=2, dilation=2), 1),
+    (WindowConfig, "global_tokens"): (WindowConfig(window=1), "first"),
+    (WindowConfig, "global_count"): (WindowConfig(window=1, global_tokens="first"), 2),
+    (WindowConfig, "global_projections"): (WindowConfig(window=1, global_tokens="first"), "separate"),
+    (SparseConfig, "encoding"): (SparseConfig(block=2), RotaryConfig()),
+    (SparseConfig, "pattern"): (SparseConfig(block=2), "fixed"),
+    (SparseConfig, "block"): (SparseConfig(block=2), 3),
+    (SparseConfig, "summary"): (SparseConfig(pattern="fixed", block=3, summary=1), 2),
+    (SparseConfig, "heads"): (SparseConfig(block=2), "halves"),
+    (DietConfig, "encoding"): (DietConfig(), RotaryConfig()),
+    (DietConfig, "base"): (DietConfig(), 3),
+    (DietConfig, "taps"): (DietConfig(), 2),
+    (DietConfig, "window"): (DietConfig(pattern="cascade", window=1), 2),
+    (DietConfig, "growth"): (DietConfig(pattern="cascade", window=1), 3),
+    (BigBirdConfig, "encoding"): (BigBirdConfig(block=2), RotaryConfig()),
+    (BigBirdConfig, "block"): (BigBirdConfig(block=1, random=1, window=1, global_blocks="none"), 2),
+    (BigBirdConfig, "random"): (BigBirdConfig(block=1, random=1, window=1, global_blocks="none"), 2),
+    (BigBirdConfig, "window"): (BigBirdConfig(block=1, random=1, window=1, global_blocks="none"), 3),
+    (BigBirdConfig, "global_blocks"): (BigBirdConfig(block=1, random=1, window=1, global_blocks="none"), "first"),
+    (BigBirdConfig, "seed"): (BigBirdConfig(block=1, random=1, window=1, global_blocks="none"), 1),
+    (BigBirdConfig, "graph_per_head"): (BigBirdConfig(block=1, random=1, window=1, global_blocks="none"), False),
+    (AdaptiveSpanConfig, "encoding"): (AdaptiveSpanConfig(), RotaryConfig()),
+    (AdaptiveSpanConfig, "initial"): (AdaptiveSpanConfig(), 0.5),
+    (TopKConfig, "encoding"): (TopKConfig(), RotaryConfig()),
+    (TopKConfig, "kept"): (TopKConfig(kept=2), 3),
+    (TopKConfig, "when"): (TopKConfig(kept=2), "after"),
+    (EntmaxConfig, "encoding"): (EntmaxConfig(), RotaryConfig()),
+    (LinearConfig, "chunk_length"): (LinearConfig(chunk_length=2), 3),
+    (SynthesizerConfig, "members"): (SynthesizerConfig(), ["random"]),
+    (SynthesizerConfig, "factor"): (SynthesizerConfig(members=("factorised_dense",)), 2),
+    (SynthesizerConfig, "rank"): (SynthesizerConfig(members=("factorised_random",)), 3),
+    (SynthesizerConfig, "per_head"): (SynthesizerConfig(members=("random",)), False),
+    (ConvolutionConfig, "heads"): (ConvolutionConfig(), 4),
+    (LSHConfig, "rounds"): (LSHConfig(chunk_length=2, buckets=2, seed=0), 3),
+    (LSHConfig, "buckets"): (LSHConfig(chunk_length=2, buckets=2, seed=0), (2, 2)),
+    (LSHConfig, "encoding"): (LSHConfig(chunk_length=2, buckets=2, seed=0), RotaryConfig()),
+    (LSHConfig, "ahead"): (LSHConfig(chunk_length=2, buckets=2, chunks="by_sort", seed=0), 0),
+    (LSHConfig, "across_buckets"): (LSHConfig(chunk_length=2, buckets=2, chunks="by_sort", seed=0), True),
+    (LSRAConfig, "encoding"): (LSRAConfig(), RotaryConfig()),
+    (LSRAConfig, "head_dim"): (LSRAConfig(), 3),
+    (LSRAConfig, "fraction"): (LSRAConfig(), 0.25),
+    (LSRAConfig, "attention_heads"): (LSRAConfig(), 4),
+    (LSRAConfig, "convolution"): (LSRAConfig(), ConvolutionConfig(kernel=3)),
+    (CompressiveConfig, "encoding"): (CompressiveConfig(memory=3, compressed_memory=2), RotaryConfig()),
+    (CompressiveConfig, "memory"): (CompressiveConfig(memory=3, compressed_memory=2), 6),
+    (CompressiveConfig, "function"): (CompressiveConfig(memory=3, auxiliary="none"), "max"),
     (LearnedConfig, "max_length"): (LearnedConfig(restart="document", max_length=64), 65),
     (SharedConfig, "groups"): (SharedConfig(), 2),
     (AdaptiveTokensConfig, "cutoffs"): (AdaptiveTokensConfig(cutoffs=(4, 8), shrink=2), [5, 8]),
     (AdaptiveTokensConfig, "shrink"): (AdaptiveTokensConfig(cutoffs=(4,), shrink=2), 4),
     (FeedForwardConfig, "width"): (FeedForwardConfig(), 5),
+    (SeparableConvolutionConfig, "width"): (SeparableConvolutionConfig(), 5),
+    (SeparableConvolutionConfig, "kernels"): (SeparableConvolutionConfig(), [2, 5]),
+    (SinusoidalConfig, "offset"): (SinusoidalConfig(restart="document"), 40),
+    (LearnedConfig, "offset"): (LearnedConfig(restart="document", max_length=64), 40),
+    (UniversalConfig, "halting"): (UniversalConfig(), HaltingConfig()),
     **{
         (model, field): (base, value)
         for model, base in ((type(case), case) for case in CASES["MODELS"][1])
@@ -71,7 +148,7 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
 
 def knobs() -> Iterator[Knob]:
     kinds = [kind for table, _ in CASES.values() for kind in table.values()]
-    for config in (*kinds, FeedForwardConfig):
+    for config in (*kinds, HaltingConfig):
         yield from (Knob(config, field) for field in field_types(config))
 
 
@@ -80,7 +157,7 @@ def pair(knob: Knob) -> tuple[Config, Config]:
     if (knob.config, knob.field) in LISTED:
         base, value = LISTED[knob.config, knob.field]
     else:
-        cases = [SMALL.mixer, FeedForwardConfig(), *(case for _, cases in CASES.values() for case in cases)]
+        cases = [SMALL.mixer, HaltingConfig(), *(case for _, cases in CASES.values() for case in cases)]
         base = next(case for case in cases if type(case) is knob.config)
         value = another(getattr(base, knob.field), field_types(knob.config)[knob.field])
     return base, base.override({knob.field: value})
@@ -110,7 +187,8 @@ def network_of(config: Config) -> ModelConfig:
         case ModelConfig():
             return config
         case MixerConfig():
-            return SMALL.override({"mixer": config})
+            own = SMALL if config.build(SHAPE._replace(max_length=LENGTH)).causal else READER
+            return own.override({"mixer": config})
         case EncodingConfig():
             return SMALL.override({"mixer.encoding": config})
         case PositionsConfig():
@@ -119,7 +197,9 @@ def network_of(config: Config) -> ModelConfig:
             return SMALL.override({"stack": config})
         case TokensConfig():
             return SMALL.override({"tokens": config})
-        case FeedForwardConfig():
+        case HaltingConfig():
+            return SMALL.override({"stack": UniversalConfig(halting=config)})
+        case TransitionConfig():
             return SMALL.override({"feedforward": config})
     raise TypeError(f"no network is made of a {type(config).__name__}")
 
@@ -137,7 +217,10 @@ def observe(config: ModelConfig) -> dict[str, Any]:
     for mode in ("evaluated", "trained"):
         network.train(mode == "trained")
         torch.manual_seed(1)
-        outputs, tensors = run(network)
+        with Kept() as kept:
+            outputs, tensors, losses = run(network)
+        seen[f"{mode} kept for the backward pass"] = kept.bytes
+        seen |= {f"{mode} loss {key}": loss.detach() for key, loss in losses.items()}
         for number, output in enumerate(outputs):
             seen[f"{mode} {number}"] = output.detach()
         seen |= {f"{mode} state {number}": tensor.shape for number, tensor in enumerate(tensors)}
@@ -147,26 +230,26 @@ def observe(config: ModelConfig) -> dict[str, Any]:
     return seen
 
 
-def run(network: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs and what the state holds, for symbols that are always the same."""
+def run(network: nn.Module) -> tuple[list[Tensor], list[Tensor], dict[str, Tensor]]:
+    """Outputs, what the state holds, and the last named losses, for symbols that are always the same."""
     symbols = torch.arange(3 * LENGTH).view(1, -1) * 7 % VOCABULARY
     match network:
         case LanguageModel():
-            state, outputs = None, []
+            state, outputs, losses = None, [], {}
             for segment in symbols.split(LENGTH, dim=1):
                 try:
                     read = network(segment, state)
                 except PositionError:  # as a user would see it
                     break
-                state = read.state
+                state, losses = read.state, read.aux
                 outputs.append(network.tokens.log_probabilities(read.hidden))
-            return outputs, list(state_tensors(state))
+            return outputs, list(state_tensors(state)), losses
         case Encoder():
-            hidden = network(symbols[:, :LENGTH]).hidden
-            return [network.tokens.log_probabilities(hidden)], []
+            read = network(symbols[:, :LENGTH])
+            return [network.tokens.log_probabilities(read.hidden)], [], read.aux
         case EncoderDecoder():
             read = network(symbols[:, :LENGTH], symbols[:, LENGTH : 2 * LENGTH])
-            return [network.tokens.log_probabilities(read.hidden)], []
+            return [network.tokens.log_probabilities(read.hidden)], [], read.aux
     raise TypeError(f"say here how a {type(network).__name__} runs")
 
 

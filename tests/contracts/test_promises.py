@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from contract_cases import DIM, Case, context, mixers, noise
+from contract_cases import DIM, Case, context, each_mode, mixers, noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -36,7 +36,7 @@ def test_other_inputs_after_a_position_change_nothing_up_to_it(case: Case, lengt
     after = torch.cat([before[:, : last + 1], noise(2, length - last - 1, DIM)], dim=1)
     one, other = mixer(before, ctx).y, mixer(after, ctx).y
     same(one[:, : last + 1], other[:, : last + 1])
-    assert moved(one[:, last + 1 :], other[:, last + 1 :]) > 1e-3
+    assert moved(one[:, last + 1 :], other[:, last + 1 :]) > 1e-3, "what is changed is seen from itself"
 
 
 @mixers("causal")
@@ -46,10 +46,12 @@ def test_no_output_has_a_gradient_with_respect_to_a_later_input(case: Case, leng
     y = case.build()(x, context(2, length)).y
     (gradient,) = torch.autograd.grad(y[:, last].square().sum(), x)
     assert not gradient[:, last + 1 :].any()
-    assert gradient[:, : last + 1].abs().amax(-1).min() > 0
+    assert gradient[:, last].any()
+    if case.sees_all:
+        assert gradient[:, : last + 1].abs().amax(-1).min() > 0
 
 
-@mixers("bidirectional")
+@mixers("bidirectional", sees_all=True)
 def test_without_causality_every_position_sees_every_other(case: Case) -> None:
     x = noise(1, 6, DIM).requires_grad_()
     y = case.build("bidirectional")(x, context(1, 6, causal=False)).y
@@ -57,8 +59,7 @@ def test_without_causality_every_position_sees_every_other(case: Case) -> None:
     assert gradient.abs().amax(-1).min() > 0
 
 
-@mixers()
-@pytest.mark.parametrize("mode", ["causal", "bidirectional"])
+@each_mode()
 @pytest.mark.parametrize("length", [9, LONG])
 def test_what_stands_at_padded_positions_changes_nothing_at_real_ones(case: Case, mode: Mode, length: int) -> None:
     mixer = case.build(mode)
@@ -71,15 +72,14 @@ def test_what_stands_at_padded_positions_changes_nothing_at_real_ones(case: Case
     assert one.isfinite().all()
 
 
-@mixers("causal")
-def test_a_padded_end_gives_what_a_shorter_row_gives(case: Case) -> None:
-    mixer, x = case.build(), noise(1, 9, DIM)
+@each_mode()
+def test_a_padded_end_gives_what_a_shorter_row_gives(case: Case, mode: Mode) -> None:
+    mixer, x, causal = case.build(mode), noise(1, 9, DIM), mode == "causal"
     keep = torch.arange(9)[None] < 5
-    same(mixer(x, context(1, 9, keep=keep)).y[:, :5], mixer(x[:, :5], context(1, 5)).y)
+    same(mixer(x, context(1, 9, causal, keep)).y[:, :5], mixer(x[:, :5], context(1, 5, causal)).y)
 
 
-@mixers()
-@pytest.mark.parametrize("mode", ["causal", "bidirectional"])
+@each_mode()
 def test_a_row_of_padding_has_finite_gradients(case: Case, mode: Mode) -> None:
     mixer = case.build(mode)
     x = noise(2, 5, DIM).requires_grad_()
@@ -89,12 +89,19 @@ def test_a_row_of_padding_has_finite_gradients(case: Case, mode: Mode) -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in mixer.parameters())
 
 
-def read(mixer: Mixer, x: Tensor, cuts: list[int], state: Any = None, keep: Tensor | None = None) -> tuple[Tensor, Any]:
-    """x in segments that end at ``cuts``, each with the state that the last one left."""
+def read(
+    mixer: Mixer,
+    x: Tensor,
+    cuts: list[int],
+    state: Any = None,
+    keep: Tensor | None = None,
+    start: int | Tensor = 0,
+) -> tuple[Tensor, Any]:
+    """x in segments that end at ``cuts``, each with the state that the last one left; ``start``: positions before."""
     parts = []
-    for start, stop in pairwise([0, *cuts, x.size(1)]):
-        kept = None if keep is None else keep[:, start:stop]
-        mixed = mixer(x[:, start:stop], context(x.size(0), stop - start, True, kept, start), state)
+    for first, stop in pairwise([0, *cuts, x.size(1)]):
+        kept = None if keep is None else keep[:, first:stop]
+        mixed = mixer(x[:, first:stop], context(x.size(0), stop - first, True, kept, start + first), state)
         parts.append(mixed.y)
         state = mixed.state
     return torch.cat(parts, dim=1), state
@@ -131,7 +138,8 @@ def test_an_emptied_lane_equals_one_that_starts_anew(case: Case, grad: bool) -> 
     with torch.set_grad_enabled(grad):
         _, state = read(mixer, first, [2])
         emptied = empty_rows(state, torch.tensor([False, True, False]))
-        y, _ = read(mixer, torch.cat([second, third], dim=1), [4], emptied)
+        start = torch.tensor([[5], [0], [5]])
+        y, _ = read(mixer, torch.cat([second, third], dim=1), [4], emptied, start=start)
         same(y[1], read(mixer, torch.cat([second, third], dim=1)[1:2], [])[0][0])
         went_on = torch.cat([first, second, third], dim=1)
         same(y[[0, 2]], read(mixer, went_on, [])[0][[0, 2], 5:])
@@ -143,16 +151,24 @@ def test_a_state_of_training_is_read_on_without_gradients(case: Case) -> None:
     x = noise(2, 12, DIM)
     _, state = read(mixer, x[:, :5], [])
     with torch.no_grad():
-        same(read(mixer, x[:, 5:], [2], state)[0], read(mixer, x, [])[0][:, 5:])
+        same(read(mixer, x[:, 5:], [2], state, start=5)[0], read(mixer, x, [])[0][:, 5:])
 
 
 @mixers("causal", "streams", encoded=False, remembering=True)
-def test_a_state_made_without_gradients_does_not_train_half_of_its_weights(case: Case) -> None:
-    mixer = case.build(memory=12)
+def test_a_state_made_without_gradients_is_refused_or_trains_all_weights(case: Case) -> None:
+    mixer, x = case.build(memory=12), noise(2, 10, DIM)
     with torch.no_grad():
-        _, state = read(mixer, noise(2, 5, DIM), [])
-    with pytest.raises(ValueError, match="this state was made without gradients"):
-        read(mixer, noise(2, 5, DIM), [], state)
+        _, bare = read(mixer, x[:, :5], [])
+    _, whole = read(mixer, x[:, :5], [])
+    try:
+        y, _ = read(mixer, x[:, 5:], [], bare, start=5)
+    except ValueError as error:
+        assert "this state was made without gradients" in str(error)
+        return
+    other, _ = read(mixer, x[:, 5:], [], whole, start=5)
+    ours, theirs = (torch.autograd.grad(z.square().sum(), list(mixer.parameters())) for z in (y, other))
+    for one, two in zip(ours, theirs, strict=True):
+        same(one, two)
 
 
 @mixers("causal", "streams")
@@ -160,7 +176,7 @@ def test_lanes_taken_in_another_order_go_on_in_that_order(case: Case) -> None:
     mixer = case.build(memory=9) if case.remembers else case.build()
     first, second, order = noise(3, 5, DIM), noise(2, 4, DIM), torch.tensor([2, 0])
     _, state = read(mixer, first, [])
-    y, _ = read(mixer, second, [], take_rows(state, order))
+    y, _ = read(mixer, second, [], take_rows(state, order), start=5)
     same(y, read(mixer, torch.cat([first[order], second], dim=1), [])[0][:, 5:])
 
 
@@ -170,7 +186,7 @@ def test_padding_of_an_earlier_segment_is_not_remembered(case: Case) -> None:
     keep = torch.tensor([[True] * 3 + [False] * 2])
     x, second = noise(1, 5, DIM), noise(1, 4, DIM)
     changed = torch.where(keep[..., None], x, noise(1, 5, DIM))
-    one, other = (read(mixer, second, [], read(mixer, z, [], keep=keep)[1])[0] for z in (x, changed))
+    one, other = (read(mixer, second, [], read(mixer, z, [], keep=keep)[1], start=3)[0] for z in (x, changed))
     same(one, other)
 
 
@@ -194,7 +210,9 @@ def test_a_cross_mixer_reads_the_whole_source_though_its_own_side_is_causal(case
     x = noise(1, 4, DIM).requires_grad_()
     y = mixer(x, context(1, 4)._replace(source=source)).y
     to_source, to_own = torch.autograd.grad(y[:, 1].square().sum(), [source, x])
-    assert to_source.abs().amax(-1).min() > 0
+    assert to_source.any()
+    if case.sees_all:
+        assert to_source.abs().amax(-1).min() > 0
     assert not to_own[:, [0, 2, 3]].any(), "each position of x reads the source for itself"
 
 
@@ -223,25 +241,32 @@ def test_a_source_of_padding_alone_stays_finite(case: Case) -> None:
     assert y.isfinite().all() and x.grad is not None and x.grad.isfinite().all()
 
 
-@mixers("causal")
+@each_mode()
 @pytest.mark.parametrize("length", [1, 2, 3, 257])
-def test_any_length_works(case: Case, length: int) -> None:
-    y = case.build()(noise(2, length, DIM), context(2, length)).y
+def test_any_length_works(case: Case, mode: Mode, length: int) -> None:
+    y = case.build(mode)(noise(2, length, DIM), context(2, length, mode == "causal")).y
     assert y.shape == (2, length, DIM) and y.isfinite().all()
 
 
 @mixers()
 def test_every_parameter_has_a_gradient(case: Case) -> None:
-    mixer = case.build(memory=4) if case.remembers else case.build()
-    y, _ = read(mixer, noise(2, 10, DIM), [5])
-    y.square().sum().backward()
+    """Of what is said, or of a named loss."""
+    causal = case.mode == "causal"
+    mixer = case.build(memory=4) if case.remembers and causal else case.build()
+    losses: list[Tensor] = []
+    mixer.register_forward_hook(lambda _, given, mixed: losses.extend(mixed.aux.values()))
+    if causal:
+        y, _ = read(mixer, noise(2, 10, DIM), [5] if mixer.streams else [])
+    else:
+        y = mixer(noise(2, 10, DIM), context(2, 10, causal=False)).y
+    (y.square().sum() + sum(losses)).backward()
     idle = [name for name, p in mixer.named_parameters() if p.grad is None or not p.grad.any()]
     assert idle == []
 
 
 @mixers()
 def test_aux_holds_named_scalars(case: Case) -> None:
-    mixed = case.build()(noise(2, 5, DIM), context(2, 5))
+    mixed = case.build()(noise(2, 5, DIM), context(2, 5, case.mode == "causal"))
     assert all(loss.dim() == 0 for loss in mixed.aux.values())
 
 
@@ -256,19 +281,22 @@ def test_a_mode_is_promised_and_granted_or_refused_with_a_reason(case: Case, mod
         assert getattr(case.build(), mode)
 
 
-@mixers("bidirectional", "cross", encoded=False, remembering=True)
+@mixers("bidirectional", encoded=False, remembering=True)
 @pytest.mark.parametrize("mode", ["bidirectional", "cross"])
 def test_memory_is_refused_where_there_is_no_past(case: Case, mode: Mode) -> None:
-    with pytest.raises(ConfigError, match=r"mixer\.memory: .* has none; set memory: 0"):
-        case.build(mode, memory=4)
+    if getattr(case.build(), mode):
+        with pytest.raises(ConfigError, match=r"mixer\.memory: .* has none; set memory: 0"):
+            case.build(mode, memory=4)
 
 
-@mixers("causal")
+@each_mode()
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_half_precision_gives_what_single_precision_gives_to_its_own_tolerance(case: Case, dtype: torch.dtype) -> None:
-    mixer, x = case.build(), noise(2, 20, DIM) * 0.3
-    exact = mixer(x, context(2, 20)).y
+def test_half_precision_gives_what_single_precision_gives_to_its_own_tolerance(
+    case: Case, mode: Mode, dtype: torch.dtype
+) -> None:
+    mixer, x, ctx = case.build(mode), noise(2, 20, DIM) * 0.3, context(2, 20, mode == "causal")
+    exact = mixer(x, ctx).y
     tolerance = 0.1 if dtype == torch.bfloat16 else 1e-4
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-        y = mixer.float()(x.float(), context(2, 20)).y
+        y = mixer.float()(x.float(), ctx).y
     assert moved(y.double(), exact) < tolerance * exact.abs().max()

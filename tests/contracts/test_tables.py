@@ -16,7 +16,7 @@ from contract_cases import CASES, name
 from lit_transformers.config import Config
 from lit_transformers.stacks import SequentialConfig
 
-CITED = ("MIXERS", "ENCODINGS", "POSITIONS", "STACKS")
+CITED = ("MIXERS", "ENCODINGS", "POSITIONS", "STACKS", "FEEDFORWARDS")
 UNCITED: dict[type[Config], str] = {SequentialConfig: "one layer after another is nobody's idea in particular"}
 
 

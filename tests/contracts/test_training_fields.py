@@ -8,7 +8,8 @@ import pytest
 
 from lit_transformers.config import Config, field_types
 from lit_transformers.knobs import changes_nothing
-from lit_transformers.mixers import AttentionConfig
+from lit_transformers.mixer import MixerConfig
+from lit_transformers.mixers import AttentionConfig, SparseConfig, WindowConfig
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.run import RunConfig
 from lit_transformers.tasks.causal_lm import CausalLMConfig
@@ -81,6 +82,24 @@ def test_every_other_field_changes_training_or_is_seen_elsewhere(prefix: str, co
         if prefix == "training" and name in SEEN_ELSEWHERE:
             continue
         assert changed({}, f"{prefix}.{name}", OTHERWISE[name]), name
+
+
+@pytest.mark.parametrize(
+    ("mixer", "field", "value"),
+    [
+        (WindowConfig(window=60), "window", 50),
+        (SparseConfig(block=40), "block", 50),
+    ],
+    ids=lambda part: part.kind if isinstance(part, Config) else None,
+)
+def test_rows_are_long_enough_for_a_length_to_make_a_difference(mixer: MixerConfig, field: str, value: int) -> None:
+    assert changed({"model.mixer": mixer}, f"model.mixer.{field}", value)
+    assert not changed({"model.mixer": mixer, "data.segment_length": 30}, f"model.mixer.{field}", value)
+
+
+def test_a_value_for_each_layer_is_looked_at_in_all_layers() -> None:
+    windows = {"model.depth": 6, "model.mixer": WindowConfig(window=(4, 4, 4, 4, 4, 4))}
+    assert changed(windows, "model.mixer.window", [4, 4, 4, 4, 4, 8])
 
 
 def test_a_loss_counts_what_it_says() -> None:

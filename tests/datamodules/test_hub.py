@@ -65,7 +65,7 @@ def test_training_resumes_with_exactly_the_next_batch(data_set: Path, workers: i
     data = LanguageData(config)
     whole = list(islice(data.train_dataloader(), 60))
     for stop in (1, 20, 41):
-        position = data._training().start()
+        position = data.training().start()
         for batch in whole[:stop]:
             position = position.after(batch)
         data._position = position

@@ -141,11 +141,11 @@ def test_the_state_is_plain_data_that_loads_with_weights_only(corpus: FilesConfi
 def test_without_a_trainer_a_state_resumes_too(corpus: FilesConfig) -> None:
     data = LanguageData(config(corpus, workers=2))
     whole = list(islice(data.train_dataloader(), 9))
-    position = data._training().start()
+    position = data.training().start()
     for batch in whole[:5]:
         position = position.after(batch)
     resumed = LanguageData(config(corpus, workers=2))
-    resumed.load_state_dict({"of": data._identity(), "ranks": [[list(position.cursors), position.turn]]})
+    resumed.load_state_dict({"of": data.identity(), "ranks": [[list(position.cursors), position.turn]]})
     assert rows(list(islice(resumed.train_dataloader(), 4))) == rows(whole[5:])
 
 
@@ -264,7 +264,7 @@ def _rank(rank: int, world: int, made: LanguageDataConfig, folder: Path) -> None
     torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
     data = LanguageData(made)
     validated, trained = list(data.val_dataloader()), list(islice(data.train_dataloader(), 6))
-    position = data._training().start()
+    position = data.training().start()
     for batch in trained[:3]:
         position = position.after(batch)
     data._position = position

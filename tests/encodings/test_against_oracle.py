@@ -130,7 +130,7 @@ def two_layers(norm: Literal["pre", "post"], biases: Literal["shared", "per_laye
     )
     shape = Shape(DIM, HEADS, LENGTH, 0, 2, shared={})
     stack = SequentialConfig().build(
-        2, lambda layer: config.build_block(shape._replace(layer=layer), "causal"), Entry()
+        shape, lambda layer, _: config.build_block(shape._replace(layer=layer), "causal"), Entry()
     )
     for parameter in stack.double().parameters():
         torch.nn.init.normal_(parameter, std=0.5)

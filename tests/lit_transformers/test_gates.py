@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from lit_transformers import gates
+from lit_transformers.config import ConfigError
 from lit_transformers.encodings import ENCODINGS, ShawConfig, XLConfig
 from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Shape
-from lit_transformers.mixers import AttentionConfig
-from lit_transformers.models import LanguageModelConfig
+from lit_transformers.mixers import MIXERS, AttentionConfig, WindowConfig
+from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import AdaptiveTokensConfig
 from lit_transformers.positions import LearnedConfig
 
@@ -52,12 +53,50 @@ class BrokenMixer(Mixer):
         state = {"total": total[:, -1].detach(), "count": count[:, -1].detach()}
         return Mixed(self.linear(total / count), state)
 
-    def flops(self, queries: int, remembered: int) -> int:
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return 0
+
+
+class TwoWayConfig(MixerConfig):
+    """A mixer that sees both ways, with one fault."""
+
+    fault: str = "none"
+
+    def build(self, shape: Shape) -> Mixer:
+        return TwoWay(self, shape)
+
+
+class TwoWay(Mixer):
+    """The mean of all tokens, or what its fault makes of it."""
+
+    bidirectional = True
+
+    def __init__(self, config: TwoWayConfig, shape: Shape) -> None:
+        super().__init__()
+        self.fault = config.fault
+        self.linear = nn.Linear(shape.dim, shape.dim)
+        self.idle = nn.Linear(2, 2) if config.fault == "idle" else None
+
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Mixed:
+        keep = torch.ones(x.shape[:2], dtype=x.dtype) if ctx.keep is None else ctx.keep.to(x.dtype)
+        if self.fault == "padding":
+            keep = torch.ones_like(keep)
+        mean = (x * keep[..., None]).sum(1, keepdim=True) / keep.sum(1)[:, None, None]
+        if self.fault == "length":
+            mean = mean * x.size(1)
+        return Mixed(self.linear(x + mean))
+
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        return 2 * queries * self.linear.in_features**2
 
 
 def failed(fault: str) -> set[str]:
     config = LanguageModelConfig(dim=16, heads=2, depth=2, mixer=BrokenConfig(fault=fault))
+    return {gate.name for gate in gates.check(config) if not gate.passed}
+
+
+def failed_both_ways(fault: str) -> set[str]:
+    config = EncoderConfig(dim=16, heads=2, depth=2, mixer=TwoWayConfig(fault=fault))
     return {gate.name for gate in gates.check(config) if not gate.passed}
 
 
@@ -99,6 +138,62 @@ def test_a_sound_mixer_of_another_kind_passes() -> None:
 )
 def test_each_fault_is_found_by_its_gate(fault: str, gate: str) -> None:
     assert gate in failed(fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "gate"),
+    [
+        ("padding", "padding changes nothing"),
+        ("length", "padding changes nothing"),
+        ("idle", "every parameter learns"),
+    ],
+)
+def test_each_fault_of_an_encoder_is_found_by_its_gate(fault: str, gate: str) -> None:
+    assert failed_both_ways("none") == set()
+    assert failed_both_ways(fault) == {gate}
+
+
+@pytest.mark.parametrize("encoding", [None, *ENCODINGS])
+def test_real_encoders_pass(encoding: str | None) -> None:
+    config = EncoderConfig().override({"mixer.encoding": encoding})
+    found = gates.check(config)
+    assert found and [gate for gate in found if not gate.passed] == []
+
+
+def test_a_model_that_no_gate_knows_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no gates are known of a model of kind encoder_decoder"):
+        gates.check(EncoderDecoderConfig())
+
+
+def test_rows_of_a_probe_are_long_enough_for_what_the_mixer_names_to_act() -> None:
+    plain = LanguageModelConfig(mixer=AttentionConfig(memory=4096))
+    assert gates.probe_length(plain) == gates.SHORTEST
+    assert gates.probe_length(plain.override({"mixer": WindowConfig(window=100)})) > 200
+    assert gates.probe_length(plain.override({"mixer": WindowConfig(window=(8, 100) * 3)})) > 200
+    assert gates.probe_length(plain.override({"mixer": WindowConfig(window=9000)})) == gates.LONGEST
+    table = {"mixer": WindowConfig(window=100), "positions": LearnedConfig(restart="document", max_length=64)}
+    assert gates.probe_length(plain.override(table)) == 32, "two segments fit the table"
+
+
+def test_a_small_model_keeps_the_lengths_of_its_mixer_and_a_layer_for_each_value() -> None:
+    config = LanguageModelConfig(depth=5, dropout=0.3, mixer=WindowConfig(window=(4, 8, 16, 32, 64)))
+    small = gates.shrink(config, 131)
+    assert (small.dim, small.depth, small.dropout, small.mixer) == (64, 5, 0.0, config.mixer)
+    assert gates.shrink(config.override({"mixer.window": 50}), 103).depth == 2
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+@pytest.mark.parametrize("model", [LanguageModelConfig, EncoderConfig])
+def test_every_mixer_passes_in_every_model_that_it_promises_to_serve(
+    kind: str, model: type[LanguageModelConfig | EncoderConfig]
+) -> None:
+    config = model(depth=2).override({"mixer": kind})
+    mixer = config.mixer.build(Shape(512, 8, 64, depth=2, shared={}))
+    if not (mixer.causal if model is LanguageModelConfig else mixer.bidirectional):
+        with pytest.raises(ConfigError):
+            config.build(11, 64)
+        return
+    assert [gate for gate in gates.check(config) if not gate.passed] == []
 
 
 def test_gates_leave_the_random_numbers_of_the_caller_alone() -> None:

@@ -176,11 +176,12 @@ def test_characters_of_several_bytes_come_whole(checkpoint: Path) -> None:
     pieces = list(write(checkpoint, "grün", 300, SamplingConfig(temperature=0.7, seed=3)))
     text = "".join(pieces)
     assert pieces[0] == "grün" and len(pieces) > 100
-    task, _, plain = load(checkpoint)
-    start = torch.tensor([task.vocabulary.boundary, *"grün".encode()])
+    task, _, kept = load(checkpoint)
+    boundary = task.data.vocabulary.boundary
+    start = torch.tensor([boundary, *"grün".encode()])
     task.config = task.config.override({"evaluation": {"mixer.memory": 32}})
-    said = list(sample(task.evaluator(), start, 300, SamplingConfig(temperature=0.7, seed=3), task.vocabulary.boundary))
-    assert text == "grün" + tokenizer_from_dict(plain).decode(said)
+    said = list(sample(task.evaluator(), start, 300, SamplingConfig(temperature=0.7, seed=3), boundary))
+    assert text == "grün" + tokenizer_from_dict(kept["tokenizer"]).decode(said)
     assert any(len(piece.encode()) > 1 and piece.isalpha() for piece in pieces[1:]), "no such character was written"
     whole = [piece for piece in pieces if "\N{REPLACEMENT CHARACTER}" not in piece]
     assert all(piece.encode().decode() == piece for piece in whole)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from lit_transformers.batch import IGNORED
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
-from lit_transformers.mixers import AttentionConfig
+from lit_transformers.mixers import AttentionConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import AdaptiveTokensConfig, FullTokensConfig, Tokens, TokensConfig
 from lit_transformers.positions import LearnedConfig, SinusoidalConfig
@@ -178,3 +178,19 @@ def test_an_encoder_decoder_learns_to_copy() -> None:
         loss.backward()
         optimizer.step()
     assert loss < 0.02
+
+
+def test_extra_tokens_are_seen_and_not_given_back() -> None:
+    torch.manual_seed(0)
+    window = WindowConfig(window=1, global_tokens="marked")
+    config = EncoderConfig(dim=8, heads=2, depth=2, mixer=window, extra_tokens=2, initial_std=0.5)
+    network, symbols = config.build(11, 16).double(), torch.randint(0, 11, (2, 9))
+    keep = torch.arange(9) < torch.tensor([[9], [4]])
+    before = network(symbols, keep).hidden
+    assert before.shape == (2, 9, 8)
+    torch.testing.assert_close(before[1:, :4], network(symbols[1:, :4]).hidden, atol=1e-12, rtol=0)
+    far = symbols.clone()
+    far[0, 8] = (far[0, 8] + 1) % 11
+    assert (network(far, keep).hidden[0, 0] - before[0, 0]).abs().max() > 1e-6, "what is far is heard through them"
+    alone = config.override({"extra_tokens": 0}).build(11, 16).double()
+    assert torch.equal(alone(far, keep).hidden[0, 0], alone(symbols, keep).hidden[0, 0])

@@ -135,8 +135,8 @@ def test_a_damaged_checkpoint_is_moved_aside_and_the_run_starts_anew(
 
 def test_a_checkpoint_holds_no_code(config: RunConfig, tmp_path: Path) -> None:
     fit(config, tmp_path)
-    task, loaded, tokenizer = load(tmp_path / CHECKPOINT)
-    assert loaded == config and tokenizer["kind"] == "bytes" and not task.training
+    task, loaded, kept = load(tmp_path / CHECKPOINT)
+    assert loaded == config and kept["tokenizer"] == {"kind": "bytes"} and not task.training
     (tmp_path / "text.ckpt").write_text("not a checkpoint")
     with pytest.raises(ConfigError, match=r"text\.ckpt: is no checkpoint of a run"):
         load(tmp_path / "text.ckpt")

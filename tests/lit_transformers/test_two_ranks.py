@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import torch
 
 from datamodules import LanguageData, Shard
 from datamodules.lanes import LaneShape
-from datamodules.loading import Reading
+from datamodules.language import reading_lanes
 from lit_transformers.batch import TextBatch
 from lit_transformers.record import CHECKPOINT, DOCUMENTS, RECORD
-from lit_transformers.run import RunConfig, evaluate, train
+from lit_transformers.run import RunConfig, evaluate, fit, train
 from lit_transformers.stopping import Stop
 
 pytestmark = pytest.mark.slow
@@ -90,8 +91,8 @@ def batches_of_both(data: LanguageData) -> Iterator[TextBatch]:
     shape = LaneShape(config.batch_size // 2, config.segment_length, config.segment_length, joined=False)
     ranks = []
     for number in range(2):
-        rank = Shard(number, 2)
-        reading = Reading.training(data.documents("train"), data.tokenizer, shape, rank, 0, config.seed)
+        documents = partial(data.documents("train").training, seed=config.seed)
+        reading = reading_lanes(documents, data.tokenizer, shape, Shard(number, 2), 0)
         ranks.append(reading.batches(reading.start()))
     for first, second in zip(*ranks, strict=False):
         inputs, targets, keep, document, fresh = (torch.cat(pair) for pair in zip(first[:5], second[:5], strict=True))
@@ -210,3 +211,24 @@ def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_
     record = fit_together(forgetful, tmp_path)
     assert record["metrics"] == read(whole)["metrics"]
     assert curve(tmp_path) == curve(whole) and documents(tmp_path) == documents(whole)
+
+
+@pytest.fixture(scope="module")
+def strings() -> RunConfig:
+    """Nine strings are evaluated, which two ranks do not divide; each batch holds those that one process would take."""
+    evaluation = {"lengths": [3, 6], "examples": 9}
+    data = {"kind": "generated", "max_length": 4, "lengths": "uniform", "batch_size": 8, "evaluation": evaluation}
+    model = {"kind": "language_model", "dim": 16, "heads": 2, "depth": 1, "positions": "sinusoidal"}
+    training = {"steps": 30, "device": "cpu", "devices": 2}
+    return RunConfig.from_dict({"model": model, "task": "strings", "data": data, "training": training})
+
+
+def test_two_ranks_learn_strings_as_one_process_does(strings: RunConfig, tmp_path: Path) -> None:
+    ours = fit_together(strings, tmp_path / "together")
+    theirs = fit(strings.override({"training.devices": 1}), tmp_path / "alone")
+    assert ours["outcome"] == theirs["outcome"] == "finished"
+    assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=1e-4)
+    together, alone = (documents(tmp_path / name) for name in ("together", "alone"))
+    for name in ("document", "name", "tokens", "length"):
+        assert [row[name] for row in together] == [row[name] for row in alone]
+    assert len(alone) == 18

@@ -44,7 +44,7 @@ every_case = pytest.mark.parametrize("name", CASES)
 def graph(config: BigBirdConfig, length: int, layer: int = 0, heads: int = HEADS) -> Tensor:
     """(h, n, n): the blocks that blocks see in a row of this length."""
     mixer = config.build(Shape(3 * heads, heads, 64, layer, 4))
-    return mixer.edges(torch.tensor([length]))[0].expand(heads, -1, -1)
+    return mixer.edges(torch.tensor([length]), length)[0].expand(heads, -1, -1)
 
 
 def fixed(config: BigBirdConfig, blocks: int) -> Tensor:

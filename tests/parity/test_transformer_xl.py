@@ -41,7 +41,7 @@ EQUAL = {
 def two_layers(config: BlockConfig, weights: dict[str, Tensor]) -> Stack:
     config = config.override({"feedforward": FeedForwardConfig(width=10)})
     shape = Shape(DIM, HEADS, LENGTH, 0, DEPTH, shared={})
-    stack = SequentialConfig().build(DEPTH, lambda n: config.build_block(shape._replace(layer=n), "causal"), Entry())
+    stack = SequentialConfig().build(shape, lambda n, _: config.build_block(shape._replace(layer=n), "causal"), Entry())
     for layer, block in enumerate(part for part in stack.modules() if isinstance(part, Block)):
         copy_layer(block, weights, f"layers.{layer}")
     return stack

@@ -1,0 +1,45 @@
+"""Random, window and global blocks, each alone and together (Zaheer et al. 2020, arXiv:2007.14062, table 1)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Cell, Match, Published, Scale, Source
+from ablations.baselines import SQUARED_ERROR, SUMS, SUMS_GPU
+from lit_transformers.mixers import AttentionConfig, BigBirdConfig
+
+WITHOUT_GLOBAL = {"model.mixer.global_blocks": "none"}
+
+ABLATION = Ablation(
+    question="Which of BigBird's random, window and global blocks does an encoder need?",
+    source=Source("Zaheer et al. 2020", arxiv="2007.14062", table="1"),
+    baseline=SUMS.override({"model.mixer": BigBirdConfig(block=8, random=1)}),
+    factors={
+        "blocks": {
+            "random+window+global": {},
+            "random+window": WITHOUT_GLOBAL,
+            "random": WITHOUT_GLOBAL | {"model.mixer.window": 0},
+            "window": WITHOUT_GLOBAL | {"model.mixer.random": 0},
+            "window+global": {"model.mixer.random": 0},
+            "all": {"model.mixer": AttentionConfig()},
+        }
+    },
+    design="one_factor",
+    seeds=3,
+    metric=SQUARED_ERROR,
+    match=Match("tokens"),
+    published=Published(
+        protocol="masked language modelling on 512 tokens, BERT-base size; accuracy, where more is better",
+        metric="MLM accuracy",
+        cells=[
+            Cell("blocks=all", 64.2, note="BERT-base"),
+            Cell("blocks=random", 60.1),
+            Cell("blocks=window", 58.3),
+            Cell("blocks=random+window", 62.7),
+        ],
+        claims=["Global tokens are what closes the gap to full attention (section 2)."],
+    ),
+    scales={
+        "demo": Scale(),
+        "gpu": Scale(overrides=dict(SUMS_GPU) | {"model.mixer.block": 32, "model.mixer.random": 3}),
+        "paper": Scale(overrides=dict(SUMS_GPU) | {"model.depth": 12, "model.dim": 768, "model.heads": 12}, seeds=1),
+    },
+)

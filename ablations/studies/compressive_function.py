@@ -1,0 +1,54 @@
+"""What leaves the memory, compressed (Rae et al. 2019, arXiv:1911.05507, table 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ablations.ablation import Ablation, Cell, Match, Published, Scale, Source
+from ablations.baselines import BITS_PER_BYTE, ENWIK8, GPU, TRANSFORMER_XL
+from lit_transformers.encodings import XLConfig
+from lit_transformers.mixers import AttentionConfig, CompressiveConfig
+
+XL = XLConfig()
+COMPRESSED = CompressiveConfig(encoding=XL, memory=32, compressed_memory=32, rate=3)
+FUNCTIONS: Mapping[str, Mapping[str, Any]] = {
+    "convolution_auto_encoding": {"model.mixer.auxiliary": "auto_encoding"},
+    "convolution_through_time": {"model.mixer.auxiliary": "none"},
+    "dilated": {"model.mixer.function": "dilated"},
+    "mean": {"model.mixer.function": "mean", "model.mixer.auxiliary": "none"},
+    "max": {"model.mixer.function": "max", "model.mixer.auxiliary": "none"},
+    "most_used": {"model.mixer.function": "most_used", "model.mixer.auxiliary": "none"},
+    "no_compression": {"model.mixer": AttentionConfig(encoding=XL, memory=32)},
+    "longer_memory": {"model.mixer": AttentionConfig(encoding=XL, memory=64)},
+}
+
+ABLATION = Ablation(
+    question="Which compression of old memory serves a language model best, and is it better than forgetting?",
+    source=Source("Rae et al. 2019", arxiv="1911.05507", table="5"),
+    baseline=TRANSFORMER_XL.override({"model.mixer": COMPRESSED, "training.validate_every": None}),
+    factors={"compression": {"convolution": {}, **FUNCTIONS}},
+    design="one_factor",
+    seeds=3,
+    metric=BITS_PER_BYTE,
+    match=Match("tokens"),
+    published=Published(
+        protocol="enwik8, 24 layers, rate 3; convolution and dilated with attention reconstruction",
+        metric="bits per character",
+        cells=[
+            Cell("baseline", 0.973),
+            Cell("compression=convolution_auto_encoding", 0.984),
+            Cell("compression=convolution_through_time", 0.996),
+            Cell("compression=dilated", 0.977),
+            Cell("compression=mean", 0.982),
+            Cell("compression=max", 0.986),
+            Cell("compression=most_used", 0.980),
+        ],
+        claims=["Transformer-XL has 18.3 perplexity on WikiText-103, the Compressive Transformer 17.1."],
+    ),
+    scales={
+        "demo": Scale(),
+        "gpu": Scale(overrides=dict(GPU) | {"training.validate_every": None}),
+        "paper": Scale(overrides=dict(ENWIK8) | {"model.depth": 24, "model.dim": 1024}, seeds=1),
+    },
+)

@@ -1,0 +1,31 @@
+"""How sparse attention weights should be (Correia et al. 2019, arXiv:1909.00015, table 1)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
+from lit_transformers.mixers import EntmaxConfig
+
+ABLATION = Ablation(
+    question="Do exact zeros among attention weights help, and should heads learn how many?",
+    source=Source("Correia et al. 2019", arxiv="1909.00015", table="1"),
+    baseline=CHARACTERS.override({"model.mixer": EntmaxConfig(alpha=1.0)}),
+    factors={
+        "alpha": {
+            "1": {},
+            "1.5": {"model.mixer.alpha": 1.5},
+            "2": {"model.mixer.alpha": 2.0},
+            "learned": {"model.mixer.alpha": "learned"},
+        }
+    },
+    design="one_factor",
+    seeds=3,
+    metric=BITS_PER_BYTE,
+    match=Match("tokens"),
+    published=Published(
+        protocol="WMT14 English-German, base size, all attention of the model",
+        metric="BLEU",
+        cells=[Cell("baseline", 26.02), Cell("alpha=1.5", 25.89), Cell("alpha=learned", 26.93)],
+    ),
+    scales=CHARACTER_SCALES,
+)

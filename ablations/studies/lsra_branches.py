@@ -1,0 +1,37 @@
+"""Attention for what is far, convolution for what is near (Wu et al. 2020, arXiv:2004.11886)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Match, Published, Source
+from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
+from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
+
+KERNELS = (3, 7, 15, 31)
+"""Of each quarter of the layers; the authors use 3, 7, 15, 31, 31, 31 over six."""
+LIGHT = ConvolutionConfig(kernel=KERNELS)
+
+ABLATION = Ablation(
+    question="Is half attention and half convolution better than either alone, at equal FLOPs?",
+    source=Source("Wu et al. 2020", arxiv="2004.11886", table="2"),
+    baseline=CHARACTERS.override(
+        {"model.depth": 4, "model.mixer": LSRAConfig(convolution=LIGHT), "model.feedforward.width": 256}
+    ),
+    factors={
+        "branches": {
+            "both": {},
+            "both_dynamic": {"model.mixer.convolution.dynamic": True},
+            "attention": {"model.mixer": LSRAConfig(branches="attention")},
+            "convolution": {"model.mixer": LSRAConfig(branches="convolution", convolution=LIGHT)},
+        }
+    },
+    design="one_factor",
+    seeds=3,
+    metric=BITS_PER_BYTE,
+    match=Match("flops", free="model.feedforward.width"),
+    published=Published(
+        protocol="WMT14 English-French, 527M multiply-adds for 30 tokens; the authors' released models",
+        metric="BLEU",
+        claims=["39.6 BLEU at 527M, 39.1 at 360M, 35.3 at 90M multiply-adds with both branches."],
+    ),
+    scales=CHARACTER_SCALES,
+)

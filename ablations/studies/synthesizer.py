@@ -1,0 +1,46 @@
+"""Which synthetic attention can stand for dot products (Tay et al. 2020, arXiv:2005.00743, table 2)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
+from lit_transformers.mixers import SynthesizerConfig
+from lit_transformers.mixers.synthetic import Member
+
+MEMBERS: dict[str, tuple[Member, ...]] = {
+    "fixed_random": ("fixed_random",),
+    "random": ("random",),
+    "factorised_random": ("factorised_random",),
+    "dense": ("dense",),
+    "factorised_dense": ("factorised_dense",),
+    "random+dense": ("random", "dense"),
+    "random+dot_product": ("random", "dot_product"),
+    "dense+dot_product": ("dense", "dot_product"),
+}
+
+ABLATION = Ablation(
+    question="Can weights that are learned, or made from each token alone, replace dot products?",
+    source=Source("Tay et al. 2020", arxiv="2005.00743", table="2"),
+    baseline=CHARACTERS,
+    factors={
+        "logits": {"dot_product": {}}
+        | {name: {"model.mixer": SynthesizerConfig(members=members)} for name, members in MEMBERS.items()},
+    },
+    design="one_factor",
+    seeds=3,
+    metric=BITS_PER_BYTE,
+    match=Match("tokens"),
+    published=Published(
+        protocol="WMT14 English-German, base size; higher is better there, lower here",
+        metric="BLEU",
+        cells=[
+            Cell("baseline", 27.67),
+            Cell("logits=fixed_random", 23.89),
+            Cell("logits=random", 27.27),
+            Cell("logits=dense", 27.43),
+            Cell("logits=random+dense", 27.68),
+            Cell("logits=random+dot_product", 28.47),
+        ],
+    ),
+    scales=CHARACTER_SCALES,
+)

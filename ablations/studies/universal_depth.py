@@ -1,0 +1,109 @@
+"""One block again and again, on strings (Dehghani et al. 2019, arXiv:1807.03819, table 4)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
+from ablations.baselines import TRANSFORMER_XL
+from datamodules import AdditionConfig, CopyConfig, GeneratedDataConfig, ReverseConfig, StringEvaluationConfig
+from lit_transformers.mixers import LSTMConfig
+from lit_transformers.models import LanguageModelConfig
+from lit_transformers.positions import SinusoidalConfig
+from lit_transformers.run import RunConfig
+from lit_transformers.stacks import HaltingConfig, SequentialConfig, UniversalConfig
+from lit_transformers.tasks import StringsConfig
+
+STRINGS = ("copy", "reverse", "addition")
+PUBLISHED = {
+    "lstm": {"copy": 0.45, "reverse": 0.66, "addition": 0.08},
+    "transformer": {"copy": 0.53, "reverse": 0.13, "addition": 0.07},
+    "universal": {"copy": 0.91, "reverse": 0.96, "addition": 0.34},
+}
+
+ABLATION = Ablation(
+    question="Does applying one block again and again generalise to longer strings than those of training?",
+    source=Source("Dehghani et al. 2019", arxiv="1807.03819", table="4"),
+    baseline=RunConfig(
+        model=LanguageModelConfig(
+            dim=64,
+            heads=4,
+            depth=4,
+            norm="post",
+            positions=SinusoidalConfig(restart="document", offset=64),
+            stack=UniversalConfig(),
+        ),
+        task=StringsConfig(),
+        data=GeneratedDataConfig(
+            generator=CopyConfig(),
+            max_length=10,
+            lengths="uniform",
+            evaluation=StringEvaluationConfig(lengths=(20,)),
+        ),
+        training=TRANSFORMER_XL.training.override({"steps": 1000, "validate_every": None}),
+    ),
+    factors={
+        "strings": {
+            "copy": {},
+            "reverse": {"data.generator": ReverseConfig()},
+            "addition": {"data.generator": AdditionConfig()},
+        },
+        "model": {
+            "universal": {},
+            "universal_halting": {"model.stack.halting": HaltingConfig()},
+            "transformer": {"model.stack": SequentialConfig()},
+            "lstm": {"model.stack": SequentialConfig(), "model.mixer": LSTMConfig(), "model.positions": None},
+        },
+    },
+    design="product",
+    seeds=3,
+    metric=Metric("val/accuracy", goal="maximize", label="symbols of the answer"),
+    match=Match("tokens"),
+    contrasts=[
+        Contrast(
+            f"universal against {model}, {kind}", f"strings={kind} model=universal", f"strings={kind} model={model}"
+        )
+        for kind in STRINGS
+        for model in ("transformer", "lstm", "universal_halting")
+    ],
+    published=Published(
+        protocol="trained on strings of 40 symbols, tested on 400; the answer's symbols one by one",
+        metric="symbol accuracy",
+        cells=[
+            Cell(f"strings={kind} model={model}", value)
+            for model, values in PUBLISHED.items()
+            for kind, value in values.items()
+        ],
+        claims=["The paper's models are encoders with decoders; here one network reads the question and goes on."],
+    ),
+    scales={
+        "demo": Scale(),
+        "gpu": Scale(
+            overrides={
+                "model.dim": 256,
+                "model.heads": 8,
+                "model.depth": 6,
+                "model.positions.offset": 1024,
+                "data.max_length": 40,
+                "data.evaluation.lengths": (80,),
+                "training.steps": 20_000,
+                "training.optimizer.learning_rate": 5e-4,
+                "training.schedule.warmup": 1000,
+                "training.device": "cuda",
+            }
+        ),
+        "paper": Scale(
+            overrides={
+                "model.dim": 512,
+                "model.heads": 8,
+                "model.depth": 6,
+                "model.positions.offset": 1024,
+                "data.max_length": 40,
+                "data.evaluation.lengths": (400,),
+                "training.steps": 100_000,
+                "training.optimizer.learning_rate": 2e-4,
+                "training.schedule.warmup": 4000,
+                "training.device": "cuda",
+            },
+            seeds=1,
+        ),
+    },
+)

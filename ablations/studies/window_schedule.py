@@ -1,0 +1,30 @@
+"""How windows change over the layers (Beltagy et al. 2020, arXiv:2004.05150, table 4)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
+from lit_transformers.mixers import WindowConfig
+
+ABLATION = Ablation(
+    question="Should windows be narrow in lower layers and wide in upper ones, at the same mean cost?",
+    source=Source("Beltagy et al. 2020", arxiv="2004.05150", table="4"),
+    baseline=CHARACTERS.override({"model.depth": 4, "model.mixer": WindowConfig(window=64, smallest=4)}),
+    factors={
+        "schedule": {
+            "increasing": {},
+            "fixed": {"model.mixer.schedule": "fixed"},
+            "decreasing": {"model.mixer.schedule": "decreasing"},
+        }
+    },
+    design="one_factor",
+    seeds=3,
+    metric=BITS_PER_BYTE,
+    match=Match("tokens"),
+    published=Published(
+        protocol="text8 development set, 12 layers, windows from 32 to 512 or 230 everywhere, after phase 1",
+        metric="bits per character",
+        cells=[Cell("baseline", 1.21), Cell("schedule=fixed", 1.23), Cell("schedule=decreasing", 1.24)],
+    ),
+    scales=CHARACTER_SCALES,
+)

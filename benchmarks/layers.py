@@ -1,0 +1,149 @@
+"""One layer of every mixer, forward and backward, beside plain attention and the peers that do the same.
+
+    python -m benchmarks.layers [--lengths 1024,4096,16384] [--only lsh,linear] [--device cuda] [--json NAME]
+
+All take turns in one process, so that what else the machine does falls on all alike; times are medians. A layer that
+took longer than ``--patience`` seconds is left out at greater lengths, and so is one whose memory would not do. The
+power says how a quantity grows with length between 4k and 16k (where these were measured). Peak memory is of a process
+of its own for each. Peers need: pip install -e .[benchmarks]
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import peers
+from benchmarks.hardware import describe, save
+from benchmarks.layer_timing import DIM, HEADS, QUANTITIES, Layer, Work, ours, power, row_of
+from benchmarks.peers import BLOCK, CHUNK, KEPT, RANK, ROUNDS, WINDOW
+from lit_transformers.mixer import MixerConfig
+from lit_transformers.mixers import (
+    AdaptiveSpanConfig,
+    AttentionConfig,
+    BigBirdConfig,
+    CompressiveConfig,
+    DietConfig,
+    EntmaxConfig,
+    LinearConfig,
+    LinformerConfig,
+    LocalConfig,
+    LSHConfig,
+    LSRAConfig,
+    LSTMConfig,
+    SparseConfig,
+    StarConfig,
+    SynthesizerConfig,
+    TopKConfig,
+    WindowConfig,
+)
+
+
+class Entry(NamedTuple):
+    """A mixer of ours, the mode it is timed in, and the peers that do what it does."""
+
+    config: MixerConfig
+    causal: bool
+    peers: tuple[str, ...] = ()
+    quadratic: bool = False
+
+
+MIXERS: dict[str, Entry] = {
+    "attention": Entry(AttentionConfig(), True, quadratic=True),
+    "local": Entry(LocalConfig(block=WINDOW), True),
+    "window": Entry(WindowConfig(window=WINDOW), True, ("local-attention",)),
+    "window both ways": Entry(WindowConfig(window=WINDOW), False, ("HF Longformer",)),
+    "window dilated": Entry(WindowConfig(window=WINDOW, dilation=4, dilated_heads=2), True),
+    "window global": Entry(WindowConfig(window=WINDOW, global_tokens="first", global_count=16), False),
+    "adaptive span": Entry(AdaptiveSpanConfig(span=1024), True),
+    "lsh": Entry(LSHConfig(rounds=ROUNDS, chunk_length=CHUNK), True, ("HF Reformer", "reformer-pytorch")),
+    "sparse strided": Entry(SparseConfig(block=128), True),
+    "sparse fixed": Entry(SparseConfig(pattern="fixed", block=128, summary=8), True),
+    "top-k": Entry(TopKConfig(kept=KEPT), True, ("x-transformers top-k",), quadratic=True),
+    "entmax 1.5": Entry(EntmaxConfig(), True, quadratic=True),
+    "big bird": Entry(BigBirdConfig(block=BLOCK, random=3), False, ("HF BigBird",)),
+    "linformer": Entry(LinformerConfig(rank=RANK), False, ("linformer",)),
+    "linear": Entry(LinearConfig(), True, ("running sums",)),
+    "synthesizer": Entry(SynthesizerConfig(), True, quadratic=True),
+    "compressive": Entry(CompressiveConfig(memory=0), True, quadratic=True),
+    "diet": Entry(DietConfig(pattern="cascade", window=WINDOW), True),
+    "lsra": Entry(LSRAConfig(), True, quadratic=True),
+    "star": Entry(StarConfig(), False),
+    "lstm": Entry(LSTMConfig(), True),
+}
+PEERS: dict[str, Layer] = {
+    "local-attention": peers.local_attention,
+    "HF Longformer": peers.longformer,
+    "HF Reformer": peers.hf_reformer,
+    "reformer-pytorch": peers.reformer_pytorch,
+    "x-transformers top-k": peers.top_k,
+    "HF BigBird": peers.big_bird,
+    "linformer": peers.linformer,
+    "running sums": peers.running_sums,
+}
+PLAIN = "attention"
+
+
+def layers(only: list[str]) -> dict[str, Layer]:
+    """Plain attention first, then every mixer that is asked for with its peers after it."""
+    found: dict[str, Layer] = {}
+    for name, entry in MIXERS.items():
+        if name == PLAIN or not only or name in only:
+            found[name] = partial(ours, entry.config, entry.causal)
+            found |= {peer if peer not in MIXERS else f"{peer} (peer)": PEERS[peer] for peer in entry.peers}
+    return found
+
+
+def show(rows: list[dict[str, Any]], quantity: str, device: torch.device) -> Table:
+    """One quantity of every layer at every length, over plain attention at the longest that it was measured at."""
+    sizes = f"One layer, dim {DIM}, {HEADS} heads, forward and backward, {device.type}"
+    table = Table(title=f"{sizes}: {QUANTITIES[quantity]}")
+    lengths = [row["length"] for row in rows]
+    table.add_column("layer", no_wrap=True)
+    for length in lengths:
+        table.add_column(f"{length:,}", justify="right")
+    table.add_column("over plain", justify="right")
+    table.add_column("power", justify="right")
+    for name in rows[0][quantity]:
+        values = {row["length"]: row[quantity][name] for row in rows if name in row[quantity]}
+        longest = max(values)
+        plain = next(row[quantity].get(PLAIN) for row in rows if row["length"] == longest)
+        grown = power({length: value for length, value in values.items() if length >= min(4096, lengths[0])})
+        cells = (f"{values[length]:,.1f}" if length in values else "-" for length in lengths)
+        over = f"{values[longest] / plain:.2f}" if plain else "-"
+        table.add_row(name, *cells, over, "-" if grown is None else f"{grown:.2f}")
+    return table
+
+
+def main(
+    lengths: Annotated[str, typer.Option(help="Comma-separated; one sequence of each length.")] = "1024,2048,4096,8192",
+    only: Annotated[str, typer.Option(help=f"Comma-separated, of: {', '.join(MIXERS)}.")] = "",
+    rounds: Annotated[int, typer.Option(help="Steps of each layer that are timed.")] = 5,
+    threads: Annotated[int, typer.Option(help="CPU threads.")] = 2,
+    patience: Annotated[float, typer.Option(help="Seconds that a step may take to be tried at greater lengths.")] = 4.0,
+    device: Annotated[str, typer.Option(help="cpu or cuda (bf16).")] = "cpu",
+    json: Annotated[str, typer.Option(help="Write benchmarks/results/NAME.json.")] = "",
+) -> None:
+    """Times one layer of every mixer beside its peers."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    on, trying = torch.device(device), layers([name for name in only.split(",") if name])
+    rows = []
+    for length in sorted(int(length) for length in lengths.split(",")):
+        rows.append(row_of(trying, Work(1, length), on, rounds))
+        slow = {name for name, taken in rows[-1]["milliseconds"].items() if taken > 1000 * patience}
+        trying = {name: layer for name, layer in trying.items() if name not in slow}
+        for quantity in QUANTITIES:
+            Console(width=120).print(show(rows, quantity, on))
+    if json:
+        found = {"benchmark": "layers", "dim": DIM, "heads": HEADS, "device": on.type, "rows": rows}
+        print(f"written: {save(json, found | describe(('torch', 'transformers')))}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,115 @@
+"""Attention layers of other libraries, as they come: what has no output projection is not given one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.layer_timing import DIM, HEADS, Step, Work, stepper
+
+WINDOW, BLOCK, CHUNK, ROUNDS, RANK, KEPT = 128, 64, 64, 4, 128, 8
+
+
+def sequence(work: Work, device: torch.device) -> Tensor:
+    return torch.randn(work.rows, work.length, DIM, device=device, requires_grad=True)
+
+
+def longformer(work: Work, device: torch.device) -> Step:
+    from transformers import LongformerConfig
+    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+
+    config = LongformerConfig(
+        hidden_size=DIM, num_attention_heads=HEADS, attention_window=[2 * WINDOW], attention_probs_dropout_prob=0.0
+    )
+    layer: Any = LongformerSelfAttention(config, 0).to(device)  # type: ignore[no-untyped-call]
+    x = sequence(work, device)
+    seen = torch.zeros(work.rows, work.length, device=device)
+    nowhere = seen > 0
+
+    def forward() -> Tensor:
+        return layer(x, seen, is_index_masked=nowhere, is_index_global_attn=nowhere, is_global_attn=False)[0]
+
+    return stepper(layer, x, forward)
+
+
+def local_attention(work: Work, device: torch.device) -> Step:
+    from local_attention.transformer import LocalMHA
+
+    layer = LocalMHA(dim=DIM, heads=HEADS, dim_head=DIM // HEADS, window_size=WINDOW, causal=True).to(device)
+    x = sequence(work, device)
+    return stepper(layer, x, lambda: layer(x))
+
+
+def big_bird(work: Work, device: torch.device) -> Step:
+    from transformers import BigBirdConfig
+    from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
+
+    config = BigBirdConfig(
+        hidden_size=DIM, num_attention_heads=HEADS, block_size=BLOCK, num_random_blocks=3,
+        max_position_embeddings=work.length, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    layer: Any = BigBirdBlockSparseAttention(config, seed=0).to(device)
+    x = sequence(work, device)
+    ones = torch.ones(work.rows, work.length, device=device)
+    blocked, band, from_mask, to_mask = BigBirdModel.create_masks_for_block_sparse_attn(ones, BLOCK)
+
+    def forward() -> Tensor:
+        return layer(x, band, from_mask, to_mask, blocked, blocked)[0]
+
+    return stepper(layer, x, forward)
+
+
+def hf_reformer(work: Work, device: torch.device) -> Step:
+    from transformers import ReformerConfig
+    from transformers.models.reformer.modeling_reformer import LSHSelfAttention
+
+    config = ReformerConfig(
+        hidden_size=DIM, num_attention_heads=HEADS, attention_head_size=DIM // HEADS, lsh_attn_chunk_length=CHUNK,
+        num_hashes=ROUNDS, is_decoder=True, max_position_embeddings=work.length, axial_pos_embds=False,
+        num_buckets=2 * work.length // CHUNK, lsh_attention_probs_dropout_prob=0.0, hash_seed=0,
+    )  # fmt: skip
+    layer: Any = LSHSelfAttention(config).to(device)
+    x = sequence(work, device)
+    return stepper(layer, x, lambda: layer(x)[0])
+
+
+def reformer_pytorch(work: Work, device: torch.device) -> Step:
+    from reformer_pytorch import LSHSelfAttention
+
+    layer = LSHSelfAttention(dim=DIM, heads=HEADS, bucket_size=CHUNK, n_hashes=ROUNDS, causal=True).to(device)
+    x = sequence(work, device)
+    return stepper(layer, x, lambda: layer(x))
+
+
+def linformer(work: Work, device: torch.device) -> Step:
+    from linformer import LinformerSelfAttention
+
+    layer = LinformerSelfAttention(dim=DIM, seq_len=work.length, heads=HEADS, k=RANK).to(device)
+    x = sequence(work, device)
+    return stepper(layer, x, lambda: layer(x))
+
+
+def top_k(work: Work, device: torch.device) -> Step:
+    from x_transformers.x_transformers import Attention
+
+    layer = Attention(dim=DIM, heads=HEADS, dim_head=DIM // HEADS, causal=True, sparse_topk=KEPT).to(device)
+    x = sequence(work, device)
+    return stepper(layer, x, lambda: layer(x)[0])
+
+
+def running_sums(work: Work, device: torch.device) -> Step:
+    """Causal linear attention as its equations read: sums of outer products at every position (no package builds)."""
+    layer = nn.ModuleList(nn.Linear(DIM, DIM, bias=False) for _ in range(4)).to(device)
+    query, key, value, merge = layer
+    x = sequence(work, device)
+
+    def forward() -> Tensor:
+        q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (query, key, value))
+        q, k = torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1
+        sums = (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(dim=2)
+        y = (q.unsqueeze(-2) @ sums).squeeze(-2) / (q * k.cumsum(dim=2)).sum(-1, keepdim=True)
+        return merge(y.transpose(1, 2).flatten(2))
+
+    return stepper(layer, x, forward)

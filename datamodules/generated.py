@@ -1,0 +1,253 @@
+"""The data of generated strings: nothing lies on disk, every string is a function of its seed, split and ordinal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from datamodules.data import Data, DataConfig
+from datamodules.documents import SPLITS, Shard, Split
+from datamodules.generators import CopyConfig, GeneratorConfig, String
+from datamodules.loading import Reading
+from lit_transformers.batch import IGNORED, DataDescription, StringBatch, Vocabulary
+from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
+
+__all__ = ["GeneratedData", "GeneratedDataConfig", "StringEvaluationConfig"]
+
+VERSION = 1
+"""Part of the fingerprint: changes when the same config gives other strings."""
+
+
+class StringEvaluationConfig(Config):
+    """How strings are evaluated: part of the protocol, so recorded with every number.
+
+    lengths     each is measured apart; none for the longest of training
+    examples    strings of each length
+    batch_size  None: as in training
+    seed        of the strings, which are the same whatever the seed of training
+    split       what validation reads; testing reads test
+    """
+
+    lengths: tuple[Positive, ...] = ()
+    examples: Positive = 256
+    batch_size: Positive | None = None
+    seed: NonNegative = 0
+    split: Literal["train", "validation", "test"] = "validation"
+
+    def conflicts(self) -> Iterator[str]:
+        if len(set(self.lengths)) < len(self.lengths):
+            yield f"lengths names one twice: {list(self.lengths)}"
+
+
+class GeneratedDataConfig(DataConfig, kind="generated"):
+    """Strings as batches (StringBatch); the loss is of their answers alone.
+
+    generator   what is asked; the table GENERATORS lists the kinds
+    max_length  the longest that training asks for; each kind says of what it is the length
+    lengths     fixed: every string of training is that long. uniform: any length up to it, all as often
+    batch_size  strings over all ranks together
+    seed        of the strings of training; their number has no end, and no pass repeats one
+    workers     processes that make batches; 0: none but the one that trains
+    """
+
+    batches: ClassVar[type] = StringBatch
+
+    generator: GeneratorConfig = CopyConfig()
+    max_length: Positive = 40
+    lengths: Literal["fixed", "uniform"] = "fixed"
+    batch_size: Positive = 64
+    seed: NonNegative = 0
+    workers: NonNegative = 0
+    evaluation: StringEvaluationConfig = StringEvaluationConfig()
+
+    def conflicts(self) -> Iterator[str]:
+        asked = [("max_length", self.max_length), *(("evaluation.lengths", n) for n in self.evaluation.lengths)]
+        for place, length in asked:
+            reason = self.generator.refusal(length)
+            if reason is not None:
+                yield f"{place} {length} is too short: {reason}"
+
+    @property
+    def measured_lengths(self) -> tuple[int, ...]:
+        """The lengths that evaluation asks for."""
+        return self.evaluation.lengths or (self.max_length,)
+
+    def build(self) -> GeneratedData:
+        return GeneratedData(self)
+
+    @property
+    def name(self) -> str:
+        return self.generator.kind
+
+    @property
+    def length(self) -> int:
+        return self.generator.row(self.max_length)
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch_size * self.length
+
+    def protocol(self) -> dict[str, Plain]:
+        return {"lengths": list(self.measured_lengths), "examples": self.evaluation.examples}
+
+    def trained_alike(self) -> GeneratedDataConfig:
+        return self.override({"evaluation": StringEvaluationConfig()})
+
+    def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
+        return DataDescription(Vocabulary(self.generator.symbols, 0, "piece", None), int(kept["max_length"]))
+
+
+class GeneratedData(Data):
+    """Batches of generated strings."""
+
+    def __init__(self, config: GeneratedDataConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    def content(self) -> str:
+        return f"{self.config.name}-{canonical_hash([VERSION, self.config.generator.to_dict()], 32)}"
+
+    @property
+    def description(self) -> DataDescription:
+        return self.config.describe(self.kept())
+
+    def kept(self) -> dict[str, Plain]:
+        return {"max_length": self.config.length}
+
+    def example_name(self, ordinal: int) -> str:
+        place, number = divmod(ordinal, self.config.evaluation.examples)
+        return f"{self.config.measured_lengths[place]}:{number}"
+
+    def identity(self) -> dict[str, Plain]:
+        config = self.config
+        return {
+            "generator": self.content,
+            "max_length": config.max_length,
+            "lengths": config.lengths,
+            "batch_size": config.batch_size,
+            "seed": config.seed,
+            "workers": config.workers,
+        }
+
+    def measures(self) -> Plain:
+        return self.config.evaluation.to_dict()
+
+    @property
+    def validation_split(self) -> Split:
+        return self.config.evaluation.split
+
+    def training(self) -> Reading:
+        return self._reading(partial(_Endless, self.config, self.rows(self.config.batch_size)))
+
+    def evaluation(self, split: Split) -> Reading:
+        rows = self.rows(self.config.evaluation.batch_size or self.config.batch_size)
+        return self._reading(partial(_Once, self.config, split, rows))
+
+    def _reading(self, open: Any) -> Reading:
+        return Reading(open, _nothing, self.rank(), self.config.workers)
+
+
+class _Asked(NamedTuple):
+    """A string with its place in the pass and the length that it was asked for with."""
+
+    example: int
+    length: int
+    string: String
+
+
+def random_of(seed: int, split: Split, length: int, ordinal: int) -> np.random.Generator:
+    """The random numbers of one string, which no other shares."""
+    return np.random.default_rng([seed, SPLITS.index(split), length, ordinal])
+
+
+def batched(asked: list[_Asked], stream: int, cursor: Plain) -> StringBatch:
+    """Rows padded to the longest."""
+    longest = max(1, *(len(one.string.inputs) for one in asked))
+    inputs = np.zeros((len(asked), longest), np.int64)
+    targets = np.full((len(asked), longest), IGNORED, np.int64)
+    for row, one in enumerate(asked):
+        inputs[row, : len(one.string.inputs)] = one.string.inputs
+        targets[row, : len(one.string.targets)] = one.string.targets
+    sizes = torch.tensor([len(one.string.inputs) for one in asked])
+    return StringBatch(
+        torch.from_numpy(inputs),
+        torch.from_numpy(targets),
+        torch.arange(longest) < sizes[:, None],
+        torch.tensor([one.example for one in asked]),
+        torch.tensor([one.length for one in asked]),
+        stream,
+        json.dumps(cursor),
+    )
+
+
+def _nothing() -> StringBatch:
+    """What a rank shows that is through while others are not: one row of padding."""
+    nothing = String(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    return batched([_Asked(0, 0, nothing)], 0, "")
+
+
+class _Endless:
+    """Training: shard n of m has every m-th string, from the n-th on."""
+
+    def __init__(self, config: GeneratedDataConfig, rows: int, shard: Shard, stream: int) -> None:
+        self.config, self.rows, self.shard, self.stream = config, rows, shard, stream
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[StringBatch]:
+        return self
+
+    def __next__(self) -> StringBatch:
+        places = range(self.taken, self.taken + self.rows)
+        asked = [self._string(self.shard.number + place * self.shard.total) for place in places]
+        self.taken += self.rows
+        return batched(asked, self.stream, self.taken)
+
+    def go_to(self, cursor: str) -> None:
+        self.taken = int(json.loads(cursor))
+
+    def _string(self, ordinal: int) -> _Asked:
+        config = self.config
+        random = random_of(config.seed, "train", config.max_length, ordinal)
+        length = config.max_length
+        if config.lengths == "uniform":
+            length = int(random.choice([n for n in range(1, length + 1) if config.generator.refusal(n) is None]))
+        return _Asked(ordinal, length, config.generator.make(length, random))
+
+
+class _Once:
+    """Evaluation: one length after another. No batch holds two; the shards share each length's strings."""
+
+    def __init__(self, config: GeneratedDataConfig, split: Split, rows: int, shard: Shard, stream: int) -> None:
+        self.config, self.split, self.rows, self.shard, self.stream = config, split, rows, shard, stream
+        self.taken = 0
+        own = range(shard.number, config.evaluation.examples, shard.total)
+        self.batches = [
+            (place, [*own[start : start + rows]])
+            for place in range(len(config.measured_lengths))
+            for start in range(0, len(own), rows)
+        ]
+
+    def __iter__(self) -> Iterator[StringBatch]:
+        return self
+
+    def __next__(self) -> StringBatch:
+        if self.taken == len(self.batches):
+            raise StopIteration
+        place, numbers = self.batches[self.taken]
+        self.taken += 1
+        return batched([self._string(place, number) for number in numbers], self.stream, self.taken)
+
+    def go_to(self, cursor: str) -> None:
+        self.taken = int(json.loads(cursor))
+
+    def _string(self, place: int, number: int) -> _Asked:
+        length, evaluation = self.config.measured_lengths[place], self.config.evaluation
+        random = random_of(evaluation.seed, self.split, length, number)
+        example = place * evaluation.examples + number
+        return _Asked(example, length, self.config.generator.make(length, random))

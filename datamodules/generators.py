@@ -1,0 +1,229 @@
+"""Strings that are generated: a question and an answer that follows from it, each from random numbers of its own.
+
+Symbol 0 stands before the question, between question and answer, and after the answer where a string says that it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from lit_transformers.batch import IGNORED
+from lit_transformers.config import Config, Positive, PositiveFloat, table
+
+__all__ = [
+    "GENERATORS",
+    "AdditionConfig",
+    "CopyConfig",
+    "DuplicationConfig",
+    "GeneratorConfig",
+    "RecallConfig",
+    "ReverseConfig",
+    "String",
+]
+
+Integers = npt.NDArray[np.int64]
+Alphabet = Annotated[int, Field(ge=2)]
+
+
+class String(NamedTuple):
+    """inputs and targets, of one length: targets are the symbol to say after each input, or IGNORED."""
+
+    inputs: Integers
+    targets: Integers
+
+
+class GeneratorConfig(Config):
+    """Base of every generator's config; the table GENERATORS lists the kinds.
+
+    ``length`` in what follows is the one asked for: of the question, unless a kind says otherwise.
+    """
+
+    @property
+    def symbols(self) -> int:
+        """How many symbols there are, 0 included."""
+        raise NotImplementedError
+
+    def row(self, length: int) -> int:
+        """Inputs of the longest string of that length."""
+        raise NotImplementedError
+
+    def refusal(self, length: int) -> str | None:
+        """Why no string has that length; None where there are some."""
+        raise NotImplementedError
+
+    def make(self, length: int, random: np.random.Generator) -> String:
+        """One string."""
+        raise NotImplementedError
+
+
+def spoken(question: Sequence[int] | Integers, answer: Sequence[int] | Integers) -> String:
+    """0 question 0 answer, of which the answer alone is to be said."""
+    text = np.concatenate([[0], question, [0], answer]).astype(np.int64)
+    targets = text[1:].copy()
+    targets[: len(question) + 1] = IGNORED
+    return String(text[:-1], targets)
+
+
+class DuplicationConfig(GeneratorConfig, kind="duplication"):
+    """0w0w (Reformer, Kitaev et al. 2020, arXiv:2001.04451, section 5): the second w is to be said.
+
+    The length is that of w, 511 in the paper; its symbols are 1 to ``alphabet``. No symbol ends the string.
+    """
+
+    alphabet: Alphabet = 127
+
+    @property
+    def symbols(self) -> int:
+        return self.alphabet + 1
+
+    def row(self, length: int) -> int:
+        return 2 * length + 1
+
+    def refusal(self, length: int) -> str | None:
+        return None
+
+    def make(self, length: int, random: np.random.Generator) -> String:
+        word = random.integers(1, self.alphabet + 1, length)
+        return spoken(word, word)
+
+
+class CopyConfig(GeneratorConfig, kind="copy"):
+    """0w0w0: the second w and its end are to be said (arXiv:1807.03819, section 3.2).
+
+    The paper's model is an encoder with a decoder; here one reads the question and goes on with the answer. Its symbols
+    are decimal: an ``alphabet`` of 10.
+    """
+
+    alphabet: Alphabet = 10
+
+    @property
+    def symbols(self) -> int:
+        return self.alphabet + 1
+
+    def row(self, length: int) -> int:
+        return 2 * length + 2
+
+    def refusal(self, length: int) -> str | None:
+        return None
+
+    def make(self, length: int, random: np.random.Generator) -> String:
+        word = random.integers(1, self.alphabet + 1, length)
+        return spoken(word, [*word, 0])
+
+
+class ReverseConfig(GeneratorConfig, kind="reverse"):
+    """0w0 and w from its end to its beginning, then 0 (arXiv:1807.03819, section 3.2)."""
+
+    alphabet: Alphabet = 10
+
+    @property
+    def symbols(self) -> int:
+        return self.alphabet + 1
+
+    def row(self, length: int) -> int:
+        return 2 * length + 2
+
+    def refusal(self, length: int) -> str | None:
+        return None
+
+    def make(self, length: int, random: np.random.Generator) -> String:
+        word = random.integers(1, self.alphabet + 1, length)
+        return spoken(word, [*word[::-1], 0])
+
+
+class AdditionConfig(GeneratorConfig, kind="addition"):
+    """0a+b0 and the sum, then 0 (arXiv:1807.03819, section 3.2). The length is that of a+b, the plus included.
+
+    a has as many digits as b or one more; neither they nor the sum begin with zeros, but for 0 itself. order: whether
+    numbers are written from their last digit on, as the paper's published code does, or from their first.
+    """
+
+    base: Annotated[int, Field(ge=2)] = 10
+    order: Literal["last_first", "first_first"] = "last_first"
+
+    @property
+    def symbols(self) -> int:
+        return self.base + 2
+
+    def row(self, length: int) -> int:
+        return length + 1 + (length - 1) // 2 + (length - 1) % 2 + 2
+
+    def refusal(self, length: int) -> str | None:
+        return None if length >= 3 else "a+b takes 3 symbols"
+
+    def make(self, length: int, random: np.random.Generator) -> String:
+        digits = length - 1
+        a, b = (self._number(size, random) for size in (digits - digits // 2, digits // 2))
+        plus = [self.base + 1]
+        return spoken([*self._written(a), *plus, *self._written(b)], [*self._written(a + b), 0])
+
+    def _number(self, size: int, random: np.random.Generator) -> int:
+        """A number of so many digits: Python's integers have no largest."""
+        least = 0 if size == 1 else 1
+        number = int(random.integers(least, self.base))
+        for digit in random.integers(0, self.base, size - 1).tolist():
+            number = number * self.base + int(digit)
+        return number
+
+    def _written(self, number: int) -> list[int]:
+        """Its digits as symbols: digit d is symbol d + 1."""
+        written: list[int] = []
+        while number or not written:
+            number, digit = divmod(number, self.base)
+            written.append(digit + 1)
+        return written if self.order == "last_first" else written[::-1]
+
+
+class RecallConfig(GeneratorConfig, kind="recall"):
+    """Associative recall with many queries (Zoology, Arora et al. 2023, arXiv:2312.04927, section 3 and appendix E).
+
+    ``pairs`` keys, each followed by its value; then every key once more, somewhere, where its value is to be said. The
+    length is that of the whole string. The first half of ``alphabet`` are keys, the second values. power: how likely a
+    query stands how far on, in proportion to distance^(power - 1). filled: between queries stand random symbols, as in
+    the paper's published code, or 0.
+    """
+
+    alphabet: Annotated[int, Field(ge=4)] = 64
+    pairs: Positive = 4
+    power: PositiveFloat = 0.01
+    filled: bool = True
+
+    def conflicts(self) -> Iterator[str]:
+        if self.pairs > self.alphabet // 2:
+            yield f"{self.pairs} pairs need as many keys, and half of an alphabet of {self.alphabet} are keys"
+
+    @property
+    def symbols(self) -> int:
+        return self.alphabet + 1
+
+    def row(self, length: int) -> int:
+        return length
+
+    def refusal(self, length: int) -> str | None:
+        return (
+            None
+            if length >= 4 * self.pairs
+            else f"{self.pairs} pairs and as many queries take {4 * self.pairs} symbols"
+        )
+
+    def make(self, length: int, random: np.random.Generator) -> String:
+        half = self.alphabet // 2
+        keys = random.choice(np.arange(1, half + 1), self.pairs, replace=False)
+        values = random.integers(half + 1, self.alphabet + 1, self.pairs)
+        inputs = random.integers(1, self.alphabet + 1, length) if self.filled else np.zeros(length, np.int64)
+        context = 2 * self.pairs
+        inputs[:context:2], inputs[1:context:2] = keys, values
+        places = np.arange(1, (length - context) // 2 + 1)
+        weights = places ** (self.power - 1.0)
+        asked = context + 2 * (random.choice(places, self.pairs, replace=False, p=weights / weights.sum()) - 1)
+        targets = np.full(length, IGNORED, np.int64)
+        inputs[asked], targets[asked] = keys, values
+        return String(inputs, targets)
+
+
+GENERATORS = table(GeneratorConfig, DuplicationConfig, CopyConfig, ReverseConfig, AdditionConfig, RecallConfig)

@@ -1,0 +1,73 @@
+"""Images that repeat themselves: the data on which strided attention should win, as it loses on text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from datamodules.documents import Corpus
+from datamodules.index import Text, index_corpus
+from datamodules.sources import SourceConfig, split_by_hash
+from lit_transformers.config import Fraction, NonNegative, Positive
+
+__all__ = ["PeriodicConfig"]
+
+VERSION = 1
+"""Part of the key: changes when the same config gives other images."""
+
+
+class PeriodicConfig(SourceConfig, kind="periodic"):
+    """Small gray images, row by row, a byte a pixel; each is a document.
+
+    The first ``period`` rows of an image are random, and the rest repeats them, so a pixel is what stood period x width
+    bytes before. It is our own data, after the argument of arXiv:1904.10509, section 4.2, that strided attention fits
+    data with a period, such as images, and not text.
+
+    width, height       of an image, in pixels
+    period              rows after which it repeats
+    levels              shades of gray, all as often
+    noise               the share of pixels that are random instead
+    images              of all splits together; validation, test: their shares, by a hash of an image's name
+    seed                of the images
+    """
+
+    width: Positive = 16
+    height: Positive = 16
+    period: Positive = 1
+    levels: Annotated[int, Field(ge=2, le=256)] = 16
+    noise: Fraction = 0.1
+    images: Positive = 4000
+    seed: NonNegative = 0
+    validation: Fraction = 0.05
+    test: Fraction = 0.05
+
+    def conflicts(self) -> Iterator[str]:
+        if self.period >= self.height:
+            yield f"an image of {self.height} rows does not repeat after {self.period}"
+        if self.width * self.height > self.piece:
+            yield f"an image of {self.width} x {self.height} bytes is no document of at most {self.piece}; set piece"
+        if self.validation + self.test >= 1:
+            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+
+    def build(self) -> Corpus:
+        texts = (self._text(number) for number in range(self.images))
+        return index_corpus([VERSION, self.to_dict()], "periodic-", self.piece, texts)
+
+    def _text(self, number: int) -> Text:
+        name = f"image {number}"
+        split = split_by_hash(name, self.validation, self.test)
+        return Text(name, split, BytesIO(self.image(number)), Path(name))
+
+    def image(self, number: int) -> bytes:
+        """The pixels of one image."""
+        random = np.random.default_rng([self.seed, number])
+        shades = np.linspace(0, 255, self.levels).round().astype(np.uint8)
+        tile = random.integers(self.levels, size=(self.period, self.width))
+        whole = np.resize(tile, (self.height, self.width))
+        noisy = random.random(whole.shape) < self.noise
+        return shades[np.where(noisy, random.integers(self.levels, size=whole.shape), whole)].tobytes()

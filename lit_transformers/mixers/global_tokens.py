@@ -1,0 +1,35 @@
+"""Tokens that see and are seen from everywhere (arXiv:2004.05150, section 3.1, "global attention")."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from lit_transformers.mixer import Context
+
+
+class GlobalTokens(NamedTuple):
+    """The first ``number`` tokens of a document, one in ``number``, or those that the data marks."""
+
+    kind: Literal["first", "marked", "periodic"]
+    number: int
+
+    def marks(self, ctx: Context) -> Bool[Tensor, "b t"]:
+        """Which tokens of the segment are global; padding is not."""
+        marked = ctx.marked if self.kind == "marked" else self.by_place(ctx.positions)
+        if marked is None:
+            return torch.zeros_like(ctx.positions, dtype=torch.bool)
+        return marked if ctx.keep is None else marked & ctx.keep
+
+    def by_place(self, positions: Int[Tensor, "*b t"]) -> Bool[Tensor, "*b t"] | None:
+        """Which positions are global, or None where that is the data's to say."""
+        match self.kind:
+            case "first":
+                return positions < self.number
+            case "periodic":
+                return positions % self.number == 0
+            case "marked":
+                return None

@@ -1,0 +1,43 @@
+"""Layers that share weights."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from lit_transformers.config import ConfigError, Positive
+from lit_transformers.mixer import Shape
+from lit_transformers.stacks.sequential import Sequential
+from lit_transformers.stacks.stack import Entry, MakeBlock, StackConfig
+
+
+class SharedConfig(StackConfig, kind="shared"):
+    """Layers share weights (Lan et al. 2020, arXiv:1909.11942, section 3.1).
+
+    share: everything, the mixer with its norm, or the feed-forward with its norm; groups: runs of layers of equal
+    length, each with weights of its own. A mixer's field that has one value for each layer has as many as there are
+    mixers.
+    """
+
+    share: Literal["all", "mixer", "feedforward"] = "all"
+    groups: Positive = 1
+
+    def build(self, shape: Shape, make: MakeBlock, entry: Entry) -> Sequential:
+        depth = shape.depth
+        if depth % self.groups:
+            raise ConfigError(f"depth {depth} does not divide into {self.groups} groups", "stack.groups")
+        size = depth // self.groups
+        if self.share == "all":
+            firsts = [make(group, self.groups) for group in range(self.groups)]
+            return Sequential([firsts[layer // size] for layer in range(depth)], entry)
+        if self.share == "feedforward":
+            blocks = [make(layer, depth) for layer in range(depth)]
+        else:
+            blocks = [make(layer // size, self.groups) for layer in range(depth)]
+        for layer, block in enumerate(blocks):
+            first = blocks[layer // size * size]
+            if self.share == "mixer":
+                block.mixer, block.mixer_norm = first.mixer, first.mixer_norm
+                block.cross, block.cross_norm = first.cross, first.cross_norm
+            else:
+                block.feedforward, block.feedforward_norm = first.feedforward, first.feedforward_norm
+        return Sequential(blocks, entry)

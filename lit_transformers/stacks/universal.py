@@ -1,0 +1,143 @@
+"""The Universal Transformer (Dehghani et al. 2019, arXiv:1807.03819): one block, applied again and again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from lit_transformers.block import Block, add_losses
+from lit_transformers.config import Config, ConfigError, NonNegativeFloat
+from lit_transformers.mixer import Context, Mixed, Shape, full_precision
+from lit_transformers.positions import sinusoids
+from lit_transformers.stacks.stack import Entry, MakeBlock, Stack, StackConfig, Stacked
+
+
+class HaltingConfig(Config):
+    """Adaptive computation time of each position (Graves 2016, arXiv:1603.08983, section 2).
+
+    combine: how steps make the output. "sum" is Graves' weighted sum, in which the last step takes whatever is left, so
+    that weights sum to one. "interpolation" is the listing of arXiv:1807.03819, appendix D, where a step of weight w
+    also scales what came before it by 1 - w: probabilities of 0.3 and 0.3 and a remainder of 0.4 count as 0.126, 0.18
+    and 0.4, and a position that never halts has no remainder.
+    epsilon: a position halts where its probabilities would exceed 1 - epsilon; ponder: weight of the loss, which is
+    the mean of steps plus remainder over real tokens (section 2.1); bias: that the halting unit starts from.
+    """
+
+    combine: Literal["sum", "interpolation"] = "sum"
+    epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    ponder: NonNegativeFloat = 0.01
+    bias: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+
+    def build(self, dim: int) -> Halting:
+        return Halting(self, dim)
+
+
+class UniversalConfig(StackConfig, kind="universal"):
+    """One block applied ``depth`` times (Dehghani et al. 2019, arXiv:1807.03819, section 2.1).
+
+    timestep: sinusoids of the step, counted from 1, are added before each (equations 6 and 7, whose other summand is
+    ``positions.per_layer``). halting: how many steps count is decided at each position; None for all of them.
+    """
+
+    timestep: bool = True
+    halting: HaltingConfig | None = None
+
+    def build(self, shape: Shape, make: MakeBlock, entry: Entry) -> Universal:
+        if self.timestep and shape.dim % 2:
+            reason = f"sinusoids come in pairs, so dim must be even, not {shape.dim}; or set timestep: false"
+            raise ConfigError(reason, "stack.timestep")
+        if self.halting and shape.depth == 1:
+            raise ConfigError("one step leaves nothing to decide; set depth: 2, or halting: null", "stack.halting")
+        return Universal(self, shape, make(0, 1), entry)
+
+
+class Universal(Stack):
+    """H^t = block(H^{t-1} + P^t). A fixed number of steps is taken, so that no shape depends on the data.
+
+    Every position goes on being transformed after it has halted, and its neighbours see that, as in the listing; the
+    paper's text has it copied instead. Only what it gives to the output ends.
+    """
+
+    def __init__(self, config: UniversalConfig, shape: Shape, block: Block, entry: Entry) -> None:
+        super().__init__()
+        self.dim, self.depth, self.timestep = shape.dim, shape.depth, config.timestep
+        self.block, self.entry = block, entry
+        self.halting = config.halting.build(shape.dim) if config.halting else None
+
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None, keep_hidden: bool = False) -> Stacked:
+        states: list[Any] = []
+        hidden: list[Tensor] = []
+        aux: dict[str, Tensor] = {}
+        positions = self.entry.drawn(ctx.positions)
+        so_far = None if self.halting is None else Halted.nowhere(x)
+        for step in range(self.depth):
+            if self.timestep:
+                x = x + sinusoids(torch.full((1, 1), step + 1, device=x.device), self.dim, x.dtype)
+            before = self.entry(x, positions, step)
+            mixed: Mixed = self.block(before, ctx, None if state is None else state[step])
+            x, aux = mixed.y, add_losses(aux, mixed.aux)
+            if self.halting is not None and so_far is not None:
+                so_far = self.halting(before, x, so_far, step == self.depth - 1)
+            states.append(mixed.state)
+            hidden.append(x)
+        if self.halting is not None and so_far is not None:
+            x = so_far.y.to(x.dtype)
+            aux = add_losses(aux, {"ponder": self.halting.cost(so_far, ctx.keep)})
+        return Stacked(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
+
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        halting = 0 if self.halting is None else 2 * queries * self.dim
+        return self.depth * (self.block.flops(queries, remembered, causal) + halting)
+
+
+class Halted(NamedTuple):
+    """How far each position has come: its output so far, whether it runs on, the sum of its halting probabilities, the
+    number of its steps, and the remainder that it halted with."""
+
+    y: Float[Tensor, "b t d"]
+    runs: Bool[Tensor, "b t"]
+    total: Float[Tensor, "b t"]
+    steps: Float[Tensor, "b t"]
+    remainder: Float[Tensor, "b t"]
+
+    @classmethod
+    def nowhere(cls, x: Float[Tensor, "b t d"]) -> Halted:
+        """Before the first step."""
+        y = torch.zeros_like(full_precision(x))
+        zero = y[..., 0]
+        return cls(y, torch.ones_like(zero, dtype=torch.bool), zero, zero, zero)
+
+
+class Halting(nn.Module):
+    """p = sigmoid(w s + b), from the state s that a step begins with, as in the listing; Graves' is the one it ends
+    with. Its bias is no linear layer's, which a model would start from zero."""
+
+    def __init__(self, config: HaltingConfig, dim: int) -> None:
+        super().__init__()
+        self.summed, self.ponder, self.threshold = config.combine == "sum", config.ponder, 1 - config.epsilon
+        self.unit = nn.Linear(dim, 1, bias=False)
+        self.bias = nn.Parameter(torch.full((1,), config.bias))
+
+    def forward(
+        self, before: Float[Tensor, "b t d"], after: Float[Tensor, "b t d"], so_far: Halted, last: bool
+    ) -> Halted:
+        """One step further. ``before`` and ``after`` are the states that the step begins and ends with."""
+        y, runs, total, steps, remainder = so_far
+        p = full_precision(self.unit(before).squeeze(-1) + self.bias).sigmoid()
+        halts = runs if last and self.summed else runs & (total + p > self.threshold)
+        goes_on = runs & ~halts
+        rest = (1 - total) * halts
+        weight = (p * goes_on + rest)[..., None]
+        y = after * weight + (y if self.summed else y * (1 - weight))
+        return Halted(y, goes_on, total + p * goes_on, steps + runs, remainder + rest)
+
+    def cost(self, halted: Halted, keep: Bool[Tensor, "b t"] | None) -> Float[Tensor, ""]:
+        """The weighted ponder cost N + R. Its gradient flows through the remainder R alone: N is a count."""
+        costs = halted.steps + halted.remainder
+        if keep is None:
+            return self.ponder * costs.mean()
+        return self.ponder * (costs * keep).sum() / keep.sum().clamp(min=1)

@@ -1,0 +1,68 @@
+"""Answers to generated questions, symbol by symbol: causal language modelling with a loss of the answer alone."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lit_transformers.batch import IGNORED, DataDescription, StringBatch
+from lit_transformers.cost import Cost, cost
+from lit_transformers.models.language_model import LanguageModel, language_model
+from lit_transformers.models.model import ModelConfig, Read
+from lit_transformers.tasks.string_metric import StringMetric
+from lit_transformers.tasks.task import Task, TaskConfig, averaged
+from lit_transformers.training import TrainingConfig
+
+
+class StringsConfig(TaskConfig, kind="strings"):
+    """Every symbol of an answer is predicted from the question and the right symbols before it."""
+
+    batches: ClassVar[type] = StringBatch
+
+    def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Strings:
+        return Strings(self, model, data, training)
+
+    def cost(self, model: ModelConfig, data: DataDescription) -> Cost:
+        return cost(model, data.vocabulary.size, data.length, continued=False)
+
+    def random_batch(self, data: DataDescription) -> StringBatch:
+        """Two strings whose answer is their second half."""
+        text = torch.randint(1, data.vocabulary.size, (2, data.length + 1))
+        targets = text[:, 1:].clone()
+        targets[:, : data.length // 2] = IGNORED
+        real, rows = torch.ones(2, data.length, dtype=torch.bool), torch.arange(2)
+        return StringBatch(text[:, :-1], targets, real, rows, torch.full((2,), data.length), 0, None)
+
+
+class Strings(Task):
+    """Trains and measures a language model on whole strings, each read from an empty state."""
+
+    config: StringsConfig
+    network: LanguageModel
+
+    def __init__(
+        self, config: StringsConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
+    ) -> None:
+        """Raises ConfigError where the model cannot be built."""
+        super().__init__(config, model, data, training)
+        self.network = language_model(model, data, "strings")
+        if self.training_config.compile:
+            self.network.compile()
+        self.metric = StringMetric()
+
+    def training_step(self, batch: StringBatch, batch_index: int) -> dict[str, Tensor]:
+        read: Read = self.network(batch.inputs, None, batch.keep)
+        mean = averaged(self.network.tokens.nats(read.hidden, batch.targets).sum(), batch.targets != IGNORED)
+        added = sum(read.aux.values(), start=torch.zeros((), device=self.device))
+        return {"loss": mean.loss + added, "nats": mean.nats}
+
+    def measured(self, batch: StringBatch) -> Float[Tensor, "b t v"]:
+        evaluator = self.evaluator()
+        read: Read = evaluator(batch.inputs, None, batch.keep)
+        return evaluator.tokens.log_probabilities(read.hidden)
+
+    def validation_step(self, batch: StringBatch, batch_index: int) -> None:
+        self.metric.update(self.measured(batch), batch)

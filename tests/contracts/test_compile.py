@@ -1,0 +1,81 @@
+"""Under ``torch.compile`` every mixer gives the numbers that it gives without, forward and backward.
+
+On a CPU the graphs that are caught, of both passes, run operation by operation: what is ours is what is caught, and
+where it breaks off. Generated code for all would take ten minutes, so a few alone run as that. On CUDA all do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from contract_cases import DIM, MIXER_CASES, Case, context, noise
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from lit_transformers.encodings import XLConfig
+from lit_transformers.mixer import Context, Mixer
+from lit_transformers.mixers import MIXERS, AttentionConfig, BigBirdConfig, DietConfig, WindowConfig
+
+KINDS: dict[str, Case] = {kind: Case(next(case for case in MIXER_CASES if case.kind == kind)) for kind in MIXERS}
+"""None is left out: an LSTM, which is one kernel, breaks the graph in two, and what stands around it is compiled."""
+GENERATED = (BigBirdConfig(block=2, random=1), WindowConfig(window=3, global_tokens="first"))
+IN_PIECES = (AttentionConfig(encoding=XLConfig()), DietConfig())
+"""Their blocks of queries are computed again in the backward pass, which breaks the graph."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def run(called: Any, mixer: Mixer, x: Tensor, ctx: Context) -> list[Tensor]:
+    """Outputs, and gradients of the input and of every weight, named losses included."""
+    torch.manual_seed(1)
+    x = x.detach().requires_grad_()
+    mixed = called(x, ctx)
+    loss = mixed.y.square().sum() + sum(mixed.aux.values())
+    gradients = torch.autograd.grad(loss, [x, *mixer.parameters()], materialize_grads=True, allow_unused=True)
+    return [mixed.y, *gradients]
+
+
+def agree(case: Case, backend: Any, length: int, device: str = "cpu") -> None:
+    mixer, x = case.build().to(device), noise(2, length, DIM).to(device)
+    keep = torch.arange(length) < torch.tensor([[length], [length // 2]])
+    ctx = context(2, length, case.mode == "causal")
+    ctx = ctx._replace(positions=ctx.positions.to(device), keep=keep.to(device))
+    plain, compiled = run(mixer, mixer, x, ctx), run(torch.compile(mixer, backend=backend), mixer, x, ctx)
+    for one, other in zip(compiled, plain, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_caught_computes_what_is_written(kind: str) -> None:
+    caught = CompileCounterWithBackend("aot_eager")
+    agree(KINDS[kind], caught, 9)
+    assert caught.op_count > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", IN_PIECES, ids=lambda config: config.kind)
+def test_what_is_caught_around_pieces_that_are_computed_twice_computes_what_is_written(config: Any) -> None:
+    agree(Case(config), "aot_eager", 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", GENERATED, ids=lambda config: config.kind)
+def test_generated_code_computes_what_is_written(config: Any) -> None:
+    agree(Case(config), "inductor", 9)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_cuda_generated_code_of_every_kind_computes_what_is_written(kind: str) -> None:
+    agree(KINDS[kind], "inductor", 9, "cuda")

@@ -1,0 +1,90 @@
+"""Images that repeat themselves, as documents."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from datamodules import LanguageData, LanguageDataConfig, PeriodicConfig
+from datamodules.documents import SPLITS
+from lit_transformers.config import ConfigError, field_types
+
+SMALL = PeriodicConfig(width=12, height=10, period=2, images=60, validation=0.2, test=0.2)
+
+
+def documents(config: PeriodicConfig) -> dict[str, bytes]:
+    corpus = config.build()
+    return {f"{split} {d.name}": d.text for split in SPLITS for d in corpus.documents(split)}
+
+
+def repeated(image: bytes, config: PeriodicConfig, lag: int) -> float:
+    """The share of pixels that are what stood ``lag`` pixels before."""
+    pairs = list(zip(image[lag:], image, strict=False))
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def test_without_noise_an_image_repeats_after_its_period_and_not_before() -> None:
+    config = SMALL.override({"noise": 0.0})
+    for number in range(20):
+        image = config.image(number)
+        assert len(image) == 120
+        assert repeated(image, config, 24) == 1.0
+        assert repeated(image, config, 12) < 0.5
+
+
+def test_noise_is_the_share_of_pixels_that_are_random() -> None:
+    config = SMALL.override({"noise": 0.3, "width": 64, "height": 64})
+    found = sum(repeated(config.image(number), config, 128) for number in range(8)) / 8
+    assert found == pytest.approx(0.7**2 + (1 - 0.7**2) / 16, abs=0.02)
+
+
+def test_levels_are_shades_from_black_to_white_and_all_as_often() -> None:
+    counts = Counter(pixel for number in range(200) for pixel in SMALL.override({"levels": 4}).image(number))
+    assert sorted(counts) == [0, 85, 170, 255]
+    assert max(counts.values()) / min(counts.values()) < 1.2
+
+
+def test_every_image_is_a_document_of_one_split() -> None:
+    found = documents(SMALL)
+    assert len(found) == 60 and len(set(found.values())) == 60
+    shares = Counter(name.split()[0] for name in found)
+    assert set(shares) == set(SPLITS) and shares["train"] > 25
+    assert found == documents(SMALL), "the same again"
+
+
+def test_every_field_changes_images_splits_and_the_fingerprint() -> None:
+    otherwise: dict[str, Any] = {
+        "piece": 4096, "width": 13, "height": 11, "period": 3, "levels": 15, "noise": 0.5, "images": 61, "seed": 1,
+        "validation": 0.3, "test": 0.3,
+    }  # fmt: skip
+    assert set(otherwise) == set(field_types(PeriodicConfig))
+    fingerprint = SMALL.build().fingerprint
+    for name, value in otherwise.items():
+        other = SMALL.override({name: value})
+        changes = name != "piece"  # of which an image must be smaller
+        assert (documents(other) != documents(SMALL)) == changes, name
+        assert (other.build().fingerprint != fingerprint) == changes, name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"period": 10}, "an image of 10 rows does not repeat after 10"),
+        ({"piece": 64}, "an image of 12 x 10 bytes is no document of at most 64; set piece"),
+        ({"validation": 0.5, "test": 0.5}, "leave nothing to train on"),
+    ],
+)
+def test_impossible_images_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SMALL.override(changes)
+
+
+def test_they_are_read_as_any_text_is() -> None:
+    data = LanguageData(LanguageDataConfig(source=SMALL, segment_length=24, batch_size=2))
+    targets = [t for batch in data.val_dataloader() for t in batch.targets.flatten().tolist() if t >= 0]
+    held_out = sum(len(text) for name, text in documents(SMALL).items() if name.startswith("validation"))
+    assert len(targets) == held_out
+    assert math.log2(len(set(targets))) == 4.0

@@ -1,0 +1,70 @@
+"""What a run may be made of is listed, chosen by name, and read from files from before there was a choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from datamodules import DATA, GENERATORS, LanguageDataConfig, PeriodicConfig
+from lit_transformers.config import Config, ConfigError, table
+from lit_transformers.kinds import described, places
+from lit_transformers.mixers import MIXERS
+from lit_transformers.run import RunConfig, run_key
+from lit_transformers.tasks import TASKS, CausalLMConfig
+
+
+def test_every_place_is_listed_once_with_all_its_kinds() -> None:
+    found = {place.path: place.kinds for place in places(RunConfig)}
+    assert found["task"] == TASKS and found["data"] == DATA and found["model.mixer"] == MIXERS
+    assert found["data.generator"] == GENERATORS
+    assert found["data.source"]["periodic"] is PeriodicConfig
+    assert "model.mixer.encoding" in found and "training.schedule" in found
+    assert len(list(places(RunConfig))) == len(found)
+
+
+def test_a_place_is_described_by_what_its_kinds_say_of_themselves() -> None:
+    assert "task: causal_lm, " in "\n".join(described(RunConfig, None))
+    text = "".join(described(RunConfig, "data.generator"))
+    assert all(kind in text for kind in GENERATORS) and "arXiv:2001.04451" in text
+    with pytest.raises(ConfigError, match=r"data\.generatr: no kinds .*did you mean data\.generator"):
+        list(described(RunConfig, "data.generatr"))
+
+
+def test_a_run_without_kinds_of_task_and_data_is_one_from_before_there_were_others(tmp_path: Path) -> None:
+    plain = RunConfig().to_dict()
+    assert plain["task"].pop("kind") == "causal_lm" and plain["data"].pop("kind") == "language"
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(plain))
+    assert RunConfig.from_yaml(tmp_path / "run.yaml") == RunConfig()
+    with pytest.raises(ConfigError, match=r"data\.generator: LanguageDataConfig has no field 'generator'"):
+        RunConfig().override({"data": {"generator": "copy"}})
+
+
+def test_only_a_table_that_says_so_implies_a_kind() -> None:
+    class Part(Config):
+        """Either."""
+
+    class One(Part, kind="one"):
+        """One."""
+
+    table(Part, One)
+    with pytest.raises(ConfigError, match="kind: needs a kind"):
+        Part.from_dict({})
+    table(Part, One, implied="one")
+    assert Part.from_dict({}) == One()
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_task_survives_plain_data_and_names_what_it_reads(kind: str) -> None:
+    config = TASKS[kind]()
+    assert type(config).from_dict(config.to_dict()) == config and RunConfig.kinds == {}
+    matching = [name for name, data in DATA.items() if data.batches is TASKS[kind].batches]
+    assert matching, "some data gives what the task learns from"
+    run = RunConfig().override({"task": kind, "data": matching[0]})
+    assert RunConfig.from_dict(yaml.safe_load(run.to_yaml())) == run
+
+
+def test_the_key_of_a_run_changes_with_its_task() -> None:
+    run = RunConfig(data=LanguageDataConfig(source=PeriodicConfig(images=40, validation=0.2)))
+    assert run_key(run) != run_key(run.override({"task": CausalLMConfig(loss="half")}))

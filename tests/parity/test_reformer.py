@@ -1,0 +1,167 @@
+"""LSH attention equals that of transformers 5, and its duplicates and other buckets are those of reformer-pytorch.
+
+Both look back from the first chunk of a round at the last of the round before (of the same, where there is one): what
+is compared there are the queries that stand in no first chunk.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from copying import affine, close, copy, randomise
+from reformer_pytorch.reformer_pytorch import FullQKAttention, LSHAttention
+from torch import Tensor
+from transformers import ReformerConfig
+from transformers.models.reformer.modeling_reformer import LSHSelfAttention
+
+from lit_transformers.executors import Inputs
+from lit_transformers.mixer import Context, Shape
+from lit_transformers.mixers import LSHConfig
+from lit_transformers.mixers.chunked import Chunked, attend_chunks
+from lit_transformers.mixers.chunks import Chunks, ordered
+from lit_transformers.mixers.lsh import LSH
+from lit_transformers.mixers.shared_qk import attend_others, unit
+
+DIM, HEADS, HEAD_DIM, CHUNK, LENGTH, SEED = 12, 3, 4, 4, 32, 7
+EXACT, SINGLE = 1e-9, 1e-6
+"""reformer-pytorch takes the logarithm of its counts in single precision."""
+
+
+def reference(rounds: int, causal: bool, **knobs: Any) -> LSHSelfAttention:
+    way = {"lsh_attn_chunk_length": CHUNK, "num_buckets": 6, "lsh_num_chunks_before": 1} | knobs
+    config = ReformerConfig(
+        hidden_size=DIM, num_attention_heads=HEADS, attention_head_size=HEAD_DIM, attn_layers=["lsh"],
+        num_hashes=rounds, hash_seed=SEED, is_decoder=causal, lsh_attention_probs_dropout_prob=0.0, **way,
+    )  # fmt: skip
+    layer: LSHSelfAttention = LSHSelfAttention(config)  # type: ignore[no-untyped-call]
+    return layer
+
+
+def ours(theirs: LSHSelfAttention, **knobs: Any) -> LSH:
+    """The same layer: the authors' way, without duplicates corrected and with other buckets seen."""
+    buckets = theirs.num_buckets if isinstance(theirs.num_buckets, int) else tuple(theirs.num_buckets)
+    way = {
+        "chunks": "by_sort", "across_buckets": True, "correct_duplicates": False, "chunk_length": CHUNK, "seed": SEED,
+        "rounds": theirs.num_hashes, "buckets": buckets, "back": theirs.num_chunks_before,
+        "ahead": theirs.num_chunks_after, "head_dim": HEAD_DIM,
+    }  # fmt: skip
+    layer = LSHConfig(**(way | knobs)).build(Shape(DIM, HEADS, LENGTH))
+    weights = randomise(theirs, std=1.0)
+    copy(layer.query, **affine(weights, "query_key"))
+    copy(layer.value, **affine(weights, "value"))
+    copy(layer.merge, weight=torch.eye(DIM))
+    return layer
+
+
+def by_head(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("buckets", [6, [2, 4]])
+@pytest.mark.parametrize("padded", [True, False])
+def test_buckets_equal_transformers(buckets: Any, padded: bool) -> None:
+    theirs = reference(3, True, num_buckets=buckets)
+    layer, x = ours(theirs), torch.randn(2, LENGTH, DIM)
+    keep = torch.arange(LENGTH) < torch.tensor([[LENGTH - 5], [LENGTH - 10]]) if padded else None
+    q = by_head(layer.query(x))
+    found = layer.hash(q, Context(torch.arange(LENGTH).expand(2, LENGTH), True, keep))
+    expected = theirs._hash_vectors(q, 3, keep).view_as(found)  # type: ignore[no-untyped-call]
+    number = 6 if buckets == 6 else 8
+    offset = torch.arange(3)[:, None] * (number + padded)
+    assert torch.equal(found, expected - offset)
+    assert len(found.unique()) == number + padded
+
+
+def compare(layer: LSH, theirs: LSHSelfAttention, causal: bool, keep: Tensor | None = None) -> None:
+    """Outputs, and gradients of those compared, of the same buckets.
+
+    In double precision, for the reference adds up weights that are 1.002 in single where all logits are -1e5; and
+    without the 1e-6 that it adds to the mean square of a key.
+    """
+    layer, theirs = layer.double(), theirs.double()
+    theirs._len_norm = partial(theirs._len_norm, epsilon=0.0)  # type: ignore[method-assign]
+    x, ctx = torch.randn(2, LENGTH, DIM, dtype=torch.float64), Context(torch.arange(LENGTH).expand(2, -1), causal, keep)
+    x.requires_grad_()
+    compared = torch.ones(2, LENGTH, HEADS, dtype=torch.bool) if keep is None else keep[..., None].expand(-1, -1, HEADS)
+    given = None
+    if layer.rounds is not None:
+        buckets = layer.hash(by_head(layer.query(x)), ctx)
+        given = (buckets + 100 * torch.arange(layer.rounds)[:, None]).flatten(2)
+        if theirs.num_chunks_before or theirs.num_chunks_after:
+            compared = compared & inner(buckets).transpose(1, 2)
+    assert compared.any(dim=1).all()
+    mask = None if keep is None else keep.long()
+    expected = theirs(x, attention_mask=mask, buckets=given).hidden_states  # type: ignore[no-untyped-call]
+    y, chosen = layer(x, ctx).y, compared.repeat_interleave(HEAD_DIM, dim=-1)
+    close(y[chosen], expected[chosen], EXACT)
+    direction = torch.randn_like(y) * chosen
+    one, other = (torch.autograd.grad((z * direction).sum(), x)[0] for z in (y, expected))
+    close(one, other, EXACT)
+
+
+def inner(buckets: Tensor) -> Tensor:
+    """(b, h, t): True at tokens that stand, in no round, in the first or the last chunk."""
+    places = buckets.argsort(dim=-1, stable=True).argsort(dim=-1)
+    return ((places >= CHUNK) & (places < buckets.size(-1) - CHUNK)).all(dim=2)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+@pytest.mark.parametrize("around", [(0, 0), (1, 0), (1, 1)])
+def test_rounds_of_chunks_equal_transformers(causal: bool, rounds: int, around: tuple[int, int]) -> None:
+    theirs = reference(rounds, causal, lsh_num_chunks_before=around[0], lsh_num_chunks_after=around[1])
+    compare(ours(theirs), theirs, causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("before", [0, 1])
+def test_padding_equals_transformers(causal: bool, before: int) -> None:
+    theirs = reference(2, causal, lsh_num_chunks_before=before)
+    keep = torch.arange(LENGTH) < torch.tensor([[LENGTH - 5], [LENGTH - 10]])
+    compare(ours(theirs), theirs, causal, keep)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_shared_queries_and_keys_alone_equal_transformers(causal: bool) -> None:
+    """Which attends in full where a row is no longer than a chunk."""
+    theirs = reference(1, causal, lsh_attn_chunk_length=LENGTH, lsh_num_chunks_before=0)
+    compare(ours(theirs, rounds=None), theirs, causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("across", [True, False])
+@pytest.mark.parametrize("duplicates", [True, False])
+def test_duplicates_and_other_buckets_equal_reformer_pytorch(causal: bool, across: bool, duplicates: bool) -> None:
+    theirs = LSHAttention(
+        bucket_size=CHUNK, n_hashes=4, causal=causal, allow_duplicate_attention=duplicates,
+        attend_across_buckets=across,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    rows, rounds = 16, 4
+    q, v = torch.randn(2, rows, LENGTH, HEAD_DIM, dtype=torch.float64)
+    q.requires_grad_(), v.requires_grad_()
+    expected, _, found = theirs(q, v)
+    buckets = found.view(rows, rounds, LENGTH)[:, None] % (LENGTH // CHUNK)
+    order = ordered(buckets, Chunks(CHUNK, back=1, ahead=0, by="by_sort", across=across), None)
+    inputs = Inputs(q[:, None], unit(q)[:, None], v[:, None], None)
+    y = attend_chunks(Chunked(order, causal, HEAD_DIM**-0.5, 0.0, not duplicates, None), inputs)[:, 0]
+    compared = inner(buckets)[:, 0, :, None].expand_as(y)
+    assert compared.any()
+    direction = torch.randn_like(y) * compared
+    close(y[compared], expected[compared], SINGLE)
+    for leaf in (q, v):
+        one, other = (torch.autograd.grad((z * direction).sum(), leaf, retain_graph=True) for z in (y, expected))
+        close(one[0], other[0], SINGLE)
+    assert torch.allclose(y, expected, atol=SINGLE) != across, "theirs wraps around, into other buckets"
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_full_attention_of_shared_queries_and_keys_equals_reformer_pytorch(causal: bool) -> None:
+    q, v = torch.randn(2, 3, LENGTH, HEAD_DIM, dtype=torch.float64)
+    expected, *_ = FullQKAttention(causal=causal)(q, v)
+    inputs = Inputs(q[:, None], unit(q)[:, None], v[:, None], None)
+    y = attend_others(inputs, causal=causal, encoding=None, scale=HEAD_DIM**-0.5, dropout=0.0)
+    close(y[:, 0], expected, 1e-10)
