@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from allocations import Allocations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -286,6 +287,17 @@ def test_more_rounds_come_nearer_to_full_attention() -> None:
     distances = [(build(rounds=rounds)(x, context(rows=4)).y - full).square().mean().item() for rounds in (1, 2, 4, 16)]
     assert distances == sorted(distances, reverse=True)
     assert distances[-1] < distances[0] / 5
+
+
+@pytest.mark.parametrize("encoding", [None, LearnedRelativeConfig()])
+def test_memory_grows_with_the_length_and_not_with_its_square(encoding: Any) -> None:
+    layer, peaks = build(encoding=encoding, chunk_length=32, buckets=None, rounds=2).float(), []
+    for length in (4096, 8192):
+        x = torch.randn(1, length, DIM, requires_grad=True)
+        with Allocations() as allocations:
+            layer(x, context(length)).y.sum().backward()
+        peaks.append(allocations.peak)
+    assert peaks[1] < 2.2 * peaks[0]
 
 
 def test_a_seed_fixes_the_rotations_and_draws_nothing_from_the_common_generator() -> None:

@@ -68,7 +68,7 @@ def test_outputs_and_gradients_equal_those_of_its_attention(
     edges = certain.clone()
     edges[:, :, 1:-1].scatter_(-1, drawn[None], True)
     assert (edges & ~certain).sum() == HEADS * (blocks - 2) * random, "its graph counts no block twice"
-    monkeypatch.setattr(ours, "edges", lambda length: edges)
+    monkeypatch.setattr(ours, "edges", lambda length, padded: edges)
     y = ours(x, Context(torch.arange(length).expand(2, -1), causal=False, keep=keep)).y
     close(y[keep], expected[keep], 1e-10)
     direction = torch.randn_like(y) * keep[..., None]

@@ -1,0 +1,149 @@
+"""LSH attention and shared queries and keys: the Reformer (Kitaev et al. 2020, arXiv:2001.04451, section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lit_transformers.config import ConfigError, Fraction, NonNegative, Positive
+from lit_transformers.encodings import EncodingConfig
+from lit_transformers.encodings.relative import Relative
+from lit_transformers.encodings.rotary import Rotary
+from lit_transformers.executors import Inputs, with_tables
+from lit_transformers.mixer import Context, Mixed, Mixer, Mode, Shape, decide
+from lit_transformers.mixers.chunked import Chunked, attend_chunks
+from lit_transformers.mixers.chunks import By, Chunks, chunk_flops, ordered
+from lit_transformers.mixers.hashing import columns, digits, hashed, rotations
+from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
+from lit_transformers.mixers.linear import no_autocast
+from lit_transformers.mixers.shared_qk import attend_others, attend_others_flops, unit
+
+
+class LSHConfig(HeadsConfig, kind="lsh"):
+    """rounds: of hashing; no weight depends on them, so an evaluation may have others. None: every query sees all keys,
+    which is shared QK alone; what is said of chunks, buckets and rotations then waits for an evaluation that hashes.
+
+    chunk_length; back, ahead: chunks that a query is given besides its own (None ahead: as many as back, and none where
+    causal); chunks: what is cut into them, see ``Chunks``. The paper cuts ``by_sort`` and looks one back; that tells a
+    causal query of the future, so it is refused there. across_buckets: by_sort, whether a query sees other buckets too
+    (as in the authors' code). buckets: 1 or an even number, or digits of which each is one (None: the paper's
+    2 length / chunk_length of the training length, for rows of any length hash alike; beyond 128 in two digits).
+    correct_duplicates: a key that several rounds show counts once (appendix A; not so in the authors' code).
+    seed: of the rotations; None draws fresh ones in every pass of training, and evaluates with those of seed 0.
+
+    scaled: whether scores are divided by sqrt(head_dim): the paper leaves that out "for clarity", its authors' code
+    altogether. encoding: positions in the scores, not in the hash; dropout: of the attention weights.
+    """
+
+    rounds: Positive | None = 4
+    chunk_length: Positive = 64
+    back: NonNegative = 1
+    ahead: NonNegative | None = None
+    chunks: By = "by_rank"
+    across_buckets: bool = False
+    buckets: Positive | tuple[Positive, ...] | None = None
+    correct_duplicates: bool = True
+    seed: NonNegative | None = None
+    encoding: EncodingConfig | None = None
+    dropout: Fraction = 0.0
+    scaled: bool = False
+
+    def conflicts(self) -> Iterator[str]:
+        if self.across_buckets and self.chunks == "by_rank":
+            yield "across_buckets: ranks are counted within a bucket; set chunks: by_sort to see other buckets"
+        if self.buckets == ():
+            yield "buckets names no digit; write null for as many as the length wants"
+        if any(digit > 1 and digit % 2 for digit in self.digits(1)):
+            yield f"buckets {self.buckets}: a direction and its opposite are two, so a number of buckets is even, or 1"
+
+    def digits(self, length: int) -> tuple[int, ...]:
+        if self.buckets is None:
+            return digits(length, self.chunk_length)
+        return (self.buckets,) if isinstance(self.buckets, int) else self.buckets
+
+    def build(self, shape: Shape) -> LSH:
+        return Sorted(self, shape) if self.rounds and self.chunks == "by_sort" else Ranked(self, shape)
+
+
+class LSH(Mixer):
+    """Attention with k_j = q_j / |q_j| among tokens of one bucket; a token sees itself where it sees no other. Segments
+    do not stream: every token of the past would have to be kept, and hashed by the same rotations."""
+
+    refusals: ClassVar[Mapping[Mode, str]] = {"cross": "queries are the keys, so both are of one sequence"}
+
+    def __init__(self, config: LSHConfig, shape: Shape) -> None:
+        super().__init__()
+        self.config, self.rounds, self.counts = config, config.rounds, config.digits(shape.max_length)
+        self.heads, self.dim = shape.heads, shape.dim
+        self.head_dim = channels_of_a_head(config.head_dim, shape)
+        self.width = self.heads * self.head_dim
+        self.scale = self.head_dim**-0.5 if config.scaled else 1.0
+        self.query, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(2))
+        self.merge = nn.Linear(self.width, shape.dim, bias=config.bias)
+        encoding = config.encoding.build(shape, self.head_dim) if config.encoding else None
+        self.rotary = encoding if isinstance(encoding, Rotary) else None
+        self.relative = encoding if isinstance(encoding, Relative) else None
+
+    def require(self, mode: Any) -> None:
+        super().require(mode)
+        if mode == "causal" and self.config.ahead and self.rounds:
+            raise ConfigError("a causal query sees nothing ahead; set ahead: null", "mixer.ahead")
+
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+        with no_autocast(x.device):  # in half precision tokens near the border of a bucket would change sides
+            q = split(self.query(x.to(self.query.weight.dtype)), self.heads)
+            buckets = None if self.rounds is None else decide(ctx, lambda: self.hash(q, ctx))
+        v = split(self.value(x), self.heads)
+        inputs = Inputs(q, unit(q), v, ctx.keep)
+        if self.rotary is not None:
+            places = torch.arange(x.size(1), device=x.device)
+            inputs = inputs._replace(q=self.rotary.rotate(q, places), k=self.rotary.rotate(inputs.k, places))
+        if self.relative is not None:
+            inputs = with_tables(self.relative, inputs, ctx.causal)
+        dropout = self.config.dropout if self.training else 0.0
+        if buckets is None:
+            y = attend_others(inputs, causal=ctx.causal, encoding=self.relative, scale=self.scale, dropout=dropout)
+        else:
+            order = ordered(buckets, self.chunks(ctx.causal), ctx.keep)
+            own = Chunked(order, ctx.causal, self.scale, dropout, self.config.correct_duplicates, self.relative)
+            y = attend_chunks(own, inputs)
+        return Mixed(self.merge(join(y)))
+
+    def hash(self, q: Float[Tensor, "b h t k"], ctx: Context) -> Int[Tensor, "b h r t"]:
+        """Buckets of all rounds; content alone is hashed, as no position turns q yet."""
+        seed = 0 if self.config.seed is None and not self.training else self.config.seed
+        turns = rotations(self.heads, self.head_dim, self.rounds or 0, self.counts, seed, q.device)
+        return hashed(q, turns, self.counts, ctx.keep)
+
+    def chunks(self, causal: bool) -> Chunks:
+        """Who is given which keys."""
+        own, unsaid = self.config, 0 if causal else self.config.back
+        ahead = unsaid if own.ahead is None else own.ahead
+        return Chunks(own.chunk_length, own.back, ahead, own.chunks, own.across_buckets)
+
+    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        projections, encoding = 6 * queries * self.dim * self.width, self.relative
+        if self.rounds is None:
+            return projections + attend_others_flops(queries, self.width, causal=causal, encoding=encoding)
+        pairs = chunk_flops(self.chunks(causal), self.rounds, queries, self.width, causal=causal, encoding=encoding)
+        return projections + pairs + self.rounds * 2 * queries * self.width * columns(self.counts)
+
+
+class Ranked(LSH):
+    """LSH attention that is cut by rank within a bucket, and shared QK alone."""
+
+    causal = bidirectional = True
+
+
+class Sorted(LSH):
+    """LSH attention that is cut where the paper cuts."""
+
+    bidirectional = True
+    refusals: ClassVar[Mapping[Mode, str]] = {
+        **LSH.refusals,
+        "causal": "a later token moves the chunks that earlier ones see; set chunks: by_rank",
+    }
