@@ -1,4 +1,4 @@
-"""What a model costs: parameters, FLOPs and state, from its definition, without running or even allocating it."""
+"""What a model costs: parameters, FLOPs and state, from its definition; allocated only where values decide a cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from lit_transformers.mixer import Context, Mixer, state_tensors
+from lit_transformers.mixer import Context, Mixer, detach, state_tensors
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.models.model import ModelConfig
@@ -36,32 +36,42 @@ def cost(config: ModelConfig, vocabulary: int, length: int, *, continued: bool =
     continued: each row goes on where the one before it ended. An encoder's rows never do, and its FLOPs are without a
     softmax. Raises TypeError for other networks.
     """
-    remembered = state_bytes = 0
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        network = config.build(vocabulary, length)
-        if isinstance(network, LanguageModel) and continued:
-            remembered, state_bytes = read_until_full(network, config.dim, length)
-    # Not on the meta device: what a pattern sees may be counted in tensors of positions, which must hold something.
-    if isinstance(network, LanguageModel):
-        flops = network.flops(length, remembered)
-    elif isinstance(network, Encoder):
-        flops = network.flops(length)
-    else:
-        raise TypeError(f"no cost is defined of a {config.kind} alone: it depends on two lengths")
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            network = config.build(vocabulary, length)
+        flops, state_bytes = spent(network, config, length, continued)
+    except (RuntimeError, NotImplementedError):  # a span that is learned, a token that is marked: numbers are needed
+        with torch.random.fork_rng(devices=[]):
+            network = config.build(vocabulary, length)
+            flops, state_bytes = spent(network.eval(), config, length, continued)
+    assert isinstance(network, LanguageModel | Encoder)
     own = {id(p): p.numel() for p in network.parameters()}
     embedding = {id(p): p.numel() for p in network.tokens.parameters()}
     return Cost(sum(own.values()), sum(embedding.values()), flops / length, state_bytes)
 
 
+def spent(network: nn.Module, config: ModelConfig, length: int, continued: bool) -> tuple[int, int]:
+    """Forward FLOPs of one row, and the bytes of a lane's state."""
+    match network:
+        case LanguageModel():
+            remembered, state_bytes = 0, 0
+            if continued and remembers(network):
+                remembered, state_bytes = read_until_full(network, config.dim, length)
+            return network.flops(length, remembered), state_bytes
+        case Encoder():
+            return network.flops(length), 0
+    raise TypeError(f"no cost is defined of a {config.kind} alone: it depends on two lengths")
+
+
 def read_until_full(network: LanguageModel, dim: int, segment_length: int) -> tuple[int, int]:
     """How many tokens fill the state, and its bytes then, found by reading segments of no content."""
     state, size, read = None, -1, 0
-    if not remembers(network):
-        return 0, 0
+    device = next(network.parameters()).device
     for _ in range(LARGEST_PROBE):
-        x = torch.empty(1, segment_length, dim, device="meta")
-        positions = torch.zeros(1, segment_length, dtype=torch.long, device="meta")
-        state = network.stack(x, Context(positions, causal=True), state).state
+        x = torch.randn(1, segment_length, dim, device=device)
+        positions = torch.arange(read, read + segment_length, device=device)[None]
+        with device:
+            state = detach(network.stack(x, Context(positions, causal=True), state).state)
         now = sum(part.numel() * part.element_size() for part in state_tensors(state))
         if now == size:
             break

@@ -7,7 +7,8 @@ filled up to the whole length, which costs pieces times length. Here it is added
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -97,7 +98,7 @@ class Pieces(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         ctx.work, ctx.cuts, ctx.states = work, cuts, states[::-1]
         ctx.lengths = [outputs[0].size(-2) for outputs in reversed(found)]
-        ctx.cast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+        ctx.cast = autocast_of(device)
         return tuple(torch.cat(outputs[::-1], dim=-2) for outputs in zip(*found, strict=True))
 
     @staticmethod
@@ -111,13 +112,12 @@ class Pieces(torch.autograd.Function):
             for tensor, want in zip(tensors, wanted, strict=True)
         ]
         pieces_of = [gradient.split(ctx.lengths, dim=-2) for gradient in gradients]
-        enabled, dtype = ctx.cast
         for number in reversed(range(len(ctx.cuts))):
             cut: Cut = ctx.cuts[number]
             leaves = [part.read(tensors).detach().requires_grad_(wanted[part.source]) for part in cut]
             with (
                 torch.enable_grad(),
-                torch.autocast(device.type, dtype, enabled),
+                ctx.cast(),
                 drawn_again(ctx.states[number], device),
             ):
                 outputs = ctx.work(number, leaves)
@@ -171,3 +171,17 @@ class Replay:
 
     def __exit__(self, *error: Any) -> None:
         self.fork.__exit__(*error)
+
+
+def autocast_of(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """What makes the mixed precision that is in force now."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext
+    enabled, dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+    return partial(torch.autocast, device.type, dtype, enabled)
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Products in the precision of their factors; the meta device knows no other."""
+    known = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if known else nullcontext()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
+from ablations.ablation import Ablation, Cell, Contrast, Metric, Published, Scale, Source
 from ablations.baselines import TRANSFORMER_XL
 from datamodules import AdditionConfig, CopyConfig, GeneratedDataConfig, ReverseConfig, StringEvaluationConfig
 from lit_transformers.mixers import LSTMConfig
@@ -56,7 +56,6 @@ ABLATION = Ablation(
     design="product",
     seeds=3,
     metric=Metric("val/accuracy", goal="maximize", label="symbols of the answer"),
-    match=Match("tokens"),
     contrasts=[
         Contrast(
             f"universal against {model}, {kind}", f"strings={kind} model=universal", f"strings={kind} model={model}"

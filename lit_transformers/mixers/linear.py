@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypedDict
 
 import torch
@@ -14,6 +13,7 @@ from lit_transformers.config import Positive, PositiveFloat
 from lit_transformers.mixer import Context, Mixed, Mixer, Shape, full_precision
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
+from lit_transformers.recompute import no_autocast
 
 
 class LinearConfig(HeadsConfig, kind="linear"):
@@ -83,12 +83,6 @@ class Linear(Mixer):
         padded = -(-queries // chunk) * chunk
         within = 2 * chunk * (features + self.head_dim + 1)
         return queries * 8 * self.dim * self.width + padded * self.heads * (within + 2 * sums)
-
-
-def no_autocast(device: torch.device) -> AbstractContextManager[None]:
-    """Products in the precision of their factors; the meta device knows no other."""
-    known = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if known else nullcontext()
 
 
 def without_padding(k: Float[Tensor, "b h s f"], keep: Bool[Tensor, "b s"] | None) -> Float[Tensor, "b h s f"]:

@@ -19,8 +19,8 @@ from lit_transformers.mixers.chunked import Chunked, attend_chunks
 from lit_transformers.mixers.chunks import By, Chunks, chunk_flops, ordered
 from lit_transformers.mixers.hashing import columns, digits, hashed, rotations
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
-from lit_transformers.mixers.linear import no_autocast
 from lit_transformers.mixers.shared_qk import attend_others, attend_others_flops, unit
+from lit_transformers.recompute import no_autocast
 
 
 class LSHConfig(HeadsConfig, kind="lsh"):

@@ -3,9 +3,7 @@ the backward pass finds the inputs of each layer from its outputs, so that memor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 from lit_transformers.block import Block, Branch, add_losses
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, Mixed, Shape, Tape, detach, full_precision
-from lit_transformers.recompute import RandomState, drawn_again, random_state
+from lit_transformers.recompute import RandomState, autocast_of, drawn_again, random_state
 from lit_transformers.stacks.stack import Entry, MakeBlock, Stack, StackConfig, Stacked
 
 Pair = tuple[Tensor, Tensor]
@@ -152,14 +150,6 @@ class Pass:
             half.tape.rewind()
         with torch.enable_grad(), self.cast(), drawn_again(half.random, self.device):
             return self.run(half, x, source)
-
-
-def autocast_of(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """What makes the mixed precision that is in force now."""
-    if not torch.amp.is_autocast_available(device.type):
-        return nullcontext
-    enabled, dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
-    return partial(torch.autocast, device.type, dtype, enabled)
 
 
 class WayBack:

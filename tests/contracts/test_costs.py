@@ -108,3 +108,13 @@ def test_the_flops_of_a_softmax_are_those_counted_where_all_symbols_are_frequent
     with FlopCounterMode(display=False) as counter:
         tokens.nats(torch.randn(1, 9, DIM), torch.zeros(1, 9, dtype=torch.long))
     assert tokens.flops(9) == pytest.approx(counter.get_total_flops(), rel=TOLERANCE)
+
+
+@mixers("causal", "streams", encoded=False)
+def test_a_cost_is_told_without_memory_or_numbers(case: Case) -> None:
+    """On the meta device, at a length of many blocks."""
+    config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=case.config)
+    if case.remembers:
+        config = config.override({"mixer.memory": 3})
+    found = cost(config, 11, 3 * BLOCK)
+    assert found.flops_per_token > 0 and found.parameters > 0

@@ -4,12 +4,12 @@ way to combine steps."""
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -177,6 +177,7 @@ def test_weights_of_the_sum_sum_to_one(probabilities: list[float]) -> None:
 @settings(deadline=None, max_examples=60)
 def test_masks_are_those_of_the_listing(probabilities: list[float]) -> None:
     """Trap T-UT4: masks as numbers, with < 1 and <= threshold; its loop ends where ours adds nothing."""
+    assume(all(abs(total - 0.99) > 1e-9 for total in accumulate(probabilities)))  # a tie falls as rounding has it
     halting, remainder, updates, output = 0.0, 0.0, 0, 0.0
     for number, p in enumerate(probabilities):
         running = float(halting < 1)
