@@ -9,6 +9,9 @@ from lit_transformers.mixers import LinearConfig
 LENGTHS = (256, 512, 1024, 4096, 16_384)
 LONG = tuple(length for length in LENGTHS if length > 1024)
 
+LONGER = {"data.evaluation.bytes": 32_768, "data.source.piece": 32_768}
+"""What is written is twice as long as the longest window."""
+
 
 def cached(length: int) -> dict[str, object]:
     """One token at a time, with the keys and values of ``length`` tokens kept."""
@@ -27,9 +30,9 @@ ABLATION = Ablation(
         {
             "training.steps": 1,
             "data.evaluation.segment_length": 1,
-            "data.evaluation.bytes": 4096,
+            "data.evaluation.bytes": 1024,
             "data.evaluation.batch_size": 1,
-            "data.source.piece": 4096,
+            "data.source.piece": 1024,
             "model.mixer": LinearConfig(),
         }
     ),
@@ -59,10 +62,9 @@ ABLATION = Ablation(
                 for n in LONG
             }
         ),
-        "gpu": Scale(overrides=dict(CHARACTERS_GPU) | {"training.steps": 1, "data.evaluation.bytes": 8192}),
+        "gpu": Scale(overrides=dict(CHARACTERS_GPU) | {"training.steps": 1} | LONGER),
         "paper": Scale(
-            overrides=dict(CHARACTERS_GPU)
-            | {"model.depth": 16, "model.dim": 256, "training.steps": 1, "data.evaluation.bytes": 8192}
+            overrides=dict(CHARACTERS_GPU) | {"model.depth": 16, "model.dim": 256, "training.steps": 1} | LONGER
         ),
     },
 )
