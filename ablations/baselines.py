@@ -191,9 +191,9 @@ SUMS = RunConfig(
     task=RegressionConfig(pooling="first"),
     data=LabelledDataConfig(
         source=MaskedSumConfig(length=127, ones=4, levels=8),
-        evaluation=LabelledEvaluationConfig(examples=1024),
+        evaluation=LabelledEvaluationConfig(examples=512),
     ),
-    training=TRANSFORMER_XL.training.override({"steps": 400, "validate_every": None}),
+    training=TRANSFORMER_XL.training.override({"steps": 300, "validate_every": None}),
 )
 """An encoder that adds up what is marked in a row, and says it at the first token: all of the row has to reach it."""
 

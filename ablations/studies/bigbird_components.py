@@ -11,7 +11,7 @@ WITHOUT_GLOBAL = {"model.mixer.global_blocks": "none"}
 ABLATION = Ablation(
     question="Which of BigBird's random, window and global blocks does an encoder need?",
     source=Source("Zaheer et al. 2020", arxiv="2007.14062", table="1"),
-    baseline=SUMS.override({"model.mixer": BigBirdConfig(block=8, random=1)}),
+    baseline=SUMS.override({"model.mixer": BigBirdConfig(block=16, random=1)}),
     factors={
         "blocks": {
             "random+window+global": {},
