@@ -123,9 +123,15 @@ def power(points: Mapping[int, float]) -> float | None:
     return float(np.polyfit(lengths, values, 1)[0])
 
 
-def row_of(layers: Mapping[str, Layer], work: Work, device: torch.device, rounds: int) -> dict[str, Any]:
-    """Times and peaks of all layers on one work. Peaks first: a child process inherits the peak of its parent."""
-    peaks = {name: peak_mib(layer, work, device) for name, layer in layers.items()}
+def peaks_of(layers: Mapping[str, Layer], work: Work, device: torch.device) -> dict[str, float]:
+    """Peaks of all layers. To be taken before anything is timed: a child process inherits the peak of its parent."""
+    return {name: peak_mib(layer, work, device) for name, layer in layers.items()}
+
+
+def row_of(
+    layers: Mapping[str, Layer], work: Work, device: torch.device, rounds: int, peaks: dict[str, float]
+) -> dict[str, Any]:
+    """Times of all layers on one work, beside the peaks taken before."""
     taken = time_side_by_side(layers, work, device, rounds)
     return work._asdict() | {
         "milliseconds": {name: t.clock for name, t in taken.items()},

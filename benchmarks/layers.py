@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks import peers
 from benchmarks.hardware import describe, save
-from benchmarks.layer_timing import DIM, HEADS, QUANTITIES, Layer, Work, ours, power, row_of
+from benchmarks.layer_timing import DIM, HEADS, QUANTITIES, Layer, Work, ours, peaks_of, power, row_of
 from benchmarks.peers import BLOCK, CHUNK, KEPT, RANK, ROUNDS, WINDOW
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.mixers import (
@@ -100,6 +100,11 @@ def layers(only: list[str]) -> dict[str, Layer]:
     return found
 
 
+def fitting(layers: dict[str, Layer], work: Work) -> dict[str, Layer]:
+    """The layers whose memory does."""
+    return {name: layer for name, layer in layers.items() if work.length <= LONGEST.get(name, work.length)}
+
+
 def show(rows: list[dict[str, Any]], quantity: str, device: torch.device) -> Table:
     """One quantity of every layer at every length, over plain attention at the longest that it was measured at."""
     sizes = f"One layer, dim {DIM}, {HEADS} heads, forward and backward, {device.type}"
@@ -134,10 +139,12 @@ def main(
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     on, trying = torch.device(device), layers([name for name in only.split(",") if name])
-    rows = []
-    for length in sorted(int(length) for length in lengths.split(",")):
-        trying = {name: layer for name, layer in trying.items() if length <= LONGEST.get(name, length)}
-        rows.append(row_of(trying, Work(1, length), on, rounds))
+    works = [Work(1, length) for length in sorted(int(length) for length in lengths.split(","))]
+    peaks = [peaks_of(fitting(trying, work), work, on) for work in works]
+    rows: list[dict[str, Any]] = []
+    for work, peak in zip(works, peaks, strict=True):
+        trying = fitting(trying, work)
+        rows.append(row_of(trying, work, on, rounds, peak))
         slow = {name for name, taken in rows[-1]["milliseconds"].items() if taken > 1000 * patience}
         trying = {name: layer for name, layer in trying.items() if name not in slow}
         for quantity in QUANTITIES:

@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import nn
 
 from benchmarks.hardware import describe, save
-from benchmarks.layer_timing import DIM, HEADS, QUANTITIES, Layer, Step, Work, ours, power, row_of, stepper
+from benchmarks.layer_timing import DIM, HEADS, QUANTITIES, Layer, Step, Work, ours, peaks_of, power, row_of, stepper
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig
 
@@ -100,7 +100,8 @@ def main(
     torch.manual_seed(0)
     on = torch.device(device)
     works = [Work(1, int(length), 0) for length in lengths.split(",")] + [Work(32, 128, 128)]
-    measured = [row_of(layers_for(work), work, on, rounds) for work in works]
+    peaks = [peaks_of(layers_for(work), work, on) for work in works]
+    measured = [row_of(layers_for(work), work, on, rounds, peak) for work, peak in zip(works, peaks, strict=True)]
     for quantity in QUANTITIES:
         Console(width=110).print(show(measured, quantity, on))
     if json:
