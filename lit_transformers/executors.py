@@ -6,7 +6,7 @@ block at a time, forward and backward, and uses fused kernels where no encoding 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -118,13 +118,18 @@ def attend_union(
     o = sum_p exp(z_p - z) o_p with z_p the log-sum-exp of part p: no key is counted twice, none is fetched in vain.
     """
     outputs, sums = [], []
-    for number, part in enumerate(parts):
-        pattern = Without(part, tuple(parts[:number])) if number else part
+    for pattern in disjoint(parts):
         y, total = run(Scoring(pattern, encoding, scale, dropout, sums=True), inputs, size)
         outputs.append(y)
         sums.append(total)
     shares = torch.stack(sums).softmax(dim=0)
     return (shares.to(outputs[0].dtype) * torch.stack(outputs)).sum(dim=0)
+
+
+def disjoint(bands: Sequence[Band]) -> Iterator[Pattern]:
+    """The bands, each without what those before it see."""
+    for number, band in enumerate(bands):
+        yield Without(band, tuple(bands[:number])) if number else band
 
 
 def attend_heads(
@@ -166,15 +171,16 @@ def dense(
 
 def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
     """Every block of the pattern, its outputs in the order of the queries."""
-    plan = list(scoring.pattern.blocks(inputs.q.size(-2), inputs.k.size(-2), inputs.offset, size))
+    planned = scoring.pattern.blocks(inputs.q.size(-2), inputs.k.size(-2), inputs.offset, size)
+    plan = [block.on(inputs.q.device) for block in planned]
 
     def work(number: int, leaves: list[Tensor]) -> tuple[Tensor, ...]:
         return compute(scoring, inputs, plan[number], leaves)
 
     cuts = [parts_of(block, inputs, scoring.weigh) for block in plan]
     found = recomputed(work, cuts, learning(inputs, scoring.weigh), scoring.dropout > 0)
-    order = torch.tensor([query for block in plan for query in block.queries], device=inputs.q.device)
     if len(plan) > 1 and plan[0].step > 1:
+        order = torch.tensor([query for block in plan for query in block.queries], device=inputs.q.device)
         found = tuple(part.index_select(-2, order.argsort()) for part in found)
     return found
 
@@ -221,29 +227,22 @@ def compute(scoring: Scoring, inputs: Inputs, block: Block, leaves: Sequence[Ten
         k, v = torch.cat([k, far_k], dim=-2), torch.cat([v, far_v], dim=-2)
     mask = hidden_from(scoring.pattern, inputs, block)
     if scoring.encoding is None and scoring.weigh is None and not scoring.sums:
-        seen = (
-            None
-            if mask is None
-            else ~mask.hidden
-            if mask.start == 0
-            else F.pad(~mask.hidden, (mask.start, 0), value=True)
-        )
+        seen = None if mask is None else mask.seen()
         y = F.scaled_dot_product_attention(
             queries[0], k, v, attn_mask=seen, scale=scoring.scale, dropout_p=scoring.dropout
         )
         return (y,)
-    learned = take(len(leaves))
-    return weighed(scoring, indices(block, inputs.offset, v.device), queries, keys, v, mask, learned)
+    given_to_weigh = (*indices(block, inputs.offset, v.device), *given) if scoring.weigh else ()
+    return weighed(scoring, queries, keys, v, mask, given_to_weigh)
 
 
 def weighed(
     scoring: Scoring,
-    places: tuple[Tensor, Tensor],
     queries: tuple[Tensor, ...],
     keys: list[tuple[Tensor, tuple[Table, ...]]],
     v: Float[Tensor, "b h s v"],
     mask: Hidden | None,
-    learned: tuple[Tensor, ...],
+    given_to_weigh: tuple[Tensor, ...],
 ) -> tuple[Tensor, ...]:
     """Scores, weights and outputs by hand, where no fused kernel knows what is wanted."""
     logits = full_precision(scores(scoring, queries, keys))
@@ -255,7 +254,7 @@ def weighed(
             logits[..., mask.start :].masked_fill_(mask.hidden, float("-inf"))
             if nothing is not None:
                 logits.masked_fill_(nothing, 0.0)
-    weights = logits.softmax(dim=-1) if scoring.weigh is None else scoring.weigh.apply(logits, *places, *learned)
+    weights = logits.softmax(dim=-1) if scoring.weigh is None else scoring.weigh.apply(logits, *given_to_weigh)
     if nothing is not None:
         weights = weights.masked_fill(nothing, 0.0)
     weights = F.dropout(weights.to(v.dtype), scoring.dropout)
@@ -285,6 +284,10 @@ class Hidden(NamedTuple):
 
     start: int
     hidden: Bool[Tensor, "*b t s"]
+
+    def seen(self) -> Bool[Tensor, "*b t s"]:
+        """What is seen of all columns."""
+        return F.pad(~self.hidden, (self.start, 0), value=True) if self.start else ~self.hidden
 
 
 def hidden_from(pattern: Pattern, inputs: Inputs, block: Block) -> Hidden | None:
@@ -378,3 +381,9 @@ def heads_flops(
                 products += encoding.block_flops(t, near, max(near + 1, min(t + near, len(rows))))
             total += products // len(patterns)
     return total
+
+
+def union_flops(bands: Sequence[Band], queries: int, width: int, encoding: Relative | None) -> int:
+    """The same of ``attend_union`` over a segment without memory."""
+    parts = sum(heads_flops([part], queries, queries, width, encoding=encoding) for part in disjoint(bands))
+    return parts - (len(bands) - 1) * (encoding.table_flops(queries + 1) if encoding else 0)

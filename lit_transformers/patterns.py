@@ -40,6 +40,10 @@ class Block(NamedTuple):
     def keys(self) -> range:
         return range(self.start, self.end, self.step)
 
+    def on(self, device: torch.device) -> Block:
+        """The same, with what is listed on a device."""
+        return self if self.further is None else self._replace(further=self.further.to(device))
+
     def holds(self, keys: Int[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
         """Which of the keys lie in start:end:step."""
         return (keys >= self.start) & (keys < self.end) & ((keys - self.start) % self.step == 0)

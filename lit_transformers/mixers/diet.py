@@ -9,10 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.config import Positive
-from lit_transformers.executors import Inputs, attend_union
+from lit_transformers.executors import Inputs, attend_union, union_flops
 from lit_transformers.mixer import Context, Mode, Shape
 from lit_transformers.mixers.qkv import Heard, QKVMixer, ScoresConfig
-from lit_transformers.mixers.sparse import union_flops
 from lit_transformers.patterns import Band
 
 
@@ -69,4 +68,4 @@ class Diet(QKVMixer):
         return attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=dropout), {}
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        return self.projection_flops(queries, queries) + union_flops(self.bands, queries, self)
+        return self.projection_flops(queries, queries) + union_flops(self.bands, queries, self.width, self.relative)

@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.config import ConfigError, Positive
-from lit_transformers.executors import Inputs, attend_heads, attend_union, heads_flops
+from lit_transformers.executors import Inputs, attend_heads, attend_union, heads_flops, union_flops
 from lit_transformers.mixer import Context, Mode, Shape
 from lit_transformers.mixers.qkv import Heard, QKVMixer, ScoresConfig
-from lit_transformers.patterns import Band, Local, Pattern, Summaries, Without
+from lit_transformers.patterns import Band, Local, Pattern, Summaries
 
 
 class SparseConfig(ScoresConfig, kind="sparse"):
@@ -84,13 +84,5 @@ class Sparse(QKVMixer):
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         products = self.projection_flops(queries, queries)
         if self.bands:
-            return products + union_flops(self.bands, queries, self)
+            return products + union_flops(self.bands, queries, self.width, self.relative)
         return products + heads_flops(self.patterns, queries, queries, self.width, encoding=self.relative)
-
-
-def union_flops(bands: Sequence[Band], queries: int, mixer: QKVMixer) -> int:
-    """FLOPs of ``attend_union`` over a segment without memory."""
-    tables = mixer.relative.table_flops(queries + 1) if mixer.relative else 0
-    parts: list[Pattern] = [Without(band, tuple(bands[:number])) for number, band in enumerate(bands)]
-    each = (heads_flops([part], queries, queries, mixer.width, encoding=mixer.relative) for part in parts)
-    return sum(each) - (len(bands) - 1) * tables
