@@ -69,71 +69,58 @@ def spoken(question: Sequence[int] | Integers, answer: Sequence[int] | Integers)
     return String(text[:-1], targets)
 
 
-class DuplicationConfig(GeneratorConfig, kind="duplication"):
-    """0w0w (Reformer, Kitaev et al. 2020, arXiv:2001.04451, section 5): the second w is to be said.
+class WordConfig(GeneratorConfig):
+    """Base of what is asked of one word w of random symbols, 1 to ``alphabet``; the length is that of w."""
 
-    The length is that of w, 511 in the paper; its symbols are 1 to ``alphabet``. No symbol ends the string.
-    """
-
-    alphabet: Alphabet = 127
+    alphabet: Alphabet = 10
 
     @property
     def symbols(self) -> int:
         return self.alphabet + 1
 
     def row(self, length: int) -> int:
-        return 2 * length + 1
+        return 1 + length + len(self.answer(np.zeros(length, np.int64)))
 
     def refusal(self, length: int) -> str | None:
         return None
 
     def make(self, length: int, random: np.random.Generator) -> String:
         word = random.integers(1, self.alphabet + 1, length)
-        return spoken(word, word)
+        return spoken(word, self.answer(word))
+
+    def answer(self, word: Integers) -> Sequence[int] | Integers:
+        """What is to be said of it."""
+        raise NotImplementedError
 
 
-class CopyConfig(GeneratorConfig, kind="copy"):
+class DuplicationConfig(WordConfig, kind="duplication"):
+    """0w0w (Reformer, Kitaev et al. 2020, arXiv:2001.04451, section 5): the second w is to be said.
+
+    In the paper w has 511 symbols of 127. No symbol ends the string.
+    """
+
+    alphabet: Alphabet = 127
+
+    def answer(self, word: Integers) -> Integers:
+        return word
+
+
+class CopyConfig(WordConfig, kind="copy"):
     """0w0w0: the second w and its end are to be said (arXiv:1807.03819, section 3.2).
 
     The paper's model is an encoder with a decoder; here one reads the question and goes on with the answer. Its symbols
     are decimal: an ``alphabet`` of 10.
     """
 
-    alphabet: Alphabet = 10
-
-    @property
-    def symbols(self) -> int:
-        return self.alphabet + 1
-
-    def row(self, length: int) -> int:
-        return 2 * length + 2
-
-    def refusal(self, length: int) -> str | None:
-        return None
-
-    def make(self, length: int, random: np.random.Generator) -> String:
-        word = random.integers(1, self.alphabet + 1, length)
-        return spoken(word, [*word, 0])
+    def answer(self, word: Integers) -> Sequence[int]:
+        return [*word, 0]
 
 
-class ReverseConfig(GeneratorConfig, kind="reverse"):
+class ReverseConfig(WordConfig, kind="reverse"):
     """0w0 and w from its end to its beginning, then 0 (arXiv:1807.03819, section 3.2)."""
 
-    alphabet: Alphabet = 10
-
-    @property
-    def symbols(self) -> int:
-        return self.alphabet + 1
-
-    def row(self, length: int) -> int:
-        return 2 * length + 2
-
-    def refusal(self, length: int) -> str | None:
-        return None
-
-    def make(self, length: int, random: np.random.Generator) -> String:
-        word = random.integers(1, self.alphabet + 1, length)
-        return spoken(word, [*word[::-1], 0])
+    def answer(self, word: Integers) -> Sequence[int]:
+        return [*word[::-1], 0]
 
 
 class AdditionConfig(GeneratorConfig, kind="addition"):

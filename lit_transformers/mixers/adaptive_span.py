@@ -106,11 +106,10 @@ class AdaptiveSpan(QKVMixer):
         return bands if len(bands) == self.heads else bands * self.heads
 
     def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        dropout = self.dropout if self.training else 0.0
         spans = self.spans(heard.x)
         weigh = Weigh(partial(self.masked, inputs.offset), (spans,))
         y = attend_heads(
-            self.patterns(), inputs, encoding=self.relative, scale=self.scale, dropout=dropout, weigh=weigh
+            self.patterns(), inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped, weigh=weigh
         )
         return y, {"span": self.penalty * mean_span(spans, ctx.keep)} if self.learned else {}
 

@@ -36,9 +36,8 @@ class Attention(QKVMixer):
         self.before = config.memory if config.same_length else None
 
     def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        dropout = self.dropout if self.training else 0.0
         pattern = Band(self.before, 0) if ctx.causal and ctx.source is None else Band(None, None)
-        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=dropout), {}
+        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         pattern = Band(self.before, 0) if causal else Band(None, None)

@@ -64,9 +64,8 @@ class BigBird(QKVMixer):
         self.graphs = shape.heads if config.graph_per_head else 1
 
     def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        dropout = self.dropout if self.training else 0.0
         graph = Graph(self.edges(lengths(inputs), inputs.k.size(-2)), self.block)
-        return attend(graph, inputs, encoding=self.relative, scale=self.scale, dropout=dropout), {}
+        return attend(graph, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
 
     def edges(self, length: Tensor, padded: int) -> Bool[Tensor, "b h n n"]:
         """Which blocks see which, for rows (b,) of these lengths, all ``padded`` to one; b and h are 1 where all are

@@ -64,8 +64,7 @@ class Diet(QKVMixer):
         self.bands = config.bands(shape.layer)
 
     def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        dropout = self.dropout if self.training else 0.0
-        return attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=dropout), {}
+        return attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return self.projection_flops(queries, queries) + union_flops(self.bands, queries, self.width, self.relative)

@@ -66,10 +66,9 @@ class Entmax(QKVMixer):
                 self.free.clamp_(min=torch.tensor(LEAST).logit().item())
 
     def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        dropout = self.dropout if self.training else 0.0
         pattern = Band(None, 0 if ctx.causal and ctx.source is None else None)
         weigh = self.weigh()
-        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=dropout, weigh=weigh), {}
+        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped, weigh=weigh), {}
 
     def weigh(self) -> Weigh | None:
         """In place of the softmax; None where it is the softmax."""

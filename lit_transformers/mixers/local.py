@@ -35,9 +35,8 @@ class LocalAttention(QKVMixer):
         self.block = config.block
 
     def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        dropout = self.dropout if self.training else 0.0
         pattern = Local(self.block, ctx.causal)
-        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=dropout), {}
+        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         pattern = Local(self.block, causal)

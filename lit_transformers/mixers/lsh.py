@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.config import ConfigError, Fraction, NonNegative, Positive
-from lit_transformers.encodings import EncodingConfig
+from lit_transformers.config import ConfigError, NonNegative, Positive
 from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
@@ -18,12 +17,13 @@ from lit_transformers.mixer import Context, Mixed, Mixer, Mode, Shape, decide
 from lit_transformers.mixers.chunked import Chunked, attend_chunks
 from lit_transformers.mixers.chunks import By, Chunks, chunk_flops, ordered
 from lit_transformers.mixers.hashing import columns, digits, hashed, rotations
-from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
+from lit_transformers.mixers.heads import channels_of_a_head, join, split
+from lit_transformers.mixers.qkv import ScoresConfig
 from lit_transformers.mixers.shared_qk import attend_others, attend_others_flops, unit
 from lit_transformers.recompute import no_autocast
 
 
-class LSHConfig(HeadsConfig, kind="lsh"):
+class LSHConfig(ScoresConfig, kind="lsh"):
     """rounds: of hashing; no weight depends on them, so an evaluation may have others. None: every query sees all keys,
     which is shared QK alone; what is said of chunks, buckets and rotations then waits for an evaluation that hashes.
 
@@ -36,7 +36,7 @@ class LSHConfig(HeadsConfig, kind="lsh"):
     seed: of the rotations; None draws fresh ones in every pass of training, and evaluates with those of seed 0.
 
     scaled: whether scores are divided by sqrt(head_dim): the paper leaves that out "for clarity", its authors' code
-    altogether. encoding: positions in the scores, not in the hash; dropout: of the attention weights.
+    altogether. encoding: positions in the scores, not in the hash.
     """
 
     rounds: Positive | None = 4
@@ -48,8 +48,6 @@ class LSHConfig(HeadsConfig, kind="lsh"):
     buckets: Positive | tuple[Positive, ...] | None = None
     correct_duplicates: bool = True
     seed: NonNegative | None = None
-    encoding: EncodingConfig | None = None
-    dropout: Fraction = 0.0
     scaled: bool = False
 
     def conflicts(self) -> Iterator[str]:

@@ -10,23 +10,21 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lit_transformers.config import ConfigError, Fraction, NonNegative, Positive
+from lit_transformers.config import ConfigError, Fraction, NonNegative
 from lit_transformers.encodings import EncodingConfig
 from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
-from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Shape
-from lit_transformers.mixers.heads import channels_of_a_head, join, split
+from lit_transformers.mixer import Context, Mixed, Mixer, Shape
+from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import remember
 
 
-class ScoresConfig(MixerConfig):
-    """encoding: positions in the scores; head_dim: channels of a head (None for dim / heads); bias: on the four
-    projections; dropout: of the attention weights; scaled: whether scores are divided by sqrt(head_dim)."""
+class ScoresConfig(HeadsConfig):
+    """encoding: positions in the scores; dropout: of the attention weights; scaled: whether scores are divided by
+    sqrt(head_dim)."""
 
     encoding: EncodingConfig | None = None
-    head_dim: Positive | None = None
-    bias: bool = False
     dropout: Fraction = 0.0
     scaled: bool = True
 
@@ -111,6 +109,11 @@ class QKVMixer(Mixer):
     def keys(self, x: Float[Tensor, "b s d"]) -> tuple[Float[Tensor, "b h s k"], Float[Tensor, "b h s k"]]:
         """Keys and values."""
         return split(self.key(x), self.heads), split(self.value(x), self.heads)
+
+    @property
+    def dropped(self) -> float:
+        """The share of the attention weights that this pass drops."""
+        return self.dropout if self.training else 0.0
 
     def rotated(self, inputs: Inputs) -> Inputs:
         """Queries and keys turned by their places, where the encoding does that."""

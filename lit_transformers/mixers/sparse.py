@@ -74,11 +74,10 @@ class Sparse(QKVMixer):
                     self.patterns = [far._replace(local=True)] * shape.heads
 
     def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        dropout = self.dropout if self.training else 0.0
         if self.bands:
-            y = attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=dropout)
+            y = attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
         else:
-            y = attend_heads(self.patterns, inputs, encoding=self.relative, scale=self.scale, dropout=dropout)
+            y = attend_heads(self.patterns, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
         return y, {}
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:

@@ -45,10 +45,9 @@ class TopK(QKVMixer):
         self.kept, self.when = at_layer(config.kept, shape, "mixer.kept"), config.when
 
     def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        dropout = self.dropout if self.training else 0.0
         pattern = Band(None, 0 if ctx.causal and ctx.source is None else None)
         weigh = Weigh(self.weights)
-        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=dropout, weigh=weigh), {}
+        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped, weigh=weigh), {}
 
     def weights(self, logits: Float[Tensor, "b h t s"], i: Tensor, j: Tensor) -> Float[Tensor, "b h t s"]:
         """Of a block that holds every key that its queries see; hidden ones are minus infinity and never kept before

@@ -40,9 +40,14 @@ class Watched(QKVMixer):
         seen = inputs.seen
         if seen is None:
             seen = torch.ones(inputs.k.size(0), keys, dtype=torch.bool, device=inputs.k.device)
-        usage, dropout = Usage(seen, inputs.q), self.dropout if self.training else 0.0
+        usage = Usage(seen, inputs.q)
         y = attend(
-            Band(None, 0), inputs, encoding=self.relative, scale=self.scale, dropout=dropout, weigh=Weigh(usage.weigh)
+            Band(None, 0),
+            inputs,
+            encoding=self.relative,
+            scale=self.scale,
+            dropout=self.dropped,
+            weigh=Weigh(usage.weigh),
         )
         later = seen[:, keys - queries :].to(y.dtype).flip(1).cumsum(dim=1).flip(1)  # queries from each key on
         chances = torch.cat([later[:, :1].expand(-1, keys - queries), later], dim=1)

@@ -104,15 +104,14 @@ class Window(QKVMixer):
         return [*bands] if marks is None else [Marked(band, marks, causal) for band in bands]
 
     def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        dropout = self.dropout if self.training else 0.0
         patterns = self.patterns(ctx.causal, heard.marks)
-        y = attend_heads(patterns, inputs, encoding=self.relative, scale=self.scale, dropout=dropout)
+        y = attend_heads(patterns, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
         if heard.marks is not None:
             marks = heard.marks[:, inputs.offset :]
             listed = marks.any(dim=0).nonzero().squeeze(1)
             if len(self.own):
                 inputs = self.of_global_tokens(inputs, heard, ctx.causal)
-            seen = self.see_everything(inputs, listed, ctx.causal, dropout)
+            seen = self.see_everything(inputs, listed, ctx.causal)
             whole = y.index_copy(2, listed, seen.to(y.dtype))
             y = torch.where(marks[:, None, :, None], whole, y)
         return y, {}
@@ -125,13 +124,11 @@ class Window(QKVMixer):
         inputs = self.rotated(Inputs(q, k, v, inputs.seen))
         return with_tables(self.relative, inputs, causal) if self.relative else inputs
 
-    def see_everything(
-        self, inputs: Inputs, listed: Int[Tensor, " g"], causal: bool, dropout: float
-    ) -> Float[Tensor, "b h g k"]:
+    def see_everything(self, inputs: Inputs, listed: Int[Tensor, " g"], causal: bool) -> Float[Tensor, "b h g k"]:
         if len(listed) == 0:  # still through every weight: in data-parallel training each needs a gradient
             return (inputs.q[:, :, :0] @ inputs.k.mT) @ inputs.v
         pattern = Rows(tuple(listed.tolist()), causal)
-        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=dropout)
+        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         kept = min(remembered, self.memory)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
-import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.batch import DataDescription, LabelledBatch
 from lit_transformers.config import ConfigError
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.tasks.example_metric import ExampleMetric
-from lit_transformers.tasks.pooled import PooledTask, PooledTaskConfig
+from lit_transformers.tasks.pooled import PooledMetric, PooledTask, PooledTaskConfig
 from lit_transformers.training import TrainingConfig
 
 
@@ -40,30 +37,17 @@ class ClassifiedExample(NamedTuple):
     correct: int
 
 
-class ClassificationMetric(ExampleMetric):
-    """How many classes are found, and the nats of an example."""
+class ClassificationMetric(PooledMetric):
+    """How many classes are found, accuracy, and the nats of an example."""
+
+    name = "accuracy"
 
     def row(self, document: int, sums: list[float]) -> ClassifiedExample:
         nats, count, correct = sums
         return ClassifiedExample(document, nats, int(count), 0, int(correct))
 
-    def update(self, said: Float[Tensor, "b c"], nats: Float[Tensor, " b"], batch: LabelledBatch) -> None:
-        """Logits and nats of every row; rows of padding count for nothing."""
-        real = batch.keep.any(dim=1)
-        correct = said.argmax(dim=-1) == batch.labels
-        columns = torch.stack([nats.double(), real.double(), correct.double()], dim=1)
-        self.add(batch.example[real], columns[real])
-
-    def compute(self) -> dict[str, float]:
-        """accuracy, and nats of an example."""
-        rows = self.rows()
-        count = sum(row.tokens for row in rows)
-        if count == 0:
-            return {}
-        return {
-            "accuracy": sum(row.correct for row in rows) / count,
-            "nats": math.fsum(row.nats for row in rows) / count,
-        }
+    def scores(self, said: Float[Tensor, "b c"], batch: LabelledBatch) -> Bool[Tensor, " b"]:
+        return said.argmax(dim=-1) == batch.labels
 
 
 class Classification(PooledTask):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
@@ -62,6 +63,32 @@ class PooledTaskConfig(TaskConfig):
         return LabelledBatch(inputs, torch.ones_like(marked), labels, marked, torch.arange(2), 0, None)
 
 
+class PooledMetric(ExampleMetric):
+    """The mean over examples of one number, which is called ``name``, and of their nats."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def scores(self, said: Float[Tensor, "b o"], batch: LabelledBatch) -> Tensor:
+        """The number (b,) of every row."""
+
+    def update(self, said: Float[Tensor, "b o"], nats: Float[Tensor, " b"], batch: LabelledBatch) -> None:
+        """What was said, and nats, of every row; rows of padding count for nothing."""
+        real = batch.keep.any(dim=1)
+        columns = torch.stack([nats.double(), real.double(), self.scores(said, batch).double()], dim=1)
+        self.add(batch.example[real], columns[real])
+
+    def compute(self) -> dict[str, float]:
+        rows = self.rows()
+        count = sum(row.tokens for row in rows)
+        if count == 0:
+            return {}
+        return {
+            self.name: math.fsum(row[-1] for row in rows) / count,
+            "nats": math.fsum(row.nats for row in rows) / count,
+        }
+
+
 class PooledTask(Task):
     """Trains and measures a network and the layer that reads it. An objective says what one example costs.
 
@@ -70,6 +97,7 @@ class PooledTask(Task):
 
     config: PooledTaskConfig
     network: Encoder | LanguageModel
+    metric: PooledMetric
 
     def __init__(
         self,
@@ -77,7 +105,7 @@ class PooledTask(Task):
         model: ModelConfig,
         data: DataDescription,
         training: TrainingConfig | None,
-        metric: ExampleMetric,
+        metric: PooledMetric,
     ) -> None:
         """Raises ConfigError where the model cannot be built, or not for such an objective."""
         readable = reader(model, config)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.batch import DataDescription, LabelledBatch
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.tasks.example_metric import ExampleMetric
-from lit_transformers.tasks.pooled import PooledTask, PooledTaskConfig
+from lit_transformers.tasks.pooled import PooledMetric, PooledTask, PooledTaskConfig
 from lit_transformers.training import TrainingConfig
 
 
@@ -37,30 +34,17 @@ class EstimatedExample(NamedTuple):
     squared_error: float
 
 
-class RegressionMetric(ExampleMetric):
-    """How far off the numbers are."""
+class RegressionMetric(PooledMetric):
+    """How far off the numbers are: mse, the mean squared error, and nats of an example."""
+
+    name = "mse"
 
     def row(self, document: int, sums: list[float]) -> EstimatedExample:
         nats, count, squared_error = sums
         return EstimatedExample(document, nats, int(count), 0, squared_error)
 
-    def update(self, said: Float[Tensor, "b 1"], nats: Float[Tensor, " b"], batch: LabelledBatch) -> None:
-        """Numbers and nats of every row; rows of padding count for nothing."""
-        real = batch.keep.any(dim=1)
-        squared_error = (said[:, 0] - batch.labels).double().square()
-        columns = torch.stack([nats.double(), real.double(), squared_error], dim=1)
-        self.add(batch.example[real], columns[real])
-
-    def compute(self) -> dict[str, float]:
-        """mse, the mean squared error, and nats of an example."""
-        rows = self.rows()
-        count = sum(row.tokens for row in rows)
-        if count == 0:
-            return {}
-        return {
-            "mse": math.fsum(row.squared_error for row in rows) / count,
-            "nats": math.fsum(row.nats for row in rows) / count,
-        }
+    def scores(self, said: Float[Tensor, "b 1"], batch: LabelledBatch) -> Float[Tensor, " b"]:
+        return (said[:, 0] - batch.labels).double().square()
 
 
 class Regression(PooledTask):
