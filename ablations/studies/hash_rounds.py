@@ -39,8 +39,8 @@ ABLATION = Ablation(
             mixer=LSHConfig(rounds=None, chunk_length=8),
         ),
         task=StringsConfig(evaluation={"mixer.rounds": None}),
-        data=GeneratedDataConfig(generator=DuplicationConfig(alphabet=31), max_length=31, batch_size=32),
-        training=TRANSFORMER_XL.training.override({"steps": 400, "validate_every": None}),
+        data=GeneratedDataConfig(generator=DuplicationConfig(alphabet=31), max_length=63, batch_size=32),
+        training=TRANSFORMER_XL.training.override({"steps": 900, "validate_every": None}),
     ),
     factors={
         "trained": {"full": {}} | {f"lsh{rounds}": {"model.mixer.rounds": rounds} for rounds in (4, 2, 1)},

@@ -9,7 +9,7 @@ from lit_transformers.mixers import LinformerConfig
 ABLATION = Ablation(
     question="Of how low a rank may keys and values be before an encoder suffers?",
     source=Source("Wang et al. 2020", arxiv="2006.04768", table="2"),
-    baseline=SUMS,
+    baseline=SUMS.override({"data.source.length": 63, "training.steps": 1000}),
     factors={
         "rank": {"full": {}} | {str(rank): {"model.mixer": LinformerConfig(rank=rank)} for rank in (1, 4, 16, 64)},
     },

@@ -9,7 +9,7 @@ from lit_transformers.mixers import LinformerConfig
 ABLATION = Ablation(
     question="May heads, keys and values, or all layers share one projection, and must it be learned?",
     source=Source("Wang et al. 2020", arxiv="2006.04768", table="2"),
-    baseline=SUMS.override({"model.mixer": LinformerConfig(rank=16)}),
+    baseline=SUMS.override({"model.mixer": LinformerConfig(rank=4), "data.source.length": 63, "training.steps": 1000}),
     factors={
         "projection": {
             "own": {},

@@ -9,7 +9,9 @@ from lit_transformers.mixers import AttentionConfig, StarConfig
 ABLATION = Ablation(
     question="Does a star need its ring, its centre, or both, to bring far positions together?",
     source=Source("Guo et al. 2019", arxiv="1902.09113", table="7"),
-    baseline=SUMS.override({"model.depth": 1, "model.mixer": StarConfig()}),
+    baseline=SUMS.override(
+        {"model.depth": 1, "model.mixer": StarConfig(), "data.source.length": 31, "training.steps": 1000}
+    ),
     factors={
         "links": {
             "ring+radial": {},
