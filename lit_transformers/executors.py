@@ -7,19 +7,21 @@ block at a time, forward and backward, and uses fused kernels where no encoding 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.encodings.relative import Gathered, Relative, Table, at_least, distance_range
 from lit_transformers.flex import flex, flexible
+from lit_transformers.masks import Hidden, hidden_from, indices, listed, steady
 from lit_transformers.mixer import full_precision
-from lit_transformers.patterns import BLOCK, Band, Block, Pattern, Rows, Without, visible
-from lit_transformers.recompute import Cut, Part, recomputed
+from lit_transformers.patterns import BLOCK, NARROW, Band, Block, Marked, Pattern, Rows, Without, stacked
+from lit_transformers.recompute import Cut, Part, Stretch, folded, in_order, recomputed
 
 
 class Inputs(NamedTuple):
@@ -73,6 +75,11 @@ class Scoring(NamedTuple):
     dropout: float = 0.0
     weigh: Weigh | None = None
     sums: bool = False
+
+    @property
+    def fused(self) -> bool:
+        """Whether a kernel makes the outputs and no scores are seen."""
+        return self.encoding is None and self.weigh is None and not self.sums
 
 
 def attend(
@@ -171,18 +178,48 @@ def dense(
 
 def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
     """Every block of the pattern, its outputs in the order of the queries."""
-    planned = scoring.pattern.blocks(inputs.q.size(-2), inputs.k.size(-2), inputs.offset, size)
-    plan = [block.on(inputs.q.device) for block in planned]
+    rows, heads, queries = inputs.q.shape[:3]
+    planned = plan_of(scoring.pattern, queries, inputs.k.size(-2), inputs.offset, size)
+    together = stacked(planned, partial(at_once, scoring, inputs))
+    plan = [block.on(inputs.q.device, rows, heads) for block in together]
 
     def work(number: int, leaves: list[Tensor]) -> tuple[Tensor, ...]:
         return compute(scoring, inputs, plan[number], leaves)
 
     cuts = [parts_of(block, inputs, scoring.weigh) for block in plan]
-    found = recomputed(work, cuts, learning(inputs, scoring.weigh), scoring.dropout > 0)
-    if len(plan) > 1 and plan[0].step > 1:
-        order = torch.tensor([query for block in plan for query in block.queries], device=inputs.q.device)
-        found = tuple(part.index_select(-2, order.argsort()) for part in found)
-    return found
+    places = [Stretch(block.first, block.stop, block.step, block.times, block.stride) for block in plan]
+    if sum(place.length * place.times for place in places) < queries:
+        places = in_order([place.length for place in places])
+    keep = [light(scoring, inputs, block) for block in plan]
+    return recomputed(work, cuts, places, learning(inputs, scoring.weigh), scoring.dropout > 0, keep)
+
+
+def plan_of(pattern: Pattern, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
+    """The pattern's blocks; shorter ones of a band that ends, for a block reads more than any of its queries sees."""
+    band = pattern.band if isinstance(pattern, Marked) else pattern
+    narrow = isinstance(band, Band) and band.ends
+    return pattern.blocks(queries, keys, offset, min(size, NARROW) if narrow else size)
+
+
+def at_once(scoring: Scoring, inputs: Inputs, block: Block) -> int:
+    """How many blocks like it are run as one: as many as make no more scores than BLOCK queries of 4 BLOCK keys, and
+    any number where a fused kernel runs them under one mask or none."""
+    if scoring.weigh is not None:  # which may read its tensors by the index of a query
+        return 1
+    if scoring.fused and block.further is None and steady(scoring.pattern, inputs.seen):
+        return inputs.q.size(-2)
+    listed = 0 if block.further is None else block.further.size(-1)
+    return max(1, 4 * BLOCK * BLOCK // (len(block.queries) * (len(block.keys) + listed)))
+
+
+def light(scoring: Scoring, inputs: Inputs, block: Block) -> bool:
+    """Whether a fused kernel keeps little of it for its backward pass: one mask, no larger than what is put out, and of
+    several rows, whose overlapping blocks are copied, no more than four keys for each query."""
+    if not scoring.fused or block.further is not None or not steady(scoring.pattern, inputs.seen):
+        return False
+    (rows, heads, _, _), queries, keys = inputs.q.shape, len(block.queries), len(block.keys)
+    copied = rows > 1 and block.times > 1
+    return keys <= block.times * heads * inputs.v.size(-1) and (not copied or keys <= 4 * queries)
 
 
 def learning(inputs: Inputs, weigh: Weigh | None) -> list[Tensor]:
@@ -194,21 +231,33 @@ def parts_of(block: Block, inputs: Inputs, weigh: Weigh | None) -> Cut:
     """What a block reads of each tensor, in the order that ``compute`` takes it."""
     forms = 1 + len(inputs.others)
     tables = range(forms + 2, forms + 2 + len(inputs.tables))
-    columns = (block.start, block.end, block.step)
-    parts = [Part(form, rows=(block.first, block.stop, block.step)) for form in range(forms)]
+    columns = Stretch(block.start, block.end, block.step, block.times, block.stride)
+    asking = Stretch(block.first, block.stop, block.step, block.times, block.stride)
+    parts = [Part(form, rows=asking) for form in range(forms)]
+    if fetched_whole(block, inputs):
+        _, every = indices(block, inputs.offset, inputs.k.device, inputs.q.size(0))
+        chosen = every.squeeze(-2).clamp(min=0)
+        parts += [Part(forms, chosen=chosen), Part(forms + 1, chosen=chosen)]
+        return parts + [Part(forms + 2 + number) for number in range(len(weigh.tensors) if weigh else 0)]
     parts += [Part(forms, rows=columns), Part(forms + 1, rows=columns)]
     last, far = inputs.q.size(-2) - 1, block.further  # the tables' first row is of the last query and the first key
     highest = last - block.queries[-1] + block.start
     width = (len(block.queries) + len(block.keys)) * block.step
-    parts += [Part(table, rows=(highest, highest + width, block.step)) for table in tables]
+    parts += [Part(table, rows=Stretch(highest, highest + width, block.step)) for table in tables]
     if far is not None:
-        chosen = far.clamp(min=0)
+        chosen = (far if far.dim() == 1 else folded(far)).clamp(min=0)
         parts += [Part(forms, chosen=chosen), Part(forms + 1, chosen=chosen)]
         if inputs.tables:
-            i = torch.tensor(block.queries, device=far.device)[:, None]
-            listed = (last - i + chosen.unsqueeze(-2)).clamp(max=inputs.tables[0].size(-2) - 1)
-            parts += [Part(table, listed=listed) for table in tables]
+            i, _ = indices(block._replace(further=None), 0, far.device, inputs.q.size(0))
+            apart = (last - i + listed(far).clamp(min=0)).clamp(max=inputs.tables[0].size(-2) - 1)
+            parts += [Part(table, listed=apart) for table in tables]
     return parts + [Part(tables.stop + number) for number in range(len(weigh.tensors) if weigh else 0)]
+
+
+def fetched_whole(block: Block, inputs: Inputs) -> bool:
+    """Whether keys of the range are fetched with those listed, which spares a copy. With an encoding they are not: it
+    scores what is listed pair by pair."""
+    return block.further is not None and block.further.dim() > 1 and not inputs.tables
 
 
 def compute(scoring: Scoring, inputs: Inputs, block: Block, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -221,12 +270,13 @@ def compute(scoring: Scoring, inputs: Inputs, block: Block, leaves: Sequence[Ten
     tables = len(inputs.tables)
     queries, (k, v), near = take(1 + len(inputs.others)), take(2), take(tables)
     keys: list[tuple[Tensor, tuple[Table, ...]]] = [(k, tuple(at_least(table, k.size(-2) + 1) for table in near))]
-    if block.further is not None:
+    if block.further is not None and not fetched_whole(block, inputs):
         far_k, far_v = take(2)
         keys.append((far_k, tuple(Gathered(table) for table in take(tables))))
         k, v = torch.cat([k, far_k], dim=-2), torch.cat([v, far_v], dim=-2)
-    mask = hidden_from(scoring.pattern, inputs, block)
-    if scoring.encoding is None and scoring.weigh is None and not scoring.sums:
+    rows, heads = inputs.q.shape[:2]
+    mask = hidden_from(scoring.pattern, block, inputs.seen, inputs.offset, rows, heads, v.device)
+    if scoring.fused:
         seen = None if mask is None else mask.seen()
         y = F.scaled_dot_product_attention(
             queries[0], k, v, attn_mask=seen, scale=scoring.scale, dropout_p=scoring.dropout
@@ -279,50 +329,6 @@ def scores(
     return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
 
 
-class Hidden(NamedTuple):
-    """What a block hides: of its columns from ``start`` on those that are True; all before are seen by every query."""
-
-    start: int
-    hidden: Bool[Tensor, "*b t s"]
-
-    def seen(self) -> Bool[Tensor, "*b t s"]:
-        """What is seen of all columns."""
-        return F.pad(~self.hidden, (self.start, 0), value=True) if self.start else ~self.hidden
-
-
-def hidden_from(pattern: Pattern, inputs: Inputs, block: Block) -> Hidden | None:
-    """What a block hides, or None: under a causal band its last keys, without limits nothing."""
-    start, offset, seen = 0, inputs.offset, inputs.seen
-    if isinstance(pattern, Band) and seen is None and pattern.before is None and pattern.step == block.step:
-        if pattern.after is None:
-            return None
-        first = offset + block.first + (pattern.after + 1) * pattern.step
-        start = min(len(block.keys), max(0, -(-(first - block.start) // block.step)))
-        if start == len(block.keys):
-            return None
-    i, near = indices(block._replace(further=None), offset, inputs.q.device)
-    rows, heads = inputs.q.shape[:2]
-    mask = visible(pattern, i, near[start:], seen, rows, heads)
-    if block.further is not None:
-        far = block.further if block.further.dim() == 1 else block.further.unsqueeze(-2)
-        more = visible(pattern, i, far.clamp(min=0), seen, rows, heads) & (far >= 0)
-        lead = torch.broadcast_shapes(mask.shape[:-1], more.shape[:-1])
-        mask = torch.cat([mask.expand(*lead, -1), more.expand(*lead, -1)], dim=-1)
-    return Hidden(start, ~mask)
-
-
-def indices(block: Block, offset: int, device: torch.device) -> tuple[Int[Tensor, "t 1"], Int[Tensor, "*b s"]]:
-    """Of queries and of keys, as indices of keys."""
-    i = torch.arange(offset + block.first, offset + block.stop, block.step, device=device)[:, None]
-    near = torch.arange(block.start, block.end, block.step, device=device)
-    if block.further is None:
-        return i, near
-    if block.further.dim() == 1:
-        return i, torch.cat([near, block.further])
-    far = block.further.unsqueeze(-2)
-    return i, torch.cat([near.expand(*far.shape[:-1], -1), far], dim=-1)
-
-
 def with_tables(encoding: Relative, inputs: Inputs, causal: bool) -> Inputs:
     """The inputs with the forms of the queries that the encoding scores with, and what it says of every distance.
 
@@ -369,7 +375,7 @@ def heads_flops(
     for pattern in patterns:
         fusible = pattern == Band(None, None) or (pattern == Band(None, 0) and queries == keys)
         whole = fusible and encoding is None and not weighed
-        plan = [Block(0, queries, 0, keys)] if whole else pattern.blocks(queries, keys, keys - queries, size)
+        plan = [Block(0, queries, 0, keys)] if whole else plan_of(pattern, queries, keys, keys - queries, size)
         for block in plan:
             t, near = len(block.queries), len(block.keys)
             far = 0 if block.further is None else block.further.size(-1)

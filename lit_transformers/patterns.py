@@ -7,7 +7,7 @@ same function serves as mask, as oracle and as FlexAttention's mask_mod. ``lit_t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -16,13 +16,17 @@ from torch import Tensor
 
 BLOCK = 256
 """Queries in a block. Within 10 % of the fastest of 64 to 1,024, at lengths 1,024 and 4,096 on one CPU core."""
+NARROW = 128
+"""Queries in a block of a band that ends on both sides, of which many are run as one: the same for all widths, so that
+the cost of a window grows by equal steps with its width."""
 
 
 class Block(NamedTuple):
     """Queries first:stop:step against keys start:end:step and those listed in ``further``, none of them twice.
 
     first and stop count queries, the others keys. ``further`` is (n,), or (b, h, n) where rows or heads differ; there
-    -1 stands for none.
+    -1 stands for none. whole: every query sees all of them.
+    times: so many blocks in one, each ``stride`` queries and keys on from the one before; ``further`` is (b, h, c, n).
     """
 
     first: int
@@ -30,7 +34,10 @@ class Block(NamedTuple):
     start: int
     end: int
     step: int = 1
-    further: Int[Tensor, " n"] | Int[Tensor, "b h n"] | None = None
+    further: Int[Tensor, " n"] | Int[Tensor, "b h *c n"] | None = None
+    whole: bool = False
+    times: int = 1
+    stride: int = 0
 
     @property
     def queries(self) -> range:
@@ -40,9 +47,23 @@ class Block(NamedTuple):
     def keys(self) -> range:
         return range(self.start, self.end, self.step)
 
-    def on(self, device: torch.device) -> Block:
-        """The same, with what is listed on a device."""
-        return self if self.further is None else self._replace(further=self.further.to(device))
+    def on(self, device: torch.device, rows: int, heads: int) -> Block:
+        """The same, with what is listed on a device, for every row and head where it is not one list for all."""
+        if self.further is None:
+            return self
+        further = self.further.to(device)
+        alone = further.dim() == 1
+        return self._replace(further=further if alone else further.expand(rows, heads, *further.shape[2:]))
+
+    def follows(self, other: Block, stride: int) -> bool:
+        """Whether it is another as it stands, moved on by ``stride``."""
+        if (self.further is None) != (other.further is None):
+            return False
+        alike = len(self.queries) == len(other.queries) and len(self.keys) == len(other.keys) > 0
+        alike = alike and self.step == other.step and self.whole == other.whole
+        if self.further is not None and other.further is not None:
+            alike = alike and self.whole and self.further.dim() == 3 and self.further.shape == other.further.shape
+        return alike and self.first - other.first == self.start - other.start == stride
 
     def holds(self, keys: Int[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
         """Which of the keys lie in start:end:step."""
@@ -81,6 +102,11 @@ class Band(NamedTuple):
     @property
     def sees_itself(self) -> bool:
         return (self.before is None or self.before >= 0) and (self.after is None or self.after >= 0)
+
+    @property
+    def ends(self) -> bool:
+        """Whether a query sees no further than so many steps, back and ahead."""
+        return self.before is not None and self.after is not None
 
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
         """A dilated band is a plain one among the positions of each phase."""
@@ -193,10 +219,12 @@ class Graph(NamedTuple):
     """Blocks of keys that blocks of queries see, one graph for each row and head, or for all of them.
 
     edges (b, h, n, n), or 1 for b or h: True where a block of queries (row) sees a block of keys (column).
+    planned: its blocks, where they have been found before.
     """
 
     edges: Bool[Tensor, "b h n n"]
     size: int
+    planned: tuple[Block, ...] = ()
 
     def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         rows, heads = self.edges.shape[:2]
@@ -204,23 +232,26 @@ class Graph(NamedTuple):
 
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
         """The band that all rows and heads share stands in the range of keys; what differs is listed."""
+        if self.planned:
+            yield from self.planned
+            return
         inside = torch.arange(self.size, device=self.edges.device)
-        for number in range(self.edges.size(2)):
+        shared = self.edges.all(dim=1).all(dim=0).tolist()
+        for number in range(-(-queries // self.size)):
             first, stop = number * self.size, min((number + 1) * self.size, queries)
-            if first >= queries:
-                return
             edges = self.edges[:, :, number]
-            low, high = common_run(edges.all(dim=(0, 1)).tolist(), number)
+            low, high = common_run(shared[number], number)
+            start, end = low * self.size, min(high * self.size, keys)
             others = edges.clone()
             others[..., low:high] = False
             most = int(others.sum(-1).max())
-            start, end = low * self.size, min(high * self.size, keys)
             if most == 0:
-                yield Block(first, stop, start, end)
+                yield Block(first, stop, start, end, whole=True)
                 continue
             order = others.int().argsort(dim=-1, descending=True, stable=True)[..., :most]
             listed = (order[..., None] * self.size + inside).masked_fill(~others.gather(-1, order)[..., None], -1)
-            yield Block(first, stop, start, end, further=listed.masked_fill(listed >= keys, -1).flatten(2))
+            listed = listed.masked_fill(listed >= keys, -1).flatten(2)
+            yield Block(first, stop, start, end, further=listed, whole=True)
 
 
 def common_run(shared: Sequence[bool], home: int) -> tuple[int, int]:
@@ -243,17 +274,43 @@ def aligned(size: int, queries: int, offset: int) -> Iterator[tuple[int, int, in
         first = stop
 
 
+def stacked(blocks: Iterable[Block], most: Callable[[Block], int]) -> Iterator[Block]:
+    """Neighbours that are moved copies of each other as one, at most so many as ``most`` says of the first."""
+    run: list[Block] = []
+    for block in blocks:
+        stride = block.first - run[-1].first if run else 0
+        steady = len(run) < 2 or stride == run[1].first - run[0].first
+        if run and stride > 0 and steady and len(run) < most(run[0]) and block.follows(run[-1], stride):
+            run.append(block)
+            continue
+        if run:
+            yield as_one(run)
+        run = [block]
+    if run:
+        yield as_one(run)
+
+
+def as_one(run: Sequence[Block]) -> Block:
+    """Blocks that follow each other in equal strides."""
+    if len(run) == 1:
+        return run[0]
+    lists = [block.further for block in run if block.further is not None]
+    further = torch.stack(lists, dim=2) if lists else None
+    return run[0]._replace(further=further, times=len(run), stride=run[1].first - run[0].first)
+
+
 def visible(
     pattern: Pattern,
-    i: Int[Tensor, "t 1"],
+    i: Int[Tensor, "*#b t 1"],
     j: Int[Tensor, "*#b s"],
     seen: Bool[Tensor, "b s"] | None,
     rows: int,
     heads: int,
+    times: int = 1,
 ) -> Bool[Tensor, "*b t s"]:
-    """The mask of queries i and keys j, of which those exist that ``seen`` says. A query that is padding sees itself
-    where its pattern lets it, so that its softmax is a number."""
-    b = torch.arange(rows, device=i.device)[:, None, None, None]
+    """The mask of queries i and keys j, of which those exist that ``seen`` says; ``times``: blocks of each row. A query
+    that is padding sees itself where its pattern lets it, so that its softmax is a number."""
+    b = torch.arange(rows, device=i.device).repeat_interleave(times)[:, None, None, None]
     h = torch.arange(heads, device=i.device)[None, :, None, None]
     mask = pattern(b, h, i, j)
     return mask if seen is None else mask & (seen[b, j] | (i == j))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from functools import lru_cache
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lit_transformers.config import NonNegative, Positive
 from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Mode, Shape
 from lit_transformers.mixers.qkv import Heard, QKVMixer, ScoresConfig
-from lit_transformers.patterns import Graph
+from lit_transformers.patterns import BLOCK, Graph
+from lit_transformers.space import Choice, Interval, Space
 
 
 class BigBirdConfig(ScoresConfig, kind="big_bird"):
@@ -24,6 +26,8 @@ class BigBirdConfig(ScoresConfig, kind="big_bird"):
     "first": the first alone, which with ``extra_tokens`` of the encoder is its ETC; "none".
     seed: of the graph, which is the same in every pass; layers differ. graph_per_head: whether heads differ too.
     """
+
+    space: ClassVar[Space] = {"block": Choice((16, 32, 64)), "random": Interval(1, 4)}
 
     block: Positive = 64
     random: NonNegative = 3
@@ -58,23 +62,51 @@ class BigBird(QKVMixer):
 
     def __init__(self, config: BigBirdConfig, shape: Shape) -> None:
         super().__init__(config, shape)
-        self.block, self.random, self.side = config.block, config.random, config.window // 2
-        self.has_window, self.global_blocks = config.window > 0, config.global_blocks
-        self.seed = config.seed * 1_000_003 + shape.layer
-        self.graphs = shape.heads if config.graph_per_head else 1
+        self.drawing = Drawing(
+            block=config.block,
+            random=config.random,
+            side=config.window // 2 if config.window else None,
+            global_blocks=config.global_blocks,
+            seed=config.seed * 1_000_003 + shape.layer,
+            graphs=shape.heads if config.graph_per_head else 1,
+        )
 
     def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        graph = Graph(self.edges(lengths(inputs), inputs.k.size(-2)), self.block)
+        length = inputs.k.size(-2)
+        if inputs.seen is None:
+            graph = of_full_rows(self.drawing, length, inputs.k.device)
+        else:
+            graph = self.drawing.graph(lengths(inputs.seen), length)
         return attend(graph, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
 
+    def flops(self, queries: int, remembered: int, causal: bool = False) -> int:
+        graph = of_full_rows(self.drawing, queries, torch.device("cpu"))
+        products = attend_flops(graph, queries, queries, self.width, causal=False, encoding=self.relative)
+        return self.projection_flops(queries, queries) + products
+
+
+class Drawing(NamedTuple):
+    """What a graph is drawn by: side, how many blocks are seen on each side, None for not even the own; graphs: 1, or
+    one for each head. The rest as in the config."""
+
+    block: int
+    random: int
+    side: int | None
+    global_blocks: Literal["none", "first", "ends"]
+    seed: int
+    graphs: int
+
+    def graph(self, length: Tensor, padded: int) -> Graph:
+        """For rows (b,) of these lengths, all ``padded`` to one."""
+        return Graph(self.edges(length, padded), self.block)
+
     def edges(self, length: Tensor, padded: int) -> Bool[Tensor, "b h n n"]:
-        """Which blocks see which, for rows (b,) of these lengths, all ``padded`` to one; b and h are 1 where all are
-        alike."""
+        """Which blocks see which; b and h are 1 where all are alike."""
         count = -(-length // self.block)
         blocks = torch.arange(-(-padded // self.block), device=length.device)
         i, j, last = blocks[:, None], blocks[None, :], count[:, None, None] - 1
         real = j <= last
-        edges = ((i - j).abs() <= self.side) & real if self.has_window else torch.zeros_like(real & (i >= 0))
+        edges = torch.zeros_like(real & (i >= 0)) if self.side is None else ((i - j).abs() <= self.side) & real
         if self.global_blocks != "none":
             edges = edges | (((i == 0) | (j == 0)) & real)
         if self.global_blocks == "ends":
@@ -87,17 +119,18 @@ class BigBird(QKVMixer):
         best, chosen = order.topk(most, dim=-1)
         return edges.expand_as(order).scatter(-1, chosen, (best >= 0) | edges.expand_as(order).gather(-1, chosen))
 
-    def flops(self, queries: int, remembered: int, causal: bool = False) -> int:
-        graph = Graph(self.edges(torch.tensor([queries]), queries), self.block)
-        products = attend_flops(graph, queries, queries, self.width, causal=False, encoding=self.relative)
-        return self.projection_flops(queries, queries) + products
+
+@lru_cache(maxsize=64)
+def of_full_rows(drawing: Drawing, length: int, device: torch.device) -> Graph:
+    """The graph of rows without padding, with its plan: the same in every pass."""
+    with torch.inference_mode(False):  # else a first pass that only measures would leave nothing to train on
+        graph = drawing.graph(torch.tensor([length], device=device), length)
+        return graph._replace(planned=tuple(graph.blocks(length, length, 0, BLOCK)))
 
 
-def lengths(inputs: Inputs) -> Tensor:
-    """Where the last real token of each row ends; (1,) where all rows are full."""
-    if inputs.seen is None:
-        return torch.tensor([inputs.k.size(-2)], device=inputs.k.device)
-    return (inputs.seen * torch.arange(1, inputs.k.size(-2) + 1, device=inputs.k.device)).amax(dim=1)
+def lengths(seen: Bool[Tensor, "b s"]) -> Int[Tensor, " b"]:
+    """Where the last real token of each row ends."""
+    return (seen * torch.arange(1, seen.size(1) + 1, device=seen.device)).amax(dim=1)
 
 
 def shuffled(blocks: int, graphs: int, seed: int, device: torch.device) -> Tensor:

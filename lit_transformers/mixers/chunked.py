@@ -16,7 +16,7 @@ from lit_transformers.executors import Inputs
 from lit_transformers.mixer import full_precision
 from lit_transformers.mixers.chunks import Order, rows_of
 from lit_transformers.mixers.shared_qk import ITSELF
-from lit_transformers.recompute import Cut, Part, recomputed
+from lit_transformers.recompute import Cut, Part, in_order, recomputed
 
 PAIRS = 2**20
 """Pairs of a query and a key in a piece, or their channels where an encoding speaks of each pair."""
@@ -57,7 +57,8 @@ def attend_chunks(chunked: Chunked, inputs: Inputs) -> Float[Tensor, "b h t v"]:
         return compute(chunked, plan[number], leaves, 1 + len(inputs.others))
 
     cuts = [parts_of(piece, inputs) for piece in plan]
-    y, z = recomputed(work, cuts, [*flat, *inputs.tables], chunked.dropout > 0)
+    places = in_order([piece.queries.numel() for piece in plan])
+    y, z = recomputed(work, cuts, places, [*flat, *inputs.tables], chunked.dropout > 0)
     rounds = chunked.order.tokens.size(2)
     owners = torch.cat([rows_of(piece.queries, t, fill=rows * heads * t) for piece in plan]).view(rounds, -1)
     every = torch.arange(owners.numel(), device=owners.device).view_as(owners)

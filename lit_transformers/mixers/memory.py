@@ -24,6 +24,14 @@ class Remembered(NamedTuple):
     state: dict[str, Tensor]
 
 
+def unless_all(seen: Bool[Tensor, "b s"] | None) -> Bool[Tensor, "b s"] | None:
+    """None where every key is seen, so that executors need no mask. Only asked where the answer lies on the host: a
+    device would be waited for."""
+    if seen is None or seen.device.type != "cpu" or torch.compiler.is_compiling():
+        return seen
+    return None if bool(seen.all()) else seen
+
+
 def remember(
     length: int,
     x: Float[Tensor, "b t d"],

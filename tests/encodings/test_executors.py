@@ -31,10 +31,10 @@ from lit_transformers.executors import (
     attend_heads,
     attend_union,
     dense,
-    indices,
     with_tables,
 )
 from lit_transformers.flex import flex
+from lit_transformers.masks import indices
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.patterns import (

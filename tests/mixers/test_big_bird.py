@@ -25,8 +25,9 @@ from torch import Tensor
 
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import EncodingConfig, RotaryConfig, ShawConfig, XLConfig
-from lit_transformers.mixer import Shape
+from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig, BigBirdConfig
+from lit_transformers.mixers.big_bird import of_full_rows
 
 CASES: dict[str, BigBirdConfig] = {
     "window": BigBirdConfig(block=2, random=0, global_blocks="none"),
@@ -44,7 +45,7 @@ every_case = pytest.mark.parametrize("name", CASES)
 def graph(config: BigBirdConfig, length: int, layer: int = 0, heads: int = HEADS) -> Tensor:
     """(h, n, n): the blocks that blocks see in a row of this length."""
     mixer = config.build(Shape(3 * heads, heads, 64, layer, 4))
-    return mixer.edges(torch.tensor([length]), length)[0].expand(heads, -1, -1)
+    return mixer.drawing.edges(torch.tensor([length]), length)[0].expand(heads, -1, -1)
 
 
 def fixed(config: BigBirdConfig, blocks: int) -> Tensor:
@@ -193,3 +194,16 @@ def test_twice_the_length_costs_twice_as_much() -> None:
 def test_what_would_see_nothing_is_refused(knobs: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         BigBirdConfig(**knobs)
+
+
+def test_the_graph_of_full_rows_is_drawn_once_and_trains_though_a_measurement_drew_it() -> None:
+    mixer = BigBirdConfig(block=2, random=1).build(Shape(DIM, HEADS, 26, layer=7))
+    ctx, x = Context(torch.arange(26)[None], causal=False), torch.randn(1, 26, DIM)
+    with torch.inference_mode():
+        measured = mixer(x, ctx).y.clone()
+    drawn = of_full_rows(mixer.drawing, 26, x.device)
+    y = mixer(x.requires_grad_(), ctx).y
+    torch.testing.assert_close(y.detach(), measured)
+    y.square().sum().backward()
+    assert x.grad is not None and x.grad.any()
+    assert of_full_rows(mixer.drawing, 26, x.device) is drawn

@@ -18,6 +18,7 @@ from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAtt
 
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import BigBirdConfig
+from lit_transformers.mixers.big_bird import Drawing
 
 DIM, HEADS, BLOCK = 16, 2, 4
 
@@ -63,12 +64,13 @@ def test_outputs_and_gradients_equal_those_of_its_attention(
     x = torch.randn(2, length, DIM, dtype=torch.float64, requires_grad=True)
     keep = torch.arange(length) < torch.tensor([[length], [length - padding]])
     expected, drawn = run(theirs, x, keep)
-    edges = BigBirdConfig(block=BLOCK, random=0).build(Shape(DIM, HEADS, length)).edges(torch.tensor([length]), length)
+    without = BigBirdConfig(block=BLOCK, random=0).build(Shape(DIM, HEADS, length))
+    edges = without.drawing.edges(torch.tensor([length]), length)
     certain = edges.expand(1, HEADS, -1, -1)
     edges = certain.clone()
     edges[:, :, 1:-1].scatter_(-1, drawn[None], True)
     assert (edges & ~certain).sum() == HEADS * (blocks - 2) * random, "its graph counts no block twice"
-    monkeypatch.setattr(ours, "edges", lambda length, padded: edges)
+    monkeypatch.setattr(Drawing, "edges", lambda drawing, length, padded: edges)
     y = ours(x, Context(torch.arange(length).expand(2, -1), causal=False, keep=keep)).y
     close(y[keep], expected[keep], 1e-10)
     direction = torch.randn_like(y) * keep[..., None]
