@@ -47,6 +47,7 @@ __all__ = [
     "Plain",
     "Positive",
     "PositiveFloat",
+    "Seed",
     "canonical_hash",
     "nearest",
     "parse_assignments",
@@ -56,13 +57,19 @@ __all__ = [
 Plain = Any
 """None, bool, int, float, str, or lists and string-keyed dicts of these: what YAML and JSON hold."""
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
+LARGEST = 2**63 - 1
+"""Of whole numbers: what tensors count with."""
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+NonNegative = Annotated[int, Field(ge=0, le=LARGEST)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 C = TypeVar("C", bound="Config")
+
+LONGEST = 1000
+"""Characters of an error's message; of a longer one, which quotes a value of any size, the middle is left out."""
 
 
 class ConfigError(ValueError):
@@ -70,8 +77,8 @@ class ConfigError(ValueError):
 
     def __init__(self, reason: str, path: str = "") -> None:
         self.reason, self.path = reason, path
-        whole = f"{path}: {reason}" if path else reason
-        super().__init__(" ".join(whole.split()))  # one line, whatever names and values it quotes
+        whole = " ".join((f"{path}: {reason}" if path else reason).split())  # one line, whatever it quotes
+        super().__init__(whole if len(whole) <= LONGEST else f"{whole[: LONGEST // 2]} ... {whole[-LONGEST // 2 :]}")
 
     def under(self, head: str) -> ConfigError:
         """The same error seen from one level further up the tree."""
@@ -100,6 +107,8 @@ class Config:
     kind: ClassVar[str] = ""
     kinds: ClassVar[Mapping[str, type[Config]]] = {}
     implied: ClassVar[str] = ""
+    space: ClassVar[Mapping[str, Any]] = {}
+    """What a search may change of it, by field: see ``lit_transformers.space``."""
 
     def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -167,9 +176,9 @@ class Config:
     def from_yaml(cls, path: str | Path) -> Self:
         """Reads a YAML file. Raises ConfigError for a file that is missing, damaged or wrong."""
         try:
-            plain = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"cannot be read as YAML: {' '.join(str(error).split())}", str(path)) from None
+            plain = _read_yaml(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot be read as YAML: {error}", str(path)) from None
         return cls.from_dict(plain)
 
     def override(self, values: Mapping[str, Any]) -> Self:
@@ -181,10 +190,10 @@ class Config:
         deeper: dict[str, dict[str, Any]] = {}
         hints = field_types(type(self))
         for path, value in values.items():
-            head, _, rest = path.partition(".")
+            head, dot, rest = path.partition(".")
             if head not in hints:
                 raise ConfigError(f"{type(self).__name__} has no field {head!r}; {nearest(head, hints)}", head)
-            if rest:
+            if dot:
                 deeper.setdefault(head, {})[rest] = value
             else:
                 whole[head] = _parse(value, hints[head], head)
@@ -261,13 +270,23 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Plain]:
         if not equals or not path:
             raise ConfigError(f"write path=value, not {assignment!r}")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ConfigError(f"{text!r} is not a YAML value", path) from None
+            value = _read_yaml(text)
+        except ValueError as error:
+            raise ConfigError(f"{text!r} is not a YAML value: {error}", path) from None
         if isinstance(value, str) and text.strip() == value:
             value = _number(value)
         values[path.strip()] = value
     return values
+
+
+def _read_yaml(text: str) -> Plain:
+    """Plain data from YAML. Raises ValueError for what is no YAML, holds itself, or cannot be written as JSON."""
+    try:
+        plain = yaml.safe_load(text)
+        json.dumps(plain, ensure_ascii=False).encode()
+    except (yaml.YAMLError, TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    return plain
 
 
 def _number(text: str) -> str | float:

@@ -18,6 +18,7 @@ from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
 from lit_transformers.mixers.spans import Constant, Dynamic, Spans, mean_span
 from lit_transformers.patterns import Band
+from lit_transformers.space import Interval, Space
 
 TRIM = 64
 """Bands are as wide as a multiple of it, so that heads with like spans run together."""
@@ -35,6 +36,7 @@ class AdaptiveSpanConfig(QKVConfig, kind="adaptive_span"):
     The paper's positions are ``ShawConfig(distance=S, values=False, share_layers=True)``, and its memory S.
     """
 
+    space: ClassVar[Space] = {"ramp": Interval(8, 64, log=True), "penalty": Interval(1e-7, 1e-4, log=True)}
     span: Positive = 1024
     ramp: Positive = 32
     penalty: NonNegativeFloat = 2e-6

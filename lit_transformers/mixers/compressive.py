@@ -17,6 +17,7 @@ from lit_transformers.mixers.compression import LEARNED, Function, Past, compres
 from lit_transformers.mixers.qkv import QKVConfig, QKVMixer
 from lit_transformers.mixers.reconstruction import Auxiliary, frozen, reconstruction
 from lit_transformers.mixers.watched import Watched
+from lit_transformers.space import Interval, Space
 
 EVERYTHING = 1 << 30
 """The memory of the attention within: it forgets nothing that it is given, for what leaves is decided here."""
@@ -25,6 +26,8 @@ EVERYTHING = 1 << 30
 class CompressiveConfig(QKVConfig, kind="compressive"):
     """memory: inputs kept as they are; compressed_memory: slots that older ones are compressed into, ``rate`` inputs
     into one; function: how; auxiliary: what trains a learned function, also by layer; without, the task does."""
+
+    space: ClassVar[Space] = {"rate": Interval(2, 4)}
 
     memory: NonNegative = 64
     compressed_memory: Positive = 64
@@ -77,11 +80,12 @@ class Compressive(Mixer):
         self.through_time = self.compressor.learns and self.reconstruction is None
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
-        state = self._start(x) if state is None else state
+        empty, state = state is None, self._start(x) if state is None else state
         raw = self.through_time and "keys" not in state
         head, memory = Past(state["hidden"].to(x.dtype), state["seen"]).split(self._lead(raw))
         front = self.compressor(head) if raw else head
-        read: Mixed = self.reader(x, ctx, readable(state, front.then(memory)))
+        unread = empty and not (raw or self.watches or "keys" in state)
+        read: Mixed = self.reader(x, ctx, None if unread else readable(state, front.then(memory)))
         real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.keep is None else ctx.keep
         segment = Past(x.detach(), real)
         whole = memory.then(segment)
@@ -130,10 +134,10 @@ class Compressive(Mixer):
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """Of training, the auxiliary loss among them."""
-        beyond = max(0, remembered - self.memory)
-        memory = remembered - beyond + beyond % self.rate
+        memory = min(remembered, self.memory) + max(0, remembered - self.memory) % self.rate
         leaving = max(0, memory + queries - self.memory) // self.rate
-        total = self.reader.flops(queries, self.slots + memory, causal)
+        memory += self.slots if remembered or self.watches or self.through_time else 0
+        total = self.reader.flops(queries, memory, causal)
         total += self.compressor.flops(self.slots if self.through_time else leaving)
         return total + (self.reconstruction.flops(self.reader, queries, leaving) if self.reconstruction else 0)
 

@@ -15,6 +15,7 @@ from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join,
 from lit_transformers.mixers.projections import Projection, ProjectionKind, Size, build_projection
 from lit_transformers.mixers.qkv import some_key
 from lit_transformers.patterns import Band
+from lit_transformers.space import Interval, Space
 
 EVERYTHING = Band(None, None)
 
@@ -26,6 +27,8 @@ class LinformerConfig(HeadsConfig, kind="linformer"):
     sharing of E (of keys) and F (of values): "none", each head has its own; "heads" share them; "key_value", and E is
     F; "layers", and all layers have one.
     """
+
+    space: ClassVar[Space] = {"rank": Interval(16, 256, log=True)}
 
     rank: Layered = 128
     projection: ProjectionKind = "linear"

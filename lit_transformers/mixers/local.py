@@ -13,10 +13,13 @@ from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Mode, Shape
 from lit_transformers.mixers.qkv import Heard, QKVMixer, ScoresConfig
 from lit_transformers.patterns import Local
+from lit_transformers.space import Interval, Space
 
 
 class LocalConfig(ScoresConfig, kind="local"):
     """block: positions of a block. No query sees beyond its own, so information never leaves it."""
+
+    space: ClassVar[Space] = {"block": Interval(16, 256, log=True)}
 
     block: Positive = 128
 

@@ -21,6 +21,7 @@ from lit_transformers.mixers.heads import channels_of_a_head, join, split
 from lit_transformers.mixers.qkv import ScoresConfig
 from lit_transformers.mixers.shared_qk import attend_others, attend_others_flops, unit
 from lit_transformers.recompute import no_autocast
+from lit_transformers.space import Choice, Interval, Space
 
 
 class LSHConfig(ScoresConfig, kind="lsh"):
@@ -39,6 +40,7 @@ class LSHConfig(ScoresConfig, kind="lsh"):
     altogether. encoding: positions in the scores, not in the hash.
     """
 
+    space: ClassVar[Space] = {"chunk_length": Choice((16, 32, 64, 128)), "rounds": Interval(1, 8, log=True)}
     rounds: Positive | None = 4
     chunk_length: Positive = 64
     back: NonNegative = 1

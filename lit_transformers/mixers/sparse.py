@@ -13,6 +13,7 @@ from lit_transformers.executors import Inputs, attend_heads, attend_union, heads
 from lit_transformers.mixer import Context, Mode, Shape
 from lit_transformers.mixers.qkv import Heard, QKVMixer, ScoresConfig
 from lit_transformers.patterns import Band, Local, Pattern, Summaries
+from lit_transformers.space import Choice, Space
 
 
 class SparseConfig(ScoresConfig, kind="sparse"):
@@ -22,6 +23,8 @@ class SparseConfig(ScoresConfig, kind="sparse"):
     heads: how the two meet: layers take turns (the paper's eq. 6), all heads attend to the union (eq. 7), or one half
     of the heads has A1 and the other A2 (eq. 8).
     """
+
+    space: ClassVar[Space] = {"block": Choice((32, 64, 128))}
 
     pattern: Literal["strided", "fixed"] = "strided"
     block: Positive = 128

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,7 @@ from lit_transformers.executors import Inputs, Weigh, attend, attend_flops
 from lit_transformers.mixer import Context, Layered, Shape, at_layer
 from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
 from lit_transformers.patterns import Band
+from lit_transformers.space import Interval, Space
 
 
 class TopKConfig(QKVConfig, kind="top_k"):
@@ -23,6 +24,8 @@ class TopKConfig(QKVConfig, kind="top_k"):
 
     Self-attention, cross-attention or both: a model has a mixer for each.
     """
+
+    space: ClassVar[Space] = {"kept": Interval(2, 64, log=True)}
 
     kept: Layered = 8
     when: Literal["before", "after"] = "before"

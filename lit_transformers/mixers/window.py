@@ -16,6 +16,7 @@ from lit_transformers.mixers.global_tokens import GlobalTokens
 from lit_transformers.mixers.heads import split
 from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
 from lit_transformers.patterns import Band, Marked, Pattern, Rows
+from lit_transformers.space import Interval, Space
 
 
 class WindowConfig(QKVConfig, kind="window"):
@@ -30,6 +31,8 @@ class WindowConfig(QKVConfig, kind="window"):
     one in ``global_count``. global_projections: whether they have query, key and value projections of their own, as the
     paper does, for what they see; what sees them uses the common ones.
     """
+
+    space: ClassVar[Space] = {"window": Interval(16, 256, log=True)}
 
     window: Layered = 128
     smallest: Positive | None = None

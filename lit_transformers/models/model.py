@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -13,6 +13,7 @@ from lit_transformers.config import Positive, PositiveFloat
 from lit_transformers.mixer import MixerConfig, Mode, Shape
 from lit_transformers.models.tokens import FullTokensConfig, Tokens, TokensConfig
 from lit_transformers.positions import Learned, PositionsConfig
+from lit_transformers.space import Interval, Space
 from lit_transformers.stacks import Entry, SequentialConfig, Stack, StackConfig
 
 
@@ -21,6 +22,8 @@ class ModelConfig(BlockConfig):
 
     initial_std: of the normal distribution that linear and embedding weights start from.
     """
+
+    space: ClassVar[Space] = {"dropout": Interval(0.0, 0.3)}
 
     dim: Positive = 512
     heads: Positive = 8

@@ -1,0 +1,110 @@
+"""Ending a run early that lags behind others of its search, on all ranks together.
+
+A pruner that judges a run by runs that were over before it began can say beforehand what it will answer: at each
+validation, a bar that the best value so far must reach. The search leaves these bars in the run's directory, and the
+run compares by itself. So a search ends the same runs at the same steps whatever the timing and whoever starts them:
+a worker, torchrun or a cluster, with no way back to the parent needed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+from lit_transformers.callbacks import Keeper, measured
+from lit_transformers.config import ConfigError
+from lit_transformers.files import write_json
+from lit_transformers.ranks import from_all_ranks
+
+__all__ = ["BARS", "Bars", "Pruned", "Pruner"]
+
+BARS = "bars.json"
+
+
+class Bars(NamedTuple):
+    """What a metric must have reached at a step, by step; goal: "minimize" or "maximize" it."""
+
+    metric: str
+    goal: str
+    by_step: dict[int, float]
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether one value beats another."""
+        return one < other if self.goal == "minimize" else one > other
+
+    def write(self, directory: Path) -> None:
+        """Leaves the bars where the run finds them."""
+        write_json(directory / BARS, self._asdict())
+
+    @classmethod
+    def read(cls, directory: Path) -> Self | None:
+        """The bars of a run; None where no search watches over it. Raises ConfigError for a damaged file."""
+        path = directory / BARS
+        try:
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            return cls(plain["metric"], plain["goal"], {int(step): bar for step, bar in plain["by_step"].items()})
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ConfigError("holds no bars of a search; delete it and run the search again", str(path)) from None
+
+
+class Pruned(RuntimeError):
+    """The run was ended by its bars. ``metrics`` are those of its last validation, at ``step``."""
+
+    def __init__(self, step: int, steps: int, metrics: dict[str, float], reason: str) -> None:
+        self.step, self.metrics = step, metrics
+        super().__init__(f"at step {step} of {steps}, {reason}")
+
+
+class Verdict(NamedTuple):
+    """What the first rank found: why the run ends, None to go on, and what was measured."""
+
+    reason: str | None
+    metrics: dict[str, float]
+
+
+class Pruner(Callback):
+    """Compares after each validation but the last. The first rank judges, and all of them stop.
+
+    The checkpoint that is kept then holds the verdict, so a run that is killed before its record is written ends alike.
+    """
+
+    def __init__(self, bars: Bars, keeper: Keeper) -> None:
+        self.bars, self.keeper = bars, keeper
+        self.best: float | None = None
+        self.verdict = Verdict(None, {})
+
+    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self._end(trainer, self.verdict)
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if trainer.state.fn != "fit" or trainer.global_step >= trainer.max_steps:
+            return
+        self.verdict = from_all_ranks(self._judged(trainer.global_step, measured(trainer)))[0]
+        if self.verdict.reason:
+            self.keeper.keep(trainer)
+        self._end(trainer, self.verdict)
+
+    def _judged(self, step: int, metrics: dict[str, float]) -> Verdict:
+        value, bar = metrics.get(self.bars.metric), self.bars.by_step.get(step)
+        if value is not None and math.isfinite(value) and (self.best is None or self.bars.better(value, self.best)):
+            self.best = value
+        if bar is None or self.best is None or not self.bars.better(bar, self.best):
+            return Verdict(None, metrics)
+        return Verdict(f"{self.bars.metric} {self.best:.4g} lags behind {bar:.4g}", metrics)
+
+    def _end(self, trainer: L.Trainer, verdict: Verdict) -> None:
+        if verdict.reason:
+            raise Pruned(trainer.global_step, int(trainer.max_steps), verdict.metrics, verdict.reason)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "reason": self.verdict.reason, "metrics": self.verdict.metrics}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.verdict = state["best"], Verdict(state["reason"], state["metrics"])

@@ -1,0 +1,128 @@
+"""Runs that lag behind end early: at the step that the bars say, with what was measured there, on all ranks."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_transformers.callbacks import Keeper
+from lit_transformers.config import ConfigError
+from lit_transformers.pruning import BARS, Bars
+from lit_transformers.record import CHECKPOINT, RECORD
+from lit_transformers.run import RunConfig, fit
+
+NEVER = {10: math.inf, 20: math.inf, 30: math.inf, 40: math.inf}
+
+
+@pytest.fixture(scope="module")
+def config(small_run: RunConfig) -> RunConfig:
+    return small_run.override({"training.steps": 40, "training.validate_every": 10, "training.log_every": 10})
+
+
+def steps(directory: Path) -> list[int]:
+    """The steps at which it was validated."""
+    rows = csv.DictReader((directory / "metrics.csv").open())
+    return [int(row["step"]) for row in rows if row["name"] == "val/bpb"]
+
+
+def timeless(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "measured"}
+
+
+def test_a_run_that_misses_a_bar_ends_there_with_what_it_measured(config: RunConfig, tmp_path: Path) -> None:
+    Bars("val/bpb", "minimize", NEVER | {20: 0.01}).write(tmp_path)
+    record = fit(config, tmp_path)
+    assert record["outcome"] == "pruned" and record["measured"]["steps"] == 20
+    assert record["reason"].startswith("at step 20 of 40, val/bpb") and "lags behind 0.01" in record["reason"]
+    assert steps(tmp_path) == [10, 20]
+    shown = [row for row in csv.DictReader((tmp_path / "metrics.csv").open()) if row["name"] == "val/bpb"]
+    assert record["metrics"]["val/bpb"] == float(shown[-1]["value"])
+    assert json.loads((tmp_path / RECORD).read_text()) == record
+
+
+def test_bars_that_are_reached_change_nothing(config: RunConfig, tmp_path: Path) -> None:
+    Bars("val/bpb", "minimize", NEVER).write(tmp_path / "watched")
+    watched, alone = fit(config, tmp_path / "watched"), fit(config, tmp_path / "alone")
+    assert watched["outcome"] == "finished" and timeless(watched) == timeless(alone)
+
+
+def test_what_counts_is_the_best_value_so_far(config: RunConfig, tmp_path: Path) -> None:
+    """Bits a byte fall, so where more are wanted the first value stays the best."""
+    fit(config, tmp_path / "alone")
+    rows = csv.DictReader((tmp_path / "alone" / "metrics.csv").open())
+    first, second, *_ = (float(row["value"]) for row in rows if row["name"] == "val/bpb")
+    assert first > second
+    for place, bar in (("reached", first), ("missed", first + 1e-9)):
+        Bars("val/bpb", "maximize", {20: bar}).write(tmp_path / place)
+    assert fit(config, tmp_path / "reached")["outcome"] == "finished"
+    assert fit(config, tmp_path / "missed")["outcome"] == "pruned"
+
+
+def test_the_last_validation_ends_nothing(config: RunConfig, tmp_path: Path) -> None:
+    Bars("val/bpb", "minimize", {40: 0.01}).write(tmp_path)
+    assert fit(config, tmp_path)["outcome"] == "finished"
+
+
+def test_a_run_killed_between_the_verdict_and_its_record_ends_alike(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """Stands for SIGKILL: nothing is written after it."""
+
+    keep = Keeper.keep
+
+    def keep_and_die(self: Keeper, trainer: Any) -> None:
+        keep(self, trainer)
+        raise Killed
+
+    bars = Bars("val/bpb", "minimize", {20: 0.01, 30: 0.01})
+    bars.write(tmp_path / "torn")
+    bars.write(tmp_path / "quiet")
+    with monkeypatch.context() as patched:
+        patched.setattr(Keeper, "keep", keep_and_die)
+        with pytest.raises(Killed):
+            fit(config, tmp_path / "torn")
+    assert (tmp_path / "torn" / CHECKPOINT).exists()
+    assert timeless(fit(config, tmp_path / "torn")) == timeless(fit(config, tmp_path / "quiet"))
+
+
+def test_without_its_bars_a_pruned_run_goes_on_to_its_end(config: RunConfig, tmp_path: Path) -> None:
+    Bars("val/bpb", "minimize", {20: 0.01}).write(tmp_path / "pruned")
+    fit(config, tmp_path / "pruned")
+    (tmp_path / "pruned" / BARS).unlink()
+    assert timeless(fit(config, tmp_path / "pruned")) == timeless(fit(config, tmp_path / "alone"))
+
+
+def test_damaged_bars_are_an_error_that_names_the_file(config: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / BARS).write_text("{}")
+    with pytest.raises(ConfigError, match=r"bars\.json: holds no bars"):
+        fit(config, tmp_path)
+
+
+@pytest.mark.slow
+def test_two_ranks_end_together(config: RunConfig, tmp_path: Path) -> None:
+    """One rank alone would wait for the other for ever, which the time limit would show."""
+    Bars("val/bpb", "minimize", {20: 0.01}).write(tmp_path)
+    wanted = tmp_path / "wanted.yaml"
+    wanted.write_text(config.override({"training.devices": 2}).to_yaml())
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*start, "-m", "lit_transformers", "fit", str(wanted), "--to", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        _, err = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    record = json.loads((tmp_path / RECORD).read_text())
+    assert record["outcome"] == "pruned" and record["measured"]["steps"] == 20, err
+    assert steps(tmp_path) == [10, 20]
+    assert "val/bpb" in record["metrics"]
