@@ -55,6 +55,8 @@ class Curves(Callback):
         if trainer.global_step % self.every == 0:
             self._add(trainer, "train/nats", float(outputs["nats"]))
             self._add(trainer, "train/loss", float(mean_over_ranks(outputs["loss"])))
+            for name, loss in outputs["aux"].items():
+                self._add(trainer, f"train/{name}", float(mean_over_ranks(loss)))
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if trainer.state.fn != "fit":

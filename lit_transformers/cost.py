@@ -15,6 +15,9 @@ from lit_transformers.models.model import ModelConfig
 LARGEST_PROBE = 64
 """Segments read before a state that still grows is taken to grow for ever."""
 
+LENGTHS = (1, 2, 4, 8)
+"""Times the length of training at which costs are told."""
+
 
 class Cost(NamedTuple):
     """Of one network.
@@ -82,3 +85,31 @@ def read_until_full(network: LanguageModel, dim: int, segment_length: int) -> tu
 def remembers(network: nn.Module) -> bool:
     """Whether some mixer says that it carries anything from one segment to the next."""
     return any(module.streams for module in network.modules() if isinstance(module, Mixer))
+
+
+def flops_by_length(network: nn.Module, dim: int, length: int, continued: bool) -> list[tuple[int, float]]:
+    """Forward FLOPs of one token in rows of ``length`` tokens, and of twice, four and eight times as many.
+
+    continued: each row goes on where the one before it ended, with memory full. Nothing for networks whose cost is not
+    defined by one length.
+    """
+    found = []
+    for rows in (length * factor for factor in LENGTHS):
+        match network:
+            case LanguageModel():
+                flops = network.flops(rows, LARGEST_PROBE * rows if continued and carries(network, dim) else 0)
+            case Encoder():
+                flops = network.flops(rows)
+            case _:
+                return []
+        found.append((rows, flops / rows))
+    return found
+
+
+def carries(network: LanguageModel, dim: int) -> bool:
+    """Whether a pass leaves any state, found by reading a token of no content."""
+    device = next(network.parameters()).device
+    with torch.no_grad(), torch.random.fork_rng():
+        x, positions = torch.zeros(1, 1, dim, device=device), torch.zeros(1, 1, dtype=torch.long, device=device)
+        state = network.stack(x, Context(positions, causal=True)).state
+    return any(part.numel() for part in state_tensors(state))

@@ -25,5 +25,9 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 def write_json(path: Path, plain: Plain) -> None:
     """Writes plain data as JSON, in a folder that is made where it lacks."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
-    replace_file(path, lambda fresh: fresh.write_text(text, encoding="utf-8"))
+    write_text(path, json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes text as UTF-8, with the line ends that it has."""
+    replace_file(path, lambda fresh: fresh.write_text(text, encoding="utf-8", newline=""))

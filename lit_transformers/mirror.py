@@ -9,6 +9,7 @@ It costs a run one to two seconds, nearly all of it for wandb's own imports, and
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,11 +23,12 @@ from lightning.pytorch.callbacks import Callback
 from lit_transformers.callbacks import Curves
 from lit_transformers.config import Plain
 from lit_transformers.ranks import is_first_rank
+from lit_transformers.record import CURVES, DOCUMENTS
 
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["Copy", "Mirror", "mirrored"]
+__all__ = ["Copy", "Mirror", "mirrored", "replay"]
 
 CONNECT_SECONDS = 15.0
 """How long an online run waits for the network before it goes offline."""
@@ -47,8 +49,9 @@ class Mirror(NamedTuple):
 class Copy:
     """One run's mirror. Where it breaks it says so once and falls silent: it must not cost the run."""
 
-    def __init__(self, run: wandb.Run) -> None:
+    def __init__(self, run: wandb.Run, directory: Path) -> None:
         self.run: wandb.Run | None = run
+        self.directory = directory
 
     def callback(self, curves: Curves) -> Callback:
         """Sends every point of the curves, those of a checkpoint included."""
@@ -64,7 +67,9 @@ class Copy:
         """Sends what the record says besides the curves, and ends."""
         run = self.run
         if run is not None:
-            self._guarded(lambda: run.log({}, commit=True))  # else the last step's values come after the summary's
+            self._guarded(
+                lambda: run.log(_tables(self.directory), commit=True)
+            )  # else the last step's values come after the summary's
             self._guarded(lambda: run.summary.update(summary(record)))
             self._guarded(lambda: run.finish(exit_code=exit_code))
 
@@ -114,7 +119,7 @@ def mirrored(mirror: Mirror | None, directory: Path, record: dict[str, Plain]) -
     code = 1
     try:
         yield copy
-        code = 0 if record["outcome"] == "finished" else 1
+        code = 0 if record["outcome"] in ("finished", "pruned") else 1
     finally:
         copy.close(record, code)
 
@@ -167,12 +172,42 @@ def _start(mirror: Mirror, directory: Path, record: dict[str, Plain]) -> Copy:
         group=mirror.study,
         job_type=mirror.arm,
         tags=[tag for tag in (mirror.study, mirror.arm) if tag],
-        config=record["config"] | {"data_fingerprint": record["data"]["fingerprint"]},
+        config=record["config"] | {"run_key": record["key"], "data_fingerprint": record["data"]["fingerprint"]},
         resume="allow" if mirror.mode == "online" else None,
         reinit="create_new",
         settings=settings,
     )
-    return Copy(run)
+    return Copy(run, directory)
+
+
+def replay(mirror: Mirror, directory: Path, record: dict[str, Plain]) -> None:
+    """Mirrors a run that is over from what it left in its directory."""
+    with mirrored(mirror, directory, record) as copy:
+        if copy is None:
+            return
+        points = _rows(directory / CURVES)
+        for (step, tokens), same in groupby(points, key=lambda point: (int(point["step"]), int(point["tokens"]))):
+            copy.log({"tokens": tokens, **{point["name"]: float(point["value"]) for point in same}}, step)
+
+
+def _tables(directory: Path) -> dict[str, Any]:
+    """The loss of every document or example, as a table to sort; nothing for a run that was not measured."""
+    import wandb
+
+    rows = _rows(directory / DOCUMENTS)
+    if not rows:
+        return {}
+    columns: list[str | int] = list(rows[0])
+    cells: list[Any] = [[text if name == "name" else float(text) for name, text in row.items()] for row in rows]
+    return {"documents": wandb.Table(columns=columns, data=cells)}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
 
 
 def summary(record: dict[str, Plain]) -> dict[str, Plain]:

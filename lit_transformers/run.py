@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 
 import lightning as L
 import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
 
 from datamodules import Data, DataConfig, DataError, LanguageDataConfig
 from lit_transformers import gates
+from lit_transformers.batch import TextBatch
 from lit_transformers.callbacks import (
     Curves,
     Interrupted,
@@ -31,11 +33,14 @@ from lit_transformers.callbacks import (
     measured,
 )
 from lit_transformers.code import code_hash
-from lit_transformers.config import Config, ConfigError, NonNegative, Plain, canonical_hash
+from lit_transformers.config import Config, ConfigError, Plain, Seed, canonical_hash
+from lit_transformers.cost import flops_by_length
 from lit_transformers.files import replace_file, write_json
 from lit_transformers.knobs import changes_nothing
 from lit_transformers.mirror import Copy, Mirror, mirrored
 from lit_transformers.models import LanguageModelConfig, ModelConfig
+from lit_transformers.observe import observe
+from lit_transformers.pruning import Bars, Pruned, Pruner
 from lit_transformers.ranks import is_first_rank
 from lit_transformers.record import (
     CHECKPOINT,
@@ -66,7 +71,7 @@ class RunConfig(Config):
     task: TaskConfig = CausalLMConfig()
     data: DataConfig = LanguageDataConfig()
     training: TrainingConfig = TrainingConfig()
-    seed: NonNegative = 0
+    seed: Seed = 0
 
     def conflicts(self) -> Iterator[str]:
         try:
@@ -75,6 +80,11 @@ class RunConfig(Config):
             yield f"task.evaluation changes what model does not have: {error}"
         if self.training.precision == "bf16" and self.training.device == "cpu":
             yield "training.precision bf16 needs CUDA, and training.device is cpu"
+        if self.training.strategy == "fsdp" and self.task.evaluation:
+            yield (
+                "training.strategy fsdp cannot measure another network than it trains: "
+                "empty task.evaluation, or set training.strategy to ddp"
+            )
         if self.data.batches is not self.task.batches:
             kinds = {k: data for k, data in DataConfig.kinds.items() if issubclass(data, DataConfig)}
             wanted = [kind for kind, data in kinds.items() if data.batches is self.task.batches]
@@ -164,7 +174,8 @@ def fit(
             found = gates.check(config.model, report)
             record["gates"] = [gate._asdict() for gate in found]
             if all(gate.passed for gate in found):
-                record["metrics"], told = train(config, data, directory, report, keep_every, stopping, copy)
+                done = train(config, data, directory, report, keep_every, stopping, copy)
+                record["metrics"], told, record["observed"] = done
                 record["measured"] |= told
                 record["outcome"] = "finished"
             else:
@@ -172,6 +183,9 @@ def fit(
                 record |= {"outcome": "invalid", "reason": f"a gate failed: {broken}"}
         except (Interrupted, KeyboardInterrupt, ConfigError, DataError):
             raise
+        except Pruned as end:
+            record |= {"outcome": "pruned", "reason": str(end), "metrics": end.metrics}
+            record["measured"] |= {"steps": end.step}
         except Exception as error:
             traceback.print_exc()
             record |= {"reason": reason(error), "resumable": is_disk_full(error)}
@@ -191,8 +205,9 @@ def train(
     keep_every: float,
     stopping: Stop,
     copy: Copy | None = None,
-) -> tuple[dict[str, float], dict[str, Plain]]:
-    """Trains from the checkpoint, if there is one, and measures; returns the metrics, and what the clock said."""
+) -> tuple[dict[str, float], dict[str, Plain], dict[str, Plain]]:
+    """Trains from the checkpoint, if there is one, and measures; returns the metrics, what the clock said, and what the
+    network was seen to do."""
     L.seed_everything(config.seed, workers=True, verbose=False)
     alike = training_key(config, data)
     alone = config.training.devices == 1  # ranks would have to agree on what they found
@@ -201,10 +216,17 @@ def train(
     curves = Curves(config.training.log_every, config.data.tokens_per_step)
     keeper = Keeper(directory / CHECKPOINT, keep_every, contents(config, data), stopping)
     mirrors = [copy.callback(curves)] if copy else []
+    bars = Bars.read(directory)
+    pruners = [Pruner(bars, keeper)] if bars else []
     with quiet():
         apart = 0.0
-        trainer = make_trainer(config.training, directory, [curves, *mirrors, Watch(report), keeper])
-        trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
+        trainer = make_trainer(config.training, directory, [curves, *mirrors, Watch(report), *pruners, keeper])
+        try:
+            trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
+        except Pruned:
+            if is_first_rank():
+                curves.write(directory / CURVES)
+            raise
         if keeper.validated_at != config.training.steps or not task.metric.per_document():
             if report:
                 report(Progress(config.training.steps, config.training.steps, float("nan"), {}, None, "evaluate"))
@@ -223,7 +245,11 @@ def train(
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
-    return {f"val/{name}": value for name, value in task.metric.compute().items()}, told
+    metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
+    continued = config.data.batches is TextBatch
+    lengths = flops_by_length(task.network, config.model.dim, config.data.length, continued)
+    seen = observe(task, data.val_dataloader()) | {"flops_by_length": [list(pair) for pair in lengths]}
+    return metrics, told, seen
 
 
 def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Callback]) -> L.Trainer:
@@ -233,7 +259,7 @@ def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Ca
         accelerator={"cuda": "gpu"}.get(training.device, training.device),
         devices=training.devices,
         num_nodes=1,
-        strategy="ddp" if training.devices > 1 else "auto",
+        strategy=strategy_of(training),
         precision="bf16-mixed" if training.precision == "bf16" else "32-true",
         gradient_clip_val=training.clip,
         val_check_interval=training.validate_every or training.steps + 1,
@@ -247,6 +273,13 @@ def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Ca
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
+
+
+def strategy_of(training: TrainingConfig) -> str | ModelParallelStrategy:
+    """How ranks share the work."""
+    if training.strategy == "fsdp":
+        return ModelParallelStrategy(training.devices, tensor_parallel_size=1, save_distributed_checkpoint=False)
+    return "ddp" if training.devices > 1 else "auto"
 
 
 def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[str, float]:

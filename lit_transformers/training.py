@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 
 from lit_transformers.config import Config, Fraction, NonNegative, NonNegativeFloat, Positive, PositiveFloat, table
+from lit_transformers.space import Interval, Space
 
 
 class OptimizerConfig(Config):
     """Base of every optimizer's config; the table OPTIMIZERS lists the kinds. learning_rate: at the schedule's peak."""
+
+    space: ClassVar[Space] = {"learning_rate": Interval(1e-4, 1e-2, log=True)}
 
     learning_rate: PositiveFloat = 1e-3
 
@@ -57,6 +61,8 @@ class AdagradConfig(OptimizerConfig, kind="adagrad"):
 class SGDConfig(OptimizerConfig, kind="sgd"):
     """Stochastic gradient descent with momentum (arXiv:1808.04444 trains with 0.99)."""
 
+    space: ClassVar[Space] = {"learning_rate": Interval(1e-3, 1.0, log=True)}
+
     momentum: Fraction = 0.9
 
     def build(self, network: nn.Module) -> torch.optim.Optimizer:
@@ -85,6 +91,8 @@ class ScheduleConfig(Config):
 
     warmup: steps over which the learning rate rises in a line from nothing to its peak.
     """
+
+    space: ClassVar[Space] = {"warmup": Interval(10, 4000, log=True)}
 
     warmup: NonNegative = 0
 
@@ -140,7 +148,8 @@ class TrainingConfig(Config):
 
     steps: updates; clip: largest norm of the gradient (None for any); precision: "bf16" needs CUDA; compile: run the
     network through torch.compile; validate_every: steps between validations (None for the end alone); log_every: steps
-    between points of the training curve; device: "auto" takes CUDA where there is one; devices: ranks, by DDP.
+    between points of the training curve; device: "auto" takes CUDA where there is one; devices: ranks;
+    strategy: whether each rank holds the whole network ("ddp") or, between passes, a part of it ("fsdp").
     """
 
     steps: Positive = 1000
@@ -153,6 +162,13 @@ class TrainingConfig(Config):
     log_every: Positive = 50
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Positive = 1
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+
+    def conflicts(self) -> Iterator[str]:
+        if self.strategy == "fsdp" and self.devices == 1:
+            yield "strategy fsdp cuts a network over several devices; set devices too"
+        if self.strategy == "fsdp" and self.compile:
+            yield "strategy fsdp and compile do not go together; set compile to false"
 
     def learn(self, network: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """Optimizer and schedule, one step of both for each update."""

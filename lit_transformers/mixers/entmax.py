@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from entmax import entmax15, entmax_bisect, sparsemax
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from lit_transformers.config import Positive
 from lit_transformers.executors import Inputs, Weigh, attend, attend_flops
-from lit_transformers.mixer import Context, Shape
+from lit_transformers.mixer import Context, Mixed, Shape
 from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
+from lit_transformers.observable import Observable
 from lit_transformers.patterns import Band
 
 EXACT = (1.0, 1.5, 2.0)
@@ -44,7 +45,7 @@ class EntmaxConfig(QKVConfig, kind="entmax"):
         return Entmax(self, shape)
 
 
-class Entmax(QKVMixer):
+class Entmax(QKVMixer, Observable):
     """p = [(alpha - 1) s - tau]_+ ^ (1 / (alpha - 1)), with tau such that p sums to one; alpha = 1 + sigmoid(a) of each
     head where it is learned. The authors' code draws a from a normal distribution; here it starts at zero."""
 
@@ -69,6 +70,9 @@ class Entmax(QKVMixer):
         pattern = Band(None, 0 if ctx.causal and ctx.source is None else None)
         weigh = self.weigh()
         return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped, weigh=weigh), {}
+
+    def observed(self, given: Sequence[Any], made: Mixed) -> Mapping[str, Tensor]:
+        return {"Alpha of each head": self.alpha.flatten()} if isinstance(self.alpha, Tensor) else {}
 
     def weigh(self) -> Weigh | None:
         """In place of the softmax; None where it is the softmax."""

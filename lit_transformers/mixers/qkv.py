@@ -17,7 +17,7 @@ from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
 from lit_transformers.mixer import Context, Mixed, Mixer, Shape
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
-from lit_transformers.mixers.memory import remember
+from lit_transformers.mixers.memory import remember, unless_all
 
 
 class ScoresConfig(HeadsConfig):
@@ -87,6 +87,12 @@ class QKVMixer(Mixer):
         """The heads' outputs and named losses. The queries are the last of the keys unless ``ctx.source`` is read."""
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+        inputs, state, heard = self.prepared(x, ctx, state)
+        y, aux = self.attend(inputs, ctx, heard)
+        return Mixed(self.merge(join(y)), state, aux)
+
+    def prepared(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> tuple[Inputs, Any, Heard]:
+        """What ``attend`` is given, and the state after it."""
         q = split(self.query(x), self.heads)
         if ctx.source is not None:
             inputs, state, heard = Inputs(q, *self.keys(ctx.source), some_key(ctx.source_keep)), None, Heard(x)
@@ -96,8 +102,7 @@ class QKVMixer(Mixer):
         inputs = self.rotated(inputs)
         if self.relative is not None:
             inputs = with_tables(self.relative, inputs, ctx.causal)
-        y, aux = self.attend(inputs, ctx, heard)
-        return Mixed(self.merge(join(y)), state, aux)
+        return inputs, state, heard
 
     def require(self, mode: Any) -> None:
         super().require(mode)
@@ -128,12 +133,12 @@ class QKVMixer(Mixer):
     ) -> tuple[Inputs, dict[str, Tensor] | None, Heard]:
         marks = None if self.mark is None else self.mark(ctx)
         if self.memory == 0:
-            return Inputs(q, *self.keys(x), ctx.keep), None, Heard(x, x, marks)
+            return Inputs(q, *self.keys(x), unless_all(ctx.keep)), None, Heard(x, x, marks)
         seen = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.keep is None else ctx.keep
         flags = {"seen": seen} | ({} if marks is None else {"marks": marks})
         found = remember(self.memory, x, flags, state, self.keys, self.keep_hidden)
         heard = Heard(x, found.hidden, found.flags.get("marks"))
-        return Inputs(q, found.k, found.v, found.flags["seen"]), found.state, heard
+        return Inputs(q, found.k, found.v, unless_all(found.flags["seen"])), found.state, heard
 
     def projection_flops(self, queries: int, keys: int) -> int:
         """FLOPs of the four projections for one sequence."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lit_transformers.mixers.heads import learn
+from lit_transformers.observable import Observable
 
 
-class Spans(nn.Module, ABC):
+class Spans(nn.Module, Observable, ABC):
     """z of section 2.2, in tokens: one span for each head, or one for them all, none above ``longest`` (S)."""
 
     def __init__(self, longest: int) -> None:
@@ -29,6 +32,9 @@ class Spans(nn.Module, ABC):
     @abstractmethod
     def flops(self, tokens: int) -> int:
         """FLOPs of ``forward`` for so many tokens."""
+
+    def observed(self, given: Sequence[Any], made: Float[Tensor, "#b #h #t 1"]) -> Mapping[str, Tensor]:
+        return {"Mean span of each head, in tokens": made.mean(dim=(0, 2, 3))}
 
 
 class Constant(Spans):

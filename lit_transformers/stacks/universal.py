@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from lit_transformers.block import Block, add_losses
 from lit_transformers.config import Config, ConfigError, NonNegativeFloat
 from lit_transformers.mixer import Context, Mixed, Shape, full_precision
+from lit_transformers.observable import Observable
 from lit_transformers.positions import sinusoids
 from lit_transformers.stacks.stack import Entry, MakeBlock, Stack, StackConfig, Stacked
 
@@ -112,7 +114,7 @@ class Halted(NamedTuple):
         return cls(y, torch.ones_like(zero, dtype=torch.bool), zero, zero, zero)
 
 
-class Halting(nn.Module):
+class Halting(nn.Module, Observable):
     """p = sigmoid(w s + b), from the state s that a step begins with, as in the listing; Graves' is the one it ends
     with. Its bias is no linear layer's, which a model would start from zero."""
 
@@ -134,6 +136,13 @@ class Halting(nn.Module):
         weight = (p * goes_on + rest)[..., None]
         y = after * weight + (y if self.summed else y * (1 - weight))
         return Halted(y, goes_on, total + p * goes_on, steps + runs, remainder + rest)
+
+    def observed(self, given: Sequence[Any], made: Halted) -> Mapping[str, Tensor]:
+        """After the last step; padding counts."""
+        if not given[-1]:
+            return {}
+        taken = made.steps.long().flatten().bincount()[1:]
+        return {"Share of tokens that took 1, 2, ... steps": taken / taken.sum()}
 
     def cost(self, halted: Halted, keep: Bool[Tensor, "b t"] | None) -> Float[Tensor, ""]:
         """The weighted ponder cost N + R. Its gradient flows through the remainder R alone: N is a count."""

@@ -81,13 +81,13 @@ class CausalLM(Task):
         read: Read = self.network(symbols, state)
         return read
 
-    def training_step(self, batch: TextBatch, batch_index: int) -> dict[str, Tensor]:
+    def training_step(self, batch: TextBatch, batch_index: int) -> dict[str, Any]:
         wanted = self.wanted(batch.targets)
         read = self.read(self.network, self.states, batch, keep_layers=self.config.intermediate)
         total = self.network.tokens.nats(read.hidden, wanted).sum()
         mean = averaged(total, wanted != IGNORED)
         added = sum(read.aux.values(), start=self.added(read, batch, wanted) / mean.targets)
-        return {"loss": mean.loss + added, "nats": mean.nats}
+        return {"loss": mean.loss + added, "nats": mean.nats, "aux": dict(read.aux)}
 
     def wanted(self, targets: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
         """The targets that this loss counts."""

@@ -123,13 +123,13 @@ class PooledTask(Task):
     def nats(self, said: Float[Tensor, "b o"], batch: LabelledBatch) -> Float[Tensor, " b"]:
         """What each example costs, in float32."""
 
-    def training_step(self, batch: LabelledBatch, batch_index: int) -> dict[str, Tensor]:
+    def training_step(self, batch: LabelledBatch, batch_index: int) -> dict[str, Any]:
         read = read_whole(self.network, batch)
         real = batch.keep.any(dim=1)
         said = self.say(read, batch)
         mean = averaged(self.nats(said, batch)[real].sum(), real)
         added = sum(read.aux.values(), start=torch.zeros((), device=self.device))
-        return {"loss": mean.loss + added, "nats": mean.nats}
+        return {"loss": mean.loss + added, "nats": mean.nats, "aux": dict(read.aux)}
 
     def say(self, read: Read, batch: LabelledBatch) -> Float[Tensor, "b o"]:
         """The numbers that are said of each sequence."""

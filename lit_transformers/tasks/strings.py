@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -53,11 +53,11 @@ class Strings(Task):
             self.network.compile()
         self.metric = StringMetric()
 
-    def training_step(self, batch: StringBatch, batch_index: int) -> dict[str, Tensor]:
+    def training_step(self, batch: StringBatch, batch_index: int) -> dict[str, Any]:
         read: Read = self.network(batch.inputs, None, batch.keep)
         mean = averaged(self.network.tokens.nats(read.hidden, batch.targets).sum(), batch.targets != IGNORED)
         added = sum(read.aux.values(), start=torch.zeros((), device=self.device))
-        return {"loss": mean.loss + added, "nats": mean.nats}
+        return {"loss": mean.loss + added, "nats": mean.nats, "aux": dict(read.aux)}
 
     def measured(self, batch: StringBatch) -> Float[Tensor, "b t v"]:
         evaluator = self.evaluator()

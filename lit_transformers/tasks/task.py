@@ -18,6 +18,7 @@ from lit_transformers.cost import Cost
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.ranks import mean_over_ranks
+from lit_transformers.shards import put_together, shard
 from lit_transformers.tasks.example_metric import ExampleMetric
 from lit_transformers.training import TrainingConfig
 
@@ -82,8 +83,9 @@ class Task(L.LightningModule, ABC):
         self._evaluator: tuple[nn.Module, ...] = ()  # in a tuple: its parameters are the network's own
 
     @abstractmethod
-    def training_step(self, batch: Any, batch_index: int) -> dict[str, Tensor]:
-        """{"loss", "nats"}: what is differentiated, auxiliary losses included, and what a curve shows."""
+    def training_step(self, batch: Any, batch_index: int) -> dict[str, Any]:
+        """{"loss", "nats", "aux"}: what is differentiated, auxiliary losses included; what a curve shows; and those
+        losses by name."""
 
     @abstractmethod
     def validation_step(self, batch: Any, batch_index: int) -> None:
@@ -111,6 +113,11 @@ class Task(L.LightningModule, ABC):
     def begin_evaluation(self) -> None:
         """Called before the first batch that is measured and after the last."""
 
+    def configure_model(self) -> None:
+        """Cuts the network into parts, where ranks are to hold one each."""
+        if self.training_config.strategy == "fsdp" and self.device_mesh is not None:
+            shard(self.network, self.device_mesh["data_parallel"])
+
     def configure_optimizers(self) -> Any:
         optimizer, scheduler = self.training_config.learn(self)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
@@ -132,6 +139,7 @@ class Task(L.LightningModule, ABC):
         self._random = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.device.type == "cuda" else [])]
         torch.manual_seed(0)
         self.begin_evaluation()
+        put_together(self.network)
         self.metric.reset()
         self._evaluation_began = time.perf_counter()
 

@@ -24,6 +24,7 @@ SEEN_ELSEWHERE = {
     "log_every": "the points of a curve: test_run.py",
     "device": "refused where there is none: test_run.py",
     "devices": "test_two_ranks.py",
+    "strategy": "who holds the weights, not what they are: tests/sweeps/test_torchrun.py",
     "precision": "refused without CUDA: test_run.py; its numbers need a device",
     "compile": "how a network runs, not what it computes: test_run.py",
 }

@@ -20,7 +20,7 @@ from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined] 
 
 from lit_transformers import mirror as mirrors
 from lit_transformers.callbacks import Progress
-from lit_transformers.mirror import Mirror
+from lit_transformers.mirror import Mirror, replay
 from lit_transformers.run import Interrupted, RunConfig, fit
 
 OFFLINE = Mirror("offline", study="xl_memory", arm="memory 8")
@@ -69,14 +69,15 @@ def named(items: Iterable[Any]) -> dict[str, Any]:
 
 
 def curves(path: Path) -> dict[int, dict[str, float]]:
-    """Every step's values, without those that wandb adds."""
+    """Every step's values, without those that wandb adds and without tables."""
     found: dict[int, dict[str, float]] = {}
     for record in records(path):
         if record.WhichOneof("record_type") == "history":
             values = {
                 "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
             }
-            found[values["_step"]] = {name: value for name, value in values.items() if not name.startswith("_")}
+            shown = {name: value for name, value in values.items() if not name.startswith(("_", "documents"))}
+            found.setdefault(values["_step"], {}).update(shown)
     return found
 
 
@@ -119,6 +120,34 @@ def test_a_mirror_shows_the_run_its_config_its_curves_and_its_end(config: RunCon
     assert all(end[f"gates/{gate['name']}"] is True for gate in record["gates"])
 
 
+def table(path: Path) -> dict[str, Any]:
+    """The table that was logged: wandb keeps it as a file beside its own."""
+    found: dict[str, Any] = {}
+    for record in records(path):
+        if record.WhichOneof("record_type") == "history":
+            found |= named(record.history.item)
+    shown = found["documents"] if "documents" in found else {"path": found["documents/path"]}
+    return json.loads((path.parent / "files" / shown["path"]).read_text())
+
+
+def test_a_mirror_shows_the_loss_of_every_document_as_a_table(config: RunConfig, tmp_path: Path) -> None:
+    fit(config, tmp_path, mirror=OFFLINE)
+    shown = table(files(tmp_path)[0])
+    written = [line.split(",") for line in (tmp_path / "documents.csv").read_text().splitlines()]
+    assert shown["columns"] == written[0]
+    assert [[str(cell) if name == "name" else float(cell) for name, cell in zip(written[0], row, strict=True)]
+            for row in written[1:]] == shown["data"]  # fmt: skip
+
+
+def test_a_run_that_is_over_is_mirrored_from_its_files(config: RunConfig, tmp_path: Path) -> None:
+    record = fit(config, tmp_path)
+    assert not files(tmp_path)
+    replay(OFFLINE, tmp_path, record)
+    (path,) = files(tmp_path)
+    assert header(path).run_id == record["key"] and last_summary(path)["outcome"] == "finished"
+    assert curves(path) == written_curves(tmp_path)
+
+
 def test_a_mirror_changes_no_number_and_no_key(config: RunConfig, tmp_path: Path) -> None:
     mirrored, plain = fit(config, tmp_path / "mirrored", mirror=OFFLINE), fit(config, tmp_path / "plain")
     assert timeless(mirrored) == timeless(plain)
@@ -134,7 +163,7 @@ def test_a_mirror_tells_nothing_of_who_and_where(
     fit(config, tmp_path, mirror=OFFLINE)
     (path,) = files(tmp_path)
     kinds = {record.WhichOneof("record_type") for record in records(path)}
-    assert not kinds & {"files", "stats", "output", "output_raw", "environment", "artifact"}
+    assert not kinds & {"stats", "output", "output_raw", "environment"}
     run = header(path)
     assert (run.host, run.git.remote_url, run.git.commit) == ("", "", "")
     said = path.read_bytes().replace(config.to_dict()["data"]["source"]["path"].encode(), b"")

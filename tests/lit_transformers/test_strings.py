@@ -291,5 +291,5 @@ def test_what_a_mixer_draws_depends_on_the_weights_alone_and_training_does_not_n
     assert all(metrics == found[0] for metrics in found)
     again = tmp_path / "again"
     again.mkdir()
-    metrics, told = train(config, GeneratedData(config.data), again, None, 30.0, Stop())
+    metrics, told, _ = train(config, GeneratedData(config.data), again, None, 30.0, Stop())
     assert told["trained_by"] == "None" and metrics == found[0], "weights of another run are measured alike"

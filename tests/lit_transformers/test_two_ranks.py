@@ -125,7 +125,7 @@ def alone(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     single = config.override({"training.devices": 1})
     data = LanguageData(single.data)
     data.train_dataloader = lambda: Both(data)  # type: ignore[method-assign, assignment, return-value]
-    metrics, _ = train(single, data, directory, None, 30.0, Stop())
+    metrics, _, _ = train(single, data, directory, None, 30.0, Stop())
     (directory / RECORD).write_text(json.dumps({"metrics": metrics}))
     return directory
 
