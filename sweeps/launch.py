@@ -1,56 +1,50 @@
 """Runs on this machine: a process for each, so many at a time, all stopped together and none lost.
 
-The processes come from a fork server that has imported torch once. The parent never trains: it hands out runs by the
-ledger, listens, and shows. A run's outcome is what its record says, however its process ended.
+The parent never trains: it hands out runs by the ledger, listens, keeps limits, and shows. A run's outcome is what its
+record says, however its process ended.
 """
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from sweeps.ledger import Ending, Ledger
+from sweeps.ledger import Ending, Ledger, Pulse
+from sweeps.limits import write_bytes, write_seconds
 from sweeps.live import Board, Row
 from sweeps.lock import is_locked
+from sweeps.order import BUSY, INTERRUPTED, News, Order
+from sweeps.process import Attempt, LaunchError
 from sweeps.records import is_resumable, read_record, write_failure
 from sweeps.share import Share
 from sweeps.survey import close
-from sweeps.ticket import State, Ticket
-from sweeps.worker import BUSY, INTERRUPTED, News, Order, work
+from sweeps.ticket import State
 
-__all__ = ["LaunchError", "Options", "Summary", "launch", "prepare_server"]
+__all__ = ["LaunchError", "Options", "Summary", "launch"]
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 POLL_SECONDS = 0.5
+MEMORY_SECONDS = 1.0
+"""How often the memory of runs is looked at, where there is a limit."""
 CHECKPOINT_SECONDS = 60.0
-"""How long a run may take to write its checkpoint when asked to stop."""
-_SERVER = {
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # the ordinary check for a device would spoil CUDA for processes forked later
-}
+"""How long a run may take to write its checkpoint when asked to stop, or its whole limit of time, if that is less."""
 MAX_STOPS = 3
 """How often a run stopped from outside is taken up again by the same command."""
 
 
-class LaunchError(ValueError):
-    """No process can be made here; the message says why."""
-
-
 class Options(NamedTuple):
-    """How runs are done: by which module, on what share of the machine, and which number of a record decides."""
+    """How runs are done: by which module, on what share of the machine, and which number of a record decides.
+
+    time_limit: seconds of one attempt at a run; memory_limit: bytes that a run may hold, all its processes together.
+    """
 
     runner: str
     share: Share
@@ -58,6 +52,8 @@ class Options(NamedTuple):
     retry_failed: bool = False
     study: str = ""
     wandb: str = "disabled"
+    time_limit: float | None = None
+    memory_limit: int | None = None
 
 
 class Summary(NamedTuple):
@@ -74,15 +70,18 @@ class Summary(NamedTuple):
 
 @dataclass
 class _Job:
-    """A run at work."""
+    """A run at work. ``cut``: which limit it broke, if any; ``late``: the seconds it was given, if it was that one;
+    ``lost``: whether the ledger has given it to others."""
 
     row: Row
     claim: int
-    process: ForkServerProcess
-    listener: Connection
-    device: str | None
-    hears: bool = False
+    attempt: Attempt
+    devices: str | None
+    begun: float
     told: float | None = None
+    cut: str | None = None
+    late: float | None = None
+    lost: bool = False
 
 
 @dataclass
@@ -98,43 +97,21 @@ class _Launch:
     stops: dict[str, int] = field(default_factory=dict)
     stopped_by: int | None = None
     insisted: bool = False
-
-
-def prepare_server(runner: str) -> None:
-    """Starts the fork server, which imports the runner while the caller goes on. Harmless when it runs already.
-
-    It ignores the signals of the terminal and of batch systems, which reach a whole process group: it has nothing to
-    save, and must outlive the runs that have. Numeric libraries are told to make no thread pools before the fork.
-    """
-    forkserver_context = multiprocessing.get_context("forkserver")
-    forkserver_context.set_forkserver_preload([runner, "sweeps.worker"])
-    before = {name: os.environ.get(name) for name in _SERVER}
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    os.environ.update(_SERVER)
-    try:
-        forkserver.ensure_running()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    weighed: float = 0.0
 
 
 def launch(runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: Options) -> Summary:
     """Does every run that waits, in order, and returns when all are over or a signal came.
 
     A run that fails stops no other. A run in the hands of another command is waited for, and taken over should that
-    command die. On SIGINT or SIGTERM the runs write their checkpoints and go back to the ledger.
+    command die. On SIGINT, SIGTERM or SIGUSR2 the runs write their checkpoints and go back to the ledger.
     """
     state = _Launch(runs, ledger, board, options, rows)
+    ledger.attend(board.say, lambda: state.stopped_by is None)
     with _signals(state), board:
         board.watch(rows)
         try:
             ledger.reap()
-            ledger.submit([row.ticket for row in rows if not row.state.over])
             ledger.enter(Ending(row.ticket, row.state.value, row.reason, row.value) for row in rows if row.state.over)
             _loop(state)
         finally:
@@ -156,11 +133,11 @@ def _loop(state: _Launch) -> None:
         if not state.jobs and (state.stopped_by is not None or all(row.state.over for row in state.rows)):
             return
         if now - beaten > state.ledger.heartbeat:
-            state.ledger.beat(job.claim for job in state.jobs)
-            state.ledger.reap()
+            _beat(state)
             beaten = now
+        _keep_limits(state)
         _listen(state)
-        for job in [job for job in state.jobs if job.process.exitcode is not None]:
+        for job in [job for job in state.jobs if job.attempt.status is not None]:
             _finish(state, job)
             looked = -1e9
         state.board.refresh()
@@ -174,72 +151,71 @@ def _start_more(state: _Launch) -> None:
         if row.state == State.ELSEWHERE and _close_by_record(state, row):
             continue
         if row.state in (State.WAITING, State.ELSEWHERE):
-            claim = _claim(state, row.ticket)
-            if claim is None:
-                row.state = State.ELSEWHERE
-            else:
-                _start(state, row, claim)
+            _take(state, row)
 
 
-def _claim(state: _Launch, ticket: Ticket) -> int | None:
-    """Takes a run, unless it is in other hands: by the ledger, or by the lock on its directory."""
-    if is_locked(ticket.directory(state.runs) / "lock"):
-        return None
-    if state.ledger.is_over(ticket.key):  # the other command ended without a record that counts here
-        state.ledger.submit([ticket])
-    return state.ledger.claim(ticket.key)
+def _take(state: _Launch, row: Row) -> None:
+    """Starts a run, unless it is in other hands: by the lock on its directory, or by the ledger."""
+    claim = None
+    if not is_locked(row.ticket.directory(state.runs) / "lock"):
+        claim = state.ledger.claim(row.ticket, state.options.study)
+    if claim is not None:
+        _start(state, row, claim)
+    elif ended := state.ledger.ended_elsewhere(row.ticket.key):
+        row.state, row.reason, row.value = State(ended.outcome), ended.reason, ended.value
+    else:
+        row.state = State.ELSEWHERE
+
+
+def _beat(state: _Launch) -> None:
+    """Says that this command lives, ends runs that others were given for its silence, and finds those of the dead."""
+    pulses = {job.claim: _pulse(job.row) for job in state.jobs}
+    for claim in state.ledger.beat(pulses):
+        for job in (job for job in state.jobs if job.claim == claim):
+            job.lost = True
+            job.attempt.kill()
+    state.ledger.reap()
+
+
+def _pulse(row: Row) -> Pulse:
+    return Pulse(row.state.value, row.step, row.steps, row.seconds_left)
 
 
 def _start(state: _Launch, row: Row, claim: int) -> None:
     options = state.options
-    prepare_server(options.runner)
-    context = multiprocessing.get_context("forkserver")
-    listener, speaker = context.Pipe(duplex=False)
-    place = options.share.place(job.device for job in state.jobs)
+    devices = options.share.place((job.devices for job in state.jobs), row.ticket.ranks)
     order = Order(
         row.ticket,
         state.runs.resolve(),
         options.runner,
         options.share.threads,
-        place,
+        devices,
         options.retry_failed,
         options.study,
         options.wandb,
+        options.time_limit,
     )
-    process = context.Process(target=work, args=(order, speaker), name=row.ticket.key)
     row.state, row.reason = State.STARTING, None
+    row.taken += 1
     try:
-        process.start()
-    except (EOFError, OSError) as error:
+        attempt = Attempt(order)
+    except LaunchError:
         state.ledger.release(claim, "not started")
-        raise LaunchError(
-            f"no process could be started ({type(error).__name__}: {error}); nothing is lost, run again"
-        ) from None
-    finally:
-        speaker.close()
-    state.jobs.append(_Job(row, claim, process, listener, place))
+        raise
+    state.jobs.append(_Job(row, claim, attempt, devices, time.monotonic()))
 
 
 def _listen(state: _Launch) -> None:
     """Waits for news or for the end of a process, not longer than the poll interval."""
-    open_listeners = [job.listener for job in state.jobs if not job.listener.closed]
-    ready = wait([*open_listeners, *(job.process.sentinel for job in state.jobs)], timeout=POLL_SECONDS)
+    wait([place for job in state.jobs for place in job.attempt.ready], timeout=POLL_SECONDS)
     for job in state.jobs:
-        if job.listener in ready:
-            _hear(job)
+        _hear(job)
 
 
 def _hear(job: _Job) -> None:
     """Takes all the news that is there."""
-    try:
-        while job.listener.poll():
-            news = job.listener.recv()
-            if news is None:
-                job.hears = True
-                continue
-            _note(job.row, news)
-    except (EOFError, OSError):
-        job.listener.close()
+    for news in job.attempt.news():
+        _note(job.row, news)
 
 
 def _note(row: Row, news: News) -> None:
@@ -252,36 +228,66 @@ def _note(row: Row, news: News) -> None:
 
 
 def _ask_to_stop(state: _Launch) -> None:
-    """Sends SIGTERM once to every run that can hear it, and SIGKILL where that does not help or a person insists."""
-    now = time.monotonic()
+    """Asks every run that can hear it, once, and ends it where that does not help or a person insists."""
     for job in state.jobs:
-        if job.told is None and job.hears:
-            job.process.terminate()
-            job.told = now
-        elif state.insisted or (job.told is not None and now - job.told > CHECKPOINT_SECONDS):
-            job.process.kill()
+        if job.told is None and job.attempt.hears:
+            _tell(job)
+        elif state.insisted or (job.told is not None and time.monotonic() - job.told > CHECKPOINT_SECONDS):
+            job.attempt.kill()
+
+
+def _tell(job: _Job) -> None:
+    job.attempt.stop()
+    job.told = time.monotonic()
+
+
+def _keep_limits(state: _Launch) -> None:
+    """Stops runs that take longer than they may, and ends those that hold more memory."""
+    limit, memory, now = state.options.time_limit, state.options.memory_limit, time.monotonic()
+    for job in state.jobs if limit is not None else ():
+        assert limit is not None
+        if job.cut is None and now - job.begun > limit:
+            job.cut, job.late = f"time limit of {write_seconds(limit)} reached", limit
+            _tell(job)
+        elif job.cut and job.told is not None and now - job.told > min(limit, CHECKPOINT_SECONDS):
+            job.attempt.kill()
+    if memory is None or now - state.weighed < MEMORY_SECONDS:
+        return
+    state.weighed = now
+    for job in state.jobs:
+        held = job.attempt.memory()
+        if held > memory:
+            job.cut = f"out of memory: it held {write_bytes(held)}, the limit is {write_bytes(memory)}"
+            job.attempt.kill()
 
 
 def _finish(state: _Launch, job: _Job) -> None:
     """Closes a job by the record of its run, or by how its process ended where there is none."""
     state.jobs.remove(job)
     _hear(job)
-    job.listener.close()
-    status, row = job.process.exitcode, job.row
-    if status == 255 and job.process.pid:  # the fork server died and cannot tell; the run must not outlive its claim
-        _kill(job.process.pid)
-    if _close_by_record(state, row):
+    job.attempt.close()
+    status, row = job.attempt.status, job.row
+    if job.lost:
+        row.state = State.ELSEWHERE
+    elif _close_by_record(state, row):
         state.ledger.settle(job.claim, row.state.value, row.reason, row.value)
+    elif job.cut:
+        _fail(state, job, job.cut, resumable=False)
     elif state.stopped_by is not None or status in (INTERRUPTED, BUSY, -signal.SIGTERM):
         _put_back(state, job, status)
     else:
-        reason = _reason(status, row.ticket.directory(state.runs))
-        row.state, row.reason = State.FAILED, reason
-        try:
-            write_failure(state.runs, row.ticket, reason, resumable=True)
-        except OSError as error:
-            row.reason = f"{reason}; its record cannot be written: {error.strerror}"
-        state.ledger.settle(job.claim, "failed", row.reason)
+        _fail(state, job, _reason(status, row.ticket.directory(state.runs)), resumable=True)
+
+
+def _fail(state: _Launch, job: _Job, reason: str, *, resumable: bool) -> None:
+    """Writes the record that the run could not write."""
+    row = job.row
+    row.state, row.reason = State.FAILED, reason
+    try:
+        write_failure(state.runs, row.ticket, reason, resumable=resumable, time_limit=job.late)
+    except OSError as error:
+        row.reason = f"{reason}; its record cannot be written: {error.strerror}"
+    state.ledger.settle(job.claim, "failed", row.reason)
 
 
 def _put_back(state: _Launch, job: _Job, status: int | None) -> None:
@@ -304,7 +310,7 @@ def _close_by_record(state: _Launch, row: Row) -> bool:
         state.board.say(note)
     if record is None:
         return False
-    if row.state == State.ELSEWHERE and record["outcome"] == "failed" and is_resumable(record):
+    if row.state == State.ELSEWHERE and is_resumable(record, state.options.time_limit):
         return False
     close(row, record, state.options.metric)
     return True
@@ -319,33 +325,24 @@ def _reason(status: int | None, directory: Path) -> str:
     return f"its process ended with status {status}; see {directory / 'log.txt'}"
 
 
-def _kill(process: int) -> None:
-    try:
-        os.kill(process, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
 def _end_all(state: _Launch) -> None:
     """Leaves no process behind when the loop ended by an error of its own."""
     for job in state.jobs:
-        job.process.terminate()
+        job.attempt.stop()
     deadline = time.monotonic() + CHECKPOINT_SECONDS
     for job in state.jobs:
-        job.process.join(max(deadline - time.monotonic(), 0.1))
-        job.process.kill()
-        job.process.join()
+        job.attempt.close(max(deadline - time.monotonic(), 0.1))
 
 
 @contextmanager
 def _signals(state: _Launch) -> Iterator[None]:
-    """SIGINT and SIGTERM end the loop in order; a second one ends the runs at once."""
+    """SIGINT, SIGTERM, and a batch system's warning end the loop in order; a second one ends the runs at once."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         state.insisted = state.stopped_by is not None
         state.stopped_by = state.stopped_by or number
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in STOPPING}
     try:
         yield
     finally:

@@ -47,6 +47,8 @@ class Row:
     reason: str | None = None
     value: float | None = None
     """The study's metric, once finished."""
+    taken: int = 0
+    """How often this command took the run."""
 
     @property
     def done(self) -> float:

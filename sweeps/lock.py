@@ -1,4 +1,4 @@
-"""Locks on files: one process at a time works in a run directory or changes the ledger's queue.
+"""Locks on files: one process at a time works in a run directory, or opens the ledger's file.
 
 POSIX record locks, because they belong to one process: its children (data loading workers) don't inherit them, and
 the kernel drops them the moment it dies, however it dies.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,12 +62,29 @@ def _fault(record: Any, key: str) -> str | None:
         return f"no known outcome ({record.get('outcome')!r})"
     if not isinstance(record.get("metrics"), dict):
         return "a record without metrics"
-    return None
+    for name, value in record["metrics"].items():
+        if not _is_number(value):
+            return f"no number in metrics.{name} ({str(value)[:40]})"
+    reason = record.get("reason")
+    return None if reason is None or isinstance(reason, str) else "a reason that is no text"
 
 
-def is_resumable(record: dict[str, Any]) -> bool:
-    """Whether a failed run was cut off from outside, so that running it again may well end better."""
-    return record["outcome"] == "failed" and record.get("resumable") is True
+def _is_number(value: Any) -> bool:
+    """Whether JSON means a number, or none, and a float can hold it."""
+    return value is None or type(value) is float or (type(value) is int and abs(value) < sys.float_info.max)
+
+
+def is_resumable(record: dict[str, Any], time_limit: float | None = 0.0) -> bool:
+    """Whether a failed run was cut off from outside, so that running it again may well end better.
+
+    One that was cut off by a limit of time is resumable under a longer one, ``time_limit`` in seconds, or None.
+    """
+    if record["outcome"] != "failed":
+        return False
+    earlier = record.get("time_limit")
+    if isinstance(earlier, int | float):
+        return time_limit is None or time_limit > earlier
+    return record.get("resumable") is True
 
 
 def set_aside(path: Path) -> Path:
@@ -79,8 +97,13 @@ def set_aside(path: Path) -> Path:
     raise ConfigError("too many damaged files beside it; delete them", str(path))
 
 
-def write_failure(runs: Path, ticket: Ticket, reason: str, *, resumable: bool) -> dict[str, Any]:
-    """The record of a run that could not write its own: its process died, or it never got as far."""
+def write_failure(
+    runs: Path, ticket: Ticket, reason: str, *, resumable: bool, time_limit: float | None = None
+) -> dict[str, Any]:
+    """The record of a run that could not write its own: its process died, or it never got as far.
+
+    time_limit: the seconds it was given, where that is why.
+    """
     record = {
         "version": RECORD_VERSION,
         "key": ticket.key,
@@ -97,5 +120,7 @@ def write_failure(runs: Path, ticket: Ticket, reason: str, *, resumable: bool) -
         "environment": {},
         "measured": {},
     }
+    if time_limit is not None:
+        record["time_limit"] = time_limit
     write_json(ticket.directory(runs) / "record.json", record)
     return record

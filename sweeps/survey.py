@@ -13,15 +13,20 @@ from sweeps.ticket import State, Ticket
 __all__ = ["close", "survey"]
 
 
-def survey(runs: Path, tickets: Sequence[Ticket], metric: str, *, retry_failed: bool) -> tuple[list[Row], list[str]]:
-    """A row for every run by its record, and what was found damaged. A row that waits has to be done."""
+def survey(
+    runs: Path, tickets: Sequence[Ticket], metric: str, *, retry_failed: bool, time_limit: float | None = 0.0
+) -> tuple[list[Row], list[str]]:
+    """A row for every run by its record, and what was found damaged. A row that waits has to be done.
+
+    time_limit: seconds that a run may take from now on, None for any; one that had less and failed by it waits again.
+    """
     rows, notes = [], []
     for ticket in tickets:
         row = Row(ticket)
         record, note = read_record(ticket.directory(runs))
         if note:
             notes.append(note)
-        if record and not (record["outcome"] == "failed" and (retry_failed or is_resumable(record))):
+        if record and not (record["outcome"] == "failed" and (retry_failed or is_resumable(record, time_limit))):
             close(row, record, metric)
         rows.append(row)
     return rows, notes

@@ -23,6 +23,12 @@ class Ticket(NamedTuple):
         """Where everything about the run is kept."""
         return runs / self.key
 
+    @property
+    def ranks(self) -> int:
+        """How many processes, each with a device of its own, do the run together."""
+        training = self.config.get("training")
+        return int(training.get("devices", 1)) if isinstance(training, dict) else 1
+
     def labels(self) -> dict[str, Any]:
         """What the ledger notes beside the key, for people who open it."""
         return {"key": self.key, "arm": self.arm, "seed": self.seed}

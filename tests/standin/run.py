@@ -12,7 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
-from lit_transformers.config import Config, NonNegative, NonNegativeFloat, Plain, Positive, canonical_hash
+from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Plain, Positive, canonical_hash
+
+LEAKED: list[bytes] = []
 
 
 class EncodingConfig(Config, kind="relative"):
@@ -43,7 +45,7 @@ class TrainingConfig(Config):
     steps: Positive = 20
     batch: Positive = 4
     pause: NonNegativeFloat = 0.0
-    fault: Literal["none", "nan", "memory", "raise", "kill", "exit"] = "none"
+    fault: Literal["none", "nan", "memory", "raise", "kill", "exit", "hang", "leak", "gate"] = "none"
 
 
 class RunConfig(Config):
@@ -76,7 +78,10 @@ class Description(NamedTuple):
 
 
 def run_key(config: RunConfig) -> str:
-    text = Path(config.data.path).read_text() if config.data.path else ""
+    path = Path(config.data.path)
+    if config.data.path and not path.is_file():
+        raise ConfigError(f"no file {str(path)!r}", "data.path")
+    text = path.read_text() if config.data.path else ""
     return canonical_hash([config.to_dict(), text])
 
 
@@ -90,6 +95,9 @@ def changes_nothing(arm: RunConfig, baseline: RunConfig) -> bool:
     """A pause changes no number."""
     quick = {"training.pause": 0.0}
     return arm.override(quick) == baseline.override(quick)
+
+
+_ENDINGS = {"nan": ("failed", "not-a-number"), "gate": ("invalid", "a gate failed: no future leak")}
 
 
 def fit(config: RunConfig, directory: Path, progress: Callable[[Progress], None] | None = None) -> dict[str, Plain]:
@@ -117,12 +125,13 @@ def fit(config: RunConfig, directory: Path, progress: Callable[[Progress], None]
         left = (config.training.steps - step) * config.training.pause
         say(Progress(step, config.training.steps, state / 2**61, {}, left, "fit"))
     say(Progress(step, config.training.steps, state / 2**61, {}, 0.0, "evaluate"))
-    failed = config.training.fault == "nan"
+    outcome, reason = _ENDINGS.get(config.training.fault, ("finished", None))
+    failed = outcome != "finished"
     record = {
         "version": 1,
         "key": run_key(config),
-        "outcome": "failed" if failed else "finished",
-        "reason": "not-a-number" if failed else None,
+        "outcome": outcome,
+        "reason": reason,
         "seed": config.seed,
         "config": config.to_dict(),
         "data": {"name": "none", "fingerprint": "0"},
@@ -149,6 +158,11 @@ def _break(fault: str, step: int, started: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "exit" and step == 2:
         os._exit(3)
+    if fault == "hang" and started == 0 and step == 5:
+        time.sleep(1000)
+    while fault == "leak" and step == 5:
+        LEAKED.append(b"x" * (8 << 20))
+        time.sleep(0.02)
 
 
 def _write(path: Path, plain: Plain) -> None:

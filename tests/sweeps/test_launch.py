@@ -9,71 +9,34 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from rich.console import Console
-from standin.run import RunConfig, fit, run_key
+from standin_runs import (
+    OPTIONS,
+    finishes,
+    go,
+    metrics,
+    never_interrupted,
+    states,
+    tickets,
+    wait_for,
+    workers_of,
+)
 
-from sweeps.launch import Options, Summary, launch
-from sweeps.ledger import Ledger
-from sweeps.live import Board
+from lit_transformers.config import ConfigError
 from sweeps.lock import locked
-from sweeps.share import Share, share_machine
+from sweeps.share import Share, memory_of, share_machine
 from sweeps.survey import survey
-from sweeps.ticket import State, Ticket
-
-OPTIONS = Options("standin.run", Share(workers=2, threads=1), metric="val/bpb")
-
-
-def tickets(count: int = 3, **training: object) -> list[Ticket]:
-    configs = [
-        RunConfig().override({"seed": seed} | {f"training.{k}": v for k, v in training.items()})
-        for seed in range(count)
-    ]
-    return [Ticket(run_key(config), "plain", config.seed, config.to_dict()) for config in configs]
-
-
-def go(runs: Path, wanted: list[Ticket], options: Options = OPTIONS, console: Console | None = None) -> Summary:
-    rows, notes = survey(runs, wanted, options.metric, retry_failed=options.retry_failed)
-    ledger = Ledger(runs, heartbeat=1, grace=4)
-    board = Board(console or Console(file=StringIO()), options.metric)
-    try:
-        for note in notes:
-            board.say(note)
-        return launch(runs, ledger, board, rows, options)
-    finally:
-        ledger.close()
+from sweeps.ticket import State
 
 
 def command_for(runs: Path, count: int, pause: float, steps: int) -> list[str]:
     return [sys.executable, __file__, str(runs), str(count), str(pause), str(steps)]
-
-
-def states(summary: Summary) -> list[State]:
-    return [row.state for row in summary.rows]
-
-
-def finishes(runs: Path, ticket: Ticket) -> int:
-    path = ticket.directory(runs) / "finishes.txt"
-    return len(path.read_text().splitlines()) if path.exists() else 0
-
-
-def metrics(runs: Path, wanted: list[Ticket]) -> list[object]:
-    return [json.loads((ticket.directory(runs) / "record.json").read_text())["metrics"] for ticket in wanted]
-
-
-def never_interrupted(runs: Path, wanted: list[Ticket]) -> list[object]:
-    for ticket in wanted:
-        ticket.directory(runs).mkdir(parents=True)
-        fit(
-            RunConfig.from_dict(ticket.config).override({"training.pause": 0.0, "training.fault": "none"}),
-            ticket.directory(runs),
-        )
-    return metrics(runs, wanted)
 
 
 def test_every_run_ends_once_and_a_second_command_repeats_none(tmp_path: Path) -> None:
@@ -170,31 +133,12 @@ def test_a_command_that_is_stopped_leaves_checkpoints_and_no_process(tmp_path: P
     assert not workers_of(tmp_path)
 
 
-def workers_of(runs: Path) -> list[psutil.Process]:
-    """Processes that write to a run's log: the workers, however they came to be."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if str(Path(f"/proc/{process.pid}/fd/1").readlink()).startswith(str(runs)):
-                found.append(process)
-        except OSError:
-            continue
-    return found
-
-
 def test_a_worker_dies_with_its_parent_within_a_second(tmp_path: Path) -> None:
     parent = subprocess.Popen(command_for(tmp_path, 2, 0.05, 400))
     wait_for(lambda: len(workers_of(tmp_path)) == 2)
     parent.kill()
     parent.wait()
     wait_for(lambda: not workers_of(tmp_path), seconds=1.0)
-
-
-def wait_for(condition: object, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -245,6 +189,41 @@ def test_every_cuda_device_gets_a_worker(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (share.workers, share.devices) == (2, ("2", "5"))
     assert share.place(["2"]) == "5"
     assert share_machine(todo=12, cuda=False).place([]) is None
+
+
+def test_as_many_runs_are_done_at_a_time_as_their_declared_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5 << 30))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
+    assert share_machine(todo=12, memory=2 << 30) == Share(2, 8)
+    assert share_machine(todo=12, memory=8 << 30) == Share(1, 16)
+    assert share_machine(todo=12, memory=memory_of(parameters=200_000_000)).workers == 1
+    assert share_machine(todo=12, memory=memory_of(parameters=1_000_000)).workers == 4
+
+
+def test_ranks_share_cores_and_each_has_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    assert share_machine(todo=12, threads=1, ranks=4, memory=1 << 20) == Share(2, 1)
+    share = share_machine(todo=12, cuda=True, ranks=2)
+    assert share == Share(2, 2, ("0", "1", "2", "3"))
+    assert share.place([], ranks=2) == "0,1" and share.place(["0,1"], ranks=2) == "2,3"
+    with pytest.raises(ConfigError, match=r"training.devices: asks for 8 devices, and 4 can be found"):
+        share_machine(todo=12, cuda=True, ranks=8)
+
+
+def test_several_runs_share_a_device_where_its_memory_allows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By what nvidia-smi says: 20 and 4 GiB are free."""
+    teller = tmp_path / "nvidia-smi"
+    teller.write_text("#!/bin/sh\necho '0, GPU-a, 20480'\necho '1, GPU-b, 4096'\n")
+    teller.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert share_machine(todo=12, cuda=True).workers == 2
+    assert share_machine(todo=12, cuda=True, memory=8 << 30).workers == 3
+    assert share_machine(todo=12, cuda=True, memory=2 << 30).workers == 12
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
+    assert share_machine(todo=12, cuda=True, memory=2 << 30) == Share(2, 8, ("GPU-b",))
 
 
 def test_a_lock_is_held_by_one_process_and_may_be_nested(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +15,8 @@ from pathlib import Path
 import optuna
 import pytest
 
-from sweeps.ledger import Ending, Ledger, LedgerError
+from sweeps.ledger import LOOK_SECONDS, Ending, Ledger, LedgerError, Pulse
+from sweeps.owner import Machine
 from sweeps.ticket import Ticket
 
 TICKETS = [Ticket(f"key{number}", "arm", number, {}) for number in range(3)]
@@ -25,83 +30,190 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def trials(runs: Path) -> list[optuna.trial.FrozenTrial]:
-    return optuna.load_study(study_name="runs", storage=f"sqlite:///{runs}/ledger.db").trials
+    return optuna.load_study(study_name="attempts", storage=f"sqlite:///{runs}/ledger.db").trials
 
 
 def test_a_run_is_handed_out_once(ledger: Ledger, tmp_path: Path) -> None:
     other = Ledger(tmp_path)
-    ledger.submit(TICKETS)
-    other.submit(TICKETS)
-    assert len(trials(tmp_path)) == len(TICKETS)
-    assert ledger.claim("key0") is not None
-    assert other.claim("key0") is None
-    assert other.claim("key1") is not None
+    assert ledger.claim(TICKETS[0]) is not None
+    assert ledger.claim(TICKETS[0]) is None
+    assert other.claim(TICKETS[0]) is None
+    assert other.claim(TICKETS[1]) is not None
+    assert len(trials(tmp_path)) == 2
     other.close()
 
 
-def test_a_run_nobody_entered_is_not_handed_out(ledger: Ledger) -> None:
-    assert ledger.claim("key9") is None
-    assert ledger.is_over("key9")
-
-
 def test_how_a_run_ended_is_noted_with_its_value_and_reason(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.submit(TICKETS)
-    claims = [ledger.claim(ticket.key) or 0 for ticket in TICKETS]
+    claims = [ledger.claim(ticket) or 0 for ticket in TICKETS]
     ledger.settle(claims[0], "finished", value=1.5)
     ledger.settle(claims[1], "failed", "not-a-number", float("nan"))
     ledger.settle(claims[2], "pruned")
     first, second, third = trials(tmp_path)
-    assert (first.state.name, first.value, first.user_attrs["key"]) == ("COMPLETE", 1.5, "key0")
-    assert (second.state.name, second.user_attrs["reason"]) == ("FAIL", "not-a-number")
+    assert (first.state.name, first.value, first.user_attrs["run"]["key"]) == ("COMPLETE", 1.5, "key0")
+    assert (second.state.name, second.user_attrs["end"]["reason"]) == ("FAIL", "not-a-number")
     assert third.state.name == "PRUNED"
 
 
 def test_a_run_given_back_waits_again_and_its_attempts_are_counted(ledger: Ledger) -> None:
-    ledger.submit(TICKETS[:1])
     for attempt in (1, 2):
-        claim = ledger.claim("key0")
+        claim = ledger.claim(TICKETS[0])
         assert claim is not None
         ledger.release(claim, "interrupted")
         assert ledger.attempts("key0") == attempt
-    assert ledger.claim("key0") is not None
+    assert ledger.claim(TICKETS[0]) is not None
 
 
 def test_the_run_of_a_process_that_died_here_is_given_to_the_next_at_once(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.submit(TICKETS[:1])
-    take = "import sys, pathlib, sweeps.ledger as l; l.Ledger(pathlib.Path(sys.argv[1])).claim('key0')"
+    take = (
+        "import sys, pathlib, sweeps.ledger as l, sweeps.ticket as t\n"
+        "l.Ledger(pathlib.Path(sys.argv[1])).claim(t.Ticket('key0', 'arm', 0, {}))"
+    )
     subprocess.run([sys.executable, "-W", "ignore", "-c", take, str(tmp_path)], check=True)
-    assert ledger.claim("key0") is None
+    assert ledger.claim(TICKETS[0]) is None
     assert ledger.reap() == ["key0"]
     assert ledger.reap() == []
-    assert ledger.claim("key0") is not None
+    assert ledger.claim(TICKETS[0]) is not None
 
 
-def test_the_run_of_a_machine_that_fell_silent_is_given_to_the_next(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger.submit(TICKETS[:1])
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    """A ledger on another machine, which shares the folder of runs."""
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    claim = ledger.claim("key0")
-    assert claim is not None
+    opened = Ledger(tmp_path, heartbeat=1, grace=1)
     monkeypatch.undo()
+    yield opened
+    opened.close()
+
+
+def test_the_run_of_a_machine_that_fell_silent_is_given_to_the_next(ledger: Ledger, elsewhere: Ledger) -> None:
+    claim = elsewhere.claim(TICKETS[0])
+    assert claim is not None
     assert ledger.reap() == []
-    time.sleep(2.5)
+    time.sleep(1.5)
     assert ledger.reap() == ["key0"]
-    ledger.release(claim, "too late")  # the silent owner wakes up: its run is not queued a second time
-    assert ledger.claim("key0") is not None
-    assert ledger.claim("key0") is None
+    taken = ledger.claim(TICKETS[0])
+    assert taken is not None
+    assert elsewhere.beat({claim: Pulse()}) == [claim]  # the silent owner wakes up and hears that it lost its run
+    elsewhere.release(claim, "too late")
+    assert ledger.beat({taken: Pulse()}) == []
+    assert elsewhere.claim(TICKETS[0]) is None
 
 
-def test_a_beating_owner_keeps_its_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger.submit(TICKETS[:1])
-    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    claim = ledger.claim("key0")
+def test_a_beating_owner_keeps_its_run(ledger: Ledger, elsewhere: Ledger) -> None:
+    claim = elsewhere.claim(TICKETS[0])
     assert claim is not None
-    monkeypatch.undo()
     for _ in range(5):
         time.sleep(0.5)
-        ledger.beat([claim])
+        elsewhere.beat({claim: Pulse()})
         assert ledger.reap() == []
+
+
+def test_time_in_which_nobody_could_speak_is_no_silence(tmp_path: Path, elsewhere: Ledger) -> None:
+    patient = Ledger(tmp_path, heartbeat=1, grace=3)
+    assert elsewhere.claim(TICKETS[0]) is not None
+    assert patient.reap() == []
+    time.sleep(3.5)  # as while the server was away: one look after it counts as two heartbeats
+    assert patient.reap() == []
+    time.sleep(1.2)
+    assert patient.reap() == ["key0"]
+    patient.close()
+
+
+def test_a_container_of_the_same_name_is_another_machine(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeps.ledger.machine", lambda: Machine(socket.gethostname(), "pid:[1]"))
+    take = (
+        "import sys, pathlib, sweeps.ledger as l, sweeps.ticket as t\n"
+        "l.Ledger(pathlib.Path(sys.argv[1])).claim(t.Ticket('key0', 'arm', 0, {}))"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", take, str(tmp_path)], check=True)
+    assert ledger.reap() == []  # its process numbers mean nothing here: only silence tells
+
+
+def test_a_run_ended_by_another_machine_waits_for_its_record_to_be_seen(
+    ledger: Ledger, elsewhere: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = elsewhere.claim(TICKETS[0])
+    assert claim is not None
+    elsewhere.settle(claim, "finished", value=1.0)
+    assert ledger.claim(TICKETS[0]) is None
+    monkeypatch.setattr("sweeps.ledger.DISK_SECONDS", 0.0)
+    assert ledger.claim(TICKETS[0]) is not None  # there is none: it was deleted, and the run is repeated
+
+
+def test_a_run_done_in_a_folder_that_is_not_shared_is_not_done_again(tmp_path: Path, ledger: Ledger) -> None:
+    other = Ledger(tmp_path / "apart", f"sqlite:///{tmp_path}/ledger.db")
+    claim = other.claim(TICKETS[0])
+    assert claim is not None
+    other.settle(claim, "finished", value=1.5)
+    other.close()
+    assert ledger.claim(TICKETS[0]) is None
+    ended = ledger.ended_elsewhere("key0")
+    assert ended and (ended.outcome, ended.value) == ("finished", 1.5)
+    assert f"its record is on {socket.gethostname()} in {tmp_path}/apart" in ended.reason
+    assert ledger.ended_elsewhere("key1") is None
+
+
+def test_who_does_what_is_told_with_the_last_pulse(ledger: Ledger, elsewhere: Ledger) -> None:
+    ledger.release(ledger.claim(TICKETS[0], "study") or 0, "interrupted")
+    claim = elsewhere.claim(TICKETS[0], "study")
+    assert claim is not None
+    elsewhere.beat({claim: Pulse("fit", 3, 20, 8.5)})
+    (standing,) = ledger.standings()
+    assert (standing.key, standing.arm, standing.study) == ("key0", "arm", "study")
+    assert (standing.host, standing.process, standing.attempts) == ("elsewhere", os.getpid(), 2)
+    assert standing.pulse == Pulse("fit", 3, 20, 8.5)
+    assert standing.since <= standing.heard <= time.time()
+
+
+RACE = """
+import pathlib, sys, time
+from sweeps.ledger import Ledger
+from sweeps.ticket import Ticket
+
+runs, url, count, start = pathlib.Path(sys.argv[1]), sys.argv[2] or None, int(sys.argv[3]), float(sys.argv[4])
+ledger = Ledger(runs, url)
+time.sleep(max(start - time.time(), 0.0))
+for number in range(count):
+    if ledger.claim(Ticket(f"key{number}", "arm", number, {})) is not None:
+        print(number, flush=True)
+sys.stdin.read()  # lives on: the run of a dead process would be free
+"""
+
+
+def race(runs: Path, url: str, count: int, processes: int = 2) -> list[list[int]]:
+    """What each of several processes has taken of the same runs, which they try in the same order."""
+    words = [sys.executable, "-W", "ignore", "-c", RACE, str(runs), url, str(count), str(time.time() + 4.0)]
+    started = [
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
+    ]
+    return [[int(line) for line in process.communicate()[0].split()] for process in started]
+
+
+@pytest.mark.slow
+def test_processes_that_race_for_the_same_runs_take_each_once(tmp_path: Path, storage: str) -> None:
+    taken = race(tmp_path, storage, 200)
+    assert sorted(number for one in taken for number in one) == list(range(200))
+    assert all(taken), "they did not race"
+
+
+@pytest.mark.slow
+def test_a_ledger_is_the_same_on_every_storage(tmp_path: Path, storage: str) -> None:
+    first, second = (Ledger(tmp_path, storage, heartbeat=1, grace=1) for _ in range(2))
+    claim = first.claim(TICKETS[0])
+    assert claim is not None and second.claim(TICKETS[0]) is None
+    assert first.beat({claim: Pulse("fit", 3, 20)}) == []
+    assert [standing.pulse for standing in second.standings()] == [Pulse("fit", 3, 20)]
+    assert second.reap() == []
+    first.release(claim, "interrupted")
+    time.sleep(LOOK_SECONDS)  # so old may a look be that finds a run taken
+    again = second.claim(TICKETS[0])
+    assert again is not None and first.beat({claim: Pulse()}) == [claim]
+    second.settle(again, "finished", value=1.0)
+    assert first.attempts("key0") == 2 and first.standings() == []
+    first.close()
+    second.close()
 
 
 def test_a_damaged_ledger_is_moved_aside_and_built_again(tmp_path: Path) -> None:
@@ -119,7 +231,7 @@ def test_a_ledger_cut_short_is_moved_aside(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     path.write_bytes(path.read_bytes()[:5000])
     rebuilt = Ledger(tmp_path)
-    rebuilt.submit(TICKETS)
+    assert rebuilt.claim(TICKETS[0]) is not None
     rebuilt.close()
     assert rebuilt.notes and path.with_name("ledger.db.damaged").exists()
 
@@ -127,3 +239,72 @@ def test_a_ledger_cut_short_is_moved_aside(tmp_path: Path) -> None:
 def test_a_database_that_cannot_be_reached_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="unable to open"):
         Ledger(tmp_path, f"sqlite:///{tmp_path}/nowhere/ledger.db")
+
+
+def hold(path: Path, seconds: float) -> threading.Thread:
+    """A program that writes to a file for so long."""
+    writing = threading.Event()
+
+    def write() -> None:
+        with sqlite3.connect(path, isolation_level=None) as database:
+            database.execute("BEGIN EXCLUSIVE")
+            writing.set()
+            time.sleep(seconds)
+            database.execute("COMMIT")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    writing.wait()
+    return thread
+
+
+def test_a_file_that_another_program_writes_to_is_waited_for_and_said(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    ledger.attend(said.append, lambda: True)
+    writer = hold(tmp_path / "ledger.db", 6.5)
+    assert ledger.claim(TICKETS[0]) is not None
+    writer.join()
+    assert "database is locked; waiting for it" in said[0] and "is back" in said[1]
+
+
+def test_a_file_that_stays_locked_is_one_clear_error(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeps.storage.LOCK_SECONDS", 1.0)
+    writer = hold(tmp_path / "ledger.db", 7.0)
+    with pytest.raises(LedgerError, match=r"ledger .*ledger.db: database is locked; another program holds it"):
+        ledger.reap()
+    writer.join()
+
+
+def test_a_person_who_stops_the_command_does_not_wait_for_the_ledger(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.attend(lambda message: None, lambda: False)
+    writer = hold(tmp_path / "ledger.db", 7.0)
+    begun = time.monotonic()
+    with pytest.raises(LedgerError):
+        ledger.reap()
+    assert time.monotonic() - begun < 6.5
+    writer.join()
+
+
+@pytest.mark.parametrize(
+    ("url", "line"),
+    [
+        ("nonsense", "--storage: not an address"),
+        ("postgresql://me:secret@host:port/runs", "--storage: not an address"),
+        ("grpc://host", "a proxy needs host and port"),
+        ("sqlite://", "sqlite needs a file"),
+        ("oracle9://me:secret@host/runs", "ledger oracle9 host/runs: not a kind of database"),
+        ("postgresql://me:secret@127.0.0.1:1/runs", "ledger postgresql 127.0.0.1:1/runs: .*refused"),
+        ("grpc://127.0.0.1:1", "ledger proxy 127.0.0.1:1: no answer; start one: python -m sweeps serve"),
+    ],
+)
+def test_a_storage_that_cannot_be_used_is_one_clear_error_without_its_password(
+    tmp_path: Path, url: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeps.storage.FIRST_SECONDS", 1.0)
+    with pytest.raises(LedgerError, match=line) as raised:
+        Ledger(tmp_path, url)
+    assert "secret" not in str(raised.value) and "\n" not in str(raised.value)

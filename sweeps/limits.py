@@ -1,0 +1,48 @@
+"""Amounts as people type them: ``2h`` or ``90m`` of time, ``2GiB`` or ``512MB`` of memory."""
+
+from __future__ import annotations
+
+import re
+
+from lit_transformers.config import ConfigError
+
+__all__ = ["parse_bytes", "parse_seconds", "write_bytes", "write_seconds"]
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+def parse_seconds(text: str, name: str) -> float:
+    """Seconds of ``2h``, ``1h30m``, ``45s`` or a bare number of seconds. Raises ConfigError at the option ``name``."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip().lower())
+    if not parts or "".join(number + unit for number, unit in parts) != text.strip().lower():
+        raise ConfigError(f"{text!r} is no time; write 45s, 90m, 2h or 1h30m", name)
+    total = sum(float(number) * _SECONDS[unit or "s"] for number, unit in parts)
+    if total <= 0:
+        raise ConfigError(f"{text!r} leaves no time at all", name)
+    return total
+
+
+def parse_bytes(text: str, name: str) -> int:
+    """Bytes of ``2GiB``, ``512MB`` or ``1.5G``. Raises ConfigError at the option ``name``."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
+    if not found or found[2] not in _BYTES:
+        raise ConfigError(f"{text!r} is no amount of memory; write 2GiB or 512MB", name)
+    amount = int(float(found[1]) * _BYTES[found[2]])
+    if amount < 1:
+        raise ConfigError(f"{text!r} leaves no memory at all", name)
+    return amount
+
+
+def write_seconds(seconds: float) -> str:
+    """As short as it can be told exactly: 2h, 1h30m, 45s."""
+    left, words = round(seconds, 3), []
+    for unit in ("d", "h", "m"):
+        whole, left = divmod(left, _SECONDS[unit])
+        words += [f"{whole:.0f}{unit}"] if whole else []
+    return "".join(words + ([f"{left:g}s"] if left or not words else []))
+
+
+def write_bytes(amount: float) -> str:
+    """In GiB, or MiB where it is less than one."""
+    return f"{amount / (1 << 30):.3g} GiB" if amount >= 1 << 30 else f"{amount / (1 << 20):.3g} MiB"

@@ -1,0 +1,71 @@
+"""Who has a run: a process on a machine, and the folder of runs that it works in."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import psutil
+
+__all__ = ["Machine", "Owner", "identify", "machine", "name_folder"]
+
+
+class Machine(NamedTuple):
+    """A host, and the numbering of processes there: a container may have one of its own under the host's name."""
+
+    host: str
+    numbering: str
+
+
+class Owner(NamedTuple):
+    """A process by its machine, number and time of birth; its folder of runs by name and path; a name of its own."""
+
+    host: str
+    numbering: str
+    process: int
+    born: float
+    folder: str
+    path: str
+    token: str
+
+    def is_dead(self, here: Machine) -> bool:
+        """Whether it is known to be gone. Nothing is known of another machine's processes."""
+        if (self.host, self.numbering) != here:
+            return False
+        try:
+            process = psutil.Process(self.process)
+            return bool(process.create_time() != self.born or process.status() == psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return True
+
+
+def machine() -> Machine:
+    """The machine that this process runs on."""
+    try:
+        return Machine(socket.gethostname(), str(Path("/proc/self/ns/pid").readlink()))
+    except OSError:  # no such thing on this system
+        return Machine(socket.gethostname(), "")
+
+
+def identify(folder: str, runs: Path, token: str) -> Owner:
+    """This process as an owner."""
+    process = psutil.Process()
+    return Owner(*machine(), process.pid, process.create_time(), folder, str(runs.resolve()), token)
+
+
+def name_folder(runs: Path) -> str:
+    """The name of a folder of runs, which it has wherever it is mounted: made once, kept in ``folder.id``."""
+    path = runs / "folder.id"
+    if not path.exists():
+        fresh = runs / f"folder.{os.getpid()}.{uuid4().hex[:8]}.part"
+        try:
+            fresh.write_text(uuid4().hex, encoding="utf-8")
+            with suppress(FileExistsError):  # another command was first
+                os.link(fresh, path)
+        finally:
+            fresh.unlink(missing_ok=True)
+    return path.read_text(encoding="utf-8")

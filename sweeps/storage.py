@@ -1,0 +1,259 @@
+"""Where the ledger is kept: SQLite beside the runs, PostgreSQL for many machines, or a proxy for hundreds of workers.
+
+An address may hold a password, so what is said of a storage names its host and database and never repeats the address.
+A server that restarts, or a file that another process writes to, is waited for.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import optuna
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.storages import BaseStorage, GrpcStorageProxy, RDBStorage, get_storage
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+__all__ = ["Address", "LedgerError", "Line", "Opened", "damage", "find_address", "open_storage"]
+
+LOCK_SECONDS = 60.0
+"""How long a writer waits for another one's transaction on SQLite."""
+BUSY_SECONDS = 5
+"""After how long of that it says so."""
+RETRY_SECONDS = 0.5
+FIRST_SECONDS = 10.0
+"""How long a server may take to answer for the first time: it may be starting beside the worker."""
+TABLE_RACES = 20
+"""How often tables are looked at again while another worker makes them."""
+
+Answer = TypeVar("Answer")
+
+
+class LedgerError(ValueError):
+    """The ledger cannot be used; the message says which and what to do."""
+
+
+class Address(NamedTuple):
+    """A storage: its full address, which is never shown, what it is called in messages, and its SQLite file if any."""
+
+    url: str
+    name: str
+    path: Path | None = None
+
+    @property
+    def is_proxy(self) -> bool:
+        """Whether a proxy stands in front of the database."""
+        return self.url.startswith("grpc://")
+
+
+def find_address(url: str | None, runs: Path) -> Address:
+    """The storage that ``--storage`` names; ``ledger.db`` in the folder of runs where it names none."""
+    if url is None:
+        path = runs / "ledger.db"
+        return Address(f"sqlite:///{path.resolve()}", f"ledger {path}", path)
+    try:
+        parts = make_url(url)
+        place = f"{parts.host or 'this machine'}{f':{parts.port}' if parts.port else ''}"
+    except (ArgumentError, ValueError):
+        raise LedgerError(
+            "--storage: not an address; write postgresql+psycopg://user@host/database, grpc://host:port "
+            "or sqlite:////path/file.db"
+        ) from None
+    if parts.drivername == "grpc":
+        if not parts.host or not parts.port:
+            raise LedgerError("--storage: a proxy needs host and port, grpc://host:port")
+        return Address(url, f"ledger proxy {place}")
+    if parts.drivername.startswith("sqlite"):
+        if not parts.database or parts.database == ":memory:":
+            raise LedgerError("--storage: sqlite needs a file, sqlite:////path/file.db")
+        return Address(url, f"ledger {parts.database}", Path(parts.database))
+    if parts.drivername == "postgresql":  # SQLAlchemy's own choice of a driver is one that is not installed here
+        url = parts.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+    return Address(url, f"ledger {parts.get_backend_name()} {place}/{parts.database or ''}")
+
+
+class Line:
+    """The way to a storage. Asks until there is an answer, as long as waiting helps, and explains what does not."""
+
+    def __init__(self, address: Address, patience: float) -> None:
+        """``patience``: seconds that a server may be away."""
+        self.address, self.patience = address, patience
+        self.say: Callable[[str], None] = lambda message: print(message, file=sys.stderr)
+        self.wanted: Callable[[], bool] = lambda: True
+        """Whether it is worth waiting; no longer when a person stops the command."""
+        self._reached = False
+
+    def ask(self, question: Callable[[], Answer]) -> Answer:
+        """The answer. The question is asked again from its start after a failure, so it must bear repetition.
+
+        Raises LedgerError with one line that says what is wrong and what to do.
+        """
+        begun = time.monotonic()
+        told = False
+        while True:
+            try:
+                answer = question()
+            except Exception as error:
+                if not is_trouble(error):
+                    raise
+                limit = self._limit(error)
+                if time.monotonic() - begun >= limit or not self.wanted():
+                    raise LedgerError(self._explain(error)) from None
+                if not told:
+                    self.say(f"{self.address.name}: {self._cause(error)}; waiting for it, up to {limit:.0f} s")
+                    told = True
+                time.sleep(RETRY_SECONDS)
+            else:
+                if told:
+                    self.say(f"{self.address.name}: is back after {time.monotonic() - begun:.0f} s")
+                self._reached = True
+                return answer
+
+    def _limit(self, error: BaseException) -> float:
+        """For how many seconds it is worth asking again."""
+        cause = _innermost(error)
+        if isinstance(cause, sqlite3.Error):
+            return LOCK_SECONDS if "locked" in str(cause) or "busy" in str(cause) else 0.0
+        if not any(_is_outage(one) for one in _chain(error)):
+            return 0.0
+        if self._reached:
+            return self.patience
+        passing = ("starting up", "shutting down", "refused", "failed to connect")
+        return FIRST_SECONDS if any(word in str(cause).lower() for word in passing) else 0.0
+
+    def _explain(self, error: BaseException) -> str:
+        if isinstance(_innermost(error), ImportError):
+            return f"{self.address.name}: its driver is not installed; pip install 'lit-transformers[cluster]'"
+        advice = "another program holds it" if "locked" in str(_innermost(error)) else "the records are safe, run again"
+        return f"{self.address.name}: {self._cause(error)}; {advice}"
+
+    def _cause(self, error: BaseException) -> str:
+        """The innermost message, which Optuna's own hides, in one line and without the password."""
+        cause = _innermost(error)
+        text = str(cause)
+        if _is_remote(cause):
+            text = f"{cause.code().name.lower()}: {cause.details()}"
+        line = next((line.strip() for line in text.splitlines() if line.strip()), type(cause).__name__)
+        password = None if self.address.is_proxy else make_url(self.address.url).password
+        return re.sub(rf"(?<!\w){re.escape(str(password))}(?!\w)", "***", line) if password else line
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Whether an error is a storage's, and not this program's own."""
+    # ImportError: there is no driver for the database. IntegrityError: another worker made the same row first.
+    return isinstance(error, StorageInternalError | SQLAlchemyError | ImportError) or _is_remote(error)
+
+
+def _is_outage(error: Any) -> bool:
+    if _is_remote(error):  # unknown: the proxy lives and its database does not
+        return error.code().name in ("UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED")
+    named = type(error).__name__ in ("OperationalError", "InterfaceError")
+    return isinstance(error, DBAPIError) and (named or error.connection_invalidated)
+
+
+def _is_remote(error: Any) -> bool:
+    """Whether an error came over gRPC, which is imported only where it is used."""
+    grpc = sys.modules.get("grpc")
+    return grpc is not None and isinstance(error, grpc.RpcError)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    while True:
+        yield error
+        if error.__cause__ is None:
+            return
+        error = error.__cause__
+
+
+def _innermost(error: BaseException) -> Any:
+    *_, last = _chain(error)
+    return last
+
+
+class Opened(NamedTuple):
+    """A storage, and how to let go of its connections."""
+
+    storage: BaseStorage
+    close: Callable[[], None]
+
+
+def open_storage(address: Address) -> Opened:
+    """Connects, and makes the tables where there are none. What is read and over is kept in memory.
+
+    Raises the storage's own errors; RuntimeError for tables of an incompatible version of Optuna.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        if address.is_proxy:
+            proxy = _open_proxy(address)
+            return Opened(proxy, proxy.close)
+        database = _open_database(address)
+        return Opened(get_storage(database), lambda: _close(database))
+
+
+def _open_proxy(address: Address) -> GrpcStorageProxy:
+    parts = make_url(address.url)
+    assert parts.host and parts.port
+    storage = GrpcStorageProxy(host=parts.host, port=parts.port)
+    try:
+        storage.wait_server_ready(timeout=FIRST_SECONDS)
+    except ConnectionError:
+        raise LedgerError(
+            f"{address.name}: no answer; start one: python -m sweeps serve --storage URL --port {parts.port}"
+        ) from None
+    return storage
+
+
+def _open_database(address: Address) -> RDBStorage:
+    path = address.path
+    options: dict[str, Any] = {"pool_pre_ping": True} if path is None else {"creator": lambda: _open_file(path)}
+    template = address.url.replace("{", "{{").replace("}", "}}")  # Optuna formats it; a password may have braces
+    for attempt in range(TABLE_RACES):
+        try:
+            return RDBStorage(template, engine_kwargs=options)
+        except NoSuchModuleError:
+            raise LedgerError(f"{address.name}: not a kind of database that is known here") from None
+        except (SQLAlchemyError, StorageInternalError, AssertionError) as error:
+            # Another worker is making the tables at this moment: they are there, or half of them are.
+            refused = any(_is_outage(one) for one in _chain(error)) and "already exists" not in str(error)
+            if refused or attempt == TABLE_RACES - 1:
+                raise
+            time.sleep(0.1 * (1 + attempt % 3))
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _open_file(path: Path) -> sqlite3.Connection:
+    """A connection that does not wait for the disk: what a power failure breaks is built again from the records."""
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
+    connection.execute("PRAGMA synchronous = OFF")
+    return connection
+
+
+def _close(database: RDBStorage) -> None:
+    database.remove_session()
+    database.engine.dispose()
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with an SQLite file; None for a sound, missing or busy one."""
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as database:
+            found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            return None
+        raise LedgerError(f"ledger {path}: {error}") from None
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return None if found == "ok" else str(found)

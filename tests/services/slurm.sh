@@ -1,0 +1,106 @@
+#!/bin/sh
+# A SLURM cluster of one node on this machine, for tests: munge, slurmctld and slurmd, without cgroups or accounting.
+#
+#   tests/services/slurm.sh start DIR    starts it; afterwards: export SLURM_CONF=DIR/slurm.conf
+#   tests/services/slurm.sh stop DIR     ends it
+#
+# Needs Debian's slurm-wlm and munge, and the right to start them: root.
+set -eu
+
+usage() {
+    sed -n '2,8p' "$0" | cut -c3-
+    exit 2
+}
+
+[ $# -eq 2 ] || usage
+mkdir -p "$2"
+dir=$(cd "$2" && pwd)
+
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'
+}
+
+configure() {
+    mkdir -p "$dir/state" "$dir/spool" "$dir/munge"
+    chmod 755 "$dir" "$dir/munge"
+    # A key of our own, so that a munge that runs already stays as it is.
+    [ -s "$dir/munge/key" ] || head -c 1024 /dev/urandom > "$dir/munge/key"
+    chmod 600 "$dir/munge/key"
+    host=$(hostname -s)
+    cat > "$dir/slurm.conf" << END
+ClusterName=test
+SlurmctldHost=$host(127.0.0.1)
+SlurmctldPort=$(free_port)
+SlurmdPort=$(free_port)
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket=$dir/munge/socket
+CredType=cred/munge
+StateSaveLocation=$dir/state
+SlurmdSpoolDir=$dir/spool
+SlurmctldPidFile=$dir/slurmctld.pid
+SlurmdPidFile=$dir/slurmd.pid
+SlurmctldLogFile=$dir/slurmctld.log
+SlurmdLogFile=$dir/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+SchedulerParameters=batch_sched_delay=0,sched_interval=5
+KillWait=5
+MinJobAge=60
+ReturnToService=2
+SlurmctldTimeout=30
+SlurmdTimeout=30
+NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) State=UNKNOWN
+PartitionName=test Nodes=$host Default=YES MaxTime=INFINITE OverSubscribe=NO State=UP
+END
+}
+
+start() {
+    for program in munged slurmctld slurmd sinfo; do
+        command -v "$program" > /dev/null || { echo "$program is not installed: apt-get install slurm-wlm munge" >&2; exit 3; }
+    done
+    [ "$(id -u)" -eq 0 ] || { echo "only root can start slurmd" >&2; exit 3; }
+    configure
+    munged --force --key-file="$dir/munge/key" --socket="$dir/munge/socket" --pid-file="$dir/munge/pid" \
+        --log-file="$dir/munge/log" --seed-file="$dir/munge/seed"
+    export SLURM_CONF="$dir/slurm.conf"
+    slurmctld -f "$SLURM_CONF"
+    slurmd -f "$SLURM_CONF"
+    for _ in $(seq 60); do
+        if sinfo --noheader --format=%t 2> /dev/null | grep -q idle; then
+            return
+        fi
+        sleep 0.5
+    done
+    echo "the node did not come up; see $dir/slurmctld.log and $dir/slurmd.log" >&2
+    tail -n 5 "$dir/slurmctld.log" "$dir/slurmd.log" >&2
+    stop
+    exit 1
+}
+
+stop() {
+    for name in slurmd slurmctld munge/munged; do
+        file="$dir/$name.pid"
+        [ "$name" = munge/munged ] && file="$dir/munge/pid"
+        [ -s "$file" ] || continue
+        process=$(cat "$file")
+        kill "$process" 2> /dev/null || true
+        for _ in $(seq 40); do
+            kill -0 "$process" 2> /dev/null || break
+            sleep 0.25
+        done
+        kill -KILL "$process" 2> /dev/null || true
+        rm -f "$file"
+    done
+}
+
+case $1 in
+    start) start ;;
+    stop) stop ;;
+    *) usage ;;
+esac

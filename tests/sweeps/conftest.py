@@ -1,0 +1,44 @@
+"""The databases that a ledger may be kept in; tests of one that is not installed are skipped and say so."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from databases import SCRIPT, Server, free_port, proxy
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    pytest.importorskip("psycopg", reason="the PostgreSQL driver is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="ledger-"))
+    folder.chmod(0o755)  # started by root, the server runs as another user
+    try:
+        words = [SCRIPT, "start", folder, str(free_port())]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=90)
+        if done.returncode == 3:
+            pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+        assert done.returncode == 0, done.stderr
+        yield Server(folder, done.stdout.strip())
+        subprocess.run([SCRIPT, "stop", folder], check=True, timeout=90)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgres", "proxy to postgres", "proxy to sqlite"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty ledger's address, of every kind."""
+    if "postgres" in request.param:
+        server: Server = request.getfixturevalue("postgres")
+        url = server.database()
+    else:
+        url = f"sqlite:///{tmp_path}/shared.db"
+    if "proxy" in request.param:
+        with proxy(url, tmp_path / "served") as address:
+            yield address
+    else:
+        yield url

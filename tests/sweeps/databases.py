@@ -1,0 +1,57 @@
+"""Databases that tests start: a PostgreSQL server, and a proxy in front of a database."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "services" / "postgres.sh"
+
+
+class Server(NamedTuple):
+    """A running server, by its folder and the address of its first database."""
+
+    folder: Path
+    url: str
+
+    def database(self) -> str:
+        """The address of a new, empty database."""
+        import psycopg
+
+        name = f"ledger_{uuid4().hex[:12]}"
+        with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return f"{self.url.rpartition('/')[0]}/{name}"
+
+    def restart(self) -> None:
+        """As after a crash: connections break, and for a moment nothing answers."""
+        subprocess.run([SCRIPT, "restart", self.folder], check=True, timeout=90)
+
+
+def free_port() -> int:
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return int(place.getsockname()[1])
+
+
+@contextmanager
+def proxy(url: str, runs: Path) -> Iterator[str]:
+    """A proxy in a process of its own; its address."""
+    pytest.importorskip("grpc", reason="grpcio is not installed")
+    port = free_port()
+    words = [sys.executable, "-m", "sweeps", "serve", "--runs", str(runs), "--storage", url, "--port", str(port)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout and "is served" in process.stdout.readline()
+    try:
+        yield f"grpc://localhost:{port}"
+    finally:
+        process.terminate()
+        assert process.wait(timeout=30) == 0

@@ -1,0 +1,158 @@
+"""A study as a W&B sweep, and its agents: run exactly as W&B would run them, without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from standin.tuned import RunConfig
+
+from lit_transformers.config import ConfigError
+from lit_transformers.space import Choice, Interval, searched
+from sweeps.agent import FILE, parameters
+from sweeps.dashboard import define, make_report, make_workspace
+from sweeps.wandb_sweep import agent_command, grid, search, write_sweep
+
+METRIC = {"name": "val/bpb", "goal": "minimize"}
+
+
+def rendered(command: list[str], given: dict[str, Any]) -> list[str]:
+    """What W&B's agent makes of a sweep's command."""
+    arguments = [f"--{name}={value}" for name, value in given.items()]
+    found = {"${env}": ["/usr/bin/env"], "${interpreter}": [sys.executable], "${args}": arguments}
+    return [word for part in command for word in found.get(part, [part])]
+
+
+def test_a_grid_has_every_arm_with_every_seed(tmp_path: Path) -> None:
+    sweep = grid("study", ["a=on b=off", "a=off b=off"], 2, METRIC, agent_command(["study", "--scale", "demo"]))
+    write_sweep(tmp_path / "wandb" / "grid.yaml", sweep)
+    read = yaml.safe_load((tmp_path / "wandb" / "grid.yaml").read_text())
+    assert read == sweep
+    assert read["parameters"] == {"arm": {"values": ["a=on b=off", "a=off b=off"]}, "seed": {"values": [0, 1]}}
+    assert (read["method"], read["metric"]) == ("grid", METRIC)
+
+
+def test_a_search_is_of_one_arm_in_its_space_and_has_a_budget() -> None:
+    space = searched(RunConfig(), own=True) | {"way": Choice(("x", "y")), "dropout": Interval(0.0, 0.3)}
+    sweep = search("study", "on", space, "bayes", 12, METRIC, agent_command(["study", "--search"]))
+    assert sweep["run_cap"] == 12 and sweep["parameters"] == {
+        "arm": {"value": "on"},
+        "training.optimizer.learning_rate": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
+        "training.schedule.warmup": {"distribution": "q_log_uniform_values", "min": 2, "max": 15},
+        "model.mixer.window": {"distribution": "q_log_uniform_values", "min": 4, "max": 64},
+        "way": {"values": ["x", "y"]},
+        "dropout": {"distribution": "uniform", "min": 0.0, "max": 0.3},
+    }
+
+
+def test_parameters_are_words_of_the_command_or_lines_of_wandbs_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--arm=a=on b=off", "--seed=3", "--training.optimizer.learning_rate=1e-3"]
+    given = {"arm": "a=on b=off", "seed": 3, "training.optimizer.learning_rate": 1e-3}
+    assert parameters(words) == given
+    path = tmp_path / "parameters.yaml"
+    path.write_text(yaml.safe_dump({"wandb_version": 1} | {name: {"value": value} for name, value in given.items()}))
+    monkeypatch.setenv(FILE, str(path))
+    assert parameters([]) == given
+    assert parameters(["--seed=4"]) == given | {"seed": 4}
+    path.write_text("- no\n")
+    with pytest.raises(ConfigError, match=r"parameters\.yaml: cannot be read as W&B's parameters"):
+        parameters([])
+
+
+@pytest.mark.parametrize("word", ["seed=3", "--seed", "3"])
+def test_a_word_that_is_no_parameter_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match="--path=value"):
+        parameters([word])
+
+
+RANK = """
+import sys
+from sweeps.agent import parameters
+try:
+    print("told", sorted(parameters(sys.argv[1:]).items()))
+except ValueError as error:
+    print("refused", error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "told"), [("--seed=1", "told [('seed', 1)]"), ("seed", "refused W&B gives")])
+def test_two_ranks_do_what_the_first_was_told(first: str, told: str, tmp_path: Path) -> None:
+    """The second is told otherwise, as a rank would be that a person started by hand."""
+    script = tmp_path / "rank.py"
+    script.write_text(f"import os, sys\nif os.environ['RANK'] == '1':\n    sys.argv[1:] = ['--seed=2']\n{RANK}")
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*start, str(script), first], capture_output=True, text=True, timeout=240)
+    assert done.stdout.count(told) == 2, done.stdout + done.stderr
+
+
+def test_a_dashboard_is_what_wandbs_own_classes_accept() -> None:
+    pytest.importorskip("wandb_workspaces", reason="wandb-workspaces is not installed")
+    definition = define("project", "study", "Does it help?", "val/bpb", ["a=on", "a=off"])
+    assert json.loads(json.dumps(definition)) == definition
+    workspace, report = make_workspace(definition, "team"), make_report(definition, "team")
+    assert [section.name for section in workspace.sections] == ["learning curves", "where they end"]
+    assert workspace.sections[0].panels[0].y[0] == "val/bpb" or "val/bpb" in str(workspace.sections[0].panels[0].y)
+    assert "Does it help?" in str(report.blocks) and report.title == "study"
+
+
+STUDY = """
+from ablations.ablation import Ablation, Match, Metric
+from datamodules import EvaluationConfig, FilesConfig, LanguageDataConfig
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import LanguageModelConfig
+from lit_transformers.run import RunConfig
+from lit_transformers.training import TrainingConfig
+
+ABLATION = Ablation(
+    question="Does memory help?",
+    baseline=RunConfig(
+        model=LanguageModelConfig(dim=8, heads=1, depth=1, mixer=AttentionConfig(memory=8)),
+        data=LanguageDataConfig(
+            source=FilesConfig(path=CORPUS), segment_length=8, batch_size=2, evaluation=EvaluationConfig(documents=2)
+        ),
+        training=TrainingConfig(steps=4, log_every=1, device="cpu", devices=2),
+    ),
+    factors={"memory": {"on": {}, "off": {"model.mixer.memory": 0}}},
+    metric=Metric("val/bpb"),
+    match=Match("tokens"),
+)
+"""
+
+
+@pytest.mark.slow
+def test_an_agent_of_two_ranks_does_one_run_under_its_key(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number in range(30):
+        (corpus / f"{number}.txt").write_text(f"{number} is what this text says, and nothing else. " * 3)
+    study = tmp_path / "memory.py"
+    study.write_text(STUDY.replace("CORPUS", repr(str(corpus))))
+    runs = tmp_path / "runs"
+    command = agent_command([str(study), "--runs", str(runs), "--wandb", "offline"], ranks=2)
+    given = {"arm": "memory=off", "seed": 7, "training.optimizer.learning_rate": 0.002}
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    surroundings["HOME"] = str(tmp_path)
+    done = subprocess.run(
+        rendered(command, given),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=surroundings,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = runs.glob("*/record.json")
+    record = json.loads(path.read_text())
+    assert (record["key"], record["outcome"], record["seed"]) == (path.parent.name, "finished", 7)
+    assert record["config"]["model"]["mixer"]["memory"] == 0
+    assert record["config"]["training"]["optimizer"]["learning_rate"] == 0.002
+    assert len(list(path.parent.glob("wandb/offline-run-*"))) == 1
+    assert done.stdout.count(f"{record['key']} (") == 1

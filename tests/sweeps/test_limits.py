@@ -1,0 +1,86 @@
+"""Limits of time and memory: what breaks them ends with the reason, what stays within them is not disturbed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from standin_runs import OPTIONS, finishes, go, metrics, never_interrupted, states, tickets, workers_of
+
+from lit_transformers.config import ConfigError
+from sweeps.limits import parse_bytes, parse_seconds, write_bytes, write_seconds
+from sweeps.ticket import State
+
+SHORT = OPTIONS._replace(time_limit=3.0)
+
+
+@pytest.mark.slow
+def test_a_run_that_hangs_is_ended_at_its_time_limit_and_the_rest_go_on(tmp_path: Path) -> None:
+    wanted = [*tickets(1, fault="hang"), *tickets(2)]
+    summary = go(tmp_path / "runs", wanted, SHORT)
+    assert states(summary) == [State.FAILED, State.FINISHED, State.FINISHED]
+    assert summary.rows[0].reason == "time limit of 3s reached"
+    assert not workers_of(tmp_path)
+    assert states(go(tmp_path / "runs", wanted, SHORT)) == [State.FAILED, State.FINISHED, State.FINISHED]
+    longer = go(tmp_path / "runs", wanted, OPTIONS._replace(time_limit=30.0))
+    assert states(longer) == [State.FINISHED] * 3
+    assert metrics(tmp_path / "runs", wanted) == never_interrupted(tmp_path / "quiet", wanted)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_only_slow_leaves_a_checkpoint_at_its_time_limit(tmp_path: Path) -> None:
+    wanted = tickets(1, pause=0.05, steps=400)
+    summary = go(tmp_path, wanted, SHORT)
+    assert states(summary) == [State.FAILED] and summary.rows[0].reason == "time limit of 3s reached"
+    record = json.loads((wanted[0].directory(tmp_path) / "record.json").read_text())
+    assert (record["outcome"], record["resumable"], record["time_limit"]) == ("failed", False, 3.0)
+    step, _ = json.loads((wanted[0].directory(tmp_path) / "checkpoint.ckpt").read_text())
+    assert step > 3
+
+
+@pytest.mark.slow
+def test_a_failed_run_is_taken_up_again_where_no_limit_is_left(tmp_path: Path) -> None:
+    wanted = tickets(1, pause=0.02, steps=200)
+    assert states(go(tmp_path, wanted, OPTIONS._replace(time_limit=2.0))) == [State.FAILED]
+    assert states(go(tmp_path, wanted, OPTIONS)) == [State.FINISHED]
+    assert finishes(tmp_path, wanted[0]) == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_leaks_is_ended_at_its_memory_limit_and_the_rest_go_on(tmp_path: Path) -> None:
+    wanted = [*tickets(1, fault="leak"), *tickets(2)]
+    summary = go(tmp_path, wanted, OPTIONS._replace(memory_limit=512 << 20))
+    assert states(summary) == [State.FAILED, State.FINISHED, State.FINISHED]
+    reason = summary.rows[0].reason or ""
+    assert reason.startswith("out of memory: it held ") and reason.endswith("the limit is 512 MiB")
+    assert not workers_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("45s", 45), ("90m", 5400), ("2h", 7200), ("1h30m", 5400), ("1d", 86400), ("7.5", 7.5)]
+)
+def test_times_are_read(text: str, seconds: float) -> None:
+    assert parse_seconds(text, "--time-limit") == seconds
+    assert parse_seconds(write_seconds(seconds), "again") == seconds
+
+
+@pytest.mark.parametrize(("text", "amount"), [("2GiB", 2 << 30), ("512MB", 512_000_000), ("1.5G", 1_500_000_000)])
+def test_sizes_are_read(text: str, amount: int) -> None:
+    assert parse_bytes(text, "--memory-limit") == amount
+
+
+def test_sizes_are_written_for_people() -> None:
+    assert (write_bytes(3 << 30), write_bytes(512 << 20)) == ("3 GiB", "512 MiB")
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2 hours", "-1h", "0", "1h2x", "2:00:00"])
+def test_what_is_no_time_is_refused_by_the_option_s_name(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--time-limit: "):
+        parse_seconds(text, "--time-limit")
+
+
+@pytest.mark.parametrize("text", ["", "much", "GiB", "-1GiB", "0", "2XiB"])
+def test_what_is_no_size_is_refused_by_the_option_s_name(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--memory-limit: "):
+        parse_bytes(text, "--memory-limit")

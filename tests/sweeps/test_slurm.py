@@ -1,0 +1,185 @@
+"""Studies on a real SLURM cluster of one node, started by tests/services/slurm.sh."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from standin_runs import finishes, metrics, never_interrupted, tickets, wait_for
+
+from lit_transformers.config import ConfigError
+from sweeps.launch import Options, Summary
+from sweeps.ledger import Ledger
+from sweeps.live import Board
+from sweeps.share import Share
+from sweeps.survey import survey
+from sweeps.ticket import State, Ticket
+
+slurm = pytest.importorskip("sweeps.slurm", reason="submitit is not installed: pip install 'lit-transformers[cluster]'")
+SCRIPT = Path(__file__).parents[1] / "services" / "slurm.sh"
+OPTIONS = Options("standin.run", Share(1, 1), metric="val/bpb", study="pauses")
+PARAMETERS = {"cpus_per_task": 1, "time": 5}
+
+missing = [program for program in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(program) is None]
+on_slurm = pytest.mark.skipif(
+    bool(missing) or os.getuid() != 0,
+    reason=f"{', '.join(missing)} not installed: apt-get install slurm-wlm munge"
+    if missing
+    else "only root starts slurmd",
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cluster for as long as the tests of this module run."""
+    folder = tmp_path_factory.mktemp("slurm")
+    subprocess.run([SCRIPT, "start", folder], check=True, timeout=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+        yield
+    subprocess.run([SCRIPT, "stop", folder], check=True, timeout=60)
+
+
+def go(runs: Path, wanted: list[Ticket], report: tuple[str, ...] = ()) -> tuple[Summary, str]:
+    """What became of the runs, and what was said."""
+    rows, _ = survey(runs, wanted, OPTIONS.metric, retry_failed=False)
+    ledger = Ledger(runs, heartbeat=1, grace=4)
+    console = Console(file=StringIO(), width=200)
+    try:
+        board = Board(console, OPTIONS.metric)
+        summary = slurm.launch_on_slurm(runs, ledger, board, rows, OPTIONS, slurm.Cluster(PARAMETERS, None, report))
+        return summary, console.file.getvalue()  # type: ignore[attr-defined]
+    finally:
+        ledger.close()
+
+
+def in_the_middle(runs: Path, ticket: Ticket, act: Callable[[str], object]) -> threading.Thread:
+    """Does something to the job of a run as soon as that has a checkpoint."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + 60
+        while not (ticket.directory(runs) / "checkpoint.ckpt").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        act(jobs(runs)[ticket.key])
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def jobs(runs: Path) -> dict[str, str]:
+    return json.loads((runs / "studies" / "pauses" / "slurm" / "jobs.json").read_text())
+
+
+def scancel(*words: str) -> Callable[[str], object]:
+    return lambda job: subprocess.run(["scancel", *words, job], check=True)
+
+
+def warn(job: str) -> None:
+    """What SLURM does before a job's time is up; it would let the job begin again after two minutes."""
+    scancel("--signal=USR2")(job)
+    wait_for(lambda: "PENDING" in told("squeue", "--noheader", "--jobs", job, "--format=%T"))
+    subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
+
+
+def told(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def attempts(runs: Path, ticket: Ticket) -> int:
+    return (ticket.directory(runs) / "log.txt").read_text().count(" process ")
+
+
+@on_slurm
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+class TestOnACluster:
+    def test_every_run_is_a_job_that_runs_once_and_the_report_comes_after_all(self, tmp_path: Path) -> None:
+        runs, wanted = tmp_path / "runs", tickets(3, pause=0.02)
+        count = f"import pathlib; print(len(list(pathlib.Path({str(runs)!r}).glob('*/record.json'))), flush=True)"
+        summary, said = go(runs, wanted, report=(sys.executable, "-c", count))
+        assert [row.state for row in summary.rows] == [State.FINISHED] * 3
+        assert [finishes(runs, ticket) for ticket in wanted] == [1, 1, 1]
+        assert "submitted 3 runs to SLURM" in said
+        array = {job.split("_")[0] for job in jobs(runs).values()}
+        assert len(array) == 1
+        report = runs / "studies" / "pauses" / "slurm" / f"{int(array.pop()) + 3}_0_log.out"
+        wait_for(lambda: any("\n3\n" in path.read_text() for path in report.parent.glob("*_log.out")))
+
+    @pytest.mark.parametrize("words", [("--signal=KILL",), ("--signal=KILL", "--full")])
+    def test_a_job_that_is_killed_is_submitted_again_and_goes_on(self, tmp_path: Path, words: tuple[str, ...]) -> None:
+        runs, wanted = tmp_path / "runs", tickets(2, pause=0.1, steps=60)
+        killer = in_the_middle(runs, wanted[0], scancel(*words))
+        summary, said = go(runs, wanted)
+        killer.join()
+        assert [row.state for row in summary.rows] == [State.FINISHED] * 2
+        assert [finishes(runs, ticket) for ticket in wanted] == [1, 1]
+        assert [attempts(runs, ticket) for ticket in wanted] == [2, 1]
+        assert "submitted 1 runs to SLURM" in said
+        assert metrics(runs, wanted) == never_interrupted(tmp_path / "quiet", wanted)
+
+    def test_a_job_that_is_warned_is_put_back_and_goes_on_from_its_checkpoint(self, tmp_path: Path) -> None:
+        runs, wanted = tmp_path / "runs", tickets(1, pause=0.1, steps=60)
+        warner = in_the_middle(runs, wanted[0], warn)
+        summary, said = go(runs, wanted)
+        warner.join()
+        assert [row.state for row in summary.rows] == [State.FINISHED]
+        assert finishes(runs, wanted[0]) == 1 and attempts(runs, wanted[0]) == 2
+        assert said.count("submitted") == 1, "the job itself goes back to the queue"
+        assert metrics(runs, wanted) == never_interrupted(tmp_path / "quiet", wanted)
+
+    def test_jobs_outlive_the_command_and_the_next_one_watches_them(self, tmp_path: Path) -> None:
+        runs, wanted = tmp_path / "runs", tickets(2, pause=0.1, steps=60)
+        stopper = in_the_middle(runs, wanted[0], lambda job: os.kill(os.getpid(), signal.SIGINT))
+        summary, said = go(runs, wanted)
+        stopper.join()
+        assert summary.stopped_by == signal.SIGINT and "the jobs go on" in said
+        before = jobs(runs)
+        summary, said = go(runs, wanted)
+        assert [row.state for row in summary.rows] == [State.FINISHED] * 2
+        assert jobs(runs) == before and "submitted" not in said
+        assert [finishes(runs, ticket) for ticket in wanted] == [1, 1]
+
+    def test_what_slurm_refuses_is_one_line(self, tmp_path: Path) -> None:
+        rows, _ = survey(tmp_path, tickets(1), OPTIONS.metric, retry_failed=False)
+        ledger = Ledger(tmp_path)
+        cluster = slurm.Cluster({"partition": "nowhere"}, None, ())
+        with pytest.raises(ConfigError, match=r"SLURM refused the jobs: .*partition"):
+            slurm.launch_on_slurm(tmp_path, ledger, Board(Console(file=StringIO())), rows, OPTIONS, cluster)
+        ledger.close()
+
+
+def test_parameters_are_what_submitit_calls_them() -> None:
+    assert slurm.parse_parameters(["partition=gpu", "time=90", "mem=8GiB", "gpus_per_node=2"]) == {
+        "partition": "gpu",
+        "time": 90,
+        "mem": 8.0,
+        "gpus_per_node": 2,
+    }
+    assert slurm.parse_parameters(["time=1h30m"]) == {"time": 90}
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("partitoin=gpu", "--slurm: no parameter 'partitoin'; did you mean partition"),
+        ("partition", "--slurm: write name=value, not 'partition'"),
+        ("time=2:00:00", "--slurm time: '2:00:00' is no time"),
+        ("mem=much", "--slurm mem: 'much' is no amount of memory"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_refused_in_one_line(typed: str, said: str) -> None:
+    with pytest.raises(ConfigError, match="--slurm") as error:
+        slurm.parse_parameters([typed])
+    assert str(error.value).startswith(said)

@@ -1,0 +1,163 @@
+"""Runs of two ranks, started by the command as any other: on CPU, with gloo, and with all that may happen to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rich.console import Console
+
+from lit_transformers.config import ConfigError
+from lit_transformers.run import RunConfig, evaluate, run_key
+from sweeps.launch import Options, Summary, launch
+from sweeps.ledger import Ledger
+from sweeps.live import Board
+from sweeps.share import Share
+from sweeps.survey import survey
+from sweeps.ticket import State, Ticket
+
+pytestmark = pytest.mark.slow
+OPTIONS = Options("standin.kept", Share(workers=1, threads=1), metric="val/bpb")
+"""``standin.kept`` is the real library, with a checkpoint every moment."""
+
+
+@pytest.fixture(scope="module")
+def ticket(tmp_path_factory: pytest.TempPathFactory) -> Ticket:
+    """A small run with dropout, so that every rank's random numbers matter."""
+    folder = tmp_path_factory.mktemp("corpus")
+    words = random.Random(0)
+    for number in range(31):
+        lines = [" ".join(words.choices(["alpha", "beta", "gamma"], k=6)) for _ in range(words.randint(2, 20))]
+        (folder / f"{number}.txt").write_text("\n".join(lines))
+    mixer = {"kind": "attention", "memory": 8, "encoding": "xl"}
+    config = RunConfig.from_dict(
+        {
+            "model": {"kind": "language_model", "dim": 16, "heads": 2, "depth": 1, "dropout": 0.1, "mixer": mixer},
+            "data": {
+                "source": {"kind": "files", "path": str(folder), "validation": 0.2},
+                "segment_length": 8,
+                "batch_size": 4,
+                "evaluation": {"documents": 3},
+            },
+            "training": {"steps": 120, "device": "cpu", "devices": 2},
+        }
+    )
+    return Ticket(run_key(config), "plain", 0, config.to_dict())
+
+
+def go(runs: Path, ticket: Ticket) -> Summary:
+    rows, _ = survey(runs, [ticket], OPTIONS.metric, retry_failed=False)
+    ledger = Ledger(runs, heartbeat=1, grace=4)
+    try:
+        return launch(runs, ledger, Board(Console(file=StringIO()), OPTIONS.metric), rows, OPTIONS)
+    finally:
+        ledger.close()
+
+
+def read(runs: Path, ticket: Ticket) -> dict[str, Any]:
+    return json.loads((ticket.directory(runs) / "record.json").read_text())
+
+
+def ranks_of(runs: Path) -> list[psutil.Process]:
+    """The processes that train: those below torchrun whose output is the run's log."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            is_ours = str(Path(f"/proc/{process.pid}/fd/1").readlink()).startswith(str(runs))
+            if is_ours and "sweeps.rank" in process.cmdline() and "torch.distributed.run" not in process.cmdline():
+                found.append(process)
+        except (OSError, psutil.Error):
+            continue
+    return found
+
+
+def when_training(runs: Path, ticket: Ticket, act: Any) -> threading.Thread:
+    """Does something in the middle of the run: once there is a checkpoint."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + 90
+        while not (ticket.directory(runs) / "checkpoint.ckpt").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.fixture(scope="module")
+def whole(ticket: Ticket, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing happened to."""
+    runs = tmp_path_factory.mktemp("whole")
+    summary = go(runs, ticket)
+    assert [row.state for row in summary.rows] == [State.FINISHED], (ticket.directory(runs) / "log.txt").read_text()
+    return runs
+
+
+def test_a_run_of_two_ranks_is_done_by_the_command_and_leaves_no_process(whole: Path, ticket: Ticket) -> None:
+    assert read(whole, ticket)["metrics"]["val/bpb"] > 0
+    assert not ranks_of(whole)
+
+
+def test_ranks_that_are_stopped_go_on_with_the_next_command_to_the_same_record(
+    whole: Path, ticket: Ticket, tmp_path: Path
+) -> None:
+    stopper = when_training(tmp_path, ticket, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    summary = go(tmp_path, ticket)
+    stopper.join()
+    assert summary.stopped_by == signal.SIGTERM and [row.state for row in summary.rows] == [State.STOPPED]
+    assert not ranks_of(tmp_path) and not (ticket.directory(tmp_path) / "record.json").exists()
+    assert [row.state for row in go(tmp_path, ticket).rows] == [State.FINISHED]
+    assert read(tmp_path, ticket)["metrics"] == read(whole, ticket)["metrics"]
+
+
+def test_a_rank_that_is_killed_ends_the_run_with_the_reason_and_the_next_command_goes_on(
+    whole: Path, ticket: Ticket, tmp_path: Path
+) -> None:
+    killer = when_training(tmp_path, ticket, lambda: ranks_of(tmp_path)[-1].kill())
+    summary = go(tmp_path, ticket)
+    killer.join()
+    assert [row.state for row in summary.rows] == [State.FAILED]
+    assert summary.rows[0].reason == "a rank was killed: most likely out of memory"
+    assert not ranks_of(tmp_path)
+    assert [row.state for row in go(tmp_path, ticket).rows] == [State.FINISHED]
+    assert read(tmp_path, ticket)["metrics"] == read(whole, ticket)["metrics"]
+
+
+def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_they_stopped(
+    whole: Path, ticket: Ticket, tmp_path: Path
+) -> None:
+    """Gradients are summed in another order, so float32 weights differ in their last bits: 1e-5, not equality."""
+    config = RunConfig.from_dict(ticket.config).override({"training.strategy": "fsdp"})
+    parts = Ticket(run_key(config), "parts", 0, config.to_dict())
+    stopper = when_training(tmp_path, parts, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert [row.state for row in go(tmp_path, parts).rows] == [State.STOPPED]
+    stopper.join()
+    assert [row.state for row in go(tmp_path, parts).rows] == [State.FINISHED]
+    ours = read(tmp_path, parts)["metrics"]
+    assert ours == pytest.approx(read(whole, ticket)["metrics"], rel=1e-5)
+    alone = evaluate(parts.directory(tmp_path) / "checkpoint.ckpt")
+    assert alone["val/bpb"] == pytest.approx(ours["val/bpb"], rel=1e-6), "one process reads the checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training.devices": 1}, "training: strategy fsdp cuts a network over several devices; set devices too"),
+        ({"training.compile": True}, "training: strategy fsdp and compile do not go together"),
+        ({"task.evaluation": {"mixer.memory": 16}}, "training.strategy fsdp cannot measure another network"),
+    ],
+)
+def test_what_parts_cannot_do_is_refused(ticket: Ticket, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        RunConfig.from_dict(ticket.config).override({"training.strategy": "fsdp", **changes})
+    assert str(error.value).startswith(said)

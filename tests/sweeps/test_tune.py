@@ -1,0 +1,167 @@
+"""Every arm spends the same budget on the same space; trials are ordinary runs, each done once, whatever happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.storages import BaseStorage, InMemoryStorage
+from standin.run import RunConfig as WithoutSplits
+from standin.tuned import RunConfig, fit
+
+from lit_transformers.config import ConfigError
+from lit_transformers.pruning import BARS
+from lit_transformers.space import searched
+from sweeps.launch import Options, Summary
+from sweeps.live import Row
+from sweeps.search import Budget
+from sweeps.share import Share
+from sweeps.storage import Address, Opened
+from sweeps.survey import close
+from sweeps.ticket import State
+from sweeps.tune import SEED, Arm, Found, Goal, trial_config, tune
+
+GOAL = Goal("val/bpb", "minimize")
+OPTIONS = Options("standin.tuned", Share(workers=2, threads=1), "val/bpb")
+ARMS = [
+    Arm(name, config, searched(config, ["model.mixer.memory"], own=True), 600)
+    for name, config in (("on", RunConfig()), ("off", RunConfig().override({"model.mixer.memory": 0})))
+]
+
+
+@pytest.fixture(autouse=True)
+def databases(monkeypatch: pytest.MonkeyPatch) -> dict[str, BaseStorage]:
+    """Databases in memory, by address: a file would be written to disk a thousand times."""
+    found: dict[str, BaseStorage] = {}
+
+    def opened(address: Address) -> Opened:
+        return Opened(found.setdefault(address.url, InMemoryStorage()), lambda: None)
+
+    monkeypatch.setattr("sweeps.tune.open_storage", opened)
+    return found
+
+
+class Launched:
+    """Does runs here and now, and counts them; stops after so many."""
+
+    def __init__(self, runs: Path, stop_after: int | None = None) -> None:
+        self.runs, self.stop_after = runs, stop_after
+        self.done: list[str] = []
+
+    def __call__(self, rows: list[Row], options: Options) -> Summary:
+        for row in rows:
+            if row.state.over:
+                continue
+            if self.stop_after is not None and len(self.done) >= self.stop_after:
+                row.state = State.STOPPED
+                continue
+            directory = row.ticket.directory(self.runs)
+            close(row, fit(RunConfig.from_dict(row.ticket.config), directory), options.metric)
+            self.done.append(row.ticket.key)
+        return Summary(rows, 15 if any(row.state == State.STOPPED for row in rows) else None)
+
+
+def go(
+    runs: Path, budget: Budget, launched: Callable[..., Summary] | None = None, arms: list[Arm] = ARMS, **how: Any
+) -> list[Found]:
+    found, _ = tune(runs, None, "study", arms, GOAL, budget, OPTIONS, launched or Launched(runs), **how)
+    return found
+
+
+def records(runs: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in runs.glob("*/record.json")]
+
+
+def test_every_arm_gets_its_budget_and_a_better_value_than_it_had(tmp_path: Path) -> None:
+    found = go(tmp_path, Budget(trials=16))
+    assert [(one.arm, one.trials) for one in found] == [("on", 16), ("off", 16)]
+    for arm, one in zip(ARMS, found, strict=True):
+        first = fit(trial_config(arm.config, {}), tmp_path / "as it stands")
+        assert one.values is not None and one.value is not None
+        assert one.value < first["metrics"]["val/bpb"]
+        assert one.values.keys() == arm.space.keys()
+
+
+def test_trials_have_a_seed_and_a_split_of_their_own(tmp_path: Path) -> None:
+    go(tmp_path, Budget(trials=4))
+    found = records(tmp_path)
+    assert len(found) == 8
+    for record in found:
+        assert record["seed"] == SEED and record["config"]["data"]["evaluation"]["split"] == "validation"
+        assert record["config"]["training"]["validate_every"] == 10
+
+
+def test_trials_that_lag_behind_are_pruned_and_cost_what_they_read(tmp_path: Path) -> None:
+    found = go(tmp_path, Budget(trials=16))
+    assert all(one.pruned > 0 and one.failed == 0 for one in found)
+    spent = sum(10 * record["measured"]["steps"] for record in records(tmp_path))
+    assert sum(one.tokens for one in found) == spent < 2 * 16 * 600
+
+
+def test_without_pruning_all_trials_end_and_those_pruned_before_go_on(tmp_path: Path) -> None:
+    assert any(one.pruned for one in go(tmp_path, Budget(trials=8)))
+    other = [replace(arm, name=f"{arm.name} again") for arm in ARMS]
+    found = go(tmp_path, Budget(trials=8), arms=other, prune=False)
+    assert [(one.trials, one.pruned) for one in found] == [(8, 0), (8, 0)]
+    assert not [path for one in found for path in tmp_path.glob(f"{one.key}/{BARS}")]
+
+
+def test_called_again_it_does_nothing_and_finds_the_same(tmp_path: Path) -> None:
+    found = go(tmp_path, Budget(trials=8))
+    again = Launched(tmp_path)
+    assert go(tmp_path, Budget(trials=8), again) == found and again.done == []
+
+
+@pytest.mark.parametrize("stop_after", [0, 3, 7, 11])
+def test_stopped_and_called_again_it_ends_as_if_undisturbed(tmp_path: Path, stop_after: int) -> None:
+    undisturbed = go(tmp_path / "quiet", Budget(trials=12))
+    torn, done = tmp_path / "torn", []
+    launched = Launched(torn, stop_after)
+    _, stopped_by = tune(torn, None, "study", ARMS, GOAL, Budget(trials=12), OPTIONS, launched)
+    assert stopped_by == 15
+    done += launched.done
+    launched = Launched(torn)
+    assert go(torn, Budget(trials=12), launched) == undisturbed
+    done += launched.done
+    assert len(done) == len(set(done)) == len(records(torn))
+
+
+def test_a_trial_that_equals_a_finished_run_is_read(tmp_path: Path, databases: dict[str, BaseStorage]) -> None:
+    go(tmp_path, Budget(trials=4))
+    databases.clear()
+    again = Launched(tmp_path)
+    assert [one.trials for one in go(tmp_path, Budget(trials=4), again)] == [4, 4]
+    assert again.done == []
+
+
+def test_trials_that_fail_cost_their_place_and_never_win(tmp_path: Path) -> None:
+    fragile = [replace(arm, config=arm.config.override({"training.breaks_above": 2e-3})) for arm in ARMS]
+    for one in go(tmp_path, Budget(trials=8), arms=fragile):
+        assert one.trials == 8 and one.failed > 0
+        assert one.values is not None and one.values["training.optimizer.learning_rate"] <= 2e-3
+
+
+def test_another_space_is_another_search(tmp_path: Path) -> None:
+    go(tmp_path, Budget(trials=4))
+    narrower = [replace(arm, space=searched(arm.config, ["model.mixer"])) for arm in ARMS]
+    assert [one.trials for one in go(tmp_path, Budget(trials=8), arms=narrower)] == [8, 8]
+    assert [one.trials for one in go(tmp_path, Budget(trials=4))] == [4, 4]
+
+
+def test_a_space_is_searched_within_the_first_quarter_of_the_steps_and_leaves_none_alone() -> None:
+    space = searched(RunConfig(), own=True)
+    assert space["training.schedule.warmup"].ends() == (2, 15)
+    assert "model.mixer.window" in space
+    assert "model.mixer.window" not in searched(RunConfig(), own=False)
+    assert "model.mixer.window" not in searched(RunConfig().override({"model.mixer.window": None}), own=True)
+    assert "model.mixer.window" not in searched(RunConfig(), ["model.mixer"], own=True)
+    assert "training.schedule.warmup" not in searched(RunConfig().override({"training.steps": 8}))
+
+
+def test_data_without_splits_cannot_be_tuned() -> None:
+    with pytest.raises(ConfigError, match=r"^data\.evaluation\.split: .*selecting and reporting need a split each"):
+        trial_config(WithoutSplits(), {})

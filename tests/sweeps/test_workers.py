@@ -1,0 +1,186 @@
+"""Workers that share a study over a database: whatever dies on the way, every run is done once."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from databases import SCRIPT, Server, proxy
+from standin.run import RunConfig, fit
+
+from ablations.__main__ import main, out
+from ablations.catalog import load
+from ablations.plan import Request, make_plan
+from sweeps.__main__ import main as sweeps
+from sweeps.ledger import Ledger, Pulse
+from sweeps.ticket import Ticket
+
+STUDY = """
+from ablations.ablation import Ablation, Metric, Scale
+from standin.run import RunConfig
+
+ABLATION = Ablation(
+    question="Does memory help?",
+    baseline=RunConfig().override({"training.steps": 60, "training.pause": 0.05}),
+    factors={"memory": {"on": {}, "off": {"model.mixer.memory": 0}}},
+    seeds=3,
+    metric=Metric("val/bpb"),
+    scales={"demo": Scale()},
+)
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "memory_helps.py"
+    path.write_text(STUDY)
+    return path
+
+
+def tickets(study: Path) -> list[Ticket]:
+    return make_plan(study.stem, load(study), Request()).tickets()
+
+
+class Worker:
+    """``python -m sweeps worker`` in a process of its own."""
+
+    def __init__(self, study: Path, runs: Path, url: str, *more: str) -> None:
+        words = ["-m", "sweeps", "worker", str(study), "--runs", str(runs), "--workers", "2", *more]
+        self.process = subprocess.Popen(
+            [sys.executable, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "LIT_TRANSFORMERS_STORAGE": url},
+        )
+
+    def end(self, seconds: float = 240.0) -> str:
+        """What it said by its end."""
+        said, _ = self.process.communicate(timeout=seconds)
+        return said
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def finishes(runs: Path, wanted: list[Ticket]) -> list[int]:
+    places = [ticket.directory(runs) / "finishes.txt" for ticket in wanted]
+    return [len(place.read_text().splitlines()) if place.exists() else 0 for place in places]
+
+
+def metrics(runs: Path, wanted: list[Ticket]) -> list[object]:
+    return [json.loads((ticket.directory(runs) / "record.json").read_text())["metrics"] for ticket in wanted]
+
+
+def undisturbed(runs: Path, wanted: list[Ticket]) -> list[object]:
+    for ticket in wanted:
+        ticket.directory(runs).mkdir(parents=True)
+        fit(RunConfig.from_dict(ticket.config).override({"training.pause": 0.0}), ticket.directory(runs))
+    return metrics(runs, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("through", ["postgres", "proxy"])
+def test_a_worker_is_killed_and_the_server_restarts_and_every_run_finishes_once_with_the_same_numbers(
+    study: Path, tmp_path: Path, postgres: Server, through: str
+) -> None:
+    runs, wanted, url = tmp_path / "runs", tickets(study), postgres.database()
+    with ExitStack() as stack:
+        if through == "proxy":
+            url = stack.enter_context(proxy(url, runs))
+        first, second = Worker(study, runs, url), Worker(study, runs, url)
+        wait_for(lambda: len(list(runs.glob("*/checkpoint.ckpt"))) >= 3)  # both are at work: each does two at a time
+        first.process.kill()
+        first.end()
+        postgres.restart()
+        said = second.end()
+    assert second.process.returncode == 0, said
+    assert finishes(runs, wanted) == [1] * 6
+    assert metrics(runs, wanted) == undisturbed(tmp_path / "quiet", wanted)
+    assert "6 runs: 6 finished" in said.splitlines()[-1] and "took " in said.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_away_is_waited_for_and_said(tmp_path: Path, postgres: Server) -> None:
+    said: list[str] = []
+    ledger = Ledger(tmp_path, postgres.database())
+    ledger.attend(said.append, lambda: True)
+    claim = ledger.claim(Ticket("key", "arm", 0, {}))
+    assert claim is not None
+    subprocess.run([SCRIPT, "stop", postgres.folder], check=True)
+    start = [str(SCRIPT), "start", str(postgres.folder)]
+    starting = subprocess.Popen(["sh", "-c", 'sleep 2; exec "$@"', "sh", *start], stdout=subprocess.DEVNULL)
+    assert ledger.beat({claim: Pulse()}) == []
+    assert starting.wait() == 0
+    assert "waiting for it, up to 300 s" in said[0] and "is back after" in said[1]
+    ledger.close()
+
+
+@pytest.mark.slow
+def test_passwords_are_neither_printed_nor_written(study: Path, tmp_path: Path, postgres: Server) -> None:
+    secret = "s3cr3t{tt}%41"
+    url = postgres.database().replace("lit@", "lit:s3cr3t{tt}%2541@")
+    worker = Worker(study, tmp_path / "runs", url, "--seeds", "1", "--set", "training.steps=3")
+    said = worker.end()
+    assert worker.process.returncode == 0, said
+    broken = Worker(study, tmp_path / "runs", url.rpartition("/")[0] + "/nowhere", "--seeds", "2")
+    said += broken.end()
+    assert broken.process.returncode == 2 and 'database "nowhere" does not exist' in said
+    assert secret not in said and "s3cr3t" not in said
+    for path in (tmp_path / "runs").rglob("*"):
+        assert not path.is_file() or b"s3cr3t" not in path.read_bytes(), path
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal on which no cell is cut."""
+    monkeypatch.setattr(out, "width", 200)
+
+
+@pytest.mark.usefixtures("wide")
+def test_status_tells_who_does_what(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, wanted = tmp_path / "runs", tickets(study)
+    ledger = Ledger(runs)
+    claim = ledger.claim(wanted[1], "memory_helps")
+    assert claim is not None
+    ledger.beat({claim: Pulse("fit", 12, 60, 75.0)})
+    assert main(["status", str(study), "--runs", str(runs)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "6 runs: 5 waiting, 1 fit" in said
+    assert f"{socket.gethostname()}:{os.getpid()}" in said and "12/60" in said and "1:1" in said
+    ledger.close()
+
+
+@pytest.mark.usefixtures("wide")
+def test_status_of_all_studies_names_study_arm_and_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.claim(Ticket("key", "recurrence=off", 4, {}), "xl_recurrence")
+    assert sweeps(["status", "--runs", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "xl_recurrence" in said and "recurrence=off" in said and "1 run at work" in said
+    ledger.close()
+
+
+def test_a_proxy_says_when_its_port_is_taken_or_it_is_sent_to_another_proxy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert sweeps(["serve", "--runs", str(tmp_path), "--host", "127.0.0.1", "--port", port]) == 2
+    assert f"127.0.0.1:{port} cannot be listened on" in capsys.readouterr().err
+    assert sweeps(["serve", "--runs", str(tmp_path), "--storage", "grpc://localhost:1"]) == 2
+    assert "in front of a database, not of another proxy" in capsys.readouterr().err
