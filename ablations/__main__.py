@@ -16,13 +16,14 @@ from ablations import catalog
 from ablations.cache import cached_plan
 from ablations.plan import Plan, Request, make_plan, plan_path
 from lit_transformers.config import Config, ConfigError
+from sweeps.limits import parse_bytes, parse_seconds
 from sweeps.live import Board, Row
-from sweeps.lock import is_locked
-from sweeps.share import Share, share_machine
+from sweeps.share import Share, cuda_devices, memory_of, share_machine
 from sweeps.ticket import State
 
 if TYPE_CHECKING:
     from sweeps.launch import Options
+    from sweeps.slurm import Cluster
 
 HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
 
@@ -42,6 +43,10 @@ python -m ablations run xl_recurrence --seeds 5                two seeds more: t
 python -m ablations run xl_recurrence --set training.steps=50  a quick look
 
 python -m ablations run xl_recurrence --scale gpu --device cuda
+
+python -m ablations run xl_recurrence --scale gpu --devices 2  every run by two ranks, which torchrun starts
+
+python -m ablations run xl_recurrence --launcher slurm --slurm partition=gpu --slurm gpus_per_node=1 --slurm time=2h
 
 python -m ablations new longer_memory                          a study of your own, from a commented skeleton
 
@@ -69,12 +74,44 @@ Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads a
 Retry = Annotated[
     bool, typer.Option("--retry-failed", help="Try again what failed by itself, not only what was killed.")
 ]
+Unmatched = Annotated[
+    bool, typer.Option("--unmatched", help="Give verdicts between arms whose matched budgets differ, too.")
+]
+Launcher = Annotated[
+    Literal["local", "slurm"],
+    typer.Option("--launcher", help="Where runs are done: on this machine, or as jobs of a SLURM cluster."),
+]
+Slurm = Annotated[
+    list[str] | None,
+    typer.Option("--slurm", metavar="NAME=VALUE", help="For sbatch: partition=gpu, time=2h, mem=8GiB. Repeatable."),
+]
+Devices = Annotated[
+    int | None,
+    typer.Option("--devices", min=1, help="Devices a run, by torchrun: short for --set training.devices=..."),
+]
+TimeLimit = Annotated[
+    str | None,
+    typer.Option("--time-limit", metavar="TIME", help="What a run may take, 2h: then it fails, with a checkpoint."),
+]
+MemoryLimit = Annotated[
+    str | None, typer.Option("--memory-limit", metavar="SIZE", help="What a run may hold, 4GiB: with more it fails.")
+]
+MemoryPerRun = Annotated[
+    str | None,
+    typer.Option("--memory-per-run", metavar="SIZE", help="What a run needs, so many are done at a time [estimated]."),
+]
 Wandb = Annotated[
     Literal["disabled", "offline", "online"],
     typer.Option("--wandb", help="A mirror of every run for Weights & Biases; costs each run about a second."),
 ]
-Ledger = Annotated[
-    str | None, typer.Option("--ledger", metavar="URL", help="A database for many machines, postgresql://...")
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        metavar="URL",
+        envvar="LIT_TRANSFORMERS_STORAGE",
+        help="The ledger of many machines: postgresql+psycopg://user@host/db or grpc://host:port [runs/ledger.db].",
+    ),
 ]
 
 
@@ -134,57 +171,61 @@ def check(
 def run(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, workers: Workers = None, threads: Threads = None, retry_failed: Retry = False,
-    wandb: Wandb = "disabled", ledger: Ledger = None,
+    wandb: Wandb = "disabled", storage: Storage = None, launcher: Launcher = "local",
+    slurm: Slurm = None, devices: Devices = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
+    memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
-    planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=True)
+    limit = parse_seconds(time_limit, "--time-limit") if time_limit else None
+    most = parse_bytes(memory_limit, "--memory-limit") if memory_limit else None
+    needed = parse_bytes(memory_per_run, "--memory-per-run") if memory_per_run else None
+    changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
+    planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=launcher == "local")
     planned.write(runs)
-    rows, notes = look(planned, runs, retry_failed=retry_failed)
+    rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limit)
     for note in notes:
         err.print(note, markup=False, highlight=False, soft_wrap=True)
     todo = sum(not row.state.over for row in rows)
     if todo:
         from sweeps.launch import Options
 
-        share = share_for(planned, todo, workers, threads)
-        options = Options(planned.runner, share, planned.metric, retry_failed, planned.study, wandb)
-        rows = train(planned, runs, rows, options, ledger)
-    write_report(runs, planned.study)
+        cluster = cluster_for(study, runs, slurm or [], storage) if launcher == "slurm" else None
+        share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, needed)
+        options = Options(planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limit, most)
+        rows = train(planned, runs, rows, options, storage, cluster)
+    write_report(runs, planned.study, unmatched)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
 
 
 @app.command()
 def status(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
-    device: Device = None,
+    device: Device = None, storage: Storage = None,
 ) -> None:  # fmt: skip
-    """Where every run stands."""
+    """Where every run stands, who is at it, since when, and the time left."""
     from ablations.show import status_view
+    from sweeps.status import bring_up_to_date, standings
 
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
     rows, notes = look(planned, runs)
     for note in notes:
         err.print(note, markup=False, highlight=False, soft_wrap=True)
-    for row in rows:
-        directory = row.ticket.directory(runs)
-        if not row.state.over and is_locked(directory / "lock"):
-            row.state = State.FIT
-        elif not row.state.over and (directory / "checkpoint.ckpt").exists():
-            row.state = State.STOPPED
-    out.print(status_view(rows, planned.metric))
+    found = {} if all(row.state.over for row in rows) else standings(runs, storage)
+    bring_up_to_date(rows, runs, found)
+    out.print(status_view(rows, planned.metric, found))
 
 
 @app.command()
 def report(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
-    device: Device = None,
+    device: Device = None, unmatched: Unmatched = False,
 ) -> None:  # fmt: skip
     """The report of what is there: by the options given, else by those of the last run."""
     path = catalog.find(study)
     request = request_of(scale, changes, seeds, device)
     if request != Request() or not plan_path(runs, path.stem).exists():
         plan_for(study, runs, request).write(runs)
-    write_report(runs, path.stem)
+    write_report(runs, path.stem, unmatched)
 
 
 @app.command()
@@ -205,26 +246,33 @@ def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False)
 
     def make() -> Plan:
         if warm_up and path.parent == catalog.STUDIES:
-            from sweeps.launch import prepare_server
+            from sweeps.process import prepare_server
 
             prepare_server("lit_transformers.run")
         with err.status(f"planning {path.stem}"):
-            return make_plan(path.stem, catalog.load(path), request)
+            return make_plan(path.stem, catalog.load(path), request, runs=runs)
 
     return cached_plan(runs, path, request, make)
 
 
-def look(planned: Plan, runs: Path, *, retry_failed: bool = False) -> tuple[list[Row], list[str]]:
+def look(
+    planned: Plan, runs: Path, *, retry_failed: bool = False, time_limit: float | None = 0.0
+) -> tuple[list[Row], list[str]]:
     """A row for every run, by its record."""
     from sweeps.survey import survey
 
-    return survey(runs, planned.tickets(), planned.metric, retry_failed=retry_failed)
+    return survey(runs, planned.tickets(), planned.metric, retry_failed=retry_failed, time_limit=time_limit)
 
 
-def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None) -> Share:
-    """The share of the machine that each run gets."""
-    devices = {(config.get("training") or {}).get("device") for config in planned.configs.values()}
-    share = share_machine(todo, workers, threads, cuda=bool(devices & {"auto", "cuda"}))
+def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None, memory: int | None = None) -> Share:
+    """The share of the machine that each run gets; ``memory``: the bytes that it declares to need."""
+    settings = [config.get("training") or {} for config in planned.configs.values()]
+    devices = {training.get("device") for training in settings}
+    cuda = bool(devices & {"auto", "cuda"}) and bool(cuda_devices())
+    ranks = max(training.get("devices", 1) for training in settings)
+    if memory is None and not cuda:  # on a CUDA device nobody knows without trying
+        memory = ranks * memory_of(int(max(cost["parameters"] for cost in planned.costs.values())))
+    share = share_machine(todo, workers, threads, cuda=cuda, ranks=ranks, memory=memory)
     if "cuda" in devices and not share.devices:
         raise ConfigError(
             "no CUDA device is to be found here; take another machine, or --device cpu", "training.device"
@@ -232,16 +280,38 @@ def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None
     return share
 
 
-def train(planned: Plan, runs: Path, rows: list[Row], options: Options, ledger_url: str | None) -> list[Row]:
-    """Does the runs under the live table; leaves with the exit status of the signal where one came."""
-    from sweeps.launch import launch
-    from sweeps.ledger import Ledger as LedgerOfRuns
+def cluster_for(study: str, runs: Path, parameters: list[str], storage: str | None) -> Cluster:
+    """How the jobs of a study are submitted, and the report after them."""
+    try:
+        from sweeps.slurm import Cluster, parse_parameters
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"needs {error.name}: pip install 'lit-transformers[cluster]'", "--launcher slurm") from None
+    report = (sys.executable, "-m", "ablations", "report", study, "--runs", str(runs.resolve()))
+    return Cluster(parse_parameters(parameters), storage, report)
 
-    ledger = LedgerOfRuns(runs, ledger_url)
+
+def train(
+    planned: Plan,
+    runs: Path,
+    rows: list[Row],
+    options: Options,
+    storage: str | None,
+    cluster: Cluster | None = None,
+) -> list[Row]:
+    """Does the runs under the live table, here or on a cluster; leaves with the status of the signal where one came."""
+    from sweeps.launch import launch
+    from sweeps.ledger import Ledger
+
+    ledger, board = Ledger(runs, storage), Board(out, planned.metric)
     try:
         for note in ledger.notes:
             err.print(note, markup=False, highlight=False, soft_wrap=True)
-        summary = launch(runs, ledger, Board(out, planned.metric), rows, options)
+        if cluster:
+            from sweeps.slurm import launch_on_slurm
+
+            summary = launch_on_slurm(runs, ledger, board, rows, options, cluster)
+        else:
+            summary = launch(runs, ledger, board, rows, options)
     finally:
         ledger.close()
     if summary.stopped_by is not None:
@@ -250,11 +320,11 @@ def train(planned: Plan, runs: Path, rows: list[Row], options: Options, ledger_u
     return list(summary.rows)
 
 
-def write_report(runs: Path, study: str) -> None:
+def write_report(runs: Path, study: str, unmatched: bool) -> None:
     """Prints the report and says where its files are."""
     import reports
 
-    page = reports.write_report(runs, study, console=out)
+    page = reports.write_report(runs, study, console=out, unmatched=unmatched)
     out.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -262,9 +332,14 @@ OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status. Bad input ends in one line on standard error."""
+    """Runs a command and returns its exit status."""
+    return run_command(app, "python -m ablations", arguments)
+
+
+def run_command(commands: typer.Typer, name: str, arguments: Sequence[str] | None) -> int:
+    """The exit status of a command. Bad input ends in one line on standard error."""
     try:
-        typer.main.get_command(app).main(arguments, prog_name="python -m ablations")
+        typer.main.get_command(commands).main(arguments, prog_name=name)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 0
     except ValueError as error:

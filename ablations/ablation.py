@@ -64,16 +64,27 @@ class Metric(_Spec):
 
 @dataclass(frozen=True)
 class Match(_Spec):
-    """What makes the arms comparable: the same tokens, parameters or training FLOPs as the baseline.
+    """What makes the arms comparable: the baseline's tokens, parameters, training FLOPs, seconds or peak memory.
 
     ``free`` names an integer field that is solved for in every other arm, in multiples of ``step`` (a dim must divide
-    by its heads). Without it the arms have to agree within ``tolerance`` as they are.
+    by its heads). Without it the arms have to agree within ``tolerance`` as they are: 1 %, or 5 % of seconds and
+    memory, which are measured by a few steps of every candidate on this machine.
     """
 
-    on: Literal["tokens", "parameters", "flops"]
+    on: Literal["tokens", "parameters", "flops", "seconds", "memory"]
     free: str | None = None
     step: Positive = 1
-    tolerance: PositiveFloat = 0.01
+    tolerance: PositiveFloat | None = None
+
+    @property
+    def measured(self) -> bool:
+        """Whether the budget is known by measuring alone."""
+        return self.on in ("seconds", "memory")
+
+    @property
+    def allowed(self) -> float:
+        """How far from the target, relatively, an arm may lie."""
+        return self.tolerance or (0.05 if self.measured else 0.01)
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,14 @@ def names(folder: Path = STUDIES) -> list[str]:
 
 def find(study: str, folder: Path = STUDIES) -> Path:
     """The file of a study, given by its name or as a path ending in .py. Raises ConfigError where there is none."""
-    path = Path(study) if study.endswith(".py") else folder / f"{study}.py"
-    if not path.is_file() or path.stem.startswith("_"):
-        if study.endswith(".py"):
-            raise ConfigError("there is no such file", study)
-        raise ConfigError(f"no study {study!r}; {nearest(study, names(folder))}")
+    if not study.endswith(".py"):
+        known = names(folder)
+        if study not in known:
+            raise ConfigError(f"no study {study!r}; {nearest(study, known)}")
+        return folder / f"{study}.py"
+    path = Path(study)
+    if not path.is_file() or path.stem.startswith(("_", ".")):
+        raise ConfigError("there is no such file", study)
     return path
 
 
@@ -85,8 +88,9 @@ def _text(node: ast.expr) -> str:
 def write_new(study: str, folder: Path = STUDIES) -> Path:
     """Writes the commented skeleton of a study and returns its path. Raises ConfigError for a bad or taken name."""
     path = Path(study) if study.endswith(".py") else folder / f"{study}.py"
-    if not path.stem.isidentifier() or keyword.iskeyword(path.stem) or path.stem.startswith("_"):
-        raise ConfigError(f"a study's name is a Python name such as longer_memory, not {path.stem!r}")
+    name = path.stem if study.endswith(".py") else study  # a name that holds a folder leads out of this one
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise ConfigError(f"a study's name is a Python name such as longer_memory, not {name!r}")
     if path.exists():
         raise ConfigError("is there already; choose another name or edit it", str(path))
     try:

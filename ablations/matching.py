@@ -12,6 +12,8 @@ from lit_transformers.config import Config, ConfigError
 __all__ = ["Cost", "Matched", "match_arms"]
 
 DOUBLINGS = 40
+NOISE = 5
+"""The part of the tolerance that is near enough where the budget is measured: a fifth."""
 
 
 class Cost(Protocol):
@@ -26,6 +28,7 @@ class Cost(Protocol):
 
 
 Describe = Callable[[Any], Cost]
+Measure = Callable[[Config], float]
 
 _MEASURES: dict[str, Callable[[Cost], float]] = {
     "tokens": lambda cost: cost.tokens,
@@ -42,16 +45,17 @@ class Matched(NamedTuple):
 
 
 def match_arms(
-    match: Match, configs: Mapping[str, Config], baseline: str, describe: Describe
+    match: Match, configs: Mapping[str, Config], baseline: str, describe: Describe, measure: Measure | None = None
 ) -> tuple[dict[str, Config], dict[str, Matched]]:
     """The configs with the free field solved for, and what was reached; the baseline stays as it is.
 
+    measure: what a run spends, where the budget is one that ``describe`` does not tell.
     Raises ConfigError for arms that differ and have no free field, or a field that does not move the budget.
     """
 
     @cache
     def spent(config: Config) -> float:
-        return _MEASURES[match.on](describe(config))
+        return measure(config) if measure else _MEASURES[match.on](describe(config))
 
     target = spent(configs[baseline])
     solved, reached = dict(configs), {}
@@ -62,7 +66,7 @@ def match_arms(
         except ConfigError as error:
             raise ConfigError(f"arm {name!r}: {error}", "match") from None
         reached[name] = Matched(target, spent(solved[name]))
-        if not match.free and abs(reached[name].reached / target - 1) > match.tolerance:
+        if not match.free and abs(reached[name].reached / target - 1) > match.allowed:
             raise ConfigError(
                 f"arm {name!r} has {reached[name].reached:,.0f} {match.on}, the baseline {target:,.0f}; "
                 f"name a field to solve for: Match({match.on!r}, free=...)",
@@ -87,6 +91,8 @@ def _solve(config: Config, match: Match, target: float, spent: Callable[[Config]
     low, high = _bracket(max(1, start // step), target, lambda units: spent(with_units(units)), path, match.on)
     while high - low > 1:
         middle = (low + high) // 2
+        if match.measured and abs(spent(with_units(middle)) / target - 1) < match.allowed / NOISE:
+            return with_units(middle)  # what lies nearer is hidden by noise, and every probe costs seconds
         low, high = (middle, high) if spent(with_units(middle)) <= target else (low, middle)
     return min(with_units(low), with_units(high), key=lambda candidate: abs(spent(candidate) - target))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, cast
 from ablations.ablation import Ablation, Published, Resolved
 from ablations.arms import require_distinct, select
 from ablations.matching import Matched, match_arms
+from ablations.probing import measured_spending
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
 from lit_transformers.files import write_json
 from sweeps.ticket import Ticket
@@ -19,6 +20,7 @@ from sweeps.ticket import Ticket
 __all__ = ["Plan", "Request", "make_plan", "plan_path"]
 
 VERSION = 1
+Tuned = Mapping[str, Mapping[str, Plain]]
 
 
 @dataclass(frozen=True)
@@ -93,31 +95,45 @@ def plan_path(runs: Path, study: str) -> Path:
     return runs / "studies" / study / "plan.json"
 
 
-def make_plan(study: str, ablation: Ablation, request: Request) -> Plan:
+def make_plan(
+    study: str, ablation: Ablation, request: Request, tuned: Tuned | None = None, runs: Path = Path("runs")
+) -> Plan:
     """Resolves, matches and names every run. Raises ConfigError that names the study and the place.
 
+    tuned: what a search has found, by arm; it wins over the arm's own overrides. runs: where measurements are kept,
+    of budgets that only these tell.
     The module that defines the baseline's class also says what a run costs and what its key is.
     """
     runner = type(ablation.baseline).__module__
     planner = cast(Planner, importlib.import_module(runner))
     try:
-        resolved = ablation.resolve(request.scale, parse_assignments(request.assignments))
-        configs, matched = _matched(ablation, resolved, planner)
+        resolved = _with_values(ablation.resolve(request.scale, parse_assignments(request.assignments)), tuned or {})
+        configs, matched = _matched(ablation, resolved, planner, runs)
         _require_effects(configs, planner)
-        by_key, runs = _runs(resolved, configs, request.seeds or resolved.seeds, planner)
+        by_key, of_arms = _runs(resolved, configs, request.seeds or resolved.seeds, planner)
         costs = {name: dict(planner.describe(config)._asdict()) for name, config in configs.items()}
     except ConfigError as error:
         raise ConfigError(str(error), f"study {study}") from None
-    document = _document(study, ablation, request, resolved, matched) | {"protocol": _protocol(configs, costs, runs)}
+    document = _document(study, ablation, request, resolved, matched) | {"protocol": _protocol(configs, costs, of_arms)}
     for arm in document["arms"]:
-        arm["runs"] = runs[arm["name"]]
+        arm["runs"] = of_arms[arm["name"]]
     return Plan(document, by_key, costs, runner)
 
 
-def _matched(ablation: Ablation, resolved: Resolved, planner: Planner) -> tuple[dict[str, Config], dict[str, Matched]]:
-    if ablation.match is None:
+def _with_values(resolved: Resolved, tuned: Tuned) -> Resolved:
+    configs = {name: config.override(tuned.get(name, {})) for name, config in resolved.configs.items()}
+    return resolved._replace(configs=configs)
+
+
+def _matched(
+    ablation: Ablation, resolved: Resolved, planner: Planner, runs: Path
+) -> tuple[dict[str, Config], dict[str, Matched]]:
+    match = ablation.match
+    if match is None:
         return resolved.configs, {}
-    configs, matched = match_arms(ablation.match, resolved.configs, resolved.arms[0].name, planner.describe)
+    runner = type(ablation.baseline).__module__
+    measure = measured_spending(match.on, runner, planner.run_key, runs / "probes") if match.measured else None
+    configs, matched = match_arms(match, resolved.configs, resolved.arms[0].name, planner.describe, measure)
     require_distinct(resolved.arms, configs)
     return configs, matched
 
@@ -166,7 +182,12 @@ def _document(
         "factors": {name: list(levels) for name, levels in ablation.factors.items()},
         "baseline": resolved.arms[0].name,
         "match": match
-        and {"on": match.on, "free": match.free, "per_arm": {n: m._asdict() for n, m in matched.items()}},
+        and {
+            "on": match.on,
+            "free": match.free,
+            "tolerance": match.allowed,
+            "per_arm": {n: m._asdict() for n, m in matched.items()},
+        },
         "arms": [{"name": arm.name, "levels": arm.levels} for arm in resolved.arms],
         "contrasts": _contrasts(ablation, resolved),
         "published": ablation.published and _published(ablation.published, ablation, resolved),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,7 +14,11 @@ from ablations.catalog import Headline
 from ablations.estimate import Estimate
 from ablations.plan import Plan
 from sweeps.live import Row, clock
+from sweeps.status import add_columns, cells
 from sweeps.ticket import State
+
+if TYPE_CHECKING:
+    from sweeps.ledger import Standing
 
 __all__ = ["gate_table", "plan_view", "status_view", "study_list", "study_view", "summary_line"]
 
@@ -147,13 +151,16 @@ def _mark(passed: bool) -> Text:
     return Text("passed", style="green") if passed else Text("failed", style="bold red")
 
 
-def status_view(rows: Sequence[Row], metric: str) -> Group:
-    """Where every run stands, by records, checkpoints and locks."""
-    table = _table("arm", "seed", "state", metric, "run")
+def status_view(rows: Sequence[Row], metric: str, found: Mapping[str, Standing]) -> Group:
+    """Where every run stands, by records, checkpoints and locks, and by the ledger who is at it."""
+    table = _table("arm", "seed", "run", metric)
+    add_columns(table)
     for row in rows:
         state = row.state.value + (f": {row.reason}" if row.reason else "")
         value = "" if row.value is None else f"{row.value:.4g}"
-        table.add_row(Text(row.ticket.arm), str(row.ticket.seed), Text(state), value, row.ticket.key)
+        key = row.ticket.key
+        work = cells(found[key]) if key in found and not row.state.over else [Text(state)]
+        table.add_row(Text(row.ticket.arm), str(row.ticket.seed), key, value, *work)
     return Group(table, Text(summary_line(rows)))
 
 

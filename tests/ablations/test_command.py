@@ -270,3 +270,13 @@ def test_a_plan_holds_what_reports_read(study: Path) -> None:
     assert document["commands"]["run"] == "python -m ablations run memory_helps --scale demo"
     assert [ticket.seed for ticket in plan.tickets()] == [0, 0, 0, 1, 1, 1]
     assert json.loads(json.dumps(plan.to_dict())) == plan.to_dict()
+
+
+@pytest.mark.parametrize("words", [[], ["--unmatched"]])
+def test_verdicts_between_arms_that_do_not_match_are_given_on_request_alone(
+    study: Path, tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr("reports.write_report", lambda *_, unmatched, **__: asked.append(unmatched) or tmp_path)
+    assert main(["report", str(study), "--runs", str(tmp_path), *words]) == 0
+    assert asked == [bool(words)]

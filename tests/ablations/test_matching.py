@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from standin.run import RunConfig, describe
+from standin.run import RunConfig, describe, run_key
 
 from ablations.ablation import Match
-from ablations.matching import match_arms
+from ablations.matching import Measure, match_arms
+from ablations.probing import measured_spending
 from lit_transformers.config import Config, ConfigError
 
 BASELINE = RunConfig()
 
 
-def solve(match: Match, **changes: object) -> tuple[Config, float]:
+def solve(match: Match, measure: Measure | None = None, **changes: object) -> tuple[Config, float]:
     configs: dict[str, Config] = {
         "base": BASELINE,
         "arm": BASELINE.override({k.replace("__", "."): v for k, v in changes.items()}),
     }
-    solved, reached = match_arms(match, configs, "base", describe)
+    solved, reached = match_arms(match, configs, "base", describe, measure)
     assert solved["base"] == BASELINE
     return solved["arm"], reached["arm"].reached / reached["arm"].target
+
+
+def solve_measured(kept: Path, match: Match, **changes: object) -> tuple[Config, float]:
+    return solve(match, measured_spending(match.on, "standin.run", run_key, kept), **changes)
 
 
 def test_tokens_are_matched_by_training_longer() -> None:
@@ -62,3 +69,36 @@ def test_a_field_that_is_no_integer_is_refused() -> None:
 def test_a_value_that_cannot_be_points_to_the_step() -> None:
     with pytest.raises(ConfigError, match=r"does not divide by heads 4.*step"):
         solve(Match("parameters", free="model.width"), model__width=8, model__heads=4)
+
+
+def test_time_is_matched_by_the_steps_that_a_measured_one_leaves_room_for(tmp_path: Path) -> None:
+    config, ratio = solve_measured(tmp_path, Match("seconds", free="training.steps"), model__width=40)
+    assert config.get("training.steps") == 8 and ratio == pytest.approx(1.0)
+
+
+def test_memory_is_matched_by_the_width_that_holds_as_much(tmp_path: Path) -> None:
+    config, ratio = solve_measured(tmp_path, Match("memory", free="model.width"), model__width=64, training__batch=8)
+    assert abs(ratio - 1) < 0.05 / 5
+    assert config.get("model.width") < 20
+
+
+def test_what_was_measured_is_kept_for_the_next_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_PROBES", str(tmp_path / "probes.txt"))
+    match = Match("seconds", free="training.steps")
+    solve_measured(tmp_path, match, model__width=40)
+    once = (tmp_path / "probes.txt").read_text()
+    solve_measured(tmp_path, match, model__width=40)
+    assert once.count("probed") == 2 and (tmp_path / "probes.txt").read_text() == once
+
+
+def test_a_run_that_cannot_be_measured_names_its_arm_and_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"arm 'arm': could not be measured: RuntimeError: something broke"):
+        solve_measured(tmp_path, Match("seconds", free="training.steps"), training__fault="raise")
+
+
+def test_measured_budgets_may_lie_further_apart_than_counted_ones() -> None:
+    assert (Match("memory").allowed, Match("flops").allowed, Match("memory", tolerance=0.2).allowed) == (
+        0.05,
+        0.01,
+        0.2,
+    )

@@ -1,0 +1,139 @@
+"""``python -m sweeps tune STUDY``: every arm at its best, under the live table, and the report of the winners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ablations.__main__ import (
+    Device,
+    Retry,
+    Runs,
+    Scale,
+    Seeds,
+    Set,
+    Storage,
+    Study,
+    Threads,
+    Wandb,
+    Workers,
+    look,
+    out,
+    request_of,
+    share_for,
+    train,
+    write_report,
+)
+from lit_transformers.config import ConfigError
+from lit_transformers.files import write_json
+from sweeps.live import Board, Row
+from sweeps.share import share_machine
+from sweeps.ticket import State
+
+if TYPE_CHECKING:
+    from ablations.tuning import Tuning
+    from sweeps.launch import Options, Summary
+    from sweeps.search import Budget
+    from sweeps.tune import Found
+
+TRIALS = 12
+
+Trials = Annotated[
+    int | None, typer.Option("--trials", min=1, help=f"Trials of each arm [default: {TRIALS}, unless --tokens].")
+]
+Tokens = Annotated[
+    int | None, typer.Option("--tokens", min=1, help="Training tokens of each arm; what pruning saves buys trials.")
+]
+WithMixer = Annotated[
+    bool, typer.Option("--with-mixer-space", help="Search what an arm's mixer declares too: windows, ranks, blocks.")
+]
+Prune = Annotated[
+    bool, typer.Option("--prune/--no-prune", help="End trials early that lag behind the median of those before.")
+]
+
+
+def tune(
+    study: Study, trials: Trials = None, tokens: Tokens = None, runs: Runs = Path("runs"), scale: Scale = "demo",
+    changes: Set = None, seeds: Seeds = None, device: Device = None, workers: Workers = None, threads: Threads = None,
+    with_mixer_space: WithMixer = False, prune: Prune = True, retry_failed: Retry = False, wandb: Wandb = "disabled",
+    storage: Storage = None,
+) -> None:  # fmt: skip
+    """Tune every arm alike, then train the winners over the study's seeds and report.
+
+    Each arm searches the same space (learning rate, warm-up, dropout) with the same budget, by TPE, on the validation
+    split; the report is of the test split. Stop it at any time and run it again to go on.
+    """
+    from ablations.tuning import prepare
+    from sweeps.launch import Options
+    from sweeps.search import Budget
+    from sweeps.tune import tune as search
+
+    if trials and tokens:
+        raise ConfigError("a budget is of trials or of tokens, not of both", "--trials")
+    budget = Budget(tokens=tokens) if tokens else Budget(trials or TRIALS)
+    tuning = prepare(study, request_of(scale, changes, seeds, device), runs, own=with_mixer_space)
+    share = share_machine(len(tuning.arms), workers, threads)
+    options = Options(tuning.runner, share, tuning.goal.metric, retry_failed, tuning.study, wandb)
+
+    def do(rows: list[Row], options: Options) -> Summary:
+        return _launched(runs, storage, rows, options)
+
+    found, stopped_by = search(
+        runs, storage, tuning.study, tuning.arms, tuning.goal, budget, options, do, prune=prune
+    )  # fmt: skip
+    out.print(found_table(tuning, found))
+    if stopped_by is not None:
+        out.print("stopped; run the same command to go on", style="yellow")
+        raise typer.Exit(128 + stopped_by)
+    _retrain(tuning, found, budget, runs, storage, options, workers, threads)
+
+
+def _launched(runs: Path, storage: str | None, rows: list[Row], options: Options) -> Summary:
+    from sweeps.launch import launch
+    from sweeps.ledger import Ledger
+
+    ledger = Ledger(runs, storage)
+    try:
+        return launch(runs, ledger, Board(out, options.metric), rows, options)
+    finally:
+        ledger.close()
+
+
+def _retrain(
+    tuning: Tuning, found: list[Found], budget: Budget, runs: Path, storage: str | None, options: Options,
+    workers: int | None, threads: int | None,
+) -> None:  # fmt: skip
+    """The winners over the study's seeds, and their report, under the name STUDY_tuned."""
+    from ablations.tuning import found_path, tuned_plan
+
+    planned = tuned_plan(tuning, found, budget, runs)
+    write_json(found_path(runs, tuning.study), planned.document["tuning"])
+    planned.write(runs)
+    rows, _ = look(planned, runs, retry_failed=options.retry_failed)
+    todo = sum(not row.state.over for row in rows)
+    if todo:
+        share = share_for(planned, todo, workers, threads)
+        rows = train(planned, runs, rows, options._replace(share=share, study=planned.study), storage)
+    write_report(runs, planned.study, unmatched=False)
+    raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
+
+
+def found_table(tuning: Tuning, found: list[Found]) -> Table:
+    """What every arm's search spent and found."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for title in ("arm", "trials", "pruned", "failed", "tokens", f"best {tuning.goal.metric}", "values"):
+        table.add_column(Text(title), overflow="fold")
+    for one in found:
+        best = "" if one.value is None else f"{one.value:.4g}"
+        values = ", ".join(f"{path}={_short(value)}" for path, value in (one.values or {}).items())
+        counts = (str(count) for count in (one.trials, one.pruned, one.failed))
+        table.add_row(Text(one.arm), *counts, f"{one.tokens:,}", best, Text(values))
+    return table
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

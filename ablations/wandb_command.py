@@ -1,0 +1,161 @@
+"""``python -m sweeps wandb | agent | dashboard``: a study on Weights & Biases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ablations import catalog
+from ablations.__main__ import Device, Runs, Scale, Seeds, Set, Study, out, plan_for, request_of
+from ablations.plan import Plan, Request
+from ablations.tune_command import TRIALS, WithMixer
+from lit_transformers.config import Config, ConfigError, Plain, nearest
+
+if TYPE_CHECKING:
+    from ablations.tuning import Tuning
+
+PROJECT = "lit-transformers"
+
+Method = Annotated[
+    Literal["grid", "bayes", "random"],
+    typer.Option("--method", help="grid: arms by seeds, one sweep. bayes, random: a search, a sweep for each arm."),
+]
+Trials = Annotated[int, typer.Option("--trials", min=1, help="Trials of each arm, where it is a search.")]
+Searching = Annotated[
+    bool, typer.Option("--search", help="A trial: with the seed of trials, measured on the validation split.")
+]
+Mode = Annotated[
+    Literal["disabled", "offline", "online"],
+    typer.Option("--wandb", help="Where the run is mirrored; online without a network goes offline."),
+]
+
+
+def wandb(
+    study: Study, method: Method = "grid", trials: Trials = TRIALS, runs: Runs = Path("runs"), scale: Scale = "demo",
+    changes: Set = None, seeds: Seeds = None, device: Device = None, with_mixer_space: WithMixer = False,
+) -> None:  # fmt: skip
+    """Write the study as W&B sweeps, whose agents run python -m sweeps agent. Needs no network and no key."""
+    from sweeps.wandb_sweep import agent_command, grid, search, write_sweep
+
+    request = request_of(scale, changes, seeds, device)
+    folder = _folder(runs, study)
+    words = [study, "--runs", str(runs), *request.arguments()]
+    if method == "grid":
+        planned = plan_for(study, runs, request)
+        arms = planned.document["arms"]
+        metric = {"name": planned.metric, "goal": planned.document["metric"]["goal"]}
+        command = agent_command(words, _ranks(planned))
+        found = {"grid": grid(planned.study, [arm["name"] for arm in arms], len(arms[0]["runs"]), metric, command)}
+    else:
+        tuning = _prepared(study, request, runs, own=with_mixer_space)
+        metric = {"name": tuning.goal.metric, "goal": tuning.goal.direction}
+        command = agent_command([*words, "--search"], int(tuning.arms[0].config.get("training.devices")))
+        found = {
+            _file_name(arm.name): search(tuning.study, arm.name, arm.space, method, trials, metric, command)
+            for arm in tuning.arms
+        }
+    for name, sweep in found.items():
+        write_sweep(folder / f"{name}.yaml", sweep)
+        out.print(f"wandb sweep --project {PROJECT} {folder / name}.yaml", markup=False, soft_wrap=True)
+    out.print("each prints the command of its agents: start as many as there are machines", highlight=False)
+
+
+def agent(
+    context: typer.Context, study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None,
+    seeds: Seeds = None, device: Device = None, searching: Searching = False, mode: Mode = "online",
+) -> None:  # fmt: skip
+    """Do the run that a W&B sweep asks for, by --arm=NAME, --seed=N and --path=value as its agent gives them.
+
+    An ordinary run in its own directory: one that is finished is read. Under torchrun the ranks train as one run.
+    """
+    from lit_transformers.mirror import Mirror
+    from lit_transformers.ranks import is_first_rank
+    from sweeps.agent import carry_out, describe, parameters
+
+    values = parameters(context.args)
+    name = catalog.find(study).stem
+    config, arm, runner = _asked(
+        study, request_of(scale, changes, seeds, device), dict(values), runs, searching=searching
+    )
+    record = carry_out(config, runner, runs, Mirror(mode, PROJECT, name, arm))
+    if is_first_rank():
+        told = f"{record['outcome']}: {record['reason']}" if record["reason"] else record["outcome"]
+        out.print(f"{record['key']} ({describe(values)}): {told}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(int(record["outcome"] in ("failed", "invalid")))
+
+
+def dashboard(
+    study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
+    device: Device = None, entity: Annotated[str | None, typer.Option("--entity", help="A team on W&B.")] = None,
+) -> None:  # fmt: skip
+    """Build a W&B workspace and report of the study, where there is a network and a key; else say how, and leave both
+    as a file."""
+    from sweeps.dashboard import build, define, has_key, write_definition
+
+    planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
+    arms = [arm["name"] for arm in planned.document["arms"]]
+    definition = define(PROJECT, planned.study, planned.document["question"], planned.metric, arms)
+    path = write_definition(_folder(runs, study), definition)
+    out.print(f"definition: {path}", markup=False, highlight=False, soft_wrap=True)
+    if has_key():
+        reason = build(definition, entity, lambda line: out.print(line, markup=False, soft_wrap=True))
+        if reason is None:
+            return
+        out.print(f"W&B cannot be reached: {reason}", markup=False, highlight=False, soft_wrap=True)
+    else:
+        out.print("no key for W&B was found; log in with: wandb login", highlight=False)
+    for line in (
+        "where there is a network:",
+        f"wandb sync {runs}/*/wandb/offline-run-*",
+        " ".join(["python -m sweeps dashboard", study, *planned.document["commands"]["run"].split()[5:]]),
+    ):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _asked(
+    study: str, request: Request, values: dict[str, Plain], runs: Path, *, searching: bool
+) -> tuple[Config, str, str]:
+    """The config of a run, its arm, and the module that does it."""
+    from ablations.plan import make_plan
+
+    path = catalog.find(study)
+    ablation = catalog.load(path)
+    arm, seed = values.pop("arm", None), values.pop("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ConfigError(f"a seed is a number from 0 on, not {seed!r}", "--seed")
+    planned = make_plan(path.stem, ablation, request, runs=runs)
+    arms = {one["name"]: one["runs"][0]["key"] for one in planned.document["arms"]}
+    if arm not in arms:
+        raise ConfigError(f"no arm is called {arm!r}; {nearest(str(arm), arms)}", "--arm")
+    config: Config = type(ablation.baseline).from_dict(planned.configs[arms[arm]])
+    if searching:
+        from sweeps.tune import trial_config
+
+        return trial_config(config, values), str(arm), planned.runner
+    seeded = {path: seed for path, _ in config.leaves() if path in ("seed", "data.seed")}
+    return config.override({**seeded, **values}), str(arm), planned.runner
+
+
+def _prepared(study: str, request: Request, runs: Path, *, own: bool) -> Tuning:
+    from ablations.tuning import prepare
+
+    return prepare(study, request, runs, own=own)
+
+
+def _ranks(planned: Plan) -> int:
+    """How many ranks a run has; the arms of a sweep share one command."""
+    found = {(config.get("training") or {}).get("devices", 1) for config in planned.configs.values()}
+    if len(found) > 1:
+        raise ConfigError(f"arms with {sorted(found)} ranks need a command each; set one", "training.devices")
+    return int(found.pop())
+
+
+def _folder(runs: Path, study: str) -> Path:
+    return runs / "studies" / catalog.find(study).stem / "wandb"
+
+
+def _file_name(arm: str) -> str:
+    """An arm's name as that of a file."""
+    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in arm)
