@@ -1,21 +1,30 @@
-"""The answer to a study's question, in sentences that hold the difference, its interval, the verdict and the cost."""
+"""The answer to a study's question: one sentence, and then one for each comparison that it rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from reports.comparisons import Comparison
-from reports.sections import Findings, cost_of, seeds_needed
+from reports.comparisons import Comparison, Verdict
+from reports.fairness import cost_of
+from reports.sections import Findings, seeds_needed
 from reports.tables import fixed, interval_text
 
-_MOST = 4
+__all__ = ["answer", "headline", "sentence"]
+
+_MOST = 8
 _COSTS = (("flops_per_token", "FLOPs per token"), ("seconds", "time"))
+_VERDICTS: tuple[Verdict, ...] = ("better", "worse", "differs", "unresolved")
+_EXTREMES: tuple[tuple[Verdict, str], ...] = (
+    ("better", "The largest gain is"),
+    ("worse", "Nothing gains, and the largest loss is"),
+)
 
 
-def answer(findings: Findings) -> str:
-    """One sentence for each of the first four comparisons; without a finished run, why there is no answer."""
+def headline(findings: Findings) -> str:
+    """What wins, by how much and how sure, in one sentence; without a finished run, why there is no answer."""
     study = findings.study
     if not any(run.missing is None for run in study.runs):
         reasons = dict.fromkeys(run.missing for run in study.runs if run.missing)
@@ -23,10 +32,54 @@ def answer(findings: Findings) -> str:
     leading = _leading(findings)
     if not leading:
         return "No comparison is planned: there is a single arm."
+    return f"{_found(findings, leading[0])}." if len(leading) == 1 else f"{_gist(findings, leading)}."
+
+
+def answer(findings: Findings) -> tuple[str, ...]:
+    """A sentence for each of the first eight comparisons, with its cost and, where unresolved, what it would take."""
+    leading = _leading(findings) if any(run.missing is None for run in findings.study.runs) else []
     sentences = [sentence(findings, comparison) for comparison in leading[:_MOST]]
     if len(leading) > _MOST:
         sentences.append(f"The table holds {len(leading) - _MOST} more.")
-    return " ".join(sentences)
+    return tuple(sentences)
+
+
+def sentence(findings: Findings, comparison: Comparison) -> str:
+    """What one comparison says; it ends with a full stop."""
+    parts = [_found(findings, comparison), *_way_out(findings, comparison), *_price(findings, comparison)]
+    return f"{'; '.join(parts)}."
+
+
+def _gist(findings: Findings, leading: Sequence[Comparison]) -> str:
+    """Of several comparisons the one that gains or else loses most, and how many got which verdict."""
+    counts = Counter(comparison.verdict for comparison in leading)
+    told = [f"{counts[verdict]} {verdict}" for verdict in _VERDICTS if counts[verdict]]
+    told += [f"{counts[None]} without a verdict"] if counts[None] else []
+    tally = f"of {len(leading)} comparisons {_listed(told)}"
+    for verdict, begins in _EXTREMES:
+        if counts[verdict]:
+            most = max((one for one in leading if one.verdict == verdict), key=_size)
+            return f"{begins} {most.name}: {_changed(findings, most)}; {tally}"
+    open_ones = [one for one in leading if one.verdict == "unresolved"]
+    if not open_ones:
+        return f"No verdict on any of {len(leading)} comparisons: {leading[0].reason}"
+    nearest = min(open_ones, key=lambda one: (_seeds(one), -_size(one)))
+    begins = f"none of {len(leading)} comparisons shows a difference" if len(open_ones) == len(leading) else tally
+    return f"Unresolved: {begins}; the nearest to one, {nearest.name}, would take {seeds_needed(nearest)} seeds"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _size(comparison: Comparison) -> float:
+    return abs(comparison.estimate.difference) if comparison.estimate else 0.0
+
+
+def _seeds(comparison: Comparison) -> float:
+    found = comparison.estimate
+    return found.seeds_needed if found and found.seeds_needed is not None else float("inf")
 
 
 def _leading(findings: Findings) -> list[Comparison]:
@@ -37,18 +90,22 @@ def _leading(findings: Findings) -> list[Comparison]:
     return [comparison for comparison in findings.comparisons if comparison.kind == "contrast"]
 
 
-def sentence(findings: Findings, comparison: Comparison) -> str:
-    """What one comparison says; it ends with a full stop."""
+def _found(findings: Findings, comparison: Comparison) -> str:
+    """The difference, how sure it is, and the verdict."""
+    if comparison.estimate is None:
+        return f"{_named(comparison)}: no answer ({comparison.reason})"
+    verdict = comparison.verdict or f"no verdict ({comparison.reason})"
+    return f"{_named(comparison)}: {_changed(findings, comparison)}: {verdict}"
+
+
+def _changed(findings: Findings, comparison: Comparison) -> str:
+    """The difference with its interval."""
     found = comparison.estimate
-    if found is None:
-        return f"{_named(comparison)}: no answer ({comparison.reason})."
+    assert found is not None
     certainty = f"{found.seeds} seed{'s' if found.seeds > 1 else ''}"
     if found.interval is not None:
         certainty = f"95 % interval {_interval(findings, comparison)}, {certainty}"
-    verdict = comparison.verdict or f"no verdict ({comparison.reason})"
-    text = f"{_named(comparison)}: {_change(findings, found.difference)} ({certainty}): {verdict}"
-    parts = [text, *_way_out(findings, comparison), *_price(findings, comparison)]
-    return f"{'; '.join(parts)}."
+    return f"{_change(findings, found.difference)} ({certainty})"
 
 
 def _named(comparison: Comparison) -> str:

@@ -5,38 +5,16 @@ Every comparison is a weighted sum over arms of the same seeds, so one kind of i
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
-import numpy as np
-
-from reports.records import Arm, Documents, Plan, Run, Study, read_documents
-from reports.statistics import (
-    LEVEL,
-    Array,
-    Estimate,
-    Resampled,
-    effective_count,
-    estimate,
-    grouped,
-    holm,
-    resampled_sums,
-)
-
-TOLERANCE = 0.01
-"""How far apart, relatively, the matched budgets of two arms may lie for a verdict between them."""
-
-_AGREEMENT = 1e-3
-_BYTES, _TOKENS = "bytes", "tokens"
-_PER_DOCUMENT: dict[str, tuple[str, Callable[[Array], Array]]] = {
-    "bpb": (_BYTES, lambda nats: nats / math.log(2)),
-    "nats": (_TOKENS, lambda nats: nats),
-    "perplexity": (_TOKENS, np.exp),
-}
+from reports.evidence import Evidence, gather
+from reports.fairness import mismatch
+from reports.records import Arm, Plan, Study
+from reports.statistics import LEVEL, Estimate, estimate, holm
 
 Kind = Literal["contrast", "main effect", "interaction"]
 Verdict = Literal["better", "worse", "differs", "unresolved"]
@@ -59,22 +37,6 @@ class Comparison:
     reason: str | None = None
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """Values by arm and seed, and the same values at resampled documents for the runs whose documents are usable."""
-
-    values: Mapping[tuple[str, int], float]
-    resampled: Mapping[tuple[str, int], Array]
-    documents: int = 0
-    units: int = 0
-    effective: float = 0.0
-
-    def seeds(self, arms: Sequence[str]) -> list[int]:
-        """The seeds that every one of the arms has finished, ascending."""
-        common = set.intersection(*({seed for name, seed in self.values if name == arm} for arm in arms))
-        return sorted(common)
-
-
 def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Comparison, ...]:
     """All comparisons of a study in print order. ``unmatched`` gives verdicts where arms do not match, too."""
     evidence = gather(study, notes)
@@ -82,26 +44,6 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
     effects = [_measure(wanted, study, evidence, unmatched) for wanted in planned_effects(study.plan, evidence)]
     goal = study.plan.metric.goal
     return *_judge(contrasts, goal), *_judge(effects, goal)
-
-
-def gather(study: Study, notes: list[str]) -> Evidence:
-    """Values and resampled values of all finished runs; notes say which documents could not be used."""
-    ratio = study.plan.metric.compare == "ratio"
-    runs = [run for run in study.runs if run.missing is None and not (ratio and run.value <= 0)]
-    transform = np.log if ratio else np.asarray
-    values = {(run.arm, run.seed): float(transform(run.value)) for run in runs}
-    documented = _documented(runs, study.plan.metric.name, notes)
-    if not documented:
-        return Evidence(values, {})
-    first = documented[0][1]
-    columns = grouped(np.column_stack([first.bytes] + [part for _, d in documented for part in (d.nats, d.tokens)]))
-    sums = resampled_sums(columns)
-    denominator, finish = _PER_DOCUMENT[_suffix(study.plan.metric.name)]
-    resampled = {}
-    for index, (run, _) in enumerate(documented):
-        nats, tokens = sums[:, 1 + 2 * index], sums[:, 2 + 2 * index]
-        resampled[run.arm, run.seed] = transform(finish(nats / (sums[:, 0] if denominator == _BYTES else tokens)))
-    return Evidence(values, resampled, len(first.names), len(columns), effective_count(columns[:, 0]))
 
 
 def planned_contrasts(plan: Plan) -> list[Comparison]:
@@ -188,20 +130,12 @@ def _measure(wanted: Comparison, study: Study, evidence: Evidence, unmatched: bo
     seeds = evidence.seeds(arms)
     if not seeds:
         return replace(wanted, reason=_why_missing(study, arms))
-    pairs = [sum(weight * evidence.values[arm, seed] for arm, weight in wanted.weights.items()) for seed in seeds]
-    resampled = _resampled(wanted.weights, seeds, evidence)
-    found = estimate(pairs, resampled)
+    resampled = evidence.at_documents(wanted.weights, seeds)
+    found = estimate(evidence.pairs(wanted.weights, seeds), resampled)
     reason = None if unmatched else _obstacle(study, arms)
     if reason is None and found.p is None:
         reason = "one seed: no interval, no verdict" if len(seeds) == 1 else "every seed gives the same difference"
     return replace(wanted, estimate=found, documents=evidence.documents if resampled else 0, reason=reason)
-
-
-def _resampled(weights: Mapping[str, float], seeds: Sequence[int], evidence: Evidence) -> Resampled | None:
-    if not all((arm, seed) in evidence.resampled for arm in weights for seed in seeds):
-        return None
-    columns = [sum(w * evidence.resampled[arm, seed] for arm, w in weights.items()) for seed in seeds]
-    return Resampled(np.column_stack(columns), evidence.units, evidence.effective)
 
 
 def _judge(comparisons: Sequence[Comparison], goal: str) -> list[Comparison]:
@@ -236,47 +170,4 @@ def _obstacle(study: Study, arms: Sequence[str]) -> str | None:
     prints = {str(run.record.data.get("fingerprint")) for arm in arms for run in study.finished(arm) if run.record}
     if len(prints) > 1:
         return "not the same data: the fingerprints of the corpus differ"
-    match = study.plan.match
-    if match is None:
-        return None
-    found = [match.per_arm[arm] for arm in arms if arm in match.per_arm]
-    gaps = [abs(arm.reached / arm.target - 1) for arm in found if arm.target]
-    reached = [arm.reached for arm in found]
-    if reached and min(reached) > 0:
-        gaps.append(max(reached) / min(reached) - 1)
-    widest = max(gaps, default=0.0)
-    return f"not matched: {match.on} differ by {widest:.1%}" if widest > TOLERANCE else None
-
-
-def _documented(runs: Sequence[Run], metric: str, notes: list[str]) -> list[tuple[Run, Documents]]:
-    """The runs whose per-document sums are of the same documents and give the metric that their record states."""
-    if _suffix(metric) not in _PER_DOCUMENT:
-        return []
-    usable: list[tuple[Run, Documents]] = []
-    unusable: Counter[str] = Counter()
-    for run in runs:
-        documents = read_documents(run.directory / "documents.csv", notes)
-        reason = _unusable(run, documents, metric, usable[0][1] if usable else None)
-        if reason:
-            unusable[reason] += 1
-        elif documents:
-            usable.append((run, documents))
-    for reason, count in unusable.items():
-        notes.append(f"{count} of {len(runs)} runs {reason}; intervals that need them are over seeds only")
-    return usable
-
-
-def _unusable(run: Run, documents: Documents | None, metric: str, first: Documents | None) -> str | None:
-    if documents is None:
-        return "have no losses per document"
-    if first and (documents.names != first.names or not np.array_equal(documents.bytes, first.bytes)):
-        return "were evaluated on other documents"
-    denominator, finish = _PER_DOCUMENT[_suffix(metric)]
-    total = documents.bytes.sum() if denominator == _BYTES else documents.tokens.sum()
-    if total <= 0 or abs(float(finish(documents.nats.sum() / total)) - run.value) > _AGREEMENT * abs(run.value):
-        return f"have losses per document that do not sum to {metric}"
-    return None
-
-
-def _suffix(metric: str) -> str:
-    return metric.rpartition("/")[2]
+    return mismatch(study, arms)

@@ -8,23 +8,27 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.text import Text
 
-from reports.answer import answer
-from reports.comparisons import TOLERANCE, compare
+from lit_transformers.files import write_text
+from reports.answer import answer, headline
+from reports.comparisons import compare
 from reports.figures import draw_figures
+from reports.html import write_html
 from reports.records import Plan, Study, load_study
+from reports.results import RESULTS, read_results, write_results
 from reports.sections import Findings, all_tables, environments
 from reports.statistics import RESAMPLES
 from reports.tables import Table, escape_markdown, to_csv, to_latex, to_markdown, to_rich
 
-_METHOD = f"""\
+REPORT, PAGE = "report.md", "page.html"
+METHOD = f"""\
 Differences are paired: the same seeds, data order and evaluation documents for both arms. The 95 % interval joins \
 the variance between seeds (Student's t with one degree of freedom fewer than seeds) and that between documents \
 ({RESAMPLES:,} resamples, the same documents for all seeds and arms). In simulations it covers the truth 93 to 97 % \
 of the time at three and at five seeds, where a percentile bootstrap covers it about 75 and 85 %. Verdicts hold \
 after Holm's correction over the comparisons of a table, at 5 %, so an interval that just excludes zero may still be \
 unresolved. The smallest detectable difference is what so many seeds show four times out of five, before that \
-correction; the seeds needed are those that would show the observed difference as often. Arms whose matched budgets \
-lie more than {TOLERANCE:.0%} apart get no verdict."""
+correction; the seeds needed are those that would show the observed difference as often. Arms whose matched budgets, \
+planned or measured, lie further apart than the study allows get no verdict."""
 
 
 def write_report(
@@ -34,26 +38,45 @@ def write_report(
     console: Console | None = None,
     unmatched: bool = False,
 ) -> Path:
-    """Writes report.md, report.csv, report.tex and the figures, prints the tables, and returns the path of report.md.
+    """Distils the runs of a study to results.jsonl, renders it, and returns the path of report.md.
 
-    ``out`` is the folder to write into, ``runs/studies/<study>/report`` by default. Without a console nothing is
-    printed. ``unmatched`` gives verdicts between arms whose matched budgets differ, too. The same records give the same
-    bytes.
+    ``out`` is the folder to write into, ``runs/studies/<study>/report`` by default.
 
     Raises ReportError: no such study, or a damaged plan; OSError: the folder cannot be written.
     """
-    findings = find(load_study(Path(runs), study), unmatched)
+    read = load_study(Path(runs), study)
     directory = Path(out) if out is not None else Path(runs) / "studies" / study / "report"
     directory.mkdir(parents=True, exist_ok=True)
+    write_results(read, directory / RESULTS)
+    return render(directory, console, unmatched)
+
+
+def render(directory: Path, console: Console | None = None, unmatched: bool = False) -> Path:
+    """Writes report.md, report.csv, report.tex, page.html and the figures beside the results.jsonl of a folder.
+
+    All is made from that file alone: the same one gives the same bytes. Without a console nothing is printed.
+    ``unmatched`` gives verdicts between arms whose matched budgets differ, too. Returns the path of report.md.
+
+    Raises ReportError: no results.jsonl that can be read; OSError: the folder cannot be written.
+    """
+    findings = find(read_results(directory / RESULTS), unmatched)
     tables = all_tables(findings)
-    captions = draw_figures(findings, directory)
-    _write(directory / "report.csv", to_csv(tables))
-    _write(directory / "report.tex", "% Needs \\usepackage{booktabs}.\n\n" + "\n".join(map(to_latex, tables)))
-    page = directory / "report.md"
-    _write(page, markdown(findings, tables, captions))
+    for name, text in texts(findings, tables, draw_figures(findings, directory)).items():
+        write_text(directory / name, text)
+    write_html(findings, directory / PAGE, [METHOD])
     if console is not None:
         console.print(terminal(findings, tables, console.width))
-    return page
+    return directory / REPORT
+
+
+def texts(findings: Findings, tables: tuple[Table, ...], captions: Mapping[str, str]) -> dict[str, str]:
+    """The report as text, by the names of its files. ``captions``: of its figures, by their names."""
+    printed = tuple(table.shortened() for table in tables)
+    return {
+        REPORT: markdown(findings, printed, captions),
+        "report.csv": to_csv(tables),
+        "report.tex": "% Needs \\usepackage{booktabs}.\n\n" + "\n".join(map(to_latex, printed)),
+    }
 
 
 def find(study: Study, unmatched: bool = False) -> Findings:
@@ -70,12 +93,13 @@ def find(study: Study, unmatched: bool = False) -> Findings:
 def markdown(findings: Findings, tables: tuple[Table, ...], captions: Mapping[str, str]) -> str:
     """The whole page: question, answer, facts, tables and figures."""
     plan = findings.study.plan
-    blocks = [f"# {escape_markdown(plan.question)}", f"**{escape_markdown(answer(findings))}**", _facts(plan)]
+    blocks = [f"# {escape_markdown(plan.question)}", f"**{escape_markdown(headline(findings))}**"]
+    blocks += [*map(escape_markdown, answer(findings)), _facts(plan)]
     blocks += [to_markdown(table).rstrip("\n") for table in tables]
     if captions:
         blocks.append("## Figures")
         blocks += [f"![{caption}]({name}.png)\n\n{caption} [SVG]({name}.svg)" for name, caption in captions.items()]
-    blocks += ["## How the numbers are made", _METHOD]
+    blocks += ["## How the numbers are made", METHOD]
     if findings.notes:
         blocks += ["## Notes", "\n".join(f"- {escape_markdown(note)}" for note in findings.notes)]
     return "\n\n".join(blocks) + "\n"
@@ -96,7 +120,7 @@ def _facts(plan: Plan) -> str:
 
 def terminal(findings: Findings, tables: tuple[Table, ...], width: int) -> Group:
     """The question, its answer and the tables that carry it; the remaining ones are on the page."""
-    shown = [table for table in tables if table.name != "intervals"]
+    shown = [table.shortened() for table in tables if table.name != "intervals"]
     return Group(Text(findings.study.plan.question, style="bold"), *_spaced(findings, shown, width))
 
 
@@ -104,11 +128,6 @@ def _spaced(findings: Findings, shown: list[Table], width: int) -> Iterator[Text
     for table in shown:
         yield Group(Text(), to_rich(table, width))
     yield Group(Text(), *(Text(f"note: {note}", style="yellow") for note in findings.notes))
-    yield Text(answer(findings), style="bold")
-
-
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing: a full disk leaves the earlier report."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    yield Text(headline(findings), style="bold")
+    for sentence in answer(findings):
+        yield Text(sentence)

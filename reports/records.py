@@ -5,24 +5,27 @@ Nothing here knows a model: ``plan.json``, ``record.json``, ``metrics.csv`` and 
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from lit_transformers.config import nearest
+from reports.measurements import NOTHING, Array, Documents, Measurements, read_curves, read_documents
+from reports.outputs import OUTPUTS, with_outputs
 
 VERSION = 1
 
 Label = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else json.dumps(value))]
 """The name of a level, a number included, or of anything else that is printed and compared but never computed with."""
+
+Number = Annotated[float, Field(strict=True)]
+"""A number as JSON writes one: a word or a truth value in its place is damage."""
 
 
 class ReportError(ValueError):
@@ -35,6 +38,14 @@ class Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class Gate(Data):
+    """A probe that the run's model passed or failed before training."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+
 class Record(Data):
     """One run as its ``record.json`` tells it."""
 
@@ -43,17 +54,21 @@ class Record(Data):
     outcome: Literal["finished", "pruned", "failed", "invalid"]
     reason: str | None = None
     seed: int
+    config: Mapping[str, Any] = Field(default_factory=dict)
     data: Mapping[str, Any] = Field(default_factory=dict)
-    metrics: Mapping[str, float | None] = Field(default_factory=dict)
+    metrics: Mapping[str, Number | None] = Field(default_factory=dict)
     protocol: Mapping[str, Any] = Field(default_factory=dict)
-    cost: Mapping[str, float | None] = Field(default_factory=dict)
+    cost: Mapping[str, Number | None] = Field(default_factory=dict)
     environment: Mapping[str, Any] = Field(default_factory=dict)
     measured: Mapping[str, Any] = Field(default_factory=dict)
+    gates: tuple[Gate, ...] = ()
+    observed: Mapping[str, Any] = Field(default_factory=dict)
 
     def value(self, metric: str) -> float | None:
         """A number by name: what the run reports, or, below ``measured/``, what the clock and the machine said."""
         name = metric.removeprefix("measured/")
-        return self.metrics.get(metric) if name == metric else self.measured.get(name)
+        found = self.metrics.get(metric) if name == metric else self.measured.get(name)
+        return float(found) if isinstance(found, int | float) else None
 
 
 class Source(Data):
@@ -103,8 +118,8 @@ class Contrast(Data):
 class Matched(Data):
     """What an arm should have spent of the matched quantity, and what it does."""
 
-    target: float
-    reached: float
+    target: Number
+    reached: Number
 
 
 class Match(Data):
@@ -112,14 +127,23 @@ class Match(Data):
 
     on: str
     free: str | None = None
+    tolerance: float = 0.01
     per_arm: Mapping[str, Matched] = Field(default_factory=dict)
+
+
+class Tuning(Data):
+    """How hyperparameters were searched for, the same for every arm, and on which splits."""
+
+    budget: Mapping[str, int] = Field(default_factory=dict)
+    selected_on: str = ""
+    reported_on: str = ""
 
 
 class PublishedCell(Data):
     """A number of the source, and the arm or the levels it is about."""
 
     arm: str | Mapping[str, Label]
-    value: float
+    value: Number
     note: str = ""
 
 
@@ -172,18 +196,13 @@ class Plan(Data):
     contrasts: tuple[Contrast, ...] | None = None
     published: Published | None = None
     protocol: str = ""
+    tuning: Tuning | None = None
     left_out: tuple[LeftOut, ...] = ()
     commands: Mapping[str, str] = Field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class Documents:
-    """Sums per document of the final evaluation: ``nats``, ``tokens`` and ``bytes`` of shape [documents]."""
-
-    names: tuple[str, ...]
-    nats: NDArray[np.float64]
-    tokens: NDArray[np.float64]
-    bytes: NDArray[np.float64]
+    def by_key(self) -> dict[str, PlannedRun]:
+        """The planned runs by key, in order; one that several arms share stands once."""
+        return {planned.key: planned for arm in self.arms for planned in arm.runs}
 
 
 @dataclass(frozen=True)
@@ -192,10 +211,20 @@ class Run:
 
     arm: str
     seed: int
-    directory: Path
+    key: str
     record: Record | None
     missing: str | None
     value: float = math.nan
+    measurements: Measurements = NOTHING
+
+    def curves(self, names: Iterable[str]) -> dict[str, Array]:
+        """The learning curves of these names that it has, each [points, 2] of tokens seen and value."""
+        found = self.measurements.curves
+        return {name: found[name] for name in names if name in found}
+
+    def documents(self) -> Documents | None:
+        """The sums of every document of its final evaluation; None where they lack or were damaged."""
+        return self.measurements.documents
 
 
 @dataclass(frozen=True)
@@ -212,151 +241,144 @@ class Study:
     def finished(self, arm: str) -> tuple[Run, ...]:
         return tuple(run for run in self.of(arm) if run.missing is None)
 
+    def missing(self) -> int:
+        """How many runs have no value in a table."""
+        return sum(run.missing is not None for run in self.runs)
+
+
+class Told(NamedTuple):
+    """What is known of a run: its record, or why there is none, and what it measured."""
+
+    record: Record | str
+    measurements: Measurements = NOTHING
+
 
 def load_study(runs: Path, study: str) -> Study:
-    """Reads the plan of a study and the records of its runs.
+    """Reads the plan of a study, and of its runs the records, learning curves and documents.
 
     Raises ReportError: there is no such study, or its plan cannot be read. A damaged record raises nothing: it is moved
-    aside to ``record.json.damaged`` and noted.
+    aside to ``record.json.damaged`` and noted. Notes name files as they stand within ``runs``.
     """
     plan = read_plan(runs, study)
     notes: list[str] = []
-    found: dict[str, Record | str] = {}
-    loaded = []
-    for arm in plan.arms:
-        for planned in arm.runs:
-            if planned.key not in found:
-                found[planned.key] = read_record(runs / planned.key / "record.json", notes)
-            loaded.append(_run(arm.name, planned, runs / planned.key, found[planned.key], plan.metric))
-    return Study(plan, tuple(loaded), tuple(notes))
+    return assemble(plan, {key: read_run(runs / key, notes) for key in plan.by_key()}, notes)
+
+
+def assemble(plan: Plan, told: Mapping[str, Told], notes: Iterable[str]) -> Study:
+    """A study of its plan and of what is known of each of its runs, by key."""
+    runs = [_run(arm.name, planned, told[planned.key], plan.metric) for arm in plan.arms for planned in arm.runs]
+    return Study(plan, tuple(runs), tuple(notes))
+
+
+def read_run(directory: Path, notes: list[str]) -> Told:
+    """What a run left in its folder; curves and documents are read where they can enter a report."""
+    record = read_record(directory / "record.json", notes)
+    if isinstance(record, str):
+        return Told(record)
+    documents = read_documents(directory / "documents.csv", notes) if record.outcome == "finished" else None
+    if documents is not None:
+        documents = with_outputs(documents, directory / OUTPUTS, record.metrics, notes)
+    return Told(record, Measurements(read_curves(directory / "metrics.csv"), documents))
 
 
 def read_plan(runs: Path, study: str) -> Plan:
     """The plan of a study. Raises ReportError where there is none that can be read."""
+    require_name(study, "study")
     path = runs / "studies" / study / "plan.json"
     if not path.is_file():
         known = [found.parent.name for found in (runs / "studies").glob("*/plan.json")]
         raise ReportError(f"{path}: no plan of a study {study!r} has been kept here; {nearest(study, known)}")
     again = f"move it away and run `python -m ablations run {study}` again; finished runs are not repeated"
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(plain, dict) and plain.get("version") != VERSION:
-            raise ReportError(f"{path}: made by version {plain.get('version')} of this format, not {VERSION}; {again}")
-        plan = Plan.model_validate(plain)
-    except (OSError, ValidationError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ReportError(f"{path}: cannot be read as a plan ({_first_line(error)}); {again}") from None
-    _check_names(plan, path)
+        return as_plan(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ReportError(f"{path}: cannot be read as a plan ({first_line(error)}); {again}") from None
+
+
+def as_plan(plain: Any) -> Plan:
+    """A plan of plain data. Raises ValueError: it is none, is of another version, or names what is not there."""
+    if isinstance(plain, dict) and plain.get("version") != VERSION:
+        raise ReportError(f"made by version {plain.get('version')} of this format, not {VERSION}")
+    plan = Plan.model_validate(plain)
+    require_name(plan.study, "study")
+    for key in plan.by_key():
+        require_name(key, "run")
+    _check_names(plan)
     return plan
+
+
+def require_name(name: str, of: str) -> None:
+    """Raises ReportError for the name of a study or a run that would lead out of the folder that holds it."""
+    if name in ("", ".", "..") or re.search(r"[/\\\0]", name):
+        raise ReportError(f"{name!r} is no name of a {of}: it would lead out of its folder; give a plain name")
 
 
 def read_record(path: Path, notes: list[str]) -> Record | str:
     """The record, or why it is missing. A damaged file is moved aside, one of another version stays where it is."""
+    place = f"{path.parent.name}/{path.name}"
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return "not run"
-    except (OSError, UnicodeDecodeError) as error:
-        return _set_aside(path, error, notes)
-    try:
-        plain = json.loads(text)
+        plain = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(plain, dict) and plain.get("version", VERSION) != VERSION:
             notes.append(
-                f"{path}: made by version {plain['version']} of this format, not {VERSION}; it counts as missing"
+                f"{place}: made by version {plain['version']} of this format, not {VERSION}; it counts as missing"
             )
             return "made by another version"
         return Record.model_validate(plain)
-    except (ValidationError, json.JSONDecodeError) as error:
-        return _set_aside(path, error, notes)
-
-
-def read_documents(path: Path, notes: list[str]) -> Documents | None:
-    """Losses per document, in order; None where the file is missing or, with a note, damaged."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [_document(row) for row in csv.DictReader(file)]
-        sums = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 3)
-        if not np.isfinite(sums).all():
-            raise ValueError("a sum is not finite")
     except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-        notes.append(f"{path}: cannot be read ({_first_line(error)}); the run's documents are not used")
-        return None
-    return Documents(tuple(row[0] for row in rows), sums[:, 0], sums[:, 1], sums[:, 2]) if rows else None
+        return "not run"
+    except (OSError, ValueError, RecursionError) as error:
+        notes.append(f"{place}: damaged ({first_line(error)}); {_set_aside(path)}")
+        return "its record was damaged"
 
 
-def read_curves(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[np.float64]]:
-    """Learning curves by name, each [points, 2] of tokens seen and value, ascending.
-
-    A step logged twice counts once, as written last; a line cut short, such as the last of a killed run, is skipped.
-    """
-    points: dict[str, dict[float, float]] = {name: {} for name in names}
-    try:
-        with path.open(encoding="utf-8", newline="", errors="replace") as file:
-            for row in csv.DictReader(file):
-                _add_point(points, row)
-    except (OSError, csv.Error):
-        return {}
-    return {name: np.array(sorted(curve.items()), dtype=np.float64) for name, curve in points.items() if curve}
+def _run(arm: str, planned: PlannedRun, told: Told, metric: Metric) -> Run:
+    missing, value, record = _outcome(told.record, metric)
+    return Run(arm, planned.seed, planned.key, record, missing, value, told.measurements)
 
 
-def _add_point(points: dict[str, dict[float, float]], row: Mapping[str, str | None]) -> None:
-    name, tokens, value = row.get("name"), row.get("tokens"), row.get("value")
-    if name not in points or not tokens or not value:
-        return
-    try:
-        x, y = float(tokens), float(value)
-    except ValueError:
-        return
-    if math.isfinite(x) and math.isfinite(y):
-        points[name][x] = y
-
-
-def _document(row: Mapping[str, str]) -> tuple[str, float, float, float]:
-    return f"{row['document']} {row['name']}", float(row["nats"]), float(row["tokens"]), float(row["bytes"])
-
-
-def _run(arm: str, planned: PlannedRun, directory: Path, found: Record | str, metric: Metric) -> Run:
-    if isinstance(found, str):
-        return Run(arm, planned.seed, directory, None, found)
-    if found.outcome != "finished":
-        reason = f": {' '.join(found.reason.split())}" if found.reason else ""
-        return Run(arm, planned.seed, directory, found, f"{found.outcome}{reason}")
-    value = found.value(metric.name)
+def _outcome(record: Record | str, metric: Metric) -> tuple[str | None, float, Record | None]:
+    """Why a run has no value in a table, or its value; and its record."""
+    if isinstance(record, str):
+        return record, math.nan, None
+    value = record.value(metric.name)
+    if record.outcome != "finished":
+        reason = f": {' '.join(record.reason.split())}" if record.reason else ""
+        return f"{record.outcome}{reason}", math.nan, record
     if value is None:
-        return Run(arm, planned.seed, directory, found, f"no {metric.name} in its record")
+        return f"no {metric.name} in its record", math.nan, record
     if not math.isfinite(value):
-        return Run(arm, planned.seed, directory, found, f"{metric.name} is not finite")
-    return Run(arm, planned.seed, directory, found, None, value)
+        return f"{metric.name} is not finite", math.nan, record
+    return None, value, record
 
 
-def _set_aside(path: Path, error: Exception, notes: list[str]) -> str:
+def _set_aside(path: Path) -> str:
     aside = path.with_name(f"{path.name}.damaged")
     try:
         path.replace(aside)
-        moved = f"moved aside to {aside.name}; run the study again to repeat the run"
     except OSError as reason:
-        moved = f"it could not be moved aside ({reason.strerror})"
-    notes.append(f"{path}: damaged ({_first_line(error)}); {moved}")
-    return "its record was damaged"
+        return f"it could not be moved aside ({reason.strerror})"
+    return f"moved aside to {aside.name}; run the study again to repeat the run"
 
 
-def _check_names(plan: Plan, path: Path) -> None:
+def _check_names(plan: Plan) -> None:
     names = [arm.name for arm in plan.arms]
     if len(set(names)) != len(names):
-        raise ReportError(f"{path}: two arms have the same name; name every arm once")
+        raise ReportError("two arms have the same name; name every arm once")
     for contrast in plan.contrasts or ():
         if contrast.arm == contrast.against:
-            raise ReportError(f"{path}: contrast {contrast.name!r} sets an arm against itself; name two arms")
+            raise ReportError(f"contrast {contrast.name!r} sets an arm against itself; name two arms")
     wanted = [plan.baseline, *(name for contrast in plan.contrasts or () for name in (contrast.arm, contrast.against))]
     for name in wanted:
         if name not in names:
-            raise ReportError(f"{path}: there is no arm {name!r}; {nearest(name, names)}")
+            raise ReportError(f"there is no arm {name!r}; {nearest(name, names)}")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What went wrong, in one line that names no folder of this machine."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         return f"{where}: {first['msg']}" if where else str(first["msg"])
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from reports.comparisons import Comparison
+from reports.fairness import cost_of, provenance, spent
 from reports.records import Arm, Metric, PublishedCell, Run, Study
+from reports.significance import bleu_tests
 from reports.statistics import Interval
 from reports.tables import Cell, Column, Kind, Table
 
-_COSTS: Sequence[tuple[str, str, Kind]] = (
+COSTS: Sequence[tuple[str, str, Kind]] = (
     ("parameters", "Parameters", "count"),
     ("flops_per_token", "FLOPs per token", "count"),
     ("tokens", "Tokens", "count"),
@@ -25,6 +27,11 @@ _COSTS: Sequence[tuple[str, str, Kind]] = (
     ("tokens_per_second", "Tokens per second", "count"),
     ("embedding_parameters", "Parameters of embeddings", "count"),
 )
+
+MOST_INTERACTIONS = 12
+"""So many are printed; the CSV holds all."""
+
+_BUDGETS: Mapping[str, Kind] = {"seconds": "seconds", "memory": "bytes"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,19 @@ class Findings:
     @property
     def ratio(self) -> bool:
         return self.metric.compare == "ratio"
+
+    @cached_property
+    def effects(self) -> tuple[Comparison, ...]:
+        """Main effects, then interactions, the largest first."""
+        main = [c for c in self.comparisons if c.kind == "main effect"]
+        mixed = [c for c in self.comparisons if c.kind == "interaction"]
+        mixed.sort(key=lambda c: -abs(c.estimate.difference) if c.estimate else 0.0)
+        return (*main, *mixed)
+
+    @cached_property
+    def bleu_tests(self) -> Table:
+        """sacreBLEU's own tests, which take their time."""
+        return bleu_tests(self.study, [c for c in self.comparisons if c.kind == "contrast"])
 
     @property
     def difference_unit(self) -> str:
@@ -75,11 +95,14 @@ def _two_digits(widths: Sequence[float]) -> int:
 def all_tables(findings: Findings) -> tuple[Table, ...]:
     """Every table that has rows, in print order."""
     contrasts = [c for c in findings.comparisons if c.kind == "contrast"]
-    effects = [c for c in findings.comparisons if c.kind != "contrast"]
+    effects = findings.effects
+    table = differences(findings, effects, "effects", "Main effects and interactions")
+    main = sum(effect.kind == "main effect" for effect in effects)
     made = (
         results(findings),
         differences(findings, contrasts, "differences", "Paired differences"),
-        differences(findings, effects, "effects", "Main effects and interactions"),
+        replace(table, most=main + MOST_INTERACTIONS),
+        findings.bleu_tests,
         published(findings),
         costs(findings.study),
         matching(findings.study),
@@ -103,7 +126,8 @@ def results(findings: Findings) -> Table:
         name = f"{arm.name} (baseline)" if arm.name == study.plan.baseline else arm.name
         rows.append((Cell(name), _mean(finished, planned), Cell(_seeds(finished, planned))))
     goal = "lower" if findings.metric.goal == "minimize" else "higher"
-    return Table("results", "Results", columns, tuple(rows), (f"A {goal} value is better.",), findings.metric.title)
+    notes = (f"A {goal} value is better.", provenance(study))
+    return Table("results", "Results", columns, tuple(rows), notes, findings.metric.title)
 
 
 def _mean(finished: Sequence[Run], planned: Sequence[Run]) -> Cell:
@@ -187,6 +211,7 @@ def intervals(findings: Findings) -> Table:
         Column("Percentile bootstrap", "interval", unit, decimals),
         Column("Documents", "count"),
     )
+    contrasts = [c for c in findings.comparisons if c.kind == "contrast"]
     rows = tuple(
         (
             Cell(comparison.name),
@@ -195,14 +220,15 @@ def intervals(findings: Findings) -> Table:
             _interval(findings, found.bootstrap),
             Cell(comparison.documents) if comparison.documents else Cell(missing="seeds only"),
         )
-        for comparison in findings.comparisons
+        for comparison in (*contrasts, *findings.effects)
         if (found := comparison.estimate) and found.interval
     )
     notes = (
         "The first interval decides verdicts. Student's t takes the evaluation documents as fixed; the percentile "
         "bootstrap over seeds and documents is too narrow for few seeds and serves comparison with other work.",
     )
-    return Table("intervals", "Intervals at 95 %", columns, rows, notes, unit)
+    main = sum(comparison.kind != "interaction" for comparison in findings.comparisons)
+    return Table("intervals", "Intervals at 95 %", columns, rows, notes, unit, main + MOST_INTERACTIONS)
 
 
 def _interval(findings: Findings, interval: Interval | None) -> Cell:
@@ -213,8 +239,8 @@ def _interval(findings: Findings, interval: Interval | None) -> Cell:
 
 def costs(study: Study) -> Table:
     """What each arm costs, as means over its runs; columns that no record fills are left away."""
-    rows = {arm.name: {key: _cost(study.of(arm.name), key) for key, _, _ in _COSTS} for arm in study.plan.arms}
-    kept = [cost for cost in _COSTS if any(row[cost[0]].value is not None for row in rows.values())]
+    rows = {arm.name: {key: _cost(study.of(arm.name), key) for key, _, _ in COSTS} for arm in study.plan.arms}
+    kept = [cost for cost in COSTS if any(row[cost[0]].value is not None for row in rows.values())]
     columns = (Column("Arm"), *(Column(title, kind, detail=i > 3) for i, (_, title, kind) in enumerate(kept)))
     cells = tuple((Cell(arm), *(row[key] for key, _, _ in kept)) for arm, row in rows.items()) if kept else ()
     hardware = environments(study, "hardware")
@@ -231,14 +257,6 @@ def environments(study: Study, key: str) -> list[str]:
 def _cost(runs: Iterable[Run], key: str) -> Cell:
     values = [value for run in runs if run.missing is None and (value := cost_of(run, key)) is not None]
     return Cell(float(np.mean(values))) if values else Cell()
-
-
-def cost_of(run: Run, key: str) -> float | None:
-    """One cost of a run, planned or measured; None where the record does not hold it."""
-    if run.record is None:
-        return None
-    value = run.record.cost.get(key, run.record.measured.get(key))
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def published(findings: Findings) -> Table:
@@ -294,18 +312,34 @@ def matching(study: Study) -> Table:
     match = study.plan.match
     if match is None:
         return Table("match", "", (), ())
-    columns = (Column("Arm"), Column("Target", "count"), Column("Reached", "count"), Column("Off by", "percent"))
+    kind = _BUDGETS.get(match.on, "count")
+    columns = (
+        Column("Arm"),
+        Column("Target", kind),
+        Column("Planned", kind),
+        Column("Off by", "percent"),
+        Column("Measured", kind),
+        Column("Off the baseline by", "percent"),
+    )
+    base = spent(study, study.plan.baseline)
     rows = tuple(
         (
             Cell(arm),
             Cell(found.target),
             Cell(found.reached),
-            Cell(found.reached / found.target - 1 if found.target else None),
+            Cell(_beyond(found.reached, found.target)),
+            Cell(spent(study, arm)),
+            Cell(_beyond(spent(study, arm), base)),
         )
         for arm, found in match.per_arm.items()
     )
-    notes = (f"Solved for by {match.free}.",) if match.free else ()
+    solved = f"Solved for by {match.free}. " if match.free else ""
+    notes = (f"{solved}Arms that lie more than {match.tolerance:.0%} apart, planned or measured, get no verdict.",)
     return Table("match", f"Matched on {match.on}", columns, rows, notes)
+
+
+def _beyond(value: float | None, target: float | None) -> float | None:
+    return value / target - 1 if value is not None and target else None
 
 
 def left_out(study: Study) -> Table:

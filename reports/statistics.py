@@ -20,6 +20,13 @@ differences are skewed cover less, as any small sample does: 92 % with 20 of an 
 
 The variance ``seed`` holds the rest too; ``document`` is the mean covariance of two seeds' differences over resampled
 documents, which holds the shared part alone: nothing counts twice.
+
+Where documents are of unequal size and their own values vary alike, resampling makes ``document`` too small, by
+``1 - 2 sum(share³) / sum(share²) + sum(share²)``, which it is divided by; for equal shares that is the known
+(documents - 1) / documents. A document that holds a quarter or more of all cannot tell by resampling how far its own
+value may lie off, and the interval would hold the truth 98 % of the time and more. There ``document`` is the variance
+between the documents' own values, all documents alike, times the sum of squared shares: the large one is taken to vary
+as the others do. Where short documents vary more than it, that is too careful.
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +48,8 @@ LEVEL = 0.05
 POWER = 0.8
 MOST_SEEDS = 1000
 MOST_GROUPS = 512
+DOMINANT = 1 / 4
+"""The share of all that makes a document one that resampling is no guide to."""
 _CHUNK = 1024
 _LEAST_P = 1e-12
 
@@ -74,11 +83,46 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Resampled:
-    """A difference at resampled documents, ``values`` [resamples, seeds]; of ``effective`` many the sizes are equal."""
+    """A difference at resampled documents, ``values`` [resamples, seeds], and the documents' ``sizes`` [documents].
+
+    ``off`` [documents, seeds], by how much each document's own difference lies off that of all, is needed only where
+    one of them dominates.
+    """
 
     values: Array
-    documents: int
-    effective: float
+    sizes: Array
+    off: Array | None = None
+
+    def variance(self) -> float:
+        """The variance, of the mean over documents, of what seeds share."""
+        squared = float((self.shares**2).sum())
+        if self.off is not None:
+            return _shared(self.off[self.sizes > 0]) * squared
+        return _shared(self.values) / (1 - 2 * float((self.shares**3).sum()) / squared + squared)
+
+    @property
+    def freedom(self) -> float:
+        """Its degrees of freedom."""
+        count = effective_count(self.sizes) if self.off is None else float((self.sizes > 0).sum())
+        return max(1.0, count - 1)
+
+    @property
+    def shares(self) -> Array:
+        """What part of all each document is."""
+        return self.sizes / self.sizes.sum()
+
+
+def dominates(sizes: Array) -> bool:
+    """Whether one document is so large that its size decides."""
+    return bool(sizes.max() >= DOMINANT * sizes.sum())
+
+
+def _shared(values: Array) -> float:
+    """The mean covariance of two seeds' values [n, seeds], or zero where it is negative."""
+    off = values - values.mean(axis=0)
+    products = off.T @ off / (len(values) - 1)
+    seeds = len(products)
+    return max(0.0, float(products.sum() - np.trace(products)) / (seeds * (seeds - 1)))
 
 
 def estimate(differences: Sequence[float] | Array, resampled: Resampled | None = None) -> Estimate:
@@ -114,13 +158,9 @@ class Variances:
     @classmethod
     def measure(cls, pairs: Array, resampled: Resampled | None) -> Variances:
         seed = float(pairs.var(ddof=1))
-        if resampled is None or resampled.documents < 2:
+        if resampled is None or (resampled.sizes > 0).sum() < 2:
             return cls(len(pairs), seed, 0.0, math.inf)
-        count = resampled.documents
-        covariance = np.cov(resampled.values, rowvar=False) * (count / (count - 1))
-        seeds = len(pairs)
-        between = (covariance.sum() - np.trace(covariance)) / (seeds * (seeds - 1))
-        return cls(seeds, seed, max(0.0, float(between)), max(1.0, resampled.effective - 1))
+        return cls(len(pairs), seed, resampled.variance(), resampled.freedom)
 
     def half_width(self, level: float, documents: bool = True) -> float:
         """Half of the interval at a level such as 0.05; without documents, of Student's t over seeds."""
@@ -169,15 +209,21 @@ def resampled_sums(columns: Array, resamples: int = RESAMPLES, seed: int = 0) ->
 
     Returns [resamples, k]; the draws depend on ``seed`` and the number of documents only.
     """
-    documents = len(columns)
+    found: Array = _times_drawn(len(columns), resamples, seed) @ columns
+    return found
+
+
+@lru_cache(maxsize=1)
+def _times_drawn(documents: int, resamples: int, seed: int) -> Array:
+    """How often each document is drawn [resamples, documents]; kept, because every run of a study asks for the same."""
     generator = np.random.default_rng(seed)
-    sums = np.empty((resamples, columns.shape[1]))
+    counts = np.empty((resamples, documents))
     for start in range(0, resamples, _CHUNK):
         rows = min(_CHUNK, resamples - start)
         drawn = generator.integers(0, documents, (rows, documents)) + documents * np.arange(rows)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=rows * documents).reshape(rows, documents)
-        sums[start : start + rows] = counts.astype(np.float64) @ columns
-    return sums
+        times = np.bincount(drawn.ravel(), minlength=rows * documents)
+        counts[start : start + rows] = times.reshape(rows, documents)
+    return counts
 
 
 def grouped(columns: Array, seed: int = 0) -> Array:
@@ -213,12 +259,16 @@ def _around(middle: float, half_width: float) -> Interval:
 
 
 def _percentiles(pairs: Array, resampled: Resampled | None) -> Interval:
-    generator = np.random.default_rng(1)
     values = np.broadcast_to(pairs, (RESAMPLES, len(pairs))) if resampled is None else resampled.values
-    drawn = generator.integers(0, len(pairs), values.shape)
-    means = np.take_along_axis(values, drawn, axis=1).mean(axis=1)
+    means = np.take_along_axis(values, _seeds_drawn(values.shape), axis=1).mean(axis=1)
     low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
     return Interval(float(low), float(high))
+
+
+@lru_cache(maxsize=8)
+def _seeds_drawn(shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Which seeds each resample holds; kept, because every comparison asks for the same."""
+    return np.random.default_rng(1).integers(0, shape[1], shape)
 
 
 def _quantile(freedom: float, level: float) -> float:

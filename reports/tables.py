@@ -1,4 +1,4 @@
-"""One table, four renderings: terminal, Markdown, CSV and LaTeX. Names are escaped for each; a gap says why."""
+"""One table, five renderings: terminal, Markdown, CSV, LaTeX and HTML. Names are escaped for each; a gap says why."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import io
 import math
 import re
 import textwrap
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
+
+from reports.markup import Html, element, name_of, paragraphs
 
 _NAME_WIDTH, _TEXT_WIDTH, _GAP = 30, 24, 3
 
@@ -49,7 +52,8 @@ class Column:
 class Table:
     """Rows of as many cells as columns; ``name`` is one word, ``notes`` are sentences printed below.
 
-    ``unit`` is that of most columns: it is named in the title and not again in theirs.
+    ``unit`` is that of most columns: it is named in the title and not again in theirs. ``most`` rows are for people,
+    all of them for the CSV.
     """
 
     name: str
@@ -58,6 +62,14 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     unit: str = ""
+    most: int | None = None
+
+    def shortened(self) -> Table:
+        """The table as people read it, with a note on the rows that are left away."""
+        if self.most is None or len(self.rows) <= self.most:
+            return self
+        note = f"{len(self.rows) - self.most} smaller ones are left away; the CSV holds all {len(self.rows)}."
+        return replace(self, rows=self.rows[: self.most], notes=(*self.notes, note))
 
     @property
     def heading(self) -> str:
@@ -251,6 +263,7 @@ def _latex_cell(cell: Cell, column: Column) -> str:
     return rf"\emph{{{text}}}" if cell.missing is not None else text
 
 
+_GREEK = "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau varphi chi psi omega"
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -265,12 +278,67 @@ _LATEX = {
     ">": r"$>$",
     "|": r"$|$",
     '"': r"{''}",
+    "–": "--",
+    "’": "'",
+    "→": r"$\to$",
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    **{letter: f"$\\{name}$" for letter, name in zip("αβγδεζηθκλμνξπρστφχψω", _GREEK.split(), strict=True)},
 }
+
+
+def _latex_character(character: str) -> str:
+    """A character as the plainest of LaTeX documents sets it; a question mark where that has no letter for it."""
+    # Of letters with accents it has those that Latin-1 has, apart from what is no letter with an accent, such as þ.
+    accented = "À" <= character <= "ÿ" and unicodedata.decomposition(character)
+    known = character in _LATEX or (character.isascii() and character.isprintable()) or accented
+    return _LATEX.get(character, character) if known else "?"
 
 
 def escape_latex(text: str) -> str:
     """One line in which no character is a command; a minus before a digit is set as one."""
-    escaped = "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
+    escaped = "".join(map(_latex_character, " ".join(text.split())))
     # A bracket after a line's \\ would be read as its optional argument.
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped).replace("[", "{[}")
+
+
+def to_html(table: Table) -> Html:
+    """A table that a script can sort, under a heading of the third level, in a box that scrolls where it is wide."""
+    heads = (
+        element("th", element("button", heading, type="button", disabled=True), scope="col", class_=_kind_class(column))
+        for heading, column in zip(table.headings(), table.columns, strict=True)
+    )
+    rows = (
+        element("tr", *(_html_cell(row[i], column, first=i == 0) for i, column in enumerate(table.columns)))
+        for row in table.rows
+    )
+    made = element("table", element("thead", element("tr", *heads)), element("tbody", *rows))
+    box = element("div", made, class_="scroll", tabindex="0", role="region", aria_label=table.heading)
+    return Html(element("h3", table.heading) + box + paragraphs(table.notes, class_="note"))
+
+
+def _kind_class(column: Column) -> str | None:
+    return None if column.kind == "text" else "number"
+
+
+def _html_cell(cell: Cell, column: Column, *, first: bool) -> Html:
+    text = plain(cell, column)
+    classes = [_kind_class(column), "gap" if cell.missing is not None else text if text in _STYLES else None]
+    said: str = name_of(text) if column.kind == "text" or cell.missing is not None else text
+    if cell.spread is not None and cell.missing is None:
+        value, _, spread = text.partition(" ± ")
+        said = Html(element("span", value) + element("span", f" ± {spread}", class_="spread"))
+    return element(
+        "th" if first else "td",
+        said,
+        scope="row" if first else None,
+        class_=" ".join(filter(None, classes)) or None,
+        data_value=_sort_value(cell),
+    )
+
+
+def _sort_value(cell: Cell) -> str | None:
+    """What a cell is sorted by, if by a number: the middle of an interval, or the number that it holds."""
+    if cell.missing is not None:
+        return None
+    value = cell.value if cell.low is None or cell.high is None else (cell.low + cell.high) / 2
+    return repr(float(value)) if isinstance(value, int | float) and math.isfinite(value) else None

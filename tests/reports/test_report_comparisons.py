@@ -8,9 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, write_plan, write_product, write_run
+from study_on_disk import (
+    BYTES,
+    key_of,
+    name_of,
+    product_arms,
+    write_json,
+    write_plan,
+    write_product,
+    write_rows,
+    write_run,
+)
 
 from reports.comparisons import Comparison, compare
+from reports.measurements import as_documents
+from reports.measures import measure_of
 from reports.records import load_study
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
@@ -167,3 +179,50 @@ def test_rates_may_be_compared_by_their_ratio(tmp_path: Path) -> None:
     assert found.estimate is not None
     assert math.exp(found.estimate.difference) == pytest.approx(101.0, rel=1e-3)
     assert found.verdict == "better"
+
+
+EXAMPLES: dict[str, tuple[dict[str, list[float]], float]] = {
+    "val/accuracy": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2]}, 10 / 12),
+    "val/sequence_accuracy": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2]}, 2 / 4),
+    "val/accuracy@20": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2], "length": [20, 10, 20, 20]}, 7 / 9),
+    "val/mse": ({"tokens": [1, 1, 1, 1], "squared_error": [0.5, 1.0, 0.25, 2.25]}, 1.0),
+    "val/nats": ({"tokens": [2, 3, 5, 2]}, 6 / 12),
+}
+
+
+@pytest.mark.parametrize("metric", EXAMPLES)
+def test_metrics_of_examples_are_ratios_of_their_sums(metric: str) -> None:
+    columns, expected = EXAMPLES[metric]
+    sums = {"nats": [1, 2, 1, 2], "bytes": [0] * 4, **columns}
+    documents = as_documents(list("abcd"), {name: np.array(column, float) for name, column in sums.items()})
+    measure = measure_of(metric)
+    assert measure is not None
+    assert float(measure.value(measure.sums(documents).sum(axis=0))) == pytest.approx(expected)
+
+
+def test_accuracy_gets_its_interval_over_examples_and_seeds(tmp_path: Path) -> None:
+    metric = {"name": "val/accuracy", "goal": "maximize"}
+    write_plan(tmp_path, product_arms()[::2], design="explicit", metric=metric)
+    generator = np.random.default_rng(0)
+    for arm, chance in ((ON, 0.9), (OFF, 0.6)):
+        likely = generator.random(400) < chance
+        for seed in range(3):
+            correct = np.where(generator.random(400) < 0.05, ~likely, likely).astype(int)
+            write_run(tmp_path, arm, seed, BYTES, metrics={"val/accuracy": float(correct.mean())})
+            rows = [[number, f"row{number}", 0.5, 1, 0, int(right)] for number, right in enumerate(correct)]
+            path = tmp_path / key_of(arm, seed) / "documents.csv"
+            write_rows(path, ["document", "name", "nats", "tokens", "bytes", "correct"], rows)
+    found, notes = compared(tmp_path)
+    estimate = found[OFF_AGAINST_ON].estimate
+    assert notes == [] and found[OFF_AGAINST_ON].documents == 400 and found[OFF_AGAINST_ON].verdict == "worse"
+    assert estimate is not None and estimate.interval is not None and estimate.over_seeds is not None
+    assert estimate.interval.high - estimate.interval.low > estimate.over_seeds.high - estimate.over_seeds.low
+
+
+def test_runs_without_the_sums_of_their_metric_are_noted(tmp_path: Path) -> None:
+    write_product(tmp_path, {}, metric={"name": "val/accuracy"})
+    for arm in (ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE):
+        change_records(tmp_path, arm, metrics={"val/accuracy": 0.5})
+    assert compared(tmp_path)[1] == [
+        "12 of 12 runs have no correct per document; intervals that need them are over seeds only"
+    ]

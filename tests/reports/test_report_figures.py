@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from study_on_disk import name_of, product_arms, write_product
 
-from reports.figures import band, load_curves, spread
+from reports.curves import band, load_curves
+from reports.looks import spread
 from reports.records import load_study
 
 

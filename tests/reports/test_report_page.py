@@ -53,7 +53,8 @@ def test_the_page_opens_with_the_question_and_its_answer(tmp_path: Path) -> None
     lines = page.splitlines()
     assert lines[0] == "# Does segment recurrence help, and does it need relative positions?"
     assert lines[2].startswith("**Recurrence on vs off: bits per byte lower by 0.1")
-    assert "(95 % interval 0.1" in lines[2] and "3 seeds): better; at equal FLOPs per token and equal time." in lines[2]
+    assert "(95 % interval 0.1" in lines[2] and lines[2].endswith("3 seeds): better.**")
+    assert lines[4].startswith("Recurrence on vs off") and "at equal FLOPs per token and equal time." in lines[4]
     assert "Recurrence on vs off: bits per byte lower by 0.1" in terminal
 
 
@@ -61,7 +62,7 @@ def test_all_files_are_written_and_linked(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.1})
     page, _ = report(tmp_path)
     directory = tmp_path / "studies" / "xl_recurrence" / "report"
-    names = {"report.md", "report.csv", "report.tex"} | {
+    names = {"results.jsonl", "report.md", "report.csv", "report.tex", "page.html"} | {
         f"{figure}.{ending}" for figure in ("learning_curves", "differences") for ending in ("png", "svg")
     }
     assert set(contents(directory)) == names

@@ -16,6 +16,7 @@ from reports.statistics import (
     MOST_GROUPS,
     Resampled,
     Variances,
+    dominates,
     effective_count,
     estimate,
     grouped,
@@ -57,7 +58,7 @@ def test_documents_widen_the_interval_by_what_all_seeds_share() -> None:
     generator = np.random.default_rng(0)
     shared = generator.normal(0, 1, 40)
     rows = shared + generator.normal(0, 0.01, (3, 1)) + generator.normal(0, 0.01, (3, 40))
-    resampled = Resampled(resampled_sums(rows.T) / 40, 40, 40.0)
+    resampled = Resampled(resampled_sums(rows.T) / 40, np.ones(40))
     found = estimate(rows.mean(axis=1), resampled)
     assert found.interval is not None and found.over_seeds is not None
     half_width = (found.interval.high - found.interval.low) / 2
@@ -70,7 +71,7 @@ def test_noise_that_seeds_do_not_share_is_counted_once() -> None:
     ratios = []
     for _ in range(200):
         rows = generator.normal(0, 1, (5, 30))
-        variances = Variances.measure(rows.mean(axis=1), Resampled(resampled_sums(rows.T, 500) / 30, 30, 30.0))
+        variances = Variances.measure(rows.mean(axis=1), Resampled(resampled_sums(rows.T, 500) / 30, np.ones(30)))
         ratios.append((variances.seed / 5 + variances.document) / (1 / 150))
     # Clipping the shared part at zero adds a little; counting the rest twice would give 2.
     assert 0.95 < np.mean(ratios) < 1.35
@@ -134,7 +135,7 @@ def test_no_number_of_seeds_resolves_what_only_more_documents_can() -> None:
 
 def test_estimates_are_the_same_bit_for_bit_each_time() -> None:
     values = np.random.default_rng(3).normal(size=(30, 4))
-    once, again = (estimate(values.mean(0), Resampled(resampled_sums(values) / 30, 30, 30.0)) for _ in range(2))
+    once, again = (estimate(values.mean(0), Resampled(resampled_sums(values) / 30, np.ones(30))) for _ in range(2))
     assert once == again
 
 
@@ -154,7 +155,7 @@ def trials(
         )
         sums = resampled_sums(values.reshape(-1, documents).T, resamples=1000).reshape(-1, 100, seeds) / documents
         for trial in range(100):
-            yield values[trial].mean(-1), Resampled(sums[:, trial], documents, documents)
+            yield values[trial].mean(-1), Resampled(sums[:, trial], np.ones(documents))
 
 
 @pytest.mark.slow
@@ -189,6 +190,32 @@ def test_arms_that_do_not_differ_are_told_apart_in_less_than_one_study_out_of_tw
         differences = values[1:] - values[:1]
         sums = resampled_sums(differences.reshape(-1, 40).T, resamples=400).reshape(-1, arms, seeds) / 40
         means = differences.mean(-1)
-        found = [Variances.measure(means[a], Resampled(sums[:, a], 40, 40.0)).p(means[a].mean()) for a in range(arms)]
+        found = [
+            Variances.measure(means[a], Resampled(sums[:, a], np.ones(40))).p(means[a].mean()) for a in range(arms)
+        ]
         false += min(holm(found)) < 0.05
     assert false / studies < 0.05
+
+
+def test_a_dominating_document_is_taken_to_vary_as_the_others_do() -> None:
+    generator = np.random.default_rng(4)
+    off = generator.normal(size=(40, 1)) * np.ones(3)
+    sizes = np.array([3900.0, *[100.0] * 39])
+    shares = sizes / sizes.sum()
+    resampled = Resampled(np.zeros((10, 3)), sizes, off)
+    assert dominates(sizes) and not dominates(np.ones(40))
+    assert resampled.variance() == pytest.approx(off[:, 0].var(ddof=1) * (shares**2).sum())
+    assert resampled.freedom == 39
+
+
+def test_unequal_sizes_do_not_hide_how_far_documents_vary() -> None:
+    generator = np.random.default_rng(2)
+    sizes = np.array([8.0] * 3 + [1.0] * 37)
+    shares = sizes / sizes.sum()
+    found = []
+    for _ in range(200):
+        own = generator.normal(size=40)
+        sums = resampled_sums(np.column_stack([own * sizes, sizes]), 500)
+        values = np.repeat(sums[:, :1] / sums[:, 1:], 2, axis=1)
+        found.append(Resampled(values, sizes).variance())
+    assert np.mean(found) == pytest.approx(float((shares**2).sum()), rel=0.1)

@@ -1,0 +1,151 @@
+"""``python -m reports``: publish what was found, compare it, and make it again from its results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from reports.publish import PUBLISHED, published
+from reports.records import ReportError, require_name
+from reports.results import RESULTS, read_results
+
+HELP = """What studies have found: published, compared, and made again from their results alone.
+
+A report is made from one file, results.jsonl, that holds all runs of a study; it needs neither their folders nor torch.
+"""
+
+EXAMPLES = """Examples:
+
+python -m reports publish xl_recurrence             keep a study's results, tables, figures and page in the repository
+
+python -m reports gallery                           an index over all published studies, beside their sources
+
+python -m reports gallery --render                  the same, after a change of what tables or pages look like
+
+python -m reports report xl_recurrence              make the report again from its results
+
+python -m reports compare xl_recurrence runs2/studies/xl_recurrence     two studies, arm by arm
+
+python -m reports compare 8d193d82e0b72ae0 b1b730320b6c1a21 --to difference.md     two runs
+
+Exit status: 0 all is well, 2 bad input.
+"""
+
+app = typer.Typer(
+    help=HELP, epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+out, err = Console(), Console(stderr=True)
+
+Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs and studies are kept.")]
+Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="Where studies are published.")]
+Side = Annotated[str, typer.Argument(help="A run's key, a study's name, or the folder of either.")]
+
+
+@app.command()
+def publish(
+    study: Annotated[str, typer.Argument(help="The name of a study that was run here.")],
+    runs: Runs = Path("runs"),
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where studies are published.")] = PUBLISHED,
+) -> None:
+    """Results, tables, figures and page of a study, into a folder of its own. Names no machine, person or date."""
+    from reports.publish import publish as publish_study
+
+    page = publish_study(runs, study, to)
+    if missing := read_results(page.with_name(RESULTS)).missing():
+        err.print(f"published with {missing} of its runs missing", style="yellow", highlight=False)
+    _say(page)
+
+
+@app.command()
+def gallery(
+    folder: Folder = PUBLISHED,
+    again: Annotated[bool, typer.Option("--render", help="First make every report again from its results.")] = False,
+) -> None:
+    """An index over all published studies: what the source found, what was found here, and whether they agree."""
+    from reports.gallery import write_gallery
+    from reports.page import render
+
+    for directory in published(folder) if again else ():
+        render(directory)
+    _say(write_gallery(folder))
+
+
+@app.command()
+def report(
+    study: Annotated[str, typer.Argument(help=f"A study's name, or a folder that holds {RESULTS}.")],
+    runs: Runs = Path("runs"),
+    folder: Folder = PUBLISHED,
+) -> None:
+    """Makes a report again from its results: those of the last run here, else the published ones."""
+    from reports.page import render
+
+    _say(render(_results_of(study, runs, folder), out))
+
+
+@app.command()
+def compare(
+    one: Side,
+    other: Side,
+    runs: Runs = Path("runs"),
+    folder: Folder = PUBLISHED,
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE.md", help="Write it as Markdown, too.")] = None,
+) -> None:
+    """Two runs or two studies: configs path by path, metrics with intervals, costs as ratios."""
+    from lit_transformers.files import write_text
+    from reports.compare import compare as compare_sides
+    from reports.compare import find_side, to_page
+    from reports.tables import to_rich
+
+    sides = find_side(one, runs, folder), find_side(other, runs, folder)
+    tables, notes = compare_sides(*sides)
+    for table in tables:
+        out.print(to_rich(table, out.width))
+    for note in notes:
+        out.print(f"note: {note}", style="yellow", markup=False, highlight=False)
+    if to is not None:
+        write_text(to, to_page(*sides, tables, notes))
+        _say(to)
+
+
+def _results_of(study: str, runs: Path, folder: Path) -> Path:
+    """The folder that holds the results of a study."""
+    if Path(study).is_dir():
+        return Path(study)
+    require_name(study, "study")
+    places = [runs / "studies" / study / "report", folder / study]
+    found = next((place for place in places if (place / RESULTS).is_file()), None)
+    if found is None:
+        looked = " and ".join(str(place) for place in places)
+        raise ReportError(f"{study}: no {RESULTS} in {looked}; make it by: python -m ablations report {study}")
+    return found
+
+
+def _say(path: Path) -> None:
+    out.print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status. Bad input ends in one line on standard error."""
+    try:
+        typer.main.get_command(app).main(arguments, prog_name="python -m reports")
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except ReportError as error:
+        return _complain(str(error))
+    except OSError as error:
+        return _complain(f"{error.filename or 'output'}: {error.strerror or error}")
+    return 0
+
+
+def _complain(message: str) -> int:
+    err.print(f"error: {' '.join(message.split())}", markup=False, highlight=False, soft_wrap=True)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""The index of all published studies: what their sources found, what was found here, and whether the two agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from lit_transformers.files import write_text
+from reports.agreement import AGREEMENTS, RULE, Judged, judge
+from reports.answer import headline
+from reports.html import document
+from reports.markup import Html, element, joined, paragraphs
+from reports.page import find
+from reports.publish import PUBLISHED, published
+from reports.records import ReportError
+from reports.results import RESULTS, read_results
+from reports.sections import Findings, environments
+from reports.tables import Cell, Column, Table, escape_markdown, to_html, to_markdown
+
+TITLE = "What was asked, and what was found"
+UNSOURCED = "No source"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A published study: its folder's name, what was found, and how that stands to its source."""
+
+    name: str
+    findings: Findings
+    judged: tuple[Judged, ...]
+
+    @property
+    def system(self) -> str:
+        source = self.findings.study.plan.source
+        return source.title if source else UNSOURCED
+
+
+def write_gallery(folder: Path = PUBLISHED) -> Path:
+    """Writes README.md and index.html over the studies published in a folder; returns the path of index.html.
+
+    Raises ReportError: nothing is published there, or results that cannot be read.
+    """
+    entries = [read_entry(directory) for directory in published(folder)]
+    if not entries:
+        raise ReportError(f"{folder}: nothing is published here; begin with: python -m reports publish STUDY")
+    write_text(folder / "README.md", to_gallery_markdown(entries))
+    page = folder / "index.html"
+    write_text(page, to_gallery_html(entries))
+    return page
+
+
+def read_entry(directory: Path) -> Entry:
+    """One published study."""
+    findings = find(read_results(directory / RESULTS))
+    return Entry(directory.name, findings, tuple(judge(findings)))
+
+
+def by_system(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """The studies of each system, in the order of the systems' titles, those without a source last."""
+    order = sorted({entry.system for entry in entries}, key=lambda system: (system == UNSOURCED, system.casefold()))
+    return {system: [entry for entry in entries if entry.system == system] for system in order}
+
+
+def to_gallery_markdown(entries: Sequence[Entry]) -> str:
+    """The index as Markdown; links lead to the studies' report.md."""
+    blocks = [f"# {TITLE}", escape_markdown(summary(entries)), to_markdown(systems(entries)).strip()]
+    for system, studies in by_system(entries).items():
+        blocks.append(f"## {escape_markdown(system)}")
+        for entry in studies:
+            blocks.append(f"### [{escape_markdown(entry.name)}]({quote(entry.name)}/report.md)")
+            blocks.append(f"*{escape_markdown(_question(entry))}*")
+            blocks.append(f"**Here:** {escape_markdown(headline(entry.findings))}")
+            blocks += [f"**The source:** {escape_markdown(told)}" for told in _claims(entry)]
+            blocks.append(escape_markdown(_made(entry)))
+            table = to_markdown(beside(entry)).partition("\n\n")[2].strip()
+            blocks += [table] if entry.judged else []
+    blocks += ["## How agreement is decided", escape_markdown(RULE)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def to_gallery_html(entries: Sequence[Entry]) -> str:
+    """The index as one page that needs nothing beside it; links lead to the studies' pages."""
+    said = [f"{len(entries)} studies", f"{sum(len(entry.judged) for entry in entries)} comparisons"]
+    return document(TITLE, said, _sections(entries))
+
+
+def _sections(entries: Sequence[Entry]) -> Iterator[Html]:
+    yield element("p", summary(entries), class_="answer")
+    yield element("section", element("h2", "Systems"), to_html(systems(entries)))
+    for system, studies in by_system(entries).items():
+        yield element("section", element("h2", system), *map(_study, studies))
+    yield element("section", element("h2", "How agreement is decided"), paragraphs([RULE]))
+
+
+def _study(entry: Entry) -> Html:
+    link = element("a", entry.name, href=f"{quote(entry.name)}/page.html")
+    told = [element("p", element("b", "The source: "), claim) for claim in _claims(entry)]
+    return joined(
+        [
+            element("h3", link),
+            element("p", element("i", _question(entry))),
+            element("p", element("b", "Here: "), headline(entry.findings)),
+            *told,
+            element("p", _made(entry), class_="note"),
+            *([to_html(beside(entry))] if entry.judged else []),
+        ]
+    )
+
+
+def summary(entries: Sequence[Entry]) -> str:
+    """How many comparisons agree with their source, disagree, and so on."""
+    found = counts(entries)
+    studies = f"{len(entries)} stud{'ies' if len(entries) > 1 else 'y'}"
+    told = ", ".join(f"{name}: {found[name]}" for name in AGREEMENTS)
+    return f"{studies} with {sum(found.values())} comparisons. {told[0].upper()}{told[1:]}."
+
+
+def counts(entries: Sequence[Entry]) -> Counter[str]:
+    """How many comparisons of some studies agree, disagree, and so on."""
+    return Counter(judged.agreement for entry in entries for judged in entry.judged)
+
+
+def systems(entries: Sequence[Entry]) -> Table:
+    """Every system with its studies, and how they stand to it."""
+    columns = (Column("System"), Column("Studies"), *(Column(name.capitalize(), "count") for name in AGREEMENTS))
+    rows = []
+    for system, studies in by_system(entries).items():
+        found = counts(studies)
+        names = ", ".join(entry.name for entry in studies)
+        rows.append((Cell(system), Cell(names), *(Cell(found[name]) for name in AGREEMENTS)))
+    return Table("systems", "Comparisons by system", columns, tuple(rows))
+
+
+def beside(entry: Entry) -> Table:
+    """Each comparison of a study: the source's difference, ours, and whether they agree."""
+    findings = entry.findings
+    plan, decimals = findings.study.plan, findings.difference_decimals
+    columns = (
+        Column("Comparison"),
+        Column("The source", unit=plan.published.metric if plan.published else ""),
+        Column("Ratio here" if findings.ratio else "Difference here", "number", findings.metric.title, decimals),
+        Column("95 % interval", "interval", findings.metric.title, decimals),
+        Column("Verdict"),
+        Column("Agreement"),
+    )
+    rows = tuple(_row(findings, judged) for judged in entry.judged)
+    return Table(f"beside_{entry.name}", f"{entry.name} beside its source", columns, rows)
+
+
+def _row(findings: Findings, judged: Judged) -> tuple[Cell, ...]:
+    comparison, found = judged.comparison, judged.comparison.estimate
+    published = Cell() if judged.published is None else Cell(signed(judged.published))
+    agreement = Cell(judged.agreement)
+    if found is None:
+        return Cell(comparison.name), published, Cell(missing=comparison.reason), Cell(), Cell(), agreement
+    verdict = Cell(comparison.verdict) if comparison.verdict else Cell(missing=f"none: {comparison.reason}")
+    ends = Cell()
+    if found.interval is not None:
+        ends = Cell(low=findings.shown(found.interval.low), high=findings.shown(found.interval.high))
+    return Cell(comparison.name), published, Cell(findings.shown(found.difference)), ends, verdict, agreement
+
+
+def signed(value: float) -> str:
+    """A difference with its sign and as many decimals as it has."""
+    text = f"{abs(value):.6g}"
+    return text if value == 0 else f"{'+' if value > 0 else '-'}{text}"
+
+
+def _question(entry: Entry) -> str:
+    return entry.findings.study.plan.question
+
+
+def _claims(entry: Entry) -> list[str]:
+    plan = entry.findings.study.plan
+    return [claim.text for claim in plan.published.claims] if plan.published else []
+
+
+def _made(entry: Entry) -> str:
+    """At which scale, with how many runs and seeds, on what it was measured."""
+    study = entry.findings.study
+    finished = [run for run in study.runs if run.missing is None]
+    seeds = len({run.seed for run in study.runs})
+    facts = [f"scale {study.plan.scale}"] if study.plan.scale else []
+    facts.append(f"{len(finished)} of {len(study.runs)} runs finished")
+    facts.append(f"{seeds} seed{'' if seeds == 1 else 's'}")
+    facts += environments(study, "hardware")
+    return f"{', '.join(facts)}. {study.plan.protocol}".strip()

@@ -1,0 +1,124 @@
+"""What a run measured at length: its learning curves, and the sums of every document of its final evaluation.
+
+Both are kept as a report needs them and no finer: curves thinned to means, numbers with seven digits. A study read from
+the folders of its runs and the same study read from ``results.jsonl`` therefore hold equal numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+MOST_POINTS = 120
+"""A longer curve is thinned to so many points, each the mean of its neighbours."""
+
+_DIGITS = 7
+_SUMS = ("nats", "tokens", "bytes")
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Sums per document of the final evaluation: ``nats``, ``tokens`` and ``bytes`` of shape [documents].
+
+    ``others`` are the sums that only some kinds of task have, such as ``correct``, by name.
+    """
+
+    names: tuple[str, ...]
+    nats: Array
+    tokens: Array
+    bytes: Array
+    others: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Learning curves by name, each [points, 2] of tokens seen and value, ascending; and documents, where there are."""
+
+    curves: Mapping[str, Array] = field(default_factory=dict)
+    documents: Documents | None = None
+
+
+NOTHING = Measurements()
+
+
+def read_documents(path: Path, notes: list[str]) -> Documents | None:
+    """Sums per document, in order; None where the file is missing, empty or, with a note, damaged."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = csv.reader(file)
+            header, rows = next(lines, []), list(lines)
+        if not rows:
+            return None
+        columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+        ordinals, labels = columns.pop("document"), columns.pop("name")
+        sums = {name: rounded(np.array(column, dtype=np.float64)) for name, column in columns.items()}
+        return as_documents([f"{one} {two}" for one, two in zip(ordinals, labels, strict=True)], sums)
+    except FileNotFoundError:
+        return None
+    except KeyError as error:
+        told: object = f"no column {error}"
+    except (OSError, ValueError, csv.Error) as error:
+        told = error.strerror if isinstance(error, OSError) else error
+    notes.append(f"{path.parent.name}/{path.name}: cannot be read ({told}); the run's documents are not used")
+    return None
+
+
+def as_documents(names: Sequence[str], sums: Mapping[str, Array]) -> Documents:
+    """Documents of columns by name. Raises KeyError for a column that lacks, ValueError for one that cannot be."""
+    for name, column in sums.items():
+        if column.shape != (len(names),):
+            raise ValueError(f"{len(names)} names and {column.size} values of {name}")
+        if not np.isfinite(column).all():
+            raise ValueError(f"a value of {name} is not finite")
+    others = {name: column for name, column in sums.items() if name not in _SUMS}
+    return Documents(tuple(names), sums["nats"], sums["tokens"], sums["bytes"], others)
+
+
+def read_curves(path: Path) -> dict[str, Array]:
+    """Learning curves by name, thinned.
+
+    A step logged twice counts once, as written last; a line cut short, such as the last of a killed run, is skipped.
+    """
+    points: dict[str, dict[float, float]] = {}
+    try:
+        with path.open(encoding="utf-8", newline="", errors="replace") as file:
+            for row in csv.DictReader(file):
+                _add_point(points, row)
+    except (OSError, csv.Error):
+        return {}
+    return {name: rounded(thinned(np.array(sorted(curve.items())))) for name, curve in points.items()}
+
+
+def _add_point(points: dict[str, dict[float, float]], row: Mapping[str, str | None]) -> None:
+    name, tokens, value = row.get("name"), row.get("tokens"), row.get("value")
+    if not name or not tokens or not value:
+        return
+    try:
+        x, y = float(tokens), float(value)
+    except ValueError:
+        return
+    if math.isfinite(x) and math.isfinite(y):
+        points.setdefault(name, {})[x] = y
+
+
+def thinned(curve: Array) -> Array:
+    """Means of neighbouring points, so that a noisy loss reads as a line; a short curve stays as it is."""
+    if len(curve) <= MOST_POINTS:
+        return curve
+    return np.stack([part.mean(axis=0) for part in np.array_split(curve, MOST_POINTS)])
+
+
+def rounded(values: Array) -> Array:
+    """Numbers with seven significant digits; whole numbers below a million stay as they are."""
+    size = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
+    # Dividing by a whole power of ten gives the very number that its decimal digits name.
+    scale = 10.0 ** np.clip(_DIGITS - 1 - size, 0, 22)
+    return np.round(values * scale) / scale

@@ -1,0 +1,110 @@
+"""What stands under a table, and which arms are too far apart for a verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, write_plan, write_product, write_run
+
+from reports.comparisons import compare
+from reports.fairness import provenance
+from reports.page import find
+from reports.records import load_study
+from reports.sections import all_tables
+from reports.tables import Table, plain, to_csv, to_markdown
+
+ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
+OFF_AGAINST_ON = "recurrence=off against the baseline"
+
+
+def change_records(runs: Path, arm: str, part: str, **values: object) -> None:
+    for seed in range(3):
+        path = runs / key_of(arm, seed) / "record.json"
+        record = json.loads(path.read_text())
+        write_json(path, record | {part: record[part] | values})
+
+
+def matched(on: str, target: float, tolerance: float) -> dict[str, Any]:
+    arms = {arm: {"target": target, "reached": target} for arm in (ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE)}
+    return {"on": on, "free": "model.dim", "tolerance": tolerance, "per_arm": arms}
+
+
+def table(runs: Path, name: str) -> Table:
+    tables = all_tables(find(load_study(runs, "xl_recurrence")))
+    return next(table for table in tables if table.name == name)
+
+
+def reason(runs: Path) -> str | None:
+    found = {c.name: c for c in compare(load_study(runs, "xl_recurrence"), [])}
+    return found[OFF_AGAINST_ON].reason
+
+
+@pytest.mark.parametrize(
+    ("on", "part", "cost"),
+    [
+        ("seconds", "measured", "seconds"),
+        ("memory", "measured", "peak_memory_bytes"),
+        ("parameters", "cost", "parameters"),
+        ("tokens", "cost", "tokens"),
+    ],
+)
+def test_arms_that_were_matched_and_spent_differently_get_no_verdict(
+    tmp_path: Path, on: str, part: str, cost: str
+) -> None:
+    write_product(tmp_path, {"off": 0.3}, match=matched(on, 100.0, 0.05))
+    for arm, value in ((ON, 100.0), (ON_ABSOLUTE, 103.0), (OFF, 110.0), (OFF_ABSOLUTE, 100.0)):
+        change_records(tmp_path, arm, part, **{cost: value})
+    assert reason(tmp_path) == f"not matched: measured {on} differ by 10.0%"
+    change_records(tmp_path, OFF, part, **{cost: 104.0})
+    assert reason(tmp_path) is None
+    rows = {str(row[0].value): row for row in table(tmp_path, "match").rows}
+    assert [rows[OFF][4].value, rows[OFF][5].value] == pytest.approx([104.0, 0.04])
+
+
+def test_the_tolerance_of_a_study_decides(tmp_path: Path) -> None:
+    match = matched("parameters", 100.0, 0.1)
+    match["per_arm"][OFF]["reached"] = 108.0
+    write_product(tmp_path, {"off": 0.3}, match=match)
+    assert reason(tmp_path) is None
+    match["tolerance"] = 0.05
+    write_product(tmp_path, {"off": 0.3}, match=match)
+    assert reason(tmp_path) == "not matched: parameters differ by 8.0%"
+
+
+def test_evaluation_tuning_selection_and_hardware_stand_under_the_results(tmp_path: Path) -> None:
+    write_product(tmp_path, {})
+    assert table(tmp_path, "results").notes[-1] == (
+        "Evaluation: segment length 32, memory 32. "
+        "Tuning: none, the same hyperparameters for all arms but for what they vary. "
+        "Selection: none, the last weights are measured on the validation split. Hardware: 2 CPU cores."
+    )
+
+
+def test_what_differs_between_arms_is_said_so_and_a_search_is_told(tmp_path: Path) -> None:
+    tuning = {"budget": {"trials": 20}, "selected_on": "validation", "reported_on": "test", "arms": {}}
+    write_product(tmp_path, {}, tuning=tuning)
+    change_records(tmp_path, OFF, "protocol", memory=0)
+    said = provenance(load_study(tmp_path, "xl_recurrence"))
+    assert "segment length 32, memory 32 or 0 by arm." in said
+    assert "Tuning: each arm by a search of its own with 20 trials." in said
+    assert "Selection: hyperparameters on the validation split, reported on test." in said
+
+
+def test_people_see_main_effects_and_the_largest_interactions_and_the_csv_holds_all(tmp_path: Path) -> None:
+    levels = [{"a": f"a{i}", "b": f"b{j}"} for i in range(5) for j in range(5)]
+    factors = {"a": [f"a{i}" for i in range(5)], "b": [f"b{i}" for i in range(5)]}
+    plan = write_plan(tmp_path, levels, seeds=2, factors=factors)
+    for number, arm in enumerate(plan["arms"]):
+        for seed in range(2):
+            write_run(tmp_path, arm["name"], seed, BYTES * (1 + 0.01 * (number * 7 % 11) + 0.001 * seed * number))
+    effects = table(tmp_path, "effects")
+    sizes = [abs(float(str(row[1].value))) for row in effects.rows[8:]]
+    assert len(effects.rows) == 8 + 16 and sizes == sorted(sizes, reverse=True)
+    shown = to_markdown(effects.shortened())
+    assert "4 smaller ones are left away; the CSV holds all 24." in shown
+    printed = [plain(row[0], effects.columns[0]) for row in effects.shortened().rows]
+    assert len(printed) == 20 and all(": " in name for name in printed[:8])
+    assert to_csv([effects]).count("\neffects,") == 24 * 7

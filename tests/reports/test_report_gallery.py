@@ -1,0 +1,204 @@
+"""Publishing studies, and the index that sets them beside their sources."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study_on_disk import key_of, name_of, product_arms, write_product
+
+from reports.__main__ import main
+from reports.agreement import better_sign, judge
+from reports.gallery import write_gallery
+from reports.page import find
+from reports.publish import publish, published
+from reports.records import ReportError, load_study
+from reports.results import RESULTS, write_results
+
+ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
+CONTRAST = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]
+
+
+def source(on: float | None, off: float | None, metric: str = "perplexity") -> dict[str, Any]:
+    """What a source has printed of two arms, and its claim."""
+    cells = [{"arm": arm, "value": value} for arm, value in ((ON, on), (OFF, off)) if value is not None]
+    return {"protocol": "WikiText-103", "metric": metric, "cells": cells, "claims": ["Recurrence <helps>."]}
+
+
+def agreement(runs: Path, effect: float, **changes: Any) -> str:
+    """How the one contrast stands to its source, where being off costs so many bits."""
+    write_product(runs, {"off": effect}, contrasts=CONTRAST, **changes)
+    [judged] = judge(find(load_study(runs, "xl_recurrence")))
+    return judged.agreement
+
+
+@pytest.mark.parametrize(
+    ("effect", "on", "off", "metric", "expected"),
+    [
+        (0.2, 26.8, 29.0, "perplexity", "agrees"),
+        (-0.2, 26.8, 29.0, "perplexity", "disagrees"),
+        (0.2, 26.8, 29.0, "BLEU", "disagrees"),
+        (0.2, 29.0, 26.8, "accuracy", "agrees"),
+        (0.0, 26.8, 29.0, "perplexity", "unresolved"),
+        (0.2, 26.8, 26.8, "perplexity", "disagrees"),
+        (0.0, 26.8, 26.8, "perplexity", "unresolved"),
+        (0.2, 26.8, None, "perplexity", "no published number"),
+        (0.2, 26.8, 29.0, "happiness", "no published number"),
+    ],
+)
+def test_a_verdict_agrees_where_it_goes_in_the_direction_of_the_source(
+    tmp_path: Path, effect: float, on: float, off: float | None, metric: str, expected: str
+) -> None:
+    assert agreement(tmp_path, effect, published=source(on, off, metric)) == expected
+
+
+def test_a_study_without_a_source_has_no_published_number(tmp_path: Path) -> None:
+    assert agreement(tmp_path, 0.2, published=None) == "no published number"
+
+
+def test_an_arm_of_which_the_source_prints_two_numbers_has_none(tmp_path: Path) -> None:
+    told = source(26.8, 29.0)
+    told["cells"].append({"arm": ON, "value": 30.0, "note": "another size"})
+    assert agreement(tmp_path, 0.2, published=told) == "no published number"
+
+
+def test_what_did_not_run_is_unresolved(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.2}, contrasts=CONTRAST, published=source(26.8, 29.0))
+    for seed in range(3):
+        (tmp_path / key_of(OFF, seed) / "record.json").unlink()
+    [judged] = judge(find(load_study(tmp_path, "xl_recurrence")))
+    assert judged.agreement == "unresolved" and judged.published == -2.2
+
+
+def test_a_metric_says_by_its_name_which_direction_is_better() -> None:
+    lower = [
+        "perplexity",
+        "bits per character",
+        "bits per dimension",
+        "mean squared error",
+        "peak memory",
+        "times slower",
+    ]
+    higher = ["BLEU", "accuracy", "MLM accuracy", "symbol accuracy", "times faster", "ROUGE-L", "tokens per second"]
+    assert {better_sign(metric) for metric in lower} == {-1}
+    assert {better_sign(metric) for metric in higher} == {1}
+    assert better_sign("happiness") is None
+
+
+def published_folder(runs: Path) -> Path:
+    """The results of two studies of one system and of one without a source."""
+    folder = runs / "published"
+    for name, effect, changes in (
+        ("xl_recurrence", 0.2, {"published": source(26.8, 29.0)}),
+        ("second_study", -0.2, {"published": source(26.8, 29.0)}),
+        ("third_study", 0.0, {"source": None, "question": "What of <b>nothing</b> & $x$?"}),
+    ):
+        write_product(runs, {"off": effect}, study=name, contrasts=CONTRAST, **changes)
+        (folder / name).mkdir(parents=True)
+        write_results(load_study(runs, name), folder / name / RESULTS)
+    return folder
+
+
+def test_the_index_counts_by_system_and_links_to_every_study(tmp_path: Path) -> None:
+    folder = published_folder(tmp_path)
+    page = write_gallery(folder)
+    text = (folder / "README.md").read_text()
+    assert "3 studies with 3 comparisons. Agrees: 1, disagrees: 1, unresolved: 0, no published number: 1." in text
+    assert "| Dai et al. 2019 | second\\_study, xl\\_recurrence | 1 | 1 | 0 | 0 |" in text
+    assert text.index("## Dai et al. 2019") < text.index("## No source")
+    for name in ("xl_recurrence", "second_study", "third_study"):
+        assert f"({name}/report.md)" in text
+        assert f'href="{name}/page.html"' in page.read_text()
+    assert "-2.2" in text and "12 of 12 runs finished, 3 seeds, 2 CPU cores." in text
+
+
+def test_the_index_escapes_what_it_takes_over(tmp_path: Path) -> None:
+    folder = published_folder(tmp_path)
+    page = write_gallery(folder).read_text()
+    assert "<b>nothing</b>" not in page and "&lt;b&gt;nothing&lt;/b&gt;" in page and "Recurrence &lt;helps&gt;." in page
+    assert "\\<b\\>nothing" in (folder / "README.md").read_text()
+
+
+def test_the_index_is_the_same_each_time_it_is_made(tmp_path: Path) -> None:
+    folder = published_folder(tmp_path)
+    write_gallery(folder)
+    before = [(folder / name).read_bytes() for name in ("README.md", "index.html")]
+    write_gallery(folder)
+    assert before == [(folder / name).read_bytes() for name in ("README.md", "index.html")]
+
+
+def test_publishing_again_replaces_the_folder_whole(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.2})
+    folder = tmp_path / "published"
+    page = publish(tmp_path, "xl_recurrence", folder)
+    names = {path.name for path in page.parent.iterdir()}
+    assert {"results.jsonl", "report.md", "report.csv", "report.tex", "page.html", "differences.svg"} <= names
+    (page.parent / "stale.png").write_text("of an earlier report")
+    publish(tmp_path, "xl_recurrence", folder)
+    assert {path.name for path in page.parent.iterdir()} == names
+    assert [path.name for path in folder.iterdir()] == ["xl_recurrence"] == [path.name for path in published(folder)]
+
+
+def test_what_is_published_stays_where_the_new_report_cannot_be_made(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.2})
+    page = publish(tmp_path, "xl_recurrence", tmp_path / "published")
+    (tmp_path / "studies" / "xl_recurrence" / "plan.json").write_text("{")
+    with pytest.raises(ReportError):
+        publish(tmp_path, "xl_recurrence", tmp_path / "published")
+    assert page.is_file()
+
+
+@pytest.mark.parametrize("name", ["../xl_recurrence", "/etc", "..", ".", "", "a/b", "a\\b", "a\0b"])
+@pytest.mark.parametrize("command", ["publish", "report", "compare"])
+def test_a_name_that_leads_out_of_its_folder_is_refused_by_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, name: str
+) -> None:
+    runs = tmp_path / "home" / "runs"
+    write_product(runs, {"off": 0.2})
+    monkeypatch.chdir(tmp_path / "home")
+    arguments = {"publish": [name, "--to", "published"], "report": [name], "compare": [name, name]}[command]
+    assert main([command, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and len(told.splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"home"}
+
+
+@pytest.mark.parametrize("key", ["../other", "/etc/passwd", "..", "a/b"])
+def test_a_key_in_a_plan_that_leads_out_of_the_runs_is_refused(tmp_path: Path, key: str) -> None:
+    plan = write_product(tmp_path, {})
+    path = tmp_path / "studies" / "xl_recurrence" / "plan.json"
+    path.write_text(path.read_text().replace(plan["arms"][0]["runs"][0]["key"], key))
+    with pytest.raises(ReportError, match="no name of a run"):
+        load_study(tmp_path, "xl_recurrence")
+
+
+def test_the_commands_publish_index_and_render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_product(tmp_path, {"off": 0.2}, contrasts=CONTRAST)
+    (tmp_path / key_of(OFF, 2) / "record.json").unlink()
+    folder = tmp_path / "published"
+    assert main(["publish", "xl_recurrence", "--runs", str(tmp_path), "--to", str(folder)]) == 0
+    assert "1 of its runs missing" in capsys.readouterr().err
+    before = (folder / "xl_recurrence" / "report.md").read_bytes()
+    (folder / "xl_recurrence" / "report.md").unlink()
+    assert main(["report", "xl_recurrence", "--runs", str(tmp_path / "none"), "--in", str(folder)]) == 0
+    assert (folder / "xl_recurrence" / "report.md").read_bytes() == before
+    assert main(["gallery", "--in", str(folder)]) == 0
+    assert main(["gallery", "--in", str(tmp_path / "none")]) == 2
+    assert "begin with: python -m reports publish" in capsys.readouterr().err
+    assert main(["report", "unknown", "--runs", str(tmp_path), "--in", str(folder)]) == 2
+    assert "make it by: python -m ablations report unknown" in capsys.readouterr().err
+
+
+def test_nothing_published_tells_of_this_machine(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.2}, contrasts=CONTRAST)
+    (tmp_path / key_of(ON, 1) / "record.json").write_text("{")
+    publish(tmp_path, "xl_recurrence", tmp_path / "published")
+    write_gallery(tmp_path / "published")
+    private = [str(tmp_path), str(Path.home()), os.uname().nodename]
+    for path in (tmp_path / "published").rglob("*"):
+        if path.suffix in (".md", ".csv", ".tex", ".html", ".jsonl", ".svg"):
+            text = path.read_text()
+            assert not [word for word in private if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text)], path.name

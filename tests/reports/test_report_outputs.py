@@ -1,0 +1,153 @@
+"""What was written is scored as sacreBLEU and rouge_score do, and becomes columns of the documents."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from study_on_disk import BYTES, key_of, name_of, product_arms, write_plan, write_run
+
+from reports.comparisons import compare
+from reports.measurements import Documents
+from reports.outputs import BLEU_COLUMNS, Output, bleu, bleu_columns, paired_tests, rouge_columns, with_outputs
+from reports.records import load_study
+from reports.sections import Findings, all_tables
+
+ON, _, OFF, _ = map(name_of, product_arms())
+TEXT = "the cat sat on a mat and a dog ran over some big small houses while we were out in green trees"
+WORDS = TEXT.split()
+
+
+def sentences(seed: int, wrong: float, count: int = 60) -> tuple[list[str], list[str]]:
+    """References, and the same with so large a part of their words replaced."""
+    generator = random.Random(7)
+    references = [generator.choices(WORDS, k=generator.randint(4, 20)) for _ in range(count)]
+    generator.seed(seed)
+    said = [[generator.choice(WORDS) if generator.random() < wrong else word for word in line] for line in references]
+    return [" ".join(line) for line in references], [" ".join(line) for line in said]
+
+
+def documents(references: list[str], said: list[str]) -> Documents:
+    outputs = [
+        Output(id=number, hypothesis=hypothesis, references=[reference])
+        for number, (hypothesis, reference) in enumerate(zip(said, references, strict=True))
+    ]
+    ones = np.ones(len(said))
+    return Documents(tuple(f"{i} line" for i in range(len(said))), ones, ones, ones, bleu_columns(outputs))
+
+
+def test_paired_tests_are_those_of_the_command_line(tmp_path: Path) -> None:
+    references, arm = sentences(1, 0.2)
+    _, against = sentences(2, 0.25)
+    for name, lines in (("references", references), ("arm", arm), ("against", against)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    found = paired_tests(documents(references, arm), documents(references, against))
+    for option, p in (("--paired-bs", found.p_bootstrap), ("--paired-ar", found.p_randomization)):
+        command = [sys.executable, "-m", "sacrebleu", "references", "-i", "against", "arm", "-m", "bleu", option]
+        done = subprocess.run(
+            [*command, "--format", "json"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300
+        )
+        baseline, system = json.loads(done.stdout)
+        assert (found.against, found.score) == (baseline["BLEU"]["score"], system["BLEU"]["score"])
+        assert p == system["BLEU"]["p_value"]
+    assert found.signature.startswith("nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert found.signature.endswith(", and ar:10000")
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.3, 0.8, 1.0])
+@pytest.mark.parametrize("count", [1, 3, 60])
+def test_bleu_of_totals_is_sacrebleu_of_the_corpus_smoothed_alike(wrong: float, count: int) -> None:
+    from sacrebleu import corpus_bleu
+
+    references, said = sentences(3, wrong, count)
+    said[0] = " ".join(said[0].split()[:3])
+    columns = bleu_columns([Output(id=0, hypothesis=h, references=[r]) for h, r in zip(said, references, strict=True)])
+    totals = np.array([columns[name].sum() for name in BLEU_COLUMNS])
+    assert float(bleu(totals)) == pytest.approx(corpus_bleu(said, [references]).score, rel=1e-12, abs=1e-9)
+
+
+def test_the_best_of_several_references_counts_and_their_number_may_differ() -> None:
+    from sacrebleu import corpus_bleu
+
+    said = ["a cat sat on the mat", "the dog ran over a house"]
+    first, second = ["the cat sat on a mat", "the dog ran over a house"], ["a cat sat on the mat", None]
+    columns = bleu_columns(
+        [
+            Output(id=0, hypothesis=said[0], references=[first[0], str(second[0])]),
+            Output(id=1, hypothesis=said[1], references=[first[1]]),
+        ]
+    )
+    totals = np.array([columns[name].sum() for name in BLEU_COLUMNS])
+    assert float(bleu(totals)) == pytest.approx(corpus_bleu(said, [first, second]).score)  # type: ignore[list-item]
+
+
+def test_rouge_is_a_hundred_for_the_reference_itself_and_a_share_for_a_part() -> None:
+    columns = rouge_columns(
+        [
+            Output(id=0, hypothesis="the cat sat", references=["the cat sat"]),
+            Output(id=1, hypothesis="the cat", references=["the cat sat on it", "a dog"]),
+        ]
+    )
+    assert columns["rouge1"].tolist() == pytest.approx([100.0, 100 * 2 * 2 / (2 + 5)], rel=1e-6)
+    assert columns["rougeL"][0] == 100.0
+
+
+def write_outputs(path: Path, references: list[str], said: list[str]) -> None:
+    lines = [
+        json.dumps({"id": number, "hypothesis": hypothesis, "references": [reference]})
+        for number, (hypothesis, reference) in enumerate(zip(said, references, strict=True))
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def write_translations(runs: Path) -> None:
+    """Two arms of three seeds, the second of which gets more words wrong, with ten documents each."""
+    from sacrebleu import corpus_bleu
+
+    write_plan(
+        runs, product_arms()[::2], design="explicit", metric={"name": "val/bleu", "goal": "maximize", "label": "BLEU"}
+    )
+    for arm, wrong in ((ON, 0.1), (OFF, 0.5)):
+        for seed in range(3):
+            references, said = sentences(seed, wrong, len(BYTES))
+            score = corpus_bleu(said, [references]).score
+            write_run(runs, arm, seed, BYTES, metrics={"val/bleu": score})
+            write_outputs(runs / key_of(arm, seed) / "outputs.jsonl", references, said)
+
+
+def test_a_study_of_translations_gets_intervals_over_documents_and_sacrebleus_tests_beside(tmp_path: Path) -> None:
+    write_translations(tmp_path)
+    study, notes = load_study(tmp_path, "xl_recurrence"), list[str]()
+    (found,) = compare(study, notes)
+    assert not notes and found.documents == len(BYTES) and found.verdict == "worse"
+    table = next(table for table in all_tables(Findings(study, (found,))) if table.name == "bleu_tests")
+    assert [row[1].value for row in table.rows] == ["0", "1", "2"]
+    assert all(isinstance(row[4].value, float) and row[4].value < 0.05 for row in table.rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"id": 0, "hypothesis": "a", "references": ["a"]}\n', "document 1 is missing"),
+        ('{"id": 0, "hypothesis": "a", "references": []}\n', "line 1 is no output"),
+        ("{", "line 1 is no output"),
+        ('{"id": 0, "hypothesis": "a", "references": ["a"]}\n' * 2, "line 2: document 0 is there twice"),
+    ],
+)
+def test_outputs_that_are_damaged_or_incomplete_are_noted_and_not_used(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "outputs.jsonl"
+    path.write_text(text)
+    known = documents(*sentences(1, 0.1, 2))
+    plain, notes = Documents(known.names, known.nats, known.tokens, known.bytes), list[str]()
+    assert with_outputs(plain, path, ["val/bleu"], notes) is plain
+    assert told in notes[0]
+
+
+def test_runs_of_other_metrics_need_no_outputs(tmp_path: Path) -> None:
+    known, notes = documents(*sentences(1, 0.1, 2)), list[str]()
+    assert with_outputs(known, tmp_path / "none.jsonl", ["val/bpb"], notes) is known and not notes
