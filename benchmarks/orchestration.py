@@ -1,0 +1,136 @@
+"""What a study costs besides its runs: ``python -m benchmarks.orchestration [--json NAME]``.
+
+A study of equal small runs is done as ``python -m ablations run`` does them: a ledger, a process for each run, a table.
+Each run notes when its own work (``fit``) began and ended, so what is left of the workers' time is orchestration: the
+start of the command until the first run works, the gaps between a worker's runs, and the end. A worker that finds no
+run left is not waiting for anybody, so the time after a worker's last run counts once, for the command.
+
+Goals: less than 2 % of the study's time, or 1 s a run, whichever is more; a worker's next run starts within 2 s.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.hardware import describe, save
+from benchmarks.noted import NOTE, RunConfig, run_key
+from benchmarks.overhead import config
+from sweeps.launch import Options, launch
+from sweeps.ledger import Ledger
+from sweeps.live import Board
+from sweeps.process import prepare_server
+from sweeps.share import Share
+from sweeps.survey import survey
+from sweeps.ticket import State, Ticket
+
+GOAL_SHARE, GOAL_SECONDS, GOAL_GAP = 0.02, 1.0, 2.0
+METRIC = "val/bpb"
+
+
+class Span(NamedTuple):
+    """When a run's own work began and ended, on the system's clock."""
+
+    begun: float
+    ended: float
+
+
+class Cost(NamedTuple):
+    """Seconds of a study: on the clock, of the runs themselves, and of orchestration by where they went.
+
+    gaps: between the end of one run's work and the beginning of the next one's on the same worker.
+    """
+
+    wall: float
+    work: float
+    start: float
+    gaps: Sequence[float]
+    end: float
+
+    @property
+    def orchestration(self) -> float:
+        """Seconds of workers' time that went neither into runs nor into having none left."""
+        return self.start + sum(self.gaps) + self.end
+
+
+def measure(runs: Path, count: int, steps: int, share: Share) -> Cost:
+    """Does a study of ``count`` runs that differ in their seed."""
+    small = RunConfig.from_dict(config(64, 2, 4, 32, 32).to_dict()).override({"training.steps": steps})
+    configs = [small.override({"seed": seed}) for seed in range(count)]
+    tickets = [Ticket(run_key(each), "plain", each.seed, each.to_dict()) for each in configs]
+    begun = time.time()
+    prepare_server(RunConfig.__module__)
+    rows, _ = survey(runs, tickets, METRIC, retry_failed=False)
+    ledger = Ledger(runs)
+    try:
+        board = Board(Console(file=io.StringIO()), METRIC)
+        launch(runs, ledger, board, rows, Options(RunConfig.__module__, share, METRIC))
+    finally:
+        ledger.close()
+    failed = [row.reason for row in rows if row.state != State.FINISHED]
+    if failed:
+        raise RuntimeError(f"{len(failed)} runs did not finish: {failed[0]}")
+    spans = [Span(*json.loads((ticket.directory(runs) / NOTE).read_text())) for ticket in tickets]
+    return split(spans, begun, time.time(), share.workers)
+
+
+def split(spans: Sequence[Span], begun: float, ended: float, workers: int) -> Cost:
+    """Shares a study's time out. A run is thought to follow the one that freed a worker last before it began."""
+    free = [begun] * workers
+    start, gaps = 0.0, []
+    for span in sorted(spans):
+        freed = max(moment for moment in free if moment <= span.begun)
+        free.remove(freed)
+        free.append(span.ended)
+        if freed == begun:
+            start += span.begun - begun
+        else:
+            gaps.append(span.begun - freed)
+    work = sum(span.ended - span.begun for span in spans)
+    return Cost(ended - begun, work, start, gaps, ended - max(span.ended for span in spans))
+
+
+def shown(cost: Cost, count: int) -> Table:
+    """The split, and whether it keeps to the goals."""
+    table = Table("", "seconds", "goal", title="what a study costs besides its runs", title_justify="left")
+    allowed = max(GOAL_SHARE * cost.work, GOAL_SECONDS * count)
+    table.add_row("the study, on the clock", f"{cost.wall:.1f}", "")
+    table.add_row("its runs' own work, summed", f"{cost.work:.1f}", "")
+    table.add_row("workers' time until the first runs work", f"{cost.start:.2f}", "")
+    table.add_row("between a worker's runs, mean", f"{sum(cost.gaps) / max(1, len(cost.gaps)):.2f}", "")
+    table.add_row("between a worker's runs, longest", f"{max(cost.gaps, default=0):.2f}", f"{GOAL_GAP:.0f}")
+    table.add_row("after the last run", f"{cost.end:.2f}", "")
+    table.add_row("orchestration in all", f"{cost.orchestration:.2f}", f"{allowed:.1f}")
+    table.add_row("orchestration, a run", f"{cost.orchestration / count:.2f}", f"{allowed / count:.2f}")
+    return table
+
+
+def main(
+    runs: Annotated[int, typer.Option("--runs", min=2, help="How many runs.")] = 12,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Updates of each run.")] = 100,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Runs at a time.")] = 2,
+    name: Annotated[str | None, typer.Option("--json", help="Keep it as benchmarks/results/NAME.json.")] = None,
+) -> None:
+    """Time a study of equal small runs, and what it spends besides them."""
+    with tempfile.TemporaryDirectory() as folder:
+        cost = measure(Path(folder), runs, steps, Share(workers, threads=1))
+    out = Console()
+    out.print(shown(cost, runs))
+    if name:
+        found: dict[str, Any] = describe(("torch", "lightning", "optuna"))
+        found |= {"runs": runs, "steps": steps, "workers": workers, **cost._asdict()}
+        found |= {"orchestration": cost.orchestration, "a run": cost.orchestration / runs}
+        out.print(f"kept: {save(name, found)}", highlight=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

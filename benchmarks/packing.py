@@ -1,0 +1,108 @@
+"""How a machine is best shared out: ``python -m benchmarks.packing [--json NAME]``.
+
+The same four runs are done twice: side by side with one thread each, which is what ``python -m ablations run`` does
+where nothing else is asked for, and one after another with all threads. Both ways begin with a fork server that has
+imported torch already, and both are timed from the first run's start to the last one's end.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.hardware import describe, save
+from lit_transformers.run import RunConfig, run_key
+from sweeps.launch import Options, launch
+from sweeps.ledger import Ledger
+from sweeps.live import Board, Row
+from sweeps.process import prepare_server
+from sweeps.share import Share, share_machine
+from sweeps.ticket import State, Ticket
+
+RUNNER = "lit_transformers.run"
+ARMS = 4
+SIZES = {"dim 64, depth 2": (64, 2, 32, 32), "dim 256, depth 4": (256, 4, 64, 16)}
+"""Width, depth, length of a segment, and rows of a batch."""
+
+
+def tickets(dim: int, depth: int, segment: int, batch: int, steps: int) -> list[Ticket]:
+    """One run for each of the seeds, which cost the same."""
+    config = RunConfig.from_dict(
+        {
+            "model": {
+                "kind": "language_model",
+                "dim": dim,
+                "depth": depth,
+                "heads": 4,
+                "mixer": {"kind": "attention", "encoding": "xl", "memory": segment},
+            },
+            "data": {
+                "source": {"kind": "stdlib", "piece": 4096},
+                "segment_length": segment,
+                "batch_size": batch,
+                "evaluation": {"documents": 8},
+            },
+            "training": {"device": "cpu", "steps": steps},
+        }
+    )
+    seeded = [config.override({"seed": seed}) for seed in range(ARMS)]
+    return [Ticket(run_key(one), f"seed {one.seed}", one.seed, one.to_dict()) for one in seeded]
+
+
+def seconds(wanted: list[Ticket], share: Share) -> float:
+    """How long all the runs take together. Raises RuntimeError where one fails: its time would mean nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs, rows = Path(folder), [Row(ticket) for ticket in wanted]
+        ledger = Ledger(runs)
+        try:
+            begun = time.monotonic()
+            launch(runs, ledger, Board(Console(file=StringIO())), rows, Options(RUNNER, share, "val/bpb"))
+            taken = time.monotonic() - begun
+        finally:
+            ledger.close()
+    failed = [row.reason for row in rows if row.state != State.FINISHED]
+    if failed:
+        raise RuntimeError(f"a run did not finish: {failed[0]}")
+    return taken
+
+
+def measure(wanted: list[Ticket], ways: dict[str, Share], rounds: int) -> dict[str, Any]:
+    """Each way in turn, so that what else the machine does falls on both."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, share in ways.items():
+            found[name].append(seconds(wanted, share))
+    apart, packed = (statistics.median(found[name]) for name in ("one after another", "side by side"))
+    return {"seconds": found, "ratio": packed / apart}
+
+
+def main(
+    steps: Annotated[int, typer.Option(min=1, help="Updates of each run.")] = 300,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each way is timed.")] = 3,
+    json: Annotated[str | None, typer.Option(help="Also write benchmarks/results/NAME.json.")] = None,
+) -> None:
+    """Prints the time of four runs both ways, and their ratio; the goal on two cores is 0.6 for small models."""
+    cores = len(os.sched_getaffinity(0))
+    ways = {"one after another": Share(1, cores), "side by side": share_machine(ARMS)}
+    prepare_server(RUNNER)
+    table = Table("size", *(f"{name}: {share.workers} x {share.threads} s" for name, share in ways.items()), "ratio")
+    sizes = {}
+    for name, size in SIZES.items():
+        told = sizes[name] = measure(tickets(*size, steps), ways, rounds)
+        table.add_row(name, *(f"{statistics.median(told['seconds'][way]):.1f}" for way in ways), f"{told['ratio']:.2f}")
+    Console().print(table)
+    if json:
+        save(json, {"hardware": describe(("torch", "lightning")), "steps": steps, "sizes": sizes})
+
+
+if __name__ == "__main__":
+    typer.run(main)

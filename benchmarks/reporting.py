@@ -1,0 +1,130 @@
+"""What a report costs: ``python -m benchmarks.reporting [--runs 1000] [--documents 1000] [--json NAME]``.
+
+Writes the records, learning curves and documents of a study that was never run, and has ``python -m ablations report``
+make its report in a process of its own. Goals: at most 20 s and 2 GB for 1,000 runs with 1,000 documents each.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from benchmarks.hardware import describe, save
+from lit_transformers.files import write_json
+
+STUDY = "xl_recurrence"
+SECONDS, BYTES = 20.0, 2e9
+
+
+def write_study(runs: Path, arms: int, seeds: int, documents: int, points: int = 100) -> None:
+    """A study of so many arms, seeds, documents a run and points of a learning curve."""
+    generator = np.random.default_rng(0)
+    sizes = generator.lognormal(7, 1, documents).astype(int) + 1
+    hardness = generator.normal(0, 0.2, documents)
+    names = [f"arm {arm}" for arm in range(arms)]
+    planned = {
+        name: [{"seed": seed, "key": f"{arm:04d}{seed:04d}"} for seed in range(seeds)] for arm, name in enumerate(names)
+    }
+    write_json(runs / "studies" / STUDY / "plan.json", _plan(planned))
+    for arm, name in enumerate(names):
+        for run in planned[name]:
+            bits = 2.5 + 0.01 * arm + hardness + generator.normal(0, 0.01) + generator.normal(0, 0.05, documents)
+            _write_run(runs / str(run["key"]), run, sizes, bits * sizes * math.log(2), points)
+
+
+def _plan(planned: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "study": STUDY,
+        "scale": "demo",
+        "question": "How long does a report take?",
+        "source": None,
+        "metric": {"name": "val/bpb", "goal": "minimize", "label": "bits per byte"},
+        "design": "arms",
+        "factors": {},
+        "baseline": next(iter(planned)),
+        "match": None,
+        "arms": [{"name": name, "levels": {}, "runs": runs} for name, runs in planned.items()],
+        "protocol": "no corpus",
+        "commands": {},
+    }
+
+
+def _write_run(directory: Path, run: dict[str, Any], sizes: Any, nats: Any, points: int) -> None:
+    bpb = float(nats.sum() / sizes.sum() / math.log(2))
+    record = {
+        "version": 1,
+        "key": run["key"],
+        "outcome": "finished",
+        "reason": None,
+        "seed": run["seed"],
+        "config": {"model": {"dim": 64, "depth": 2, "heads": 4}, "training": {"steps": 1400}, "seed": run["seed"]},
+        "data": {"name": "none", "fingerprint": "0"},
+        "metrics": {"val/bpb": bpb, "val/nats": bpb * math.log(2)},
+        "protocol": {"segment_length": 32},
+        "cost": {"parameters": 120_000, "flops_per_token": 7.2e5, "tokens": 1_500_000, "state_bytes": 24_576},
+        "gates": [{"name": "no future", "passed": True, "detail": "largest change 0"}],
+        "environment": {"torch": "2.13.0", "hardware": "2 cores"},
+        "measured": {"seconds": 50.0, "tokens_per_second": 30_000.0},
+    }
+    write_json(directory / "record.json", record)
+    curve = [(s * 10, s * 10_240, n, 5 / s + bpb) for s in range(1, points + 1) for n in ("train/loss", "train/nats")]
+    _write_rows(directory / "metrics.csv", ("step", "tokens", "name", "value"), curve)
+    lines = [
+        (i, f"module{i}.py", repr(float(n)), int(b), int(b)) for i, (n, b) in enumerate(zip(nats, sizes, strict=True))
+    ]
+    _write_rows(directory / "documents.csv", ("document", "name", "nats", "tokens", "bytes"), lines)
+
+
+def _write_rows(path: Path, header: tuple[str, ...], lines: list[Any]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(header)
+        rows.writerows(lines)
+
+
+def measure(runs: Path) -> tuple[float, int]:
+    """Seconds and peak memory, in bytes, of a report's process."""
+    started = time.monotonic()
+    command = [sys.executable, "-m", "ablations", "report", STUDY, "--runs", str(runs)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"the report ended with status {status}")
+    return time.monotonic() - started, usage.ru_maxrss * 1024
+
+
+def main(
+    runs: Annotated[int, typer.Option(min=2, help="How many runs.")] = 1000,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds an arm.")] = 25,
+    documents: Annotated[int, typer.Option(min=1, help="Documents a run.")] = 1000,
+    json: Annotated[str | None, typer.Option(help="Keep the numbers as benchmarks/results/NAME.json.")] = None,
+) -> None:
+    """Times the report of a study that was never run."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_study(Path(folder), runs // seeds, seeds, documents)
+        seconds, peak = measure(Path(folder))
+        size = (Path(folder) / "studies" / STUDY / "report" / "results.jsonl").stat().st_size
+    print(
+        f"{runs} runs of {documents} documents: {seconds:.1f} s, {peak / 1e9:.2f} GB; results.jsonl {size / 1e6:.1f} MB"
+    )
+    print(
+        f"goals: {SECONDS:.0f} s, {BYTES / 1e9:.0f} GB, {'met' if seconds <= SECONDS and peak <= BYTES else 'missed'}"
+    )
+    if json:
+        found = {"runs": runs, "documents": documents, "seconds": seconds, "peak_bytes": peak, "results_bytes": size}
+        save(json, {"about": describe(("numpy", "pydantic", "matplotlib")), **found})
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,185 @@
+"""A command that is killed over and over, in whole or in part, and started again; and what is left of its runs."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+__all__ = ["Ordeal", "finished_records", "run_command", "what_training_left", "write_study"]
+
+PATIENCE = 120.0
+_STUDY = """
+from ablations.ablation import Ablation, Match, Metric
+from datamodules import EvaluationConfig, FilesConfig, LanguageDataConfig
+from lit_transformers.encodings import XLConfig
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import LanguageModelConfig
+from lit_transformers.training import TrainingConfig
+from RUNNER import RunConfig
+
+ABLATION = Ablation(
+    question="Does recurrence help?",
+    baseline=RunConfig(
+        model=LanguageModelConfig(
+            dim=16, heads=2, depth=2, dropout=0.1, mixer=AttentionConfig(encoding=XLConfig(), memory=16)
+        ),
+        data=LanguageDataConfig(
+            source=FilesConfig(path=CORPUS), segment_length=16, batch_size=4, evaluation=EvaluationConfig(bytes=2000)
+        ),
+        training=TrainingConfig(steps=120, log_every=20, device="cpu"),
+    ),
+    factors={"recurrence": {"on": {}, "off": {"model.mixer.memory": 0}}},
+    seeds=4,
+    metric=Metric("val/bpb"),
+    match=Match("tokens"),
+)
+"""
+
+
+def run_command(study: Path, runs: Path, *words: str) -> list[str]:
+    """``python -m ablations run`` with two workers of one thread."""
+    shares = ["--workers", "2", "--threads", "1"]
+    return [sys.executable, "-m", "ablations", "run", str(study), "--runs", str(runs), *shares, *words]
+
+
+def write_study(path: Path, corpus: Path, runner: str = "standin.kept") -> None:
+    """A study of eight real runs of seconds each: two arms over four seeds, on a corpus that is made beside it."""
+    write_corpus(corpus)
+    path.write_text(_STUDY.replace("RUNNER", runner).replace("CORPUS", repr(str(corpus))))
+
+
+def write_corpus(folder: Path) -> None:
+    """Forty small documents of words, always the same ones."""
+    words = ["the", "model", "reads", "a", "segment", "and", "remembers", "what", "came", "before", "it"]
+    chance = random.Random(0)
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number}.txt").write_text(" ".join(chance.choice(words) for _ in range(400)))
+
+
+def finished_records(runs: Path) -> dict[str, bytes]:
+    """The records of finished runs as they lie there, by key."""
+    found = {path.parent.name: path.read_bytes() for path in runs.glob("*/record.json")}
+    return {key: text for key, text in found.items() if json.loads(text)["outcome"] == "finished"}
+
+
+def what_training_left(runs: Path) -> dict[str, Any]:
+    """Everything that must not depend on interruptions, by run; what the clock and the machine say is left out."""
+    found = {}
+    for path in runs.glob("*/record.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        del record["measured"]
+        files = [(path.parent / name).read_text(encoding="utf-8") for name in ("metrics.csv", "documents.csv")]
+        found[path.parent.name] = (record, *files)
+    return found
+
+
+class Ordeal:
+    """Kills the processes of one command at moments that a seed decides, and starts it again when it has ended.
+
+    gap: the mean time between two kills, in seconds. ``finished`` holds the record of every run as it was first seen.
+    """
+
+    def __init__(self, runs: Path, command: list[str], log: Path, gap: float, seed: int = 0) -> None:
+        self.runs, self.command, self.log, self.gap = runs, command, log, gap
+        self.chance = random.Random(seed)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.finished: dict[str, bytes] = {}
+        self.hit = {"command": 0, "server": 0, "run": 0}
+        self.had_checkpoint = 0
+
+    @property
+    def kills(self) -> int:
+        """How many processes were hit so far."""
+        return sum(self.hit.values())
+
+    def kill_somebody(self) -> None:
+        """Waits a while and kills the command, its fork server or one of its runs; runs most often."""
+        process = self._started()
+        if self.chance.random() < 0.8:
+            self._wait_for_a_run(process)
+        time.sleep(self.chance.uniform(0, 2 * self.gap))
+        self.look()
+        children = living(psutil.Process(process.pid).children(recursive=True)) if process.poll() is None else []
+        runs = [child for child in children if self._run_of(child)]
+        what = self.chance.choices(["run", "server", "command"], weights=[8, 1, 1])[0]
+        others = [child for child in children if child not in runs]
+        victims = {"run": runs, "server": others, "command": [process]}[what]
+        if victims and process.poll() is None:
+            self._strike(what, self.chance.choice(victims))
+
+    def go_on_undisturbed(self) -> None:
+        """Starts the command until it says that all runs have finished."""
+        for _ in range(3):
+            if self._started().wait(timeout=PATIENCE) == 0:
+                break
+            self.look()
+        self.look()
+
+    def close(self) -> None:
+        """Leaves no command behind where a test has failed; its runs die with it."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def look(self) -> None:
+        """Fails where a finished run was done again: another attempt would have left another record."""
+        found = finished_records(self.runs)
+        for key, record in self.finished.items():
+            assert found.get(key) == record, f"run {key} was finished, and its record has changed"
+        self.finished = found
+
+    def left_behind(self) -> list[int]:
+        """Processes that still write to the log of a run."""
+        return [process.pid for process in living(list(psutil.process_iter())) if self._run_of(process)]
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self.process is None or self.process.poll() is not None:
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
+        return self.process
+
+    def _wait_for_a_run(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while process.poll() is None and not any(map(self._run_of, psutil.Process(process.pid).children(True))):
+            assert time.monotonic() < deadline, "no run was started"
+            time.sleep(0.02)
+
+    def _run_of(self, process: psutil.Process) -> Path | None:
+        """The directory of the run that a process is at, by where it writes what it prints."""
+        try:
+            log = Path(f"/proc/{process.pid}/fd/1").readlink()
+        except OSError:
+            return None
+        return log.parent if log.is_relative_to(self.runs) else None
+
+    def _strike(self, what: str, victim: psutil.Process | subprocess.Popen[bytes]) -> None:
+        if isinstance(victim, psutil.Process) and (directory := self._run_of(victim)):
+            self.had_checkpoint += (directory / "checkpoint.ckpt").exists()
+        try:
+            victim.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            return
+        self.hit[what] += 1
+        if isinstance(victim, subprocess.Popen):
+            victim.wait()
+
+
+def living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that are not over and only waiting to be asked how they ended."""
+    found = []
+    for process in processes:
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found

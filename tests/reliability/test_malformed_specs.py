@@ -1,0 +1,104 @@
+"""Three thousand malformed studies: an error that names the place, or a plan that says what the study said."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from garbage import broken, examples, one_line
+from hypothesis import given
+from hypothesis import strategies as st
+from standin.run import RunConfig
+
+from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
+from ablations.plan import Request, make_plan
+from lit_transformers.config import ConfigError
+from reports.records import read_plan
+
+pytestmark = pytest.mark.slow
+
+SPEC: dict[str, Any] = {
+    "question": "Does recurrence help?",
+    "source": {"title": "Dai et al. 2019", "arxiv": "1901.02860", "table": "6"},
+    "factors": {
+        "recurrence": {"on": {}, "off": {"model.mixer.memory": 0}},
+        "positions": {"relative": {}, "absolute": {"model.mixer.encoding": None}},
+    },
+    "design": "product",
+    "arms": {},
+    "seeds": 2,
+    "metric": {"name": "val/bpb", "goal": "minimize", "label": "bits per byte", "compare": "difference"},
+    "match": {"on": "parameters", "free": "model.width", "step": 1, "tolerance": 0.1},
+    "contrasts": [{"name": "memory", "arm": "recurrence=on positions=relative",
+                   "against": "recurrence=off positions=relative"}],
+    "published": {"protocol": "WikiText-103", "metric": "perplexity",
+                  "cells": [{"arm": "recurrence=on", "value": 26.77, "note": ""}], "claims": ["It helps."]},
+    "scales": {"demo": {"overrides": {"training.steps": 9}, "seeds": 1,
+                        "leave_out": {"recurrence=off positions=absolute": "no time"}},
+               "full": {"arms": ["recurrence=on"]}},
+}  # fmt: skip
+EXPLICIT = SPEC | {
+    "factors": {},
+    "design": "explicit",
+    "arms": {"long": {}, "short": {"model.mixer.memory": 2}, "none": {"model.mixer.memory": 0}},
+    "match": {"on": "tokens"},
+    "contrasts": [{"name": "memory", "arm": "long", "against": "none"}],
+    "published": None,
+    "scales": {},
+}
+ONE_FACTOR = SPEC | {"design": "one_factor", "contrasts": [], "published": None, "scales": {}, "match": None}
+
+
+@examples(3000)
+@given(spec=st.one_of(*map(broken, (SPEC, EXPLICIT, ONE_FACTOR))))
+def test_a_study_is_refused_by_place_or_planned_as_it_says(tmp_path_factory: pytest.TempPathFactory, spec: Any) -> None:
+    if not isinstance(spec, dict):
+        return
+    try:
+        ablation = made(Ablation, {"baseline": RunConfig()} | with_parts(spec))
+        plan = make_plan("malformed", ablation, Request())
+    except ConfigError as error:
+        assert one_line(str(error)) and error.path
+        return
+    except TypeError as error:  # Python's own words for a call without what it needs
+        assert re.match(r"\w+\.__init__\(\) missing", str(error))
+        return
+    runs = tmp_path_factory.getbasetemp() / "runs"
+    plan.write(runs)
+    found = read_plan(runs, "malformed")
+    assert found.question == spec["question"]
+    assert found.metric.name == spec["metric"]["name"] and found.metric.goal == spec["metric"].get("goal", "minimize")
+    assert [c.name for c in found.contrasts or ()] in ([], [c["name"] for c in spec.get("contrasts", ())])
+    levels = {name: list(levels) for name, levels in spec.get("factors", {}).items()}
+    assert {name: list(names) for name, names in found.factors.items()} == levels
+    assert {len(arm.runs) for arm in found.arms} == {ablation.resolve().seeds}
+
+
+def made(part: type[Any], plain: Any) -> Any:
+    """A part of a study with the fields that it knows; what is no table of fields goes in as it is."""
+    if not isinstance(plain, Mapping):
+        return plain
+    names = {field.name for field in dataclasses.fields(part)}
+    return part(**{name: value for name, value in plain.items() if name in names})
+
+
+def with_parts(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with parts for the tables that stand for them."""
+    whole = dict(spec)
+    for name, part in {"source": Source, "metric": Metric, "match": Match}.items():
+        if name in whole:
+            whole[name] = made(part, whole[name])
+    if isinstance(whole.get("published"), dict):
+        whole["published"] = made(Published, listed(whole["published"], "cells", Cell))
+    if isinstance(whole.get("scales"), dict):
+        whole["scales"] = {name: made(Scale, scale) for name, scale in whole["scales"].items()}
+    return listed(whole, "contrasts", Contrast)
+
+
+def listed(plain: dict[str, Any], name: str, part: type[Any]) -> dict[str, Any]:
+    if not isinstance(plain.get(name), list):
+        return plain
+    return plain | {name: [made(part, item) for item in plain[name]]}

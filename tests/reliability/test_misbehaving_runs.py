@@ -1,0 +1,133 @@
+"""A study in which nearly every run misbehaves: each ends as it should, the sound ones finish, the report tells all."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import reports
+from ablations import catalog
+from ablations.plan import Plan, Request, make_plan
+from reports.tables import escape_markdown
+from sweeps.launch import Options, Summary, launch
+from sweeps.ledger import Ledger
+from sweeps.live import Board
+from sweeps.share import Share
+from sweeps.survey import survey
+from sweeps.ticket import State
+
+pytestmark = pytest.mark.slow
+
+STUDY = """
+from ablations.ablation import Ablation, Metric
+from standin.run import RunConfig
+
+ABLATION = Ablation(
+    question="Which of these runs end well?",
+    baseline=RunConfig(),
+    design="explicit",
+    arms={"sound": {}, **{fault: {"training.fault": fault} for fault in FAULTS}, "sound too": {"model.width": 32}},
+    seeds=1,
+    metric=Metric("val/bpb"),
+)
+"""
+REASONS = {
+    "nan": "failed: not-a-number",
+    "memory": "failed: out of memory",
+    "leak": "failed: out of memory: it held",
+    "raise": "failed: RuntimeError: something broke",
+    "kill": "failed: killed (signal 9)",
+    "exit": "failed: its process ended with status 3",
+    "hang": "failed: time limit of 15s reached",
+    "gate": "invalid: a gate failed: no future leak",
+}
+LIMITS = {"time_limit": 15.0, "memory_limit": 256 << 20}
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    path = tmp_path_factory.mktemp("spec") / "misbehaving.py"
+    path.write_text(STUDY.replace("FAULTS", repr(list(REASONS))))
+    return make_plan("misbehaving", catalog.load(path), Request())
+
+
+def go(runs: Path, plan: Plan) -> Summary:
+    plan.write(runs)
+    options = Options(plan.runner, Share(workers=2, threads=1), plan.metric, study=plan.study, **LIMITS)
+    rows, _ = survey(runs, plan.tickets(), plan.metric, retry_failed=False)
+    ledger = Ledger(runs)
+    try:
+        return launch(runs, ledger, Board(Console(file=io.StringIO()), plan.metric), rows, options)
+    finally:
+        ledger.close()
+
+
+def test_every_way_to_misbehave_is_told_apart_and_stops_no_other_run(tmp_path: Path, planned: Plan) -> None:
+    ended = {row.ticket.arm: row for row in go(tmp_path, planned).rows}
+    page = reports.write_report(tmp_path, "misbehaving").read_text(encoding="utf-8")
+    assert ended["sound"].state == ended["sound too"].state == State.FINISHED
+    for fault, reason in REASONS.items():
+        assert ended[fault].state == reason.partition(":")[0]
+        assert f"{ended[fault].state}: {ended[fault].reason}".startswith(reason)
+        record = json.loads((ended[fault].ticket.directory(tmp_path) / "record.json").read_text())
+        assert f"{record['outcome']}: {record['reason']}".startswith(reason)
+        assert escape_markdown(reason) in page
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a file system that is soon full")
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_is_named_and_with_room_again_the_same_command_goes_on(small_disk: Path, tmp_path: Path) -> None:
+    study, runs = tmp_path / "two_widths.py", small_disk / "runs"
+    study.write_text(STUDY.replace("FAULTS", "[]"))
+    (small_disk / "ballast").write_bytes(bytes(2 << 20))
+    full = ask("run", study, "--runs", runs)
+    assert full.returncode in (1, 2) and "Traceback" not in full.stderr
+    assert "full" in full.stderr or "No space left" in full.stdout + full.stderr
+    (small_disk / "ballast").unlink()
+    assert ask("run", study, "--runs", runs).returncode == 0
+    assert finishes(runs) == [1, 1]
+
+
+def test_files_that_were_cut_or_overwritten_are_named_and_only_their_runs_repeated(tmp_path: Path) -> None:
+    study, runs = tmp_path / "two_widths.py", tmp_path / "runs"
+    study.write_text(STUDY.replace("FAULTS", "[]"))
+    assert ask("run", study, "--runs", runs).returncode == 0
+    cut, kept = sorted(runs.glob("*/record.json"))
+    whole = kept.read_bytes()
+    cut.write_bytes(cut.read_bytes()[:200])
+    (runs / "ledger.db").write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 64)
+    again = ask("run", study, "--runs", runs)
+    assert again.returncode == 0, again.stderr
+    assert f"{cut}: not JSON" in again.stderr and "ledger.db" in again.stderr
+    assert kept.read_bytes() == whole
+    assert json.loads(cut.read_text())["outcome"] == "finished"
+    assert sorted(finishes(runs)) == [1, 2]
+
+
+def ask(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ablations", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, "COLUMNS": "200"})
+
+
+def finishes(runs: Path) -> list[int]:
+    return [len(path.read_text().splitlines()) for path in runs.glob("*/finishes.txt")]
