@@ -67,9 +67,8 @@ class Copy:
         """Sends what the record says besides the curves, and ends."""
         run = self.run
         if run is not None:
-            self._guarded(
-                lambda: run.log(_tables(self.directory), commit=True)
-            )  # else the last step's values come after the summary's
+            # Committed, or the last step's values would come after the summary's.
+            self._guarded(lambda: run.log(_tables(self.directory), commit=True))
             self._guarded(lambda: run.summary.update(summary(record)))
             self._guarded(lambda: run.finish(exit_code=exit_code))
 
