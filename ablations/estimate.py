@@ -42,14 +42,18 @@ def estimate(plan: Plan, runs: Path) -> Estimate:
 
 
 def _rates(plan: Plan, runs: Path) -> Iterator[float]:
-    """Training FLOPs a second of finished runs: those of this plan where there are any, else all that are kept."""
+    """Training FLOPs a second of finished runs: those of this plan where there are any, else all that are kept.
+
+    What measuring took is left out: a run that only writes token by token says nothing of how fast others train.
+    """
     own = [runs / key / "record.json" for key in plan.configs]
     kept = [path for path in own if path.exists()] or sorted(runs.glob("*/record.json"))
     for path in kept:
         with suppress(OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
             record = json.loads(path.read_text(encoding="utf-8"))
             if record["outcome"] == "finished":
-                rate = record["cost"]["train_flops"] / record["measured"]["seconds"]
+                cost = record["cost"]
+                rate = cost["train_flops"] / cost["tokens"] * record["measured"]["tokens_per_second"]
                 if rate > 0:
                     yield rate
 

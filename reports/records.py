@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from reports.measurements import NOTHING, Array, Documents, Measurements, read_c
 from reports.outputs import OUTPUTS, with_outputs
 
 VERSION = 1
+LONGEST_NAME = 200
+"""Bytes of a name that every file system takes, with room for an ending."""
 
 Label = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else json.dumps(value))]
 """The name of a level, a number included, or of anything else that is printed and compared but never computed with."""
@@ -308,9 +311,11 @@ def as_plan(plain: Any) -> Plan:
 
 
 def require_name(name: str, of: str) -> None:
-    """Raises ReportError for the name of a study or a run that would lead out of the folder that holds it."""
-    if name in ("", ".", "..") or re.search(r"[/\\\0]", name):
+    """Raises ReportError for the name of a study or a run that would lead out of its folder, or is none of a file."""
+    if name in ("", ".", "..") or re.search(r"[/\\]", name):
         raise ReportError(f"{name!r} is no name of a {of}: it would lead out of its folder; give a plain name")
+    if len(name.encode("utf-8", "replace")) > LONGEST_NAME or not name.isprintable():
+        raise ReportError(f"{reprlib.repr(name)} is no name of a {of}: no file can be called so; give a plain name")
 
 
 def read_record(path: Path, notes: list[str]) -> Record | str:
@@ -319,9 +324,8 @@ def read_record(path: Path, notes: list[str]) -> Record | str:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(plain, dict) and plain.get("version", VERSION) != VERSION:
-            notes.append(
-                f"{place}: made by version {plain['version']} of this format, not {VERSION}; it counts as missing"
-            )
+            other = reprlib.repr(plain["version"])
+            notes.append(f"{place}: made by version {other} of this format, not {VERSION}; it counts as missing")
             return "made by another version"
         return Record.model_validate(plain)
     except FileNotFoundError:

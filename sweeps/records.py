@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,11 +56,11 @@ def _fault(record: Any, key: str) -> str | None:
     if not isinstance(record, dict):
         return "not a record"
     if record.get("version") != RECORD_VERSION:
-        return f"made by another version ({record.get('version')!r}, this one reads {RECORD_VERSION})"
+        return f"made by another version ({reprlib.repr(record.get('version'))}, this one reads {RECORD_VERSION})"
     if record.get("key") != key:
-        return f"the record of another run ({record.get('key')!r})"
+        return f"the record of another run ({reprlib.repr(record.get('key'))})"
     if record.get("outcome") not in OUTCOMES:
-        return f"no known outcome ({record.get('outcome')!r})"
+        return f"no known outcome ({reprlib.repr(record.get('outcome'))})"
     if not isinstance(record.get("metrics"), dict):
         return "a record without metrics"
     for name, value in record["metrics"].items():

@@ -47,7 +47,7 @@ ABLATION = Ablation(
         "measured": {"full": {}} | {name: measured(rounds) for name, rounds in MEASURED.items() if rounds},
     },
     design="product",
-    seeds=3,
+    seeds=5,
     metric=Metric("val/accuracy", goal="maximize", label="symbols of the second word"),
     match=Match("tokens"),
     contrasts=[

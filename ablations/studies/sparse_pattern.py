@@ -5,20 +5,23 @@ from __future__ import annotations
 from ablations.ablation import Ablation, Cell, Contrast, Match, Published, Scale, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTERS, CHARACTERS_GPU, CHARACTERS_PAPER
 from datamodules import PeriodicConfig
-from lit_transformers.mixers import SparseConfig
+from lit_transformers.encodings import RotaryConfig
+from lit_transformers.mixers import AttentionConfig, SparseConfig
 
 DATA = ("text", "periodic")
+IMAGES = PeriodicConfig(width=11, height=23, period=3, levels=4)
+"""What a pixel repeats was read two strides of 16 before it is said: 3 rows of 11 pixels, less the one it is ahead."""
 
 ABLATION = Ablation(
     question="Is it the data that decides between a strided and a fixed pattern?",
     source=Source("Child et al. 2019", arxiv="1904.10509", table="2"),
-    baseline=CHARACTERS,
+    baseline=CHARACTERS.override({"model.positions": None, "model.mixer": AttentionConfig(encoding=RotaryConfig())}),
     factors={
-        "data": {"text": {}, "periodic": {"data.source": PeriodicConfig(period=4)}},
+        "data": {"text": {}, "periodic": {"data.source": IMAGES}},
         "pattern": {
             "dense": {},
-            "strided": {"model.mixer": SparseConfig(block=16)},
-            "fixed": {"model.mixer": SparseConfig(pattern="fixed", block=16, summary=2)},
+            "strided": {"model.mixer": SparseConfig(block=16, encoding=RotaryConfig())},
+            "fixed": {"model.mixer": SparseConfig(pattern="fixed", block=16, summary=2, encoding=RotaryConfig())},
         },
     },
     design="product",

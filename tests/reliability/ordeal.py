@@ -106,6 +106,8 @@ class Ordeal:
         process = self._started()
         if self.chance.random() < 0.8:
             self._wait_for_a_run(process)
+        if self.chance.random() < 0.2:
+            self._wait_for_a_checkpoint(process)
         time.sleep(self.chance.uniform(0, 2 * self.gap))
         self.look()
         children = living(psutil.Process(process.pid).children(recursive=True)) if process.poll() is None else []
@@ -151,6 +153,16 @@ class Ordeal:
         deadline = time.monotonic() + PATIENCE
         while process.poll() is None and not any(map(self._run_of, psutil.Process(process.pid).children(True))):
             assert time.monotonic() < deadline, "no run was started"
+            time.sleep(0.02)
+
+    def _wait_for_a_checkpoint(self, process: subprocess.Popen[bytes]) -> None:
+        """Until some run has one to go on from: nearly all kills would else hit runs that have only begun."""
+        deadline = time.monotonic() + PATIENCE
+        while process.poll() is None:
+            runs = filter(None, map(self._run_of, psutil.Process(process.pid).children(True)))
+            if any((run / "checkpoint.ckpt").exists() for run in runs):
+                return
+            assert time.monotonic() < deadline, "no run kept a checkpoint"
             time.sleep(0.02)
 
     def _run_of(self, process: psutil.Process) -> Path | None:
