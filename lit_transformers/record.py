@@ -8,6 +8,7 @@ import os
 import platform
 import resource
 import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,7 +85,20 @@ def peak_memory() -> int:
     """The most memory held: on the device where CUDA is used, else by this process."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resident_peak()
+
+
+def resident_peak() -> int:
+    """The most memory that this process held, in bytes.
+
+    On Linux by its own high-water mark: what getrusage tells begins with that of the process it was started from.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 @contextmanager
