@@ -315,10 +315,10 @@ def matching(study: Study) -> Table:
     kind = _BUDGETS.get(match.on, "count")
     columns = (
         Column("Arm"),
-        Column("Target", kind),
-        Column("Planned", kind),
+        Column("Target", kind, detail=True),
+        Column("Planned", kind, detail=True),
         Column("Off by", "percent"),
-        Column("Measured", kind),
+        Column("Measured", kind, detail=True),
         Column("Off the baseline by", "percent"),
     )
     base = spent(study, study.plan.baseline)
