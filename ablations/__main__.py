@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,7 +22,7 @@ from sweeps.share import Share, cuda_devices, memory_of, share_machine
 from sweeps.ticket import State
 
 if TYPE_CHECKING:
-    from sweeps.launch import Options
+    from sweeps.launch import Options, Summary
     from sweeps.slurm import Cluster
 
 HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
@@ -183,8 +183,7 @@ def run(
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=launcher == "local")
     planned.write(runs)
     rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limit)
-    for note in notes:
-        err.print(note, markup=False, highlight=False, soft_wrap=True)
+    warn(notes)
     todo = sum(not row.state.over for row in rows)
     if todo:
         from sweeps.launch import Options
@@ -192,7 +191,7 @@ def run(
         cluster = cluster_for(study, runs, slurm or [], storage) if launcher == "slurm" else None
         share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, needed)
         options = Options(planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limit, most)
-        rows = train(planned, runs, rows, options, storage, cluster)
+        rows = train(runs, rows, options, storage, cluster)
     write_report(runs, planned.study, unmatched)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
 
@@ -208,8 +207,7 @@ def status(
 
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
     rows, notes = look(planned, runs)
-    for note in notes:
-        err.print(note, markup=False, highlight=False, soft_wrap=True)
+    warn(notes)
     found = {} if all(row.state.over for row in rows) else standings(runs, storage)
     bring_up_to_date(rows, runs, found)
     out.print(status_view(rows, planned.metric, found))
@@ -290,30 +288,36 @@ def cluster_for(study: str, runs: Path, parameters: list[str], storage: str | No
     return Cluster(parse_parameters(parameters), storage, report)
 
 
-def train(
-    planned: Plan,
-    runs: Path,
-    rows: list[Row],
-    options: Options,
-    storage: str | None,
-    cluster: Cluster | None = None,
-) -> list[Row]:
-    """Does the runs under the live table, here or on a cluster; leaves with the status of the signal where one came."""
+def warn(notes: Iterable[str]) -> None:
+    """What was found damaged and set aside: a line each, on standard error."""
+    for note in notes:
+        err.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def launched(
+    runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None
+) -> Summary:
+    """Does the runs under the live table, here or on a cluster."""
     from sweeps.launch import launch
     from sweeps.ledger import Ledger
 
-    ledger, board = Ledger(runs, storage), Board(out, planned.metric)
+    ledger, board = Ledger(runs, storage), Board(out, options.metric)
     try:
-        for note in ledger.notes:
-            err.print(note, markup=False, highlight=False, soft_wrap=True)
+        warn(ledger.notes)
         if cluster:
             from sweeps.slurm import launch_on_slurm
 
-            summary = launch_on_slurm(runs, ledger, board, rows, options, cluster)
-        else:
-            summary = launch(runs, ledger, board, rows, options)
+            return launch_on_slurm(runs, ledger, board, rows, options, cluster)
+        return launch(runs, ledger, board, rows, options)
     finally:
         ledger.close()
+
+
+def train(
+    runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None
+) -> list[Row]:
+    """Does the runs, and leaves with the status of the signal where one came."""
+    summary = launched(runs, rows, options, storage, cluster)
     if summary.stopped_by is not None:
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + summary.stopped_by)

@@ -21,16 +21,17 @@ from ablations.__main__ import (
     Threads,
     Wandb,
     Workers,
+    launched,
     look,
     out,
     request_of,
     share_for,
     train,
+    warn,
     write_report,
 )
 from lit_transformers.config import ConfigError
-from lit_transformers.files import write_json
-from sweeps.live import Board, Row
+from sweeps.live import Row
 from sweeps.share import share_machine
 from sweeps.ticket import State
 
@@ -80,7 +81,7 @@ def tune(
     options = Options(tuning.runner, share, tuning.goal.metric, retry_failed, tuning.study, wandb)
 
     def do(rows: list[Row], options: Options) -> Summary:
-        return _launched(runs, storage, rows, options)
+        return launched(runs, rows, options, storage)
 
     found, stopped_by = search(
         runs, storage, tuning.study, tuning.arms, tuning.goal, budget, options, do, prune=prune
@@ -92,32 +93,21 @@ def tune(
     _retrain(tuning, found, budget, runs, storage, options, workers, threads)
 
 
-def _launched(runs: Path, storage: str | None, rows: list[Row], options: Options) -> Summary:
-    from sweeps.launch import launch
-    from sweeps.ledger import Ledger
-
-    ledger = Ledger(runs, storage)
-    try:
-        return launch(runs, ledger, Board(out, options.metric), rows, options)
-    finally:
-        ledger.close()
-
-
 def _retrain(
     tuning: Tuning, found: list[Found], budget: Budget, runs: Path, storage: str | None, options: Options,
     workers: int | None, threads: int | None,
 ) -> None:  # fmt: skip
     """The winners over the study's seeds, and their report, under the name STUDY_tuned."""
-    from ablations.tuning import found_path, tuned_plan
+    from ablations.tuning import tuned_plan
 
     planned = tuned_plan(tuning, found, budget, runs)
-    write_json(found_path(runs, tuning.study), planned.document["tuning"])
     planned.write(runs)
-    rows, _ = look(planned, runs, retry_failed=options.retry_failed)
+    rows, notes = look(planned, runs, retry_failed=options.retry_failed)
+    warn(notes)
     todo = sum(not row.state.over for row in rows)
     if todo:
         share = share_for(planned, todo, workers, threads)
-        rows = train(planned, runs, rows, options._replace(share=share, study=planned.study), storage)
+        rows = train(runs, rows, options._replace(share=share, study=planned.study), storage)
     write_report(runs, planned.study, unmatched=False)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
 

@@ -122,8 +122,3 @@ def _require_alike(arms: Sequence[Arm]) -> None:
 
 def _shared(space: Mapping[str, Knob]) -> dict[str, Knob]:
     return {path: knob for path, knob in space.items() if not is_own(path)}
-
-
-def found_path(runs: Path, study: str) -> Path:
-    """Where what was found is kept for whoever reads it without a database."""
-    return runs / "studies" / study / "tuning.json"

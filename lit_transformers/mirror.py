@@ -23,7 +23,7 @@ from lightning.pytorch.callbacks import Callback
 from lit_transformers.callbacks import Curves
 from lit_transformers.config import Plain
 from lit_transformers.ranks import is_first_rank
-from lit_transformers.record import CURVES, DOCUMENTS
+from lit_transformers.record import CURVES, DOCUMENTS, first_line
 
 if TYPE_CHECKING:
     import wandb
@@ -79,7 +79,7 @@ class Copy:
             act()
         except Exception as error:  # whatever it is, training goes on
             self.run = None
-            _say(f"the mirror broke off, the run goes on without: {_first_line(error)}")
+            _say(f"the mirror broke off, the run goes on without: {first_line(error)}")
 
 
 class _Sender(Callback):
@@ -132,12 +132,12 @@ def _open(mirror: Mirror, directory: Path, record: dict[str, Plain]) -> Copy | N
             return _start(mirror, directory, record)
         except Exception as error:
             wandb.teardown()  # or the next attempt inherits what is left of this one
-            why, files = _first_line(error).rstrip("."), directory / "wandb" / "offline-run-*"
+            why, files = first_line(error).rstrip("."), directory / "wandb" / "offline-run-*"
             _say(f"{why}; the run goes on, mirrored offline: wandb sync {files} uploads it")
     try:
         return _start(mirror._replace(mode="offline"), directory, record)
     except Exception as error:
-        _say(f"the run goes on without a mirror: {_first_line(error)}")
+        _say(f"the run goes on without a mirror: {first_line(error)}")
         return None
 
 
@@ -215,10 +215,6 @@ def summary(record: dict[str, Plain]) -> dict[str, Plain]:
     for part in ("cost", "protocol"):
         found |= {f"{part}/{name}": value for name, value in record[part].items()}
     return found | {f"gates/{gate['name']}": gate["passed"] for gate in record["gates"]}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _say(text: str) -> None:

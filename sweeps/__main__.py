@@ -27,7 +27,6 @@ from ablations.__main__ import (
     Threads,
     Wandb,
     Workers,
-    err,
     look,
     out,
     plan_for,
@@ -35,6 +34,7 @@ from ablations.__main__ import (
     run_command,
     share_for,
     train,
+    warn,
 )
 from ablations.show import summary_line
 from ablations.tune_command import tune
@@ -98,14 +98,13 @@ def worker(
     begun = time.monotonic()
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=True)
     rows, notes = look(planned, runs, retry_failed=retry_failed)
-    for note in notes:
-        err.print(note, markup=False, highlight=False, soft_wrap=True)
+    warn(notes)
     todo = sum(not row.state.over for row in rows)
     try:
         if todo:
             share = share_for(planned, todo, workers, threads)
             options = Options(planned.runner, share, planned.metric, retry_failed, planned.study, wandb)
-            train(planned, runs, rows, options, storage)
+            train(runs, rows, options, storage)
     finally:
         out.print(_deeds(rows, time.monotonic() - begun), markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(int(any(row.taken and row.state in (State.FAILED, State.INVALID) for row in rows)))

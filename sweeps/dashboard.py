@@ -10,6 +10,7 @@ from typing import Any
 
 from lit_transformers.config import Plain
 from lit_transformers.files import write_json
+from lit_transformers.record import first_line
 
 __all__ = ["build", "define", "has_key", "make_report", "make_workspace", "write_definition"]
 
@@ -61,7 +62,7 @@ def build(definition: dict[str, Plain], entity: str | None, say: Callable[[str],
         report = make_report(definition, entity).save()
         say(f"report: {report.url}")
     except Exception as error:  # whatever a network does: the definition is on disk
-        return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        return first_line(error)
     return None
 
 

@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple, Protocol, cast
 import optuna
 
 from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
-from lit_transformers.files import write_json
 from lit_transformers.pruning import BARS, Bars
 from lit_transformers.record import CURVES, RECORD
 from lit_transformers.space import Knob
@@ -227,10 +226,3 @@ def _found(arm: Arm, search: Search) -> Found:
         len(kinds) - kinds.count("pruned") - kinds.count("finished"),
         search.tokens(),
     )
-
-
-def write_found(path: Path, found: Sequence[Found], **about: Plain) -> dict[str, Plain]:
-    """Leaves what was found, for reports, and returns it as plain data."""
-    document = {**about, "arms": {one.arm: {n: v for n, v in one._asdict().items() if n != "arm"} for one in found}}
-    write_json(path, document)
-    return document

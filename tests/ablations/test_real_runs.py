@@ -12,44 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standin.recurrence import write_study
 
 pytestmark = pytest.mark.slow
-
-STUDY = """
-from ablations.ablation import Ablation, Match, Metric
-from datamodules import EvaluationConfig, FilesConfig, LanguageDataConfig
-from lit_transformers.encodings import XLConfig
-from lit_transformers.mixers import AttentionConfig
-from lit_transformers.models import LanguageModelConfig
-from lit_transformers.run import RunConfig
-from lit_transformers.training import TrainingConfig
-
-ABLATION = Ablation(
-    question="Does recurrence help?",
-    baseline=RunConfig(
-        model=LanguageModelConfig(
-            dim=16, heads=2, depth=2, dropout=0.1, mixer=AttentionConfig(encoding=XLConfig(), memory=16)
-        ),
-        data=LanguageDataConfig(
-            source=FilesConfig(path=CORPUS), segment_length=16, batch_size=4, evaluation=EvaluationConfig(bytes=2000)
-        ),
-        training=TrainingConfig(steps=400, log_every=20, device="cpu"),
-    ),
-    factors={"recurrence": {"on": {}, "off": {"model.mixer.memory": 0}}},
-    seeds=1,
-    metric=Metric("val/bpb"),
-    match=Match("tokens"),
-)
-"""
-
-
-def write_corpus(folder: Path) -> None:
-    """Forty small documents of words."""
-    words = ["the", "model", "reads", "a", "segment", "and", "remembers", "what", "came", "before", "it"]
-    chance = random.Random(0)
-    folder.mkdir()
-    for number in range(40):
-        (folder / f"{number}.txt").write_text(" ".join(chance.choice(words) for _ in range(400)))
 
 
 def results(runs: Path) -> dict[str, Any]:
@@ -65,9 +30,8 @@ def results(runs: Path) -> dict[str, Any]:
 
 
 def test_runs_killed_at_random_moments_end_as_if_never_interrupted(tmp_path: Path) -> None:
-    write_corpus(tmp_path / "corpus")
     study = tmp_path / "recurrence.py"
-    study.write_text(STUDY.replace("CORPUS", repr(str(tmp_path / "corpus"))))
+    write_study(study, tmp_path / "corpus", steps=400, seeds=1)
     command = [sys.executable, "-m", "ablations", "run", str(study), "--threads", "1", "--runs"]
     assert subprocess.run([*command, str(tmp_path / "quiet")], timeout=300).returncode == 0
     torn, chance = tmp_path / "torn", random.Random(1)

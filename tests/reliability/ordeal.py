@@ -13,56 +13,15 @@ from typing import Any
 
 import psutil
 
-__all__ = ["Ordeal", "finished_records", "run_command", "what_training_left", "write_study"]
+__all__ = ["Ordeal", "finished_records", "run_command", "what_training_left"]
 
 PATIENCE = 120.0
-_STUDY = """
-from ablations.ablation import Ablation, Match, Metric
-from datamodules import EvaluationConfig, FilesConfig, LanguageDataConfig
-from lit_transformers.encodings import XLConfig
-from lit_transformers.mixers import AttentionConfig
-from lit_transformers.models import LanguageModelConfig
-from lit_transformers.training import TrainingConfig
-from RUNNER import RunConfig
-
-ABLATION = Ablation(
-    question="Does recurrence help?",
-    baseline=RunConfig(
-        model=LanguageModelConfig(
-            dim=16, heads=2, depth=2, dropout=0.1, mixer=AttentionConfig(encoding=XLConfig(), memory=16)
-        ),
-        data=LanguageDataConfig(
-            source=FilesConfig(path=CORPUS), segment_length=16, batch_size=4, evaluation=EvaluationConfig(bytes=2000)
-        ),
-        training=TrainingConfig(steps=120, log_every=20, device="cpu"),
-    ),
-    factors={"recurrence": {"on": {}, "off": {"model.mixer.memory": 0}}},
-    seeds=4,
-    metric=Metric("val/bpb"),
-    match=Match("tokens"),
-)
-"""
 
 
 def run_command(study: Path, runs: Path, *words: str) -> list[str]:
     """``python -m ablations run`` with two workers of one thread."""
     shares = ["--workers", "2", "--threads", "1"]
     return [sys.executable, "-m", "ablations", "run", str(study), "--runs", str(runs), *shares, *words]
-
-
-def write_study(path: Path, corpus: Path, runner: str = "standin.kept") -> None:
-    """A study of eight real runs of seconds each: two arms over four seeds, on a corpus that is made beside it."""
-    write_corpus(corpus)
-    path.write_text(_STUDY.replace("RUNNER", runner).replace("CORPUS", repr(str(corpus))))
-
-
-def write_corpus(folder: Path) -> None:
-    """Forty small documents of words, always the same ones."""
-    words = ["the", "model", "reads", "a", "segment", "and", "remembers", "what", "came", "before", "it"]
-    chance = random.Random(0)
-    folder.mkdir()
-    for number in range(40):
-        (folder / f"{number}.txt").write_text(" ".join(chance.choice(words) for _ in range(400)))
 
 
 def finished_records(runs: Path) -> dict[str, bytes]:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from ordeal import run_command, write_study
+from ordeal import run_command
+from standin.recurrence import write_study
 
 import reports
 from ablations.__main__ import main
@@ -149,7 +150,7 @@ def test_no_credential_is_kept_of_a_study_over_a_database(tmp_path: Path, postgr
 @pytest.mark.slow
 def test_no_credential_is_kept_of_runs_that_are_mirrored(tmp_path: Path) -> None:
     study, runs = tmp_path / "recurrence.py", tmp_path / "runs"
-    write_study(study, tmp_path / "corpus", runner="lit_transformers.run")
+    write_study(study, tmp_path / "corpus", steps=120, seeds=4)
     words = ["--wandb", "offline", "--seeds", "1", "--set", "training.steps=3", "--set", "training.log_every=1"]
     done = with_secrets(run_command(study, runs, *words))
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,54 @@
+"""A small study of real runs, on a corpus that is made beside it, for tests that kill what they start."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+__all__ = ["write_study"]
+
+_STUDY = """
+from ablations.ablation import Ablation, Match, Metric
+from datamodules import EvaluationConfig, FilesConfig, LanguageDataConfig
+from lit_transformers.encodings import XLConfig
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import LanguageModelConfig
+from lit_transformers.training import TrainingConfig
+from RUNNER import RunConfig
+
+ABLATION = Ablation(
+    question="Does recurrence help?",
+    baseline=RunConfig(
+        model=LanguageModelConfig(
+            dim=16, heads=2, depth=2, dropout=0.1, mixer=AttentionConfig(encoding=XLConfig(), memory=16)
+        ),
+        data=LanguageDataConfig(
+            source=FilesConfig(path=CORPUS), segment_length=16, batch_size=4, evaluation=EvaluationConfig(bytes=2000)
+        ),
+        training=TrainingConfig(steps=STEPS, log_every=20, device="cpu"),
+    ),
+    factors={"recurrence": {"on": {}, "off": {"model.mixer.memory": 0}}},
+    seeds=SEEDS,
+    metric=Metric("val/bpb"),
+    match=Match("tokens"),
+)
+"""
+
+
+def write_study(path: Path, corpus: Path, *, runner: str = "lit_transformers.run", steps: int, seeds: int) -> None:
+    """Two arms over so many seeds, of so many steps each, done by the module ``runner``."""
+    write_corpus(corpus)
+    named = {"RUNNER": runner, "CORPUS": repr(str(corpus)), "STEPS": str(steps), "SEEDS": str(seeds)}
+    text = _STUDY
+    for name, value in named.items():
+        text = text.replace(name, value)
+    path.write_text(text)
+
+
+def write_corpus(folder: Path) -> None:
+    """Forty small documents of words, always the same ones."""
+    words = ["the", "model", "reads", "a", "segment", "and", "remembers", "what", "came", "before", "it"]
+    chance = random.Random(0)
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number}.txt").write_text(" ".join(chance.choice(words) for _ in range(400)))
