@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Bool, Float, Int
@@ -30,14 +31,20 @@ class Vocabulary(NamedTuple):
 class DataDescription(NamedTuple):
     """What a task must know of its data before it sees any.
 
-    vocabulary  of the inputs
-    length      tokens of the longest row of training: ``Shape.max_length`` of the network
+    vocabulary  of the inputs; of pairs, of the targets
+    length      tokens of the longest row of training: ``Shape.max_length`` of the network; of pairs, of the targets
     classes     labels of an example; 0 where the data has none
+    source      of pairs: the vocabulary of the sources. Where both sides have one vocabulary, the same object
+    source_length  of pairs: tokens of the longest source of training
+    written     of pairs: symbols of a target to its text
     """
 
     vocabulary: Vocabulary
     length: int
     classes: int = 0
+    source: Vocabulary | None = None
+    source_length: int = 0
+    written: Callable[[Sequence[int]], str] | None = None
 
 
 class TextBatch(NamedTuple):
@@ -97,5 +104,34 @@ class LabelledBatch(NamedTuple):
     labels: Int[Tensor, " b"] | Float[Tensor, " b"]
     marked: Bool[Tensor, "b t"] | None
     example: Int[Tensor, " b"]
+    stream: int
+    cursor: Any
+
+
+class PairBatch(NamedTuple):
+    """Whole sources, each with a target. Rows do not depend on each other.
+
+    A target is read after the boundary of its vocabulary, and the boundary ends it: ``inputs`` is [boundary, *target]
+    and ``targets`` [*target, boundary].
+
+    source      (b, s) symbols; 0 where padded
+    source_keep (b, s) True at real symbols; padding stands at the end of a row
+    inputs      (b, t) symbols; 0 where padded
+    targets     (b, t) the symbol after each input, or IGNORED
+    keep        (b, t) True at real inputs; padding stands at the end of a row
+    example     (b,)   ordinal of the pair within its split
+    asked       (b,)   the length that results are told apart by; 0 where they are not
+    references  texts that a row's output is compared with; empty in training
+    stream, cursor as in TextBatch
+    """
+
+    source: Int[Tensor, "b s"]
+    source_keep: Bool[Tensor, "b s"]
+    inputs: Int[Tensor, "b t"]
+    targets: Int[Tensor, "b t"]
+    keep: Bool[Tensor, "b t"]
+    example: Int[Tensor, " b"]
+    asked: Int[Tensor, " b"]
+    references: tuple[tuple[str, ...], ...]
     stream: int
     cursor: Any
