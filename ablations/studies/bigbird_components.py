@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Scale, Source
+from ablations.ablation import Ablation, Cell, Contrast, Match, Published, Scale, Source
 from ablations.baselines import SQUARED_ERROR, SUMS, SUMS_GPU
 from lit_transformers.mixers import AttentionConfig, BigBirdConfig
 
@@ -26,6 +26,16 @@ ABLATION = Ablation(
     seeds=3,
     metric=SQUARED_ERROR,
     match=Match("tokens"),
+    contrasts=[
+        Contrast("random against all pairs", "blocks=random", "blocks=all"),
+        Contrast("window against all pairs", "blocks=window", "blocks=all"),
+        Contrast("random and window against all pairs", "blocks=random+window", "blocks=all"),
+        Contrast("random and window against random", "blocks=random+window", "blocks=random"),
+        Contrast("random and window against window", "blocks=random+window", "blocks=window"),
+        Contrast("global blocks beside both", "baseline", "blocks=random+window"),
+        Contrast("random blocks beside both", "baseline", "blocks=window+global"),
+        Contrast("all three against all pairs", "baseline", "blocks=all"),
+    ],
     published=Published(
         protocol="masked language modelling on 512 tokens, BERT-base size; accuracy, where more is better",
         metric="MLM accuracy",

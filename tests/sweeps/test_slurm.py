@@ -87,9 +87,14 @@ def scancel(*words: str) -> Callable[[str], object]:
 
 
 def warn(job: str) -> None:
-    """What SLURM does before a job's time is up; it would let the job begin again after two minutes."""
+    """What SLURM does before a job's time is up; it would let the job begin again after two minutes.
+
+    A job that begins in the second in which it was put back is refused by the node, which counts in seconds and takes
+    the new job's permission for the old one's, and has failed then.
+    """
     scancel("--signal=USR2")(job)
     wait_for(lambda: "PENDING" in told("squeue", "--noheader", "--jobs", job, "--format=%T"))
+    time.sleep(2)
     subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
 
 
