@@ -134,12 +134,24 @@ class Match(Data):
     per_arm: Mapping[str, Matched] = Field(default_factory=dict)
 
 
+class TunedArm(Data):
+    """What the search of one arm came to; no values where no trial has finished."""
+
+    values: Mapping[str, Any] | None = None
+    value: Number | None = None
+    trials: int = 0
+    pruned: int = 0
+    failed: int = 0
+    tokens: int = 0
+
+
 class Tuning(Data):
-    """How hyperparameters were searched for, the same for every arm, and on which splits."""
+    """How hyperparameters were searched for, the same for every arm, on which splits, and what was found."""
 
     budget: Mapping[str, int] = Field(default_factory=dict)
     selected_on: str = ""
     reported_on: str = ""
+    arms: Mapping[str, TunedArm] = Field(default_factory=dict)
 
 
 class PublishedCell(Data):

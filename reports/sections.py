@@ -15,6 +15,7 @@ from reports.records import Arm, Metric, PublishedCell, Run, Study
 from reports.significance import bleu_tests
 from reports.statistics import Interval
 from reports.tables import Cell, Column, Kind, Table
+from reports.tuned import tuned
 
 COSTS: Sequence[tuple[str, str, Kind]] = (
     ("parameters", "Parameters", "count"),
@@ -106,6 +107,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
         published(findings),
         costs(findings.study),
         matching(findings.study),
+        tuned(findings.study, findings.decimals),
         intervals(findings),
         left_out(findings.study),
     )

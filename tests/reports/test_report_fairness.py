@@ -11,8 +11,9 @@ from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, writ
 
 from reports.comparisons import compare
 from reports.fairness import provenance
-from reports.page import find
+from reports.page import find, write_report
 from reports.records import load_study
+from reports.results import RESULTS, read_results
 from reports.sections import all_tables
 from reports.tables import Table, plain, to_csv, to_markdown
 
@@ -91,6 +92,22 @@ def test_what_differs_between_arms_is_said_so_and_a_search_is_told(tmp_path: Pat
     assert "segment length 32, memory 32 or 0 by arm." in said
     assert "Tuning: each arm by a search of its own with 20 trials." in said
     assert "Selection: hyperparameters on the validation split, reported on test." in said
+
+
+def test_what_each_search_found_is_a_table_that_results_carry(tmp_path: Path) -> None:
+    values = {"training.optimizer.learning_rate": 0.00213, "model.dropout": 0.1}
+    found = {"trials": 20, "pruned": 7, "failed": 1, "tokens": 3_000_000, "key": "ab", "space": {}}
+    arms = {ON: found | {"values": values, "value": 2.5}, OFF: found | {"values": None, "value": None}}
+    tuning = {"budget": {"trials": 20}, "selected_on": "validation", "reported_on": "test", "arms": arms}
+    write_product(tmp_path, {}, tuning=tuning)
+    write_report(tmp_path, "xl_recurrence", tmp_path / "out")
+    kept = all_tables(find(read_results(tmp_path / "out" / RESULTS)))
+    rows = {str(row[0].value): row for row in next(table for table in kept if table.name == "tuning").rows}
+    assert rows[ON][6].value == "training.optimizer.learning_rate=0.00213 model.dropout=0.1"
+    assert [cell.value for cell in rows[ON][1:6]] == [20, 7, 1, 3_000_000, 2.5]
+    assert rows[OFF][6].value == "none finished" and rows[OFF][5].value is None
+    page = (tmp_path / "out" / "page.html").read_text()
+    assert "What was found by tuning" in page and "what is compared was measured on test" in page
 
 
 def test_people_see_main_effects_and_the_largest_interactions_and_the_csv_holds_all(tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""What the search of each arm came to, where a study was tuned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from reports.records import Study
+from reports.tables import Cell, Column, Table
+
+__all__ = ["tuned"]
+
+
+def tuned(study: Study, decimals: int) -> Table:
+    """A row for each arm: how much was searched, and the best values with what they gave; none where nothing was."""
+    tuning = study.plan.tuning
+    if tuning is None:
+        return Table("tuning", "", (), ())
+    columns = (
+        Column("Arm"),
+        Column("Trials", "count"),
+        Column("Pruned", "count", detail=True),
+        Column("Failed", "count", detail=True),
+        Column("Tokens", "count", detail=True),
+        Column(f"Best on {tuning.selected_on}", "number", decimals=max(3, decimals)),
+        Column("Best values"),
+    )
+    rows = tuple(
+        (
+            Cell(name),
+            Cell(arm.trials),
+            Cell(arm.pruned),
+            Cell(arm.failed),
+            Cell(arm.tokens),
+            Cell(arm.value),
+            Cell(_assignments(arm.values)),
+        )
+        for name, arm in tuning.arms.items()
+    )
+    split, other = tuning.selected_on, tuning.reported_on
+    note = f"The best of many trials on {split} flatters; what is compared was measured on {other}."
+    return Table("tuning", "What was found by tuning", columns, rows, (note,))
+
+
+def _assignments(values: Mapping[str, Any] | None) -> str:
+    """Values as they are written on a command line."""
+    if values is None:
+        return "none finished"
+    return " ".join(f"{path}={_short(value)}" for path, value in values.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return value if isinstance(value, str) else json.dumps(value)
