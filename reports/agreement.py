@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from reports.comparisons import Comparison
-from reports.records import PublishedCell
+from reports.plans import PublishedCell
 from reports.sections import Findings, matching_arms
 
 Agreement = Literal["agrees", "disagrees", "unresolved", "no published number"]

@@ -10,7 +10,8 @@ from typing import Any
 from reports.fairness import cost_of
 from reports.markup import Html, details, element, escape, items, name_of, pairs
 from reports.observed import observed
-from reports.records import Arm, Record, Run
+from reports.plans import Arm
+from reports.records import Record, Run
 from reports.sections import COSTS, Findings
 from reports.tables import Cell, Column, Kind, Table, to_html
 

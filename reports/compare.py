@@ -18,22 +18,9 @@ from reports.comparisons import Comparison
 from reports.comparisons import compare as compare_arms
 from reports.evidence import gather
 from reports.fairness import cost_of
+from reports.plans import Arm, Contrast, Metric, Plan, PlannedRun
 from reports.publish import PUBLISHED, published
-from reports.records import (
-    Arm,
-    Contrast,
-    Metric,
-    Plan,
-    PlannedRun,
-    ReportError,
-    Run,
-    Study,
-    Told,
-    assemble,
-    load_study,
-    read_run,
-    require_name,
-)
+from reports.records import ReportError, Run, Study, Told, assemble, load_study, read_run, require_name
 from reports.results import RESULTS, read_results
 from reports.sections import COSTS
 from reports.statistics import LEVEL, Interval

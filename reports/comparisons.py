@@ -13,7 +13,8 @@ from typing import Literal
 
 from reports.evidence import Evidence, gather
 from reports.fairness import mismatch
-from reports.records import Arm, Plan, Study
+from reports.plans import Arm, Plan
+from reports.records import Study
 from reports.statistics import LEVEL, Estimate, estimate, holm
 
 Kind = Literal["contrast", "main effect", "interaction"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reports.markup import printable
-from reports.records import Plan
+from reports.plans import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

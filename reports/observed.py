@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pydantic import Field, ValidationError
 
 from reports.markup import Html, element, escape, joined, name_of
-from reports.records import Data, Run
+from reports.plans import Data
+from reports.records import Run
 from reports.tables import Cell, Column, Table, to_html
 
 _COLOUR = (46, 125, 209)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from lit_transformers.files import OUTPUTS
 from reports.measurements import Array, Documents, rounded
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "with_outputs",
 ]
 
-OUTPUTS = "outputs.jsonl"
 ORDERS = 4
 BLEU_COLUMNS = (
     *(f"bleu_correct_{order}" for order in range(1, ORDERS + 1)),

@@ -13,7 +13,8 @@ from reports.answer import answer, headline
 from reports.comparisons import compare
 from reports.figures import draw_figures
 from reports.html import write_html
-from reports.records import Plan, Study, load_study
+from reports.plans import Plan
+from reports.records import Study, load_study
 from reports.results import RESULTS, read_results, write_results
 from reports.sections import Findings, all_tables, environments
 from reports.statistics import RESAMPLES

@@ -21,7 +21,8 @@ import numpy as np
 
 from lit_transformers.files import replace_file
 from reports.measurements import NOTHING, Array, Documents, Measurements, as_documents
-from reports.records import Plan, Record, ReportError, Run, Study, Told, as_plan, assemble, first_line
+from reports.plans import Plan
+from reports.records import Record, ReportError, Run, Study, Told, as_plan, assemble, first_line
 
 RESULTS = "results.jsonl"
 VERSION = 1

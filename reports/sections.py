@@ -11,7 +11,8 @@ import numpy as np
 
 from reports.comparisons import Comparison
 from reports.fairness import cost_of, provenance, spent
-from reports.records import Arm, Metric, PublishedCell, Run, Study
+from reports.plans import Arm, Metric, PublishedCell
+from reports.records import Run, Study
 from reports.significance import bleu_tests
 from reports.statistics import Interval
 from reports.tables import Cell, Column, Kind, Table

@@ -14,7 +14,8 @@ from reports import evidence, statistics
 from reports.comparisons import compare
 from reports.measurements import Documents, Measurements
 from reports.measures import measure_of
-from reports.records import Arm, Metric, Plan, PlannedRun, Record, Run, Study
+from reports.plans import Arm, Metric, Plan, PlannedRun
+from reports.records import Record, Run, Study
 
 Array = np.ndarray[Any, Any]
 
