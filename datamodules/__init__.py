@@ -22,6 +22,16 @@ from datamodules.language import EvaluationConfig, LanguageData, LanguageDataCon
 from datamodules.listops import ListOpsConfig
 from datamodules.masked_sum import MaskedSumConfig
 from datamodules.needle import NeedleConfig
+from datamodules.pairs import PairData, PairDataConfig, PairEvaluationConfig
+from datamodules.pairs_catalogues import CataloguesConfig, MessagesConfig
+from datamodules.pairs_docstrings import DocstringsConfig
+from datamodules.pairs_hub import HubPairsConfig
+from datamodules.pairs_json import JsonPairsConfig, QMSumConfig, SciTLDRConfig
+from datamodules.pairs_papers import SciSummNetConfig
+from datamodules.pairs_parallel import Multi30kConfig, ParallelConfig
+from datamodules.pairs_source import PairsConfig
+from datamodules.pairs_store import tokenizers_of
+from datamodules.pairs_strings import StringPairsConfig
 from datamodules.periodic import PeriodicConfig
 from datamodules.reviews import ReviewsConfig
 from datamodules.sources import BooksConfig, FilesConfig, SourceConfig, StdlibConfig, WikitextConfig
@@ -40,18 +50,21 @@ __all__ = [
     "DATA",
     "EXAMPLES",
     "GENERATORS",
+    "PAIRS",
     "SOURCES",
     "TOKENIZERS",
     "AdditionConfig",
     "BPEConfig",
     "BooksConfig",
     "BytesConfig",
+    "CataloguesConfig",
     "CharactersConfig",
     "CopyConfig",
     "Corpus",
     "Data",
     "DataConfig",
     "DataError",
+    "DocstringsConfig",
     "Document",
     "DocumentStream",
     "Documents",
@@ -65,6 +78,8 @@ __all__ = [
     "GeneratedDataConfig",
     "GeneratorConfig",
     "HubConfig",
+    "HubPairsConfig",
+    "JsonPairsConfig",
     "LabelledData",
     "LabelledDataConfig",
     "LabelledEvaluationConfig",
@@ -73,16 +88,27 @@ __all__ = [
     "Limit",
     "ListOpsConfig",
     "MaskedSumConfig",
+    "MessagesConfig",
+    "Multi30kConfig",
     "NeedleConfig",
+    "PairData",
+    "PairDataConfig",
+    "PairEvaluationConfig",
+    "PairsConfig",
+    "ParallelConfig",
     "PeriodicConfig",
+    "QMSumConfig",
     "RecallConfig",
     "ReverseConfig",
     "ReviewsConfig",
+    "SciSummNetConfig",
+    "SciTLDRConfig",
     "Shard",
     "SourceConfig",
     "Split",
     "StdlibConfig",
     "StringEvaluationConfig",
+    "StringPairsConfig",
     "SyntheticConfig",
     "Tokenizer",
     "TokenizerConfig",
@@ -90,9 +116,26 @@ __all__ = [
     "WordsConfig",
     "cache_folder",
     "tokenizer_from_dict",
+    "tokenizers_of",
 ]
 
-DATA = table(DataConfig, LanguageDataConfig, GeneratedDataConfig, LabelledDataConfig, implied="language")
+DATA = table(
+    DataConfig, LanguageDataConfig, GeneratedDataConfig, LabelledDataConfig, PairDataConfig, implied="language"
+)
 EXAMPLES = table(ExamplesConfig, ListOpsConfig, MaskedSumConfig, NeedleConfig, ReviewsConfig)
+PAIRS = table(
+    PairsConfig,
+    StringPairsConfig,
+    ParallelConfig,
+    Multi30kConfig,
+    CataloguesConfig,
+    MessagesConfig,
+    JsonPairsConfig,
+    QMSumConfig,
+    SciTLDRConfig,
+    SciSummNetConfig,
+    HubPairsConfig,
+    DocstringsConfig,
+)
 SOURCES = table(SourceConfig, StdlibConfig, FilesConfig, WikitextConfig, BooksConfig, HubConfig, PeriodicConfig)
 TOKENIZERS = table(TokenizerConfig, BytesConfig, CharactersConfig, WordsConfig, BPEConfig)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +19,7 @@ from datamodules.reading import cut
 from datamodules.sources import SourceConfig, split_by_hash
 from lit_transformers.config import Fraction, Plain, Positive, nearest
 
-__all__ = ["HubConfig"]
+__all__ = ["HubConfig", "commit", "streamed", "unreachable"]
 
 FIRST: dict[str, Plain] = {"epoch": 0, "window": 0, "rows": None, "first": 0, "bytes": 0, "index": 0}
 
@@ -66,40 +66,47 @@ class HubConfig(SourceConfig, kind="hub"):
 @cache
 def _open(config: HubConfig, split: Split) -> Any:
     """The streaming data set. Raises DataError: no network, no such data set, split or column."""
+    return streamed(config.name, config.subset, config.hub_split(split), config.revision, [config.column])
+
+
+def streamed(name: str, subset: str | None, split: str, revision: str | None, columns: Sequence[str]) -> Any:
+    """A split of a data set of the hub, or of a local folder, that is read as it comes.
+
+    Raises DataError: no network, no such data set or split, none of the columns.
+    """
     import datasets
 
     try:
-        opened = datasets.load_dataset(
-            config.name, config.subset, split=config.hub_split(split), revision=config.revision, streaming=True
-        )
+        opened = datasets.load_dataset(name, subset, split=split, revision=revision, streaming=True)
     except Exception as error:  # the library raises a dozen kinds, some of its HTTP client
-        raise _unreachable(config, error) from None
-    names = opened.column_names
-    if names is not None and config.column not in names:
-        raise DataError(f"hub data set {config.name}: no column {config.column!r}; {nearest(config.column, names)}")
+        raise unreachable(name, error) from None
+    for column in columns:
+        if opened.column_names is not None and column not in opened.column_names:
+            raise DataError(f"hub data set {name}: no column {column!r}; {nearest(column, opened.column_names)}")
     return opened
 
 
-def _unreachable(config: HubConfig, error: Exception) -> DataError:
+def unreachable(name: str, error: Exception) -> DataError:
+    """What a person can do where a data set cannot be read: of text, of pairs."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return DataError(
-        f"hub data set {config.name}: cannot be read ({reason}); check its name, subset, splits and the network, "
-        "or use local text (source=files, source=stdlib)"
+        f"hub data set {name}: cannot be read ({reason}); check its name, subset, splits and the network, "
+        "or use local text (source=files, source=stdlib; of pairs source=parallel, source=messages)"
     )
 
 
 class _HubCorpus(Corpus):
     def __init__(self, config: HubConfig) -> None:
         self.config = config
-        self.fingerprint = f"hub-{_content(config)}"
+        self.fingerprint = f"hub-{commit(config.name, config.revision)}"
 
     def documents(self, split: Split) -> _HubDocuments:
         return _HubDocuments(self.config, split)
 
 
-def _content(config: HubConfig) -> str:
-    """The commit on the hub, or a hash of a local folder's files."""
-    folder = Path(config.name)
+def commit(name: str, revision: str | None) -> str:
+    """The commit on the hub, or a hash of a local folder's files. Raises DataError."""
+    folder = Path(name)
     if folder.is_dir():
         digest = hashlib.sha256()
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -110,9 +117,9 @@ def _content(config: HubConfig) -> str:
     from huggingface_hub import HfApi
 
     try:
-        return str(HfApi().dataset_info(config.name, revision=config.revision).sha)
-    except Exception as error:  # as in _open
-        raise _unreachable(config, error) from None
+        return str(HfApi().dataset_info(name, revision=revision).sha)
+    except Exception as error:  # as in streamed
+        raise unreachable(name, error) from None
 
 
 class _HubDocuments(Documents):
@@ -155,7 +162,7 @@ class _HubDocuments(Documents):
                     raise DataError(f"hub data set {self.config.name}: {self.config.column!r} holds {kind}, not text")
                 yield value.encode(errors="replace"), dataset.state_dict()
         except (OSError, EOFError) as error:
-            raise _unreachable(self.config, error) from None
+            raise unreachable(self.config.name, error) from None
 
     def _articles(self, dataset: Any) -> Iterator[tuple[bytes, Plain]]:
         held, begun, before = bytearray(), False, None

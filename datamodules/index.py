@@ -10,7 +10,8 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
@@ -24,14 +25,14 @@ from datamodules.errors import DataError
 from datamodules.reading import cut, damage
 from lit_transformers.config import Plain, canonical_hash
 
-__all__ = ["IndexedCorpus", "Text", "index_corpus"]
+__all__ = ["IndexedCorpus", "IndexedDocuments", "Text", "index_corpus", "made_aside", "writing"]
 
 RECORD = np.dtype(
     [("origin", "<i8"), ("row", "<i8"), ("offset", "<i8"), ("file", "<i4"), ("start", "<i8"), ("length", "<i8")]
 )
 VERSION = 2
 """Part of every cache key: changes when the same files give other documents."""
-PACKED = "packed"
+PACKED, META = "packed", "meta.json"
 BLOCK = 4096
 
 
@@ -61,20 +62,29 @@ class _Record(NamedTuple):
     length: int
 
 
-def index_corpus(key: Plain, prefix: str, piece: int, texts: Iterator[Text]) -> IndexedCorpus:
+def index_corpus(
+    key: Plain, prefix: str, piece: int, texts: Iterator[Text], left_out: Counter[str] | None = None
+) -> IndexedCorpus:
     """The corpus that ``key`` names: from the cache, or made now from ``texts``.
 
     key: plain data that changes whenever the files may have. prefix: put before the hash of the content.
+    left_out: what ``texts`` count, while they are read, of what they leave out; kept with the corpus.
     Raises DataError: a file that is missing or damaged, a cache that cannot be written.
     """
     folder = cache_folder() / "corpora" / canonical_hash([VERSION, key], 32)
-    if not (folder / "meta.json").exists():
-        _make(folder, prefix, piece, texts)
+    if not (folder / META).exists():
+        with made_aside(folder, META) as making:
+            builder = _Builder(making)
+            for text in texts:
+                with damage(text.container):
+                    builder.add(text, piece)
+            builder.finish(prefix, left_out or {})
     return IndexedCorpus(folder)
 
 
 @contextmanager
-def _writing(place: Path) -> Iterator[None]:
+def writing(place: Path) -> Iterator[None]:
+    """Turns the errors of writing a cache into a DataError that names it."""
     try:
         yield
     except OSError as error:
@@ -83,28 +93,28 @@ def _writing(place: Path) -> Iterator[None]:
         ) from None
 
 
-def _make(folder: Path, prefix: str, piece: int, texts: Iterator[Text]) -> None:
-    """Builds beside the place and moves there at the end, so a reader never sees half of it."""
-    with _writing(folder.parent):
+@contextmanager
+def made_aside(folder: Path, last: str) -> Iterator[Path]:
+    """A folder to write in, which is moved to ``folder`` at the end, so a reader never sees half of it.
+
+    last: the file that says that it is there. Raises DataError where it cannot be written.
+    """
+    with writing(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+        making = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
-        builder = _Builder(building)
-        for text in texts:
-            with damage(text.container):
-                builder.add(text, piece)
-        builder.finish(prefix)
-        with _writing(folder):
-            _publish(building, folder)
+        yield making
+        with writing(folder):
+            _publish(making, folder, last)
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(making, ignore_errors=True)
 
 
-def _publish(building: Path, folder: Path) -> None:
+def _publish(making: Path, folder: Path, last: str) -> None:
     try:
-        building.rename(folder)
+        making.rename(folder)
     except OSError:
-        if not (folder / "meta.json").exists():  # otherwise another process was faster, with the same content
+        if not (folder / last).exists():  # otherwise another process was faster, with the same content
             raise
 
 
@@ -118,7 +128,7 @@ class _Builder:
         self.files: dict[str, int] = {PACKED: 0}
         self.pending: dict[Split, list[_Record]] = {split: [] for split in SPLITS}
         self.packed = 0
-        with _writing(folder):
+        with writing(folder):
             self.pack = (folder / PACKED).open("wb")
             self.indexes = {split: (folder / f"{split}.index").open("wb") for split in SPLITS}
 
@@ -134,7 +144,7 @@ class _Builder:
         offset = text.offset + at
         if text.path is None:
             file, start = 0, self.packed
-            with _writing(self.folder):
+            with writing(self.folder):
                 self.pack.write(content)
             self.packed += len(content)
         else:
@@ -146,19 +156,24 @@ class _Builder:
             self._flush(text.split)
 
     def _flush(self, split: Split) -> None:
-        with _writing(self.folder):
+        with writing(self.folder):
             self.indexes[split].write(np.array(self.pending[split], dtype=RECORD).tobytes())
         self.pending[split].clear()
 
-    def finish(self, prefix: str) -> None:
+    def finish(self, prefix: str, left_out: Mapping[str, int]) -> None:
         for split in SPLITS:
             self._flush(split)
         fingerprint = prefix + self.hash.hexdigest()[:32]
-        meta = {"fingerprint": fingerprint, "files": list(self.files), "origins": self.origins}
-        with _writing(self.folder):
+        meta = {
+            "fingerprint": fingerprint,
+            "files": list(self.files),
+            "origins": self.origins,
+            "left_out": dict(left_out),
+        }
+        with writing(self.folder):
             for file in (self.pack, *self.indexes.values()):
                 file.close()
-            (self.folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+            (self.folder / META).write_text(json.dumps(meta), encoding="utf-8")
 
 
 class IndexedCorpus(Corpus):
@@ -168,6 +183,15 @@ class IndexedCorpus(Corpus):
         self.folder = folder
         self.fingerprint = str(_meta(folder)["fingerprint"])
 
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many texts were left out when the corpus was read, by reason."""
+        return dict(_meta(self.folder).get("left_out", {}))
+
+    def count(self, split: Split) -> int:
+        """How many documents a split has; none are fine."""
+        return len(_index(self.folder, split))
+
     def documents(self, split: Split) -> IndexedDocuments:
         return IndexedDocuments(self.folder, split)
 
@@ -175,7 +199,7 @@ class IndexedCorpus(Corpus):
 @cache
 def _meta(folder: Path) -> dict[str, Any]:
     try:
-        meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta: dict[str, Any] = json.loads((folder / META).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None
     return meta

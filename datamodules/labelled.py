@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from functools import cached_property, lru_cache, partial
-from random import Random
+from collections.abc import Mapping
+from functools import cached_property, partial
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from datamodules.data import Data, DataConfig
 from datamodules.documents import Shard, Split
-from datamodules.errors import DataError
 from datamodules.examples import Example, Examples, ExamplesConfig
 from datamodules.listops import ListOpsConfig
 from datamodules.loading import Reading
+from datamodules.windows import Endless, Once, Windows
 from lit_transformers.batch import DataDescription, LabelledBatch
 from lit_transformers.config import Config, NonNegative, Plain, Positive
 
@@ -139,13 +136,14 @@ class LabelledData(Data):
         return self._reading(split, self._shape(evaluation.batch_size or config.batch_size), order)
 
     def _shape(self, batch_size: int) -> RowShape:
-        vocabulary, length, classes = self.description
-        fixed = length if self.config.padding == "fixed" else 0
-        return RowShape(self.rows(batch_size), self.config.window, vocabulary.boundary, fixed, classes > 0)
+        described = self.description
+        fixed = described.length if self.config.padding == "fixed" else 0
+        boundary, classes = described.vocabulary.boundary, described.classes > 0
+        return RowShape(self.rows(batch_size), self.config.window, boundary, fixed, classes)
 
     def _reading(self, split: Split, shape: RowShape, order: partial[Endless] | partial[Once]) -> Reading:
         opened = partial(_open, self.examples, split, shape, order)
-        return Reading(opened, partial(batched, [], shape, 0, ""), self.rank(), self.config.workers)
+        return Reading(opened, partial(batched, shape, [], 0, ""), self.rank(), self.config.workers)
 
 
 class RowShape(NamedTuple):
@@ -159,53 +157,7 @@ class RowShape(NamedTuple):
     classes: bool
 
 
-class Endless:
-    """The ordinals of a shard in training: every pass in an order of its own, shared by the shards without rest."""
-
-    def __init__(self, count: int, seed: int, shard: Shard) -> None:
-        if count < shard.total:
-            raise DataError(
-                f"source: {count} examples cannot feed {shard.total} readers (ranks x workers); use fewer or more data"
-            )
-        self.total, self.seed, self.shard = count, seed, shard
-        self.count = len(range(shard.number, count, shard.total))
-
-    def slice(self, start: int, stop: int) -> list[int]:
-        """The ordinals from place ``start`` to ``stop``, counted over all passes."""
-        return [self._at(*divmod(place, self.count)) for place in range(start, stop)]
-
-    def _at(self, epoch: int, place: int) -> int:
-        return int(shuffled(self.total, self.seed, epoch)[self.shard.number + place * self.shard.total])
-
-    def arrange(self, batches: list[list[int]], start: int) -> list[list[int]]:
-        """The batches of a window, which are sorted by length, in an order that says nothing of it."""
-        chance = Random(f"{self.seed} {start} {self.shard.number}")
-        return sorted(batches, key=lambda _: chance.random())
-
-
-class Once:
-    """The ordinals of a shard in evaluation: one pass over all, or over a part that is the same for every run."""
-
-    def __init__(self, count: int, limit: int | None, shard: Shard) -> None:
-        chosen = range(count) if limit is None else sorted(shuffled(count, 0, 0)[:limit].tolist())
-        self.ordinals = [*chosen[shard.number :: shard.total]]
-
-    def slice(self, start: int, stop: int) -> list[int]:
-        """The ordinals from place ``start`` to ``stop``, fewer at the end."""
-        return self.ordinals[start:stop]
-
-    def arrange(self, batches: list[list[int]], start: int) -> list[list[int]]:
-        """As they are: the order decides nothing."""
-        return batches
-
-
-@lru_cache(maxsize=2)
-def shuffled(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """The order of a pass over ``count`` examples."""
-    return np.random.default_rng([seed, epoch]).permutation(count)
-
-
-def batched(chosen: list[tuple[int, Example]], shape: RowShape, stream: int, cursor: str) -> LabelledBatch:
+def batched(shape: RowShape, chosen: list[tuple[int, Example]], stream: int, cursor: str) -> LabelledBatch:
     """A batch of examples with their ordinals; of none, one row of padding, for a rank that has nothing left."""
     count = max(len(chosen), 1)
     longest = max([shape.least, 1, *(len(example.symbols) + 1 for _, example in chosen)])
@@ -227,42 +179,12 @@ def batched(chosen: list[tuple[int, Example]], shape: RowShape, stream: int, cur
     )
 
 
-class Windows(Iterator[LabelledBatch]):
-    """The batches of one worker: windows of examples, each cut into batches of about equal lengths."""
-
-    def __init__(self, examples: Examples, split: Split, shape: RowShape, order: Endless | Once, number: int) -> None:
-        self.examples, self.split, self.shape, self.order, self.number = examples, split, shape, order, number
-        self.start = self.place = 0
-        self.drawn: dict[int, Example] = {}
-        self.batches: list[list[int]] = []
-
-    def __next__(self) -> LabelledBatch:
-        if not self.batches:
-            self._draw()
-        elif self.place == len(self.batches):
-            self.start += self.shape.rows * self.shape.window
-            self._draw()
-        if not self.batches:
-            raise StopIteration
-        chosen = [(ordinal, self.drawn[ordinal]) for ordinal in self.batches[self.place]]
-        self.place += 1
-        return batched(chosen, self.shape, self.number, json.dumps([self.start, self.place]))
-
-    def go_to(self, cursor: str) -> None:
-        """Makes the next batch the one that came next when ``cursor`` was taken."""
-        self.start, place = json.loads(cursor)
-        self._draw()
-        self.place = place
-
-    def _draw(self) -> None:
-        """The window that begins at ``start``."""
-        rows = self.shape.rows
-        ordinals = self.order.slice(self.start, self.start + rows * self.shape.window)
-        self.drawn = {ordinal: self.examples.example(self.split, ordinal) for ordinal in ordinals}
-        if self.shape.window > 1:
-            ordinals.sort(key=lambda ordinal: len(self.drawn[ordinal].symbols))
-        batches = [ordinals[place : place + rows] for place in range(0, len(ordinals), rows)]
-        self.batches, self.place = self.order.arrange(batches, self.start), 0
+def grouped(examples: Examples, split: Split, shape: RowShape, ordinals: list[int]) -> list[list[tuple[int, Example]]]:
+    """A window of examples with their ordinals, cut into batches of about equal lengths."""
+    drawn = [(ordinal, examples.example(split, ordinal)) for ordinal in ordinals]
+    if shape.window > 1:
+        drawn.sort(key=lambda item: len(item[1].symbols))
+    return [drawn[place : place + shape.rows] for place in range(0, len(drawn), shape.rows)]
 
 
 def _open(
@@ -272,5 +194,6 @@ def _open(
     order: partial[Endless] | partial[Once],
     shard: Shard,
     stream: int,
-) -> Windows:
-    return Windows(examples, split, shape, order(shard), stream)
+) -> Windows[tuple[int, Example], LabelledBatch]:
+    group = partial(grouped, examples, split, shape)
+    return Windows(order(shard), shape.rows * shape.window, group, partial(batched, shape), stream)

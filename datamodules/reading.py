@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, cast
 from datamodules.errors import DataError
 from lit_transformers.config import nearest
 
-__all__ = ["Format", "Member", "Part", "cut", "damage", "format_of", "members", "parts"]
+__all__ = ["COMPRESSIONS", "Format", "Member", "Part", "cut", "damage", "format_of", "members", "parts"]
 
 COMPRESSIONS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tbz2", ".txz")
@@ -69,20 +69,20 @@ def damage(path: Path) -> Iterator[None]:
         ) from None
 
 
-def members(path: Path, name: str) -> Iterator[Member]:
-    """The file itself, or the files of a tar whose names announce a format, one after another."""
+def members(path: Path, name: str, wanted: Callable[[str], object] = format_of) -> Iterator[Member]:
+    """The file itself, or the files of a tar whose names are ``wanted``, one after another."""
     if format_of(path.name) == "tar":
-        yield from _tar_members(path, name)
+        yield from _tar_members(path, name, wanted)
         return
     opener = COMPRESSIONS.get(path.suffix.lower())
     with damage(path), opener(path) if opener else path.open("rb") as stream:
         yield Member(name, cast(BinaryIO, stream), None if opener else path)
 
 
-def _tar_members(path: Path, name: str) -> Iterator[Member]:
+def _tar_members(path: Path, name: str, wanted: Callable[[str], object]) -> Iterator[Member]:
     with damage(path), tarfile.open(path, "r|*") as archive:
         for entry in archive:
-            content = archive.extractfile(entry) if entry.isfile() and format_of(entry.name) else None
+            content = archive.extractfile(entry) if entry.isfile() and wanted(entry.name) else None
             if content is not None:
                 opener = COMPRESSIONS.get(PurePosixPath(entry.name.lower()).suffix)
                 unpacked = opener(content) if opener else content

@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import sysconfig
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -24,7 +24,22 @@ from datamodules.index import Text, index_corpus
 from datamodules.reading import Member, damage, format_of, members, parts
 from lit_transformers.config import Config, Fraction
 
-__all__ = ["BooksConfig", "FilesConfig", "SourceConfig", "StdlibConfig", "WikitextConfig", "locate", "split_by_hash"]
+__all__ = [
+    "NOT_SOURCE",
+    "SPLIT_NAMES",
+    "BooksConfig",
+    "FilesConfig",
+    "Listed",
+    "SourceConfig",
+    "StdlibConfig",
+    "WikitextConfig",
+    "files_of",
+    "locate",
+    "named_split",
+    "split_by_hash",
+    "stamps",
+    "walk",
+]
 
 Piece = Annotated[int, Field(ge=64)]
 """Bytes; a piece must hold some characters of UTF-8."""
@@ -82,13 +97,13 @@ class StdlibConfig(SourceConfig, kind="stdlib"):
 
     def build(self) -> Corpus:
         folder = Path(sysconfig.get_paths()["stdlib"])
-        files = [_Listed(path, name) for path, name in _walk(folder, NOT_SOURCE) if _is_library(name)]
+        files = [Listed(path, name) for path, name in walk(folder, NOT_SOURCE) if _is_library(name)]
         texts = (
             Text(name, split_by_hash(name, self.validation, self.test), member.stream, path, path)
             for path, name in files
             for member in members(path, name)
         )
-        key = [self.to_dict(), platform.python_version(), _stamps(files)]
+        key = [self.to_dict(), platform.python_version(), stamps(files)]
         return index_corpus(key, f"python-{platform.python_version()}-", self.piece, texts)
 
 
@@ -117,10 +132,10 @@ class FilesConfig(SourceConfig, kind="files"):
             yield f"validation {self.validation} and test {self.test} leave nothing to train on"
 
     def build(self) -> Corpus:
-        files = _files(self.path)
-        return index_corpus([self.to_dict(), _stamps(files)], "", self.piece, self._texts(files))
+        files = files_of(self.path)
+        return index_corpus([self.to_dict(), stamps(files)], "", self.piece, self._texts(files))
 
-    def _texts(self, files: list[_Listed]) -> Iterator[Text]:
+    def _texts(self, files: list[Listed]) -> Iterator[Text]:
         for path, name in files:
             for member in members(path, name):
                 if self.splits == "order":
@@ -128,7 +143,7 @@ class FilesConfig(SourceConfig, kind="files"):
                     continue
                 for part in parts(member, self.column):
                     origin = f"{member.name}:{part.row}" if part.row >= 0 else member.name
-                    split = _named_split(member.name) if self.splits == "folders" else self._hashed(origin)
+                    split = named_split(member.name) if self.splits == "folders" else self._hashed(origin)
                     place = member.path if part.row < 0 else None
                     yield Text(member.name, split, part.stream, path, place, part.row)
 
@@ -162,34 +177,37 @@ class WikitextConfig(SourceConfig, kind="wikitext"):
     path: str = "wikitext-2"
 
     def build(self) -> Corpus:
-        files = [file for file in _files(self.path) if format_of(file.path.name) == "text"]
-        return index_corpus([self.to_dict(), _stamps(files)], "", self.piece, self._texts(files))
+        files = [file for file in files_of(self.path) if format_of(file.path.name) == "text"]
+        return index_corpus([self.to_dict(), stamps(files)], "", self.piece, self._texts(files))
 
-    def _texts(self, files: list[_Listed]) -> Iterator[Text]:
+    def _texts(self, files: list[Listed]) -> Iterator[Text]:
         for path, name in files:
             for member in members(path, name):
                 with damage(path):
                     for title, text in articles(member.stream):
-                        yield Text(f"{name}: {title}", _named_split(name), text, path)
+                        yield Text(f"{name}: {title}", named_split(name), text, path)
 
 
-class _Listed(NamedTuple):
+class Listed(NamedTuple):
+    """A file and what it is called in its folder."""
+
     path: Path
     name: str
 
 
-def _files(path: str) -> list[_Listed]:
+def files_of(path: str, wanted: Callable[[str], object] = format_of) -> list[Listed]:
+    """A file, or the files of a folder whose names are ``wanted``. Raises DataError where there is nothing to read."""
     found = locate(path)
     if found.is_file():
-        files = [_Listed(found, found.name)]
+        files = [Listed(found, found.name)]
     else:
-        files = [_Listed(file, name) for file, name in _walk(found) if format_of(name)]
+        files = [Listed(file, name) for file, name in walk(found) if wanted(name)]
     if not any(file.path.stat().st_size for file in files):
         raise DataError(f"{found}: empty, there is no text to read; correct source.path")
     return files
 
 
-def _walk(folder: Path, without: Collection[str] = ()) -> list[tuple[Path, str]]:
+def walk(folder: Path, without: Collection[str] = ()) -> list[tuple[Path, str]]:
     """The files below a folder with their names in it, in order; folders called as in ``without`` are not entered."""
     found = []
     for path, folders, files in os.walk(folder):
@@ -198,13 +216,14 @@ def _walk(folder: Path, without: Collection[str] = ()) -> list[tuple[Path, str]]
     return sorted((file, file.relative_to(folder).as_posix()) for file in found)
 
 
-def _stamps(files: list[_Listed]) -> list[list[str | int]]:
+def stamps(files: list[Listed]) -> list[list[str | int]]:
     """What changes when a file does: enough to know that a cached index is still true."""
     stats = [(file, file.path.stat()) for file in files]
     return [[str(file.path.resolve()), file.name, stat.st_size, stat.st_mtime_ns] for file, stat in stats]
 
 
-def _named_split(name: str) -> Split:
+def named_split(name: str) -> Split:
+    """The split that a file's name or folders name, the last one. Raises DataError where they name none."""
     for word in reversed(re.split(r"[/._\-]", name.lower())):
         if word in SPLIT_NAMES:
             return SPLIT_NAMES[word]

@@ -44,10 +44,14 @@ UNKNOWN, LINE_END = "<unk>", "<eos>"
 
 
 class Tokenizer(ABC):
-    """Symbols are numbered from 0; the last one, ``vocabulary.boundary``, stands before each document."""
+    """Symbols are numbered from 0; the last one, ``vocabulary.boundary``, stands before each document.
+
+    ``unknown`` stands for whatever has no symbol of its own; None where everything has one.
+    """
 
     kind: ClassVar[str]
     vocabulary: Vocabulary
+    unknown: int | None = None
 
     @abstractmethod
     def encode(self, text: bytes) -> Symbols:
@@ -141,7 +145,7 @@ class Characters(Tokenizer):
 
     def __init__(self, alphabet: str, errors: Errors) -> None:
         self.alphabet, self.errors = alphabet, errors
-        unknown = len(alphabet)
+        self.unknown = unknown = len(alphabet)
         lengths = (*(len(character.encode()) for character in alphabet), 1, 0)
         self.vocabulary = Vocabulary(unknown + 2, unknown + 1, "character", lengths)
         self.symbols = np.full(0x110000, unknown, np.int32)
@@ -289,7 +293,7 @@ def tokenizer_from_dict(plain: Mapping[str, Plain]) -> Tokenizer:
     return tokenizer
 
 
-def cached_tokenizer(config: TokenizerConfig, documents: Documents, corpus: str) -> Tokenizer:
+def cached_tokenizer(config: TokenizerConfig, documents: Documents | Iterable[Document], corpus: str) -> Tokenizer:
     """The tokenizer of a corpus, from the cache or made now. ``corpus``: its fingerprint."""
     if isinstance(config, BytesConfig):
         return Bytes()

@@ -30,8 +30,8 @@ from datamodules import (
     ReviewsConfig,
     Shard,
 )
-from datamodules.labelled import Endless, Once
 from datamodules.loading import Batches
+from datamodules.windows import Endless, Once
 from lit_transformers.batch import DataDescription, LabelledBatch
 from lit_transformers.config import ConfigError
 

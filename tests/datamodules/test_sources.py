@@ -168,7 +168,7 @@ def test_only_a_changed_corpus_is_read_again(tmp_path: Path, monkeypatch: pytest
     config = FilesConfig(path=str(tmp_path))
     first = config.build().fingerprint
     with monkeypatch.context() as patched:
-        patched.setattr("datamodules.index._make", None)
+        patched.setattr("datamodules.index.made_aside", None)
         assert config.build().fingerprint == first
     (tmp_path / "a.txt").write_text("afterwards")
     assert config.build().fingerprint != first

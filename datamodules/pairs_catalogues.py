@@ -1,0 +1,188 @@
+"""Pairs from catalogues of translated messages: .po files, and those that an installed package carries."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from datamodules.documents import Split
+from datamodules.errors import DataError
+from datamodules.index import IndexedCorpus, Text, index_corpus
+from datamodules.pairs_source import Languages
+from datamodules.pairs_store import WHOLE, TextPairsConfig, Texts, pair_text
+from datamodules.reading import damage, format_of, members
+from datamodules.sources import Listed, files_of, split_by_hash, stamps
+from lit_transformers.config import Fraction
+
+__all__ = ["CataloguesConfig", "MessagesConfig"]
+
+INSTALL = "pip install 'lit-transformers[messages]'"
+PACKAGE = "jupyterlab-language-pack-fr-FR"
+CONTEXT = "\x04"
+"""Stands between the context of a compiled message and its text."""
+
+
+class CataloguesConfig(TextPairsConfig, kind="catalogues"):
+    """Catalogues of messages (.po), each split by a hash of its name: never by line, for lines of a file are alike.
+
+    Fuzzy, obsolete and untranslated messages are left out, and so is a pair that came before; all are counted.
+
+    path        a file, a folder or a tar, relative to LIT_DATA or to the working folder
+    source      the language of the messages
+    target      that of their translations, whatever the files say of themselves: their headers are often copied
+    validation  the parts of the splits
+    test
+    """
+
+    path: str = "python-docs-es"
+    source: str = "en"
+    target: str = "es"
+    validation: Fraction = 0.05
+    test: Fraction = 0.05
+
+    def conflicts(self) -> Iterator[str]:
+        if self.validation + self.test >= 1:
+            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+
+    @property
+    def languages(self) -> Languages | None:
+        return self.source, self.target
+
+    def corpus(self) -> IndexedCorpus:
+        files, left_out = files_of(self.path, _is_catalogue), Counter[str]()
+        key = ["catalogues", self.target, self.validation, self.test, stamps(files)]
+        return index_corpus(key, "", WHOLE, self._texts(files, left_out), left_out)
+
+    def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
+        polib, seen = _polib(), set[Texts]()
+        for path, name, content in _contents(files):
+            split = split_by_hash(_within(name, path), self.validation, self.test)
+            for message in _messages(_parsed(polib, content, name), left_out):
+                if message.texts in seen:
+                    left_out["repeated"] += 1
+                else:
+                    seen.add(message.texts)
+                    yield pair_text(name, split, message.line - 1, message.texts, path)
+
+
+class MessagesConfig(TextPairsConfig, kind="messages"):
+    """2,993 English messages of JupyterLab and their French translations, from the package that carries them.
+
+    Messages are split by a hash of their letters and digits alone: what differs in case and points falls together.
+
+    validation  the parts of the splits
+    test
+    """
+
+    validation: Fraction = 0.1
+    test: Fraction = 0.1
+
+    def conflicts(self) -> Iterator[str]:
+        if self.validation + self.test >= 1:
+            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+
+    @property
+    def languages(self) -> Languages | None:
+        return "en", "fr"
+
+    def corpus(self) -> IndexedCorpus:
+        try:
+            package = distribution(PACKAGE)
+        except PackageNotFoundError:
+            raise DataError(f"source messages: the package {PACKAGE} is not installed; {INSTALL}") from None
+        files = sorted(
+            Path(str(package.locate_file(file)))
+            for file in package.files or []
+            if file.parent.name == "LC_MESSAGES" and file.suffix == ".json"
+        )
+        left_out = Counter[str]()
+        listed = stamps([Listed(file, file.name) for file in files])
+        prefix = f"{PACKAGE}-{package.version}-"
+        return index_corpus([self.to_dict(), listed], prefix, WHOLE, self._texts(files, left_out), left_out)
+
+    def _texts(self, files: list[Path], left_out: Counter[str]) -> Iterator[Text]:
+        seen = set[Texts]()
+        for file in files:
+            messages = json.loads(file.read_text(encoding="utf-8"))
+            for row, (key, forms) in enumerate(messages.items()):
+                text = key.rpartition(CONTEXT)[2]
+                if not text or not forms or not forms[0].strip():
+                    left_out["untranslated"] += bool(text)
+                elif (texts := Texts(text, (forms[0],))) in seen:
+                    left_out["repeated"] += 1
+                else:
+                    seen.add(texts)
+                    yield pair_text(file.name, self._split(text), row, texts, file)
+
+    def _split(self, text: str) -> Split:
+        letters = "".join(letter for letter in text.casefold() if letter.isalnum())
+        return split_by_hash(letters, self.validation, self.test)
+
+
+class _Message(NamedTuple):
+    line: int
+    texts: Texts
+
+
+def _contents(files: list[Listed]) -> Iterator[tuple[Path, str, bytes]]:
+    """The path, name and content of every catalogue."""
+    for path, name in files:
+        with damage(path):
+            for member in members(path, name, _is_catalogue):
+                yield path, member.name, member.stream.read()
+
+
+def _is_catalogue(name: str) -> bool:
+    return name.endswith(".po") or format_of(name) == "tar"
+
+
+def _within(name: str, path: Path) -> str:
+    """A file's name within its tar, so that it falls to the same split as outside of it."""
+    return name.partition(f"{path.name}/")[2] or name
+
+
+def _polib() -> ModuleType:
+    try:
+        import polib
+    except ImportError:
+        raise DataError(
+            f"source catalogues: the package polib, which reads .po files, is not installed; {INSTALL}"
+        ) from None
+    return polib
+
+
+def _parsed(polib: ModuleType, content: bytes, name: str) -> Any:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{name}:{line}: not UTF-8 ({error.reason}); convert the file to UTF-8") from None
+    if not text.strip():
+        raise DataError(f"{name}: empty, there is no message to read; fetch it again or correct source.path")
+    try:
+        return polib.pofile(text)
+    except OSError as error:
+        reason = re.sub(r"^Syntax error in po file ", "", str(error).partition("): ")[0]).strip("( )") or str(error)
+        raise DataError(f"{name}: not a catalogue ({reason}); correct or remove it") from None
+
+
+def _messages(catalogue: Any, left_out: Counter[str]) -> Iterator[_Message]:
+    """The translated messages; of one with a plural, its first form and its last, as English has two."""
+    for entry in catalogue:
+        forms = [entry.msgstr_plural[form] for form in sorted(entry.msgstr_plural)] or [entry.msgstr]
+        if entry.obsolete:
+            left_out["obsolete"] += 1
+        elif "fuzzy" in entry.flags:
+            left_out["fuzzy"] += 1
+        elif not all(form.strip() for form in forms):
+            left_out["untranslated"] += 1
+        else:
+            yield _Message(entry.linenum, Texts(entry.msgid, (forms[0],)))
+            if entry.msgid_plural:
+                yield _Message(entry.linenum, Texts(entry.msgid_plural, (forms[-1],)))

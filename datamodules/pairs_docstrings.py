@@ -1,0 +1,144 @@
+"""Functions and the first sentence of what their authors say of them, from the source that is installed anyway."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import platform
+import re
+import sysconfig
+import textwrap
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from datamodules.errors import DataError
+from datamodules.index import IndexedCorpus, Text, index_corpus
+from datamodules.pairs_source import Languages, Longest
+from datamodules.pairs_store import WHOLE, TextPairsConfig, Texts, pair_text
+from datamodules.sources import NOT_SOURCE, Listed, split_by_hash, stamps, walk
+from lit_transformers.config import Fraction
+
+__all__ = ["DocstringsConfig"]
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Where statements hold statements, or what holds these."""
+LEAST = 3
+"""Words of a summary; a shorter one says less than the function's name."""
+
+
+class DocstringsConfig(TextPairsConfig, kind="docstrings"):
+    """Functions of the running Python's standard library and of the installed torch, without their docstrings, and the
+    first sentences of these.
+
+    Modules are split by a hash of their names. A function that differs from an earlier one in names' case, numbers and
+    punctuation alone is left out, and so is one with the same name and summary. The fingerprint carries the versions.
+
+    validation  the parts of the splits
+    test
+    """
+
+    usual: ClassVar[Longest] = Longest(512, 64)
+
+    validation: Fraction = 0.05
+    test: Fraction = 0.05
+
+    def conflicts(self) -> Iterator[str]:
+        if self.validation + self.test >= 1:
+            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+
+    @property
+    def languages(self) -> Languages | None:
+        return None
+
+    def corpus(self) -> IndexedCorpus:
+        folders = {"python": Path(sysconfig.get_paths()["stdlib"]), "torch": _torch()}
+        files = [
+            Listed(path, f"{package}/{name}")
+            for package, folder in folders.items()
+            for path, name in walk(folder, NOT_SOURCE)
+            if path.suffix == ".py" and not path.name.startswith("_sysconfigdata")
+        ]
+        left_out = Counter[str]()
+        prefix = f"python-{platform.python_version()}-torch-{version('torch')}-"
+        return index_corpus(
+            [self.to_dict(), prefix, stamps(files)], prefix, WHOLE, self._texts(files, left_out), left_out
+        )
+
+    def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
+        seen = set[str]()
+        for path, name in files:
+            split = split_by_hash(name, self.validation, self.test)
+            for found in _functions(path, left_out):
+                keys = {_words(found.texts.source), _words(f"{found.name} {found.texts.targets[0]}")}
+                if keys & seen:
+                    left_out["nearly repeated"] += 1
+                else:
+                    yield pair_text(name, split, found.line - 1, found.texts, path)
+                seen |= keys
+
+
+class _Found(NamedTuple):
+    name: str
+    line: int
+    texts: Texts
+
+
+def _torch() -> Path:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise DataError("source docstrings: the source of torch is not installed beside it")
+    return Path(spec.origin).parent
+
+
+def _functions(path: Path, left_out: Counter[str]) -> Iterator[_Found]:
+    """The functions of a file that say what they do. A file that this Python cannot parse is left out."""
+    content = path.read_bytes()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree, lines = ast.parse(content), content.decode().split("\n")
+    except (SyntaxError, ValueError):
+        left_out["unreadable files"] += 1
+        return
+    for node in _defined(tree.body):
+        if (document := ast.get_docstring(node)) is not None:
+            summary = _summary(document)
+            if len(node.body) < 2:
+                left_out["functions of a docstring alone"] += 1
+            elif len(summary.split()) < LEAST:
+                left_out["short summaries"] += 1
+            else:
+                yield _Found(node.name, node.lineno, Texts(_without_docstring(node, lines), (summary,)))
+
+
+def _defined(body: Iterable[ast.AST]) -> Iterator[Function]:
+    """The functions that statements define, at any depth; expressions define none and are not looked into."""
+    for statement in body:
+        if isinstance(statement, Function):
+            yield statement
+        for name in BLOCKS:
+            if inner := getattr(statement, name, None):
+                yield from _defined(inner)
+
+
+def _summary(document: str) -> str:
+    """The first sentence: it ends with a point that white space follows, or with its paragraph."""
+    paragraph = " ".join(document.strip().split("\n\n")[0].split())
+    return re.split(r"(?<=[.!?])\s", paragraph, maxsplit=1)[0]
+
+
+def _without_docstring(node: Function, lines: list[str]) -> str:
+    """The source of a function as it stands, decorators apart, less the lines of its docstring."""
+    said = node.body[0]
+    end = node.end_lineno or node.lineno
+    kept = [*lines[node.lineno - 1 : said.lineno - 1], *lines[said.end_lineno or said.lineno : end]]
+    return textwrap.dedent("\n".join(kept)).strip()
+
+
+def _words(text: str) -> str:
+    """What is left of a text without case, numbers and punctuation."""
+    return " ".join(re.findall(r"[a-z_]+", text.lower()))

@@ -1,0 +1,160 @@
+"""Pairs from JSON: lines with two fields, and the data sets of summaries that come as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from datamodules.documents import Split
+from datamodules.errors import DataError
+from datamodules.index import IndexedCorpus, Text, index_corpus
+from datamodules.pairs_source import Languages, Longest
+from datamodules.pairs_store import WHOLE, TextPairsConfig, Texts, pair_text
+from datamodules.reading import Member, damage, format_of, members
+from datamodules.sources import Listed, files_of, named_split, split_by_hash, stamps
+from lit_transformers.config import Fraction, nearest
+
+__all__ = ["JsonPairsConfig", "QMSumConfig", "SciTLDRConfig"]
+
+
+class JsonPairsConfig(TextPairsConfig, kind="jsonl"):
+    """JSON lines, in a file or in all files of a folder or tar that are called so; plain or compressed.
+
+    path         relative to LIT_DATA or to the working folder
+    source       the fields; of a list, a source is all its texts with spaces between, and each text is a right target
+    target
+    languages    of sources and targets, where they are known
+    splits       folders: from the folder or file names (train, validation, test). hash: by line, from a hash of it
+    validation   the parts of a split by hash
+    test
+    """
+
+    path: str
+    source: str = "source"
+    target: str = "target"
+    languages: Languages | None = None
+    splits: Literal["folders", "hash"] = "folders"
+    validation: Fraction = 0.05
+    test: Fraction = 0.05
+
+    def conflicts(self) -> Iterator[str]:
+        if self.validation + self.test >= 1:
+            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+
+    def corpus(self) -> IndexedCorpus:
+        files = files_of(self.path, _is_lines)
+        key = [self.to_dict() | {"languages": None}, stamps(files)]
+        return index_corpus(key, "", WHOLE, self._texts(files))
+
+    def _texts(self, files: list[Listed]) -> Iterator[Text]:
+        for path, name in files:
+            with damage(path):
+                for member in members(path, name, _is_lines):
+                    yield from self._lines(member, path)
+
+    def _lines(self, member: Member, path: Path) -> Iterator[Text]:
+        for row, line in enumerate(member.stream):
+            if line.strip():
+                place = f"{member.name}:{row + 1}"
+                texts = self._read(parsed(line, place), place)
+                yield pair_text(member.name, self._split(member.name, line), row, texts, path)
+
+    def _split(self, name: str, line: bytes) -> Split:
+        return named_split(name) if self.splits == "folders" else split_by_hash(line, self.validation, self.test)
+
+    def _read(self, record: Any, place: str) -> Texts:
+        if not isinstance(record, dict):
+            raise DataError(f"{place}: not a JSON object but {type(record).__name__}")
+        source = _said(record, self.source, "source", place)
+        return Texts(" ".join(source), tuple(_said(record, self.target, "target", place)))
+
+
+class SciTLDRConfig(TextPairsConfig, kind="scitldr"):
+    """Abstracts of papers, each in one sentence; several of these in evaluation (arXiv:2004.15011).
+
+    path  a folder with train.jsonl.xz, dev.jsonl.xz and test.jsonl.xz
+    """
+
+    usual: ClassVar[Longest] = Longest(512, 64)
+
+    path: str = "scitldr-a"
+
+    @property
+    def languages(self) -> Languages | None:
+        return None
+
+    def corpus(self) -> IndexedCorpus:
+        return JsonPairsConfig(path=self.path).corpus()
+
+
+class QMSumConfig(TextPairsConfig, kind="qmsum"):
+    """A question and a whole meeting, and what the meeting says of it (arXiv:2104.05938).
+
+    The source is the question, then every turn with who speaks: so what is cut is the meeting's end.
+
+    path  a folder or tar with train/, val/ and test/, each meeting a .json file
+    """
+
+    usual: ClassVar[Longest] = Longest(4096, 256)
+
+    path: str = "qmsum"
+
+    @property
+    def languages(self) -> Languages | None:
+        return None
+
+    def corpus(self) -> IndexedCorpus:
+        files = files_of(self.path, _is_meeting)
+        return index_corpus(["qmsum", stamps(files)], "", WHOLE, self._texts(files))
+
+    def _texts(self, files: list[Listed]) -> Iterator[Text]:
+        for path, name in files:
+            with damage(path):
+                for member in members(path, name, _is_meeting):
+                    yield from _meeting(member, path)
+
+
+def _is_lines(name: str) -> bool:
+    return format_of(name) in ("lines", "tar")
+
+
+def _is_meeting(name: str) -> bool:
+    return name.endswith(".json") or format_of(name) == "tar"
+
+
+def parsed(content: bytes, place: str) -> Any:
+    """What JSON says. Raises DataError."""
+    try:
+        return json.loads(content)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{place}: byte {error.start} is not UTF-8 ({error.reason}); convert the file to UTF-8"
+        ) from None
+    except ValueError as error:
+        raise DataError(f"{place}: not JSON ({error})") from None
+
+
+def _said(record: dict[str, Any], field: str, side: str, place: str) -> list[str]:
+    """The texts of a field: one, or those of a list. Raises DataError."""
+    if field not in record:
+        raise DataError(f"{place}: no field {field!r}; {nearest(field, record)} (set source.{side})")
+    value = record[field]
+    texts = value if isinstance(value, list) else [value]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        holds = "an empty list" if value == [] else "no text"
+        raise DataError(f"{place}: {field!r} holds {holds}; set source.{side} to a field of text")
+    return texts
+
+
+def _meeting(member: Member, path: Path) -> Iterator[Text]:
+    """The pairs of one meeting."""
+    split, found = named_split(member.name), parsed(member.stream.read(), member.name)
+    try:
+        turns = "\n".join(f"{turn['speaker']}: {turn['content']}" for turn in found["meeting_transcripts"])
+        asked = [(one["query"], one["answer"]) for one in [*found["general_query_list"], *found["specific_query_list"]]]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{member.name}: no meeting of QMSum ({error} is missing); correct source.path") from None
+    for row, (query, answer) in enumerate(asked):
+        yield pair_text(member.name, split, row, Texts(f"{query}\n{turns}", (answer,)), path)

@@ -1,0 +1,105 @@
+"""Papers and the summaries that people wrote of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+from xml.etree import ElementTree
+
+from datamodules.errors import DataError
+from datamodules.index import IndexedCorpus, Text, index_corpus
+from datamodules.pairs_source import Languages, Longest
+from datamodules.pairs_store import WHOLE, TextPairsConfig, Texts, pair_text
+from datamodules.reading import damage, format_of, members
+from datamodules.sources import Listed, files_of, split_by_hash, stamps
+from lit_transformers.config import Fraction
+
+__all__ = ["SciSummNetConfig"]
+
+SUMMARY = ".scisummnet_human.txt"
+
+
+class SciSummNetConfig(TextPairsConfig, kind="scisummnet"):
+    """Papers of the ACL Anthology with a summary of about 150 words (arXiv:1909.01716).
+
+    It has no splits of its own: papers are split by a hash of their names.
+
+    path        a folder or tar with NAME/Reference_XML/NAME.xml and NAME/summary/NAME.scisummnet_human.txt
+    abstract    whether a source begins with the paper's abstract
+    validation  the parts of the splits
+    test
+    """
+
+    usual: ClassVar[Longest] = Longest(4096, 256)
+
+    path: str = "scisummnet"
+    abstract: bool = True
+    validation: Fraction = 0.1
+    test: Fraction = 0.1
+
+    def conflicts(self) -> Iterator[str]:
+        if self.validation + self.test >= 1:
+            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+
+    @property
+    def languages(self) -> Languages | None:
+        return None
+
+    def corpus(self) -> IndexedCorpus:
+        files = files_of(self.path, _is_part)
+        return index_corpus([self.to_dict(), stamps(files)], "", WHOLE, self._texts(files))
+
+    def _texts(self, files: list[Listed]) -> Iterator[Text]:
+        """Papers whose parts come in any order, each held until it has both."""
+        papers: dict[str, str] = {}
+        summaries: dict[str, str] = {}
+        for path, name, content in _parts(files):
+            paper = PurePosixPath(name).name.removesuffix(".xml").removesuffix(SUMMARY)
+            if name.endswith(SUMMARY):
+                summaries[paper] = _decoded(content, name)
+            else:
+                papers[paper] = _paper(content, name, self.abstract)
+            if paper in papers and paper in summaries:
+                yield self._pair(paper, papers.pop(paper), summaries.pop(paper), path)
+        for paper in sorted({*papers, *summaries}):
+            lacking = "summary" if paper in papers else "paper"
+            raise DataError(f"{paper}: no {lacking} beside it; fetch the data again or correct source.path")
+
+    def _pair(self, paper: str, text: str, summary: str, path: Path) -> Text:
+        split = split_by_hash(paper, self.validation, self.test)
+        return pair_text(paper, split, -1, Texts(text, (summary,)), path)
+
+
+def _parts(files: list[Listed]) -> Iterator[tuple[Path, str, bytes]]:
+    """The path, name and content of every file that matters."""
+    for path, name in files:
+        with damage(path):
+            for member in members(path, name, _is_part):
+                yield path, member.name, member.stream.read()
+
+
+def _is_part(name: str) -> bool:
+    return name.endswith((".xml", SUMMARY)) or format_of(name) == "tar"
+
+
+def _decoded(content: bytes, name: str) -> str:
+    """A summary, its lines as one text; most begin with the paper's title."""
+    try:
+        return " ".join(content.decode().split())
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name}: byte {error.start} is not UTF-8 ({error.reason}); convert it to UTF-8") from None
+
+
+def _paper(content: bytes, name: str, abstract: bool) -> str:
+    """Title, abstract and sections, each sentence after the other and each part on a line of its own."""
+    try:
+        root = ElementTree.fromstring(content)
+    except ElementTree.ParseError as error:
+        raise DataError(f"{name}: not XML ({error}); fetch the data again") from None
+    parts = []
+    for part in root:
+        if part.tag != "ABSTRACT" or abstract:
+            sentences = [part.get("title", ""), *(" ".join((text or "").split()) for text in part.itertext())]
+            parts.append(" ".join(sentence for sentence in sentences if sentence))
+    return "\n".join(part for part in parts if part)

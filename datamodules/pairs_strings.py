@@ -1,0 +1,121 @@
+"""Generated strings as pairs: the question is the source, the answer the target. Nothing lies on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from datamodules.documents import SPLITS, Split
+from datamodules.generators import AdditionConfig, CopyConfig, GeneratorConfig, ReverseConfig
+from datamodules.pairs_source import Languages, Longest, Pair, Pairs, PairsConfig, PairsRead, Vocabularies
+from lit_transformers.batch import IGNORED, Vocabulary
+from lit_transformers.config import NonNegative, Plain, Positive, canonical_hash
+
+__all__ = ["StringPairs", "StringPairsConfig"]
+
+VERSION = 1
+"""Part of the fingerprint: changes when the same config gives other strings."""
+PAIRED = (CopyConfig, ReverseConfig, AdditionConfig)
+EXAMPLES = 256
+"""Strings of each length that are evaluated where nothing else is said."""
+
+
+class StringPairsConfig(PairsConfig, kind="strings"):
+    """Questions and answers (arXiv:1807.03819, section 3.2); each string is a function of seed, split and ordinal.
+
+    generator   copy, reverse or addition
+    max_length  the longest question of training
+    lengths     uniform: any length up to it, all as often. fixed: every question of training is that long
+    train       how many strings training has: each once in every pass
+    seed        of the strings; their order is that of the data
+    """
+
+    strings: ClassVar[bool] = True
+
+    generator: GeneratorConfig = CopyConfig()
+    max_length: Positive = 40
+    lengths: Literal["fixed", "uniform"] = "uniform"
+    train: Positive = 1_000_000
+    seed: NonNegative = 0
+
+    def conflicts(self) -> Iterator[str]:
+        if not isinstance(self.generator, PAIRED):
+            kinds = ", ".join(generator.kind for generator in PAIRED)
+            yield f"generator {self.generator.kind} asks no question that an answer follows and ends; {kinds} do"
+        elif (reason := self.generator.refusal(self.max_length)) is not None:
+            yield f"max_length {self.max_length} is too short: {reason}"
+
+    @property
+    def languages(self) -> Languages | None:
+        return None
+
+    @property
+    def longest(self) -> Longest:
+        return self.reach(self.max_length)
+
+    def refusal(self, length: int) -> str | None:
+        return self.generator.refusal(length)
+
+    def reach(self, length: int) -> Longest:
+        return Longest(length + 1, self.generator.row(length) - length - 1)
+
+    def open(self, how: PairsRead) -> StringPairs:
+        return StringPairs(self, how.lengths or (self.max_length,), how.examples)
+
+    def vocabularies(self, kept: Mapping[str, Plain]) -> Vocabularies:
+        vocabulary = Vocabulary(self.generator.symbols, 0, "piece", None)
+        return Vocabularies(vocabulary, vocabulary, spelled)
+
+
+def spelled(symbols: Iterable[int]) -> str:
+    """Symbols as numbers between spaces."""
+    return " ".join(str(int(symbol)) for symbol in symbols)
+
+
+class StringPairs(Pairs):
+    """The strings of training, and of each evaluation as many of every length: their ordinals take turns."""
+
+    def __init__(self, config: StringPairsConfig, lengths: tuple[int, ...], examples: int | None) -> None:
+        self.config, self.asked, self.examples = config, lengths, examples or EXAMPLES * len(lengths)
+        self.fingerprint = f"strings-{canonical_hash([VERSION, config.to_dict()], 32)}"
+        self.vocabularies = config.vocabularies({})
+
+    def count(self, split: Split) -> int:
+        return self.config.train if split == "train" else self.examples
+
+    def pair(self, split: Split, ordinal: int) -> Pair:
+        length, number = self._place(split, ordinal)
+        chance = np.random.default_rng([self.config.seed, SPLITS.index(split), length, number])
+        asked = length
+        if split == "train" and self.config.lengths == "uniform":
+            refused = self.config.generator.refusal
+            asked = int(chance.choice([n for n in range(1, length + 1) if refused(n) is None]))
+        made = self.config.generator.make(asked, chance)
+        answer = int(np.flatnonzero(made.targets != IGNORED)[0])
+        # 0 stands before the question, between both and at the end, where the boundary will stand.
+        return Pair(made.inputs[1:answer], made.targets[answer:-1], asked)
+
+    def _place(self, split: Split, ordinal: int) -> tuple[int, int]:
+        """The length that is asked for, and the number among those of that length."""
+        if split == "train":
+            return self.config.max_length, ordinal
+        number, place = divmod(ordinal, len(self.asked))
+        return self.asked[place], number
+
+    def references(self, split: Split, ordinal: int) -> tuple[str, ...]:
+        return (spelled(self.pair(split, ordinal).target),)
+
+    def name(self, split: Split, ordinal: int) -> str:
+        length, number = self._place(split, ordinal)
+        return f"{split}:{length}:{number}"
+
+    def lengths(self, split: Split) -> None:
+        return None
+
+    def tokenizers(self) -> dict[str, Plain]:
+        return {"tokenizer": None, "source_tokenizer": None}
+
+    def told(self, split: Split) -> list[str]:
+        return []
