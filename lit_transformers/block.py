@@ -34,7 +34,7 @@ class BlockConfig(Config):
 
 
 class Branch(NamedTuple):
-    """A sublayer of a block and its norm. All are called alike; a cross mixer keeps no state."""
+    """A sublayer of a block and its norm. All are called alike; the state of a cross mixer is of the source."""
 
     name: str
     sublayer: nn.Module
@@ -77,12 +77,25 @@ class Block(nn.Module):
         """What a branch adds to its residual sum."""
         if branch.name != "cross":
             ctx = ctx._replace(source=None, source_keep=None)
-        mixed: Mixed = branch.sublayer(branch.norm(x) if self.pre else x, ctx, state)
-        return mixed._replace(y=self.dropout(mixed.y))
+        x = branch.norm(x) if self.pre else x
+        together, ctx = side_by_side(x, ctx)
+        mixed: Mixed = branch.sublayer(together, ctx, state)
+        return mixed._replace(y=self.dropout(mixed.y.reshape(x.shape)))
 
-    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        """Forward FLOPs for one sequence, without the cross mixer (its source's length is another's)."""
-        return self.mixer.flops(queries, remembered, causal) + self.feedforward.flops(queries)
+    def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
+        """Forward FLOPs for one sequence; of a cross mixer, for one that reads a source of so many tokens."""
+        crossed = 0 if self.cross is None else self.cross.cross_flops(queries, source)
+        return self.mixer.flops(queries, remembered, causal) + crossed + self.feedforward.flops(queries)
+
+
+def side_by_side(x: Float[Tensor, "b t d"], ctx: Context) -> tuple[Float[Tensor, "n r d"], Context]:
+    """Rows that read one source (hypotheses of a search) as one row, for a cross mixer reads for each position alone:
+    so no source, nor what was made of it, is copied for each of them."""
+    if ctx.source is None or ctx.source.size(0) == x.size(0):
+        return x, ctx
+    rows = ctx.source.size(0)
+    keep = None if ctx.keep is None else ctx.keep.reshape(rows, -1)
+    return x.reshape(rows, -1, x.size(-1)), ctx._replace(positions=ctx.positions.reshape(rows, -1), keep=keep)
 
 
 def add_losses(first: Any, second: Any) -> dict[str, Tensor]:

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from lit_transformers.batch import DataDescription
 from lit_transformers.mixer import Context, Mixer, detach, state_tensors
 from lit_transformers.models.encoder import Encoder
+from lit_transformers.models.encoder_decoder import EncoderDecoderConfig
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.models.model import ModelConfig
 
@@ -51,6 +53,26 @@ def cost(config: ModelConfig, vocabulary: int, length: int, *, continued: bool =
     own = {id(p): p.numel() for p in network.parameters()}
     embedding = {id(p): p.numel() for p in network.tokens.parameters()}
     return Cost(sum(own.values()), sum(embedding.values()), flops / length, state_bytes)
+
+
+def cost_of_pairs(config: EncoderDecoderConfig, data: DataDescription, source: int, target: int) -> Cost:
+    """The same of a network for pairs: FLOPs of one token of the target, the encoder's among them, where both sides
+    have so many tokens. Rows do not continue each other. Raises ConfigError where the network cannot be built."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            network = config.build_pairs(data)
+        flops = network.flops(source, target)
+    except RuntimeError:  # as above
+        with torch.random.fork_rng(devices=[]):
+            network = config.build_pairs(data)
+            flops = network.eval().flops(source, target)
+    own = {id(p): p.numel() for p in network.parameters()}
+    embedding = {id(p): p.numel() for p in network.tokens.parameters()}
+    if network.source_tokens is not None:
+        idle = {id(p) for p in network.source_tokens.softmax_only()}
+        embedding |= {id(p): p.numel() for p in network.source_tokens.parameters() if id(p) not in idle}
+        own = {name: count for name, count in own.items() if name not in idle}
+    return Cost(sum(own.values()), sum(embedding.values()), flops / target, 0)
 
 
 def spent(network: nn.Module, config: ModelConfig, length: int, continued: bool) -> tuple[int, int]:

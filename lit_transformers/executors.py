@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from lit_transformers.encodings.relative import Gathered, Relative, Table, at_least, distance_range
 from lit_transformers.flex import flex, flexible
-from lit_transformers.masks import Hidden, hidden_from, indices, listed, steady
+from lit_transformers.masks import Hidden, hidden_from, indices, listed, one_mask, steady
 from lit_transformers.mixer import full_precision
 from lit_transformers.patterns import BLOCK, NARROW, Band, Block, Marked, Pattern, Rows, Without, stacked
 from lit_transformers.recompute import Cut, Part, Stretch, folded, in_order, recomputed
@@ -99,16 +99,19 @@ def attend(
     """
     q, k, v, seen = inputs[:4]
     plain = encoding is None and weigh is None
-    if plain and seen is None and isinstance(pattern, Band) and fused(pattern, inputs):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=pattern.after == 0, scale=scale, dropout_p=dropout)
+    if plain and isinstance(pattern, Band) and fused(pattern, inputs) and (seen is None or not dropout):
+        mask, causal = one_mask(seen, inputs.crossed), pattern.after == 0 and q.size(-2) > 1
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
     if plain and not dropout and flexible(q) and not isinstance(pattern, Rows):
         return flex(pattern, q, k, v, seen, inputs.offset, scale)
     return run(Scoring(pattern, encoding, scale, dropout, weigh), inputs, size)[0]
 
 
 def fused(band: Band, inputs: Inputs) -> bool:
-    """Whether one kernel knows the band."""
-    return band == Band(None, None) or (inputs.offset == 0 and band == Band(None, 0))
+    """Whether one kernel knows the band, with one mask for all queries where there is one."""
+    last = inputs.q.size(-2) == 1 and not inputs.crossed
+    known = band == Band(None, None) or (band == Band(None, 0) and (inputs.offset == 0 or last))
+    return known and (inputs.seen is None or last or inputs.crossed)
 
 
 def attend_union(

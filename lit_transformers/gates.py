@@ -1,35 +1,30 @@
 """Probes that a variant must pass before its number may enter a table. They take seconds and train nothing.
 
-The model is built small (few channels, two layers, a tiny vocabulary), with every other knob as it is, in float64, and
-reads rows long enough for every length that its config names to act.
+The model is built small, in float64, with every mechanism as it is, and reads rows long enough for all of them to act.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lit_transformers.callbacks import Progress, Report
 from lit_transformers.config import ConfigError
+from lit_transformers.miniature import Probe, covering, enlarged, probe_length, seeded, shrink
 from lit_transformers.mixer import Mixer, empty_rows
 from lit_transformers.models.encoder import Encoder, EncoderConfig
+from lit_transformers.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
-from lit_transformers.models.model import ModelConfig
-from lit_transformers.models.tokens import AdaptiveTokensConfig
+from lit_transformers.models.model import ModelConfig, Read
+from lit_transformers.models.tokens import Tokens
 
-VOCABULARY, TOLERANCE = 23, 1e-9
-SHORTEST, LONGEST = 24, 256
-"""Rows of a probe, in tokens."""
-ROUND = 64
-"""Memories are cut to multiples of it: a mixer that divides its memory finds it divisible."""
-
-N = TypeVar("N", bound=nn.Module)
+TOLERANCE = 1e-9
 
 
 class Gate(NamedTuple):
@@ -38,22 +33,6 @@ class Gate(NamedTuple):
     name: str
     passed: bool
     detail: str
-
-
-class Probe(NamedTuple):
-    """A small model, and the length of the rows that it is shown."""
-
-    config: ModelConfig
-    length: int
-
-    @property
-    def vocabulary(self) -> int:
-        """Enough symbols for a row without repetitions."""
-        return max(VOCABULARY, self.length + 1)
-
-    def symbols(self, rows: int = 2) -> Tensor:
-        """Random text in which no symbol comes twice: of equal keys, a mixer that keeps some would have its choice."""
-        return torch.stack([1 + torch.randperm(self.vocabulary - 1)[: self.length] for _ in range(rows)])
 
 
 def check(config: ModelConfig, report: Report | None = None) -> list[Gate]:
@@ -80,94 +59,6 @@ class Broken(AssertionError):
     """A gate's finding."""
 
 
-def probe_length(config: ModelConfig) -> int:
-    """Twice the longest length that the mixer or the stack names (a window, a block, a rank), and a little more.
-
-    At most LONGEST, and no longer than a table of positions. Memories count apart: they are shortened.
-    """
-    parts = [*config.mixer.leaves("mixer."), *config.stack.leaves("stack.")]
-    named = [
-        number for path, value in parts if path.rsplit(".", 1)[-1] not in ("memory", "seed") for number in whole(value)
-    ]
-    length = max(SHORTEST, min(LONGEST, 2 * max(named, default=0) + 3))
-    table = dict(config.leaves()).get("positions.max_length")
-    return length if table is None else min(length, table // 2)
-
-
-def whole(value: Any) -> list[int]:
-    """The whole numbers that a field holds."""
-    values = value if isinstance(value, tuple) else (value,)
-    return [number for number in values if type(number) is int]
-
-
-def keeps_depth(config: ModelConfig) -> bool:
-    """Whether some field has a value for each layer, so that the number of layers cannot be another."""
-    return any(isinstance(value, tuple) and len(value) == config.depth > 1 for _, value in config.leaves())
-
-
-def shrink(config: ModelConfig, length: int) -> ModelConfig:
-    """The same model at a size that takes milliseconds; no mechanism is switched off.
-
-    Lengths that a mixer names stay; layers and memories become fewer where the model can be built so.
-    """
-    narrow: dict[str, Any] = {"dim": 8 * config.heads, "dropout": 0.0}
-    shallow: dict[str, Any] = {} if keeps_depth(config) else {"depth": min(config.depth, 2)}
-    short: dict[str, Any] = {}
-    for path, value in config.leaves():
-        name = path.rsplit(".", 1)[-1]
-        if name == "dropout":
-            narrow[path] = 0.0
-        elif name == "memory" and value:
-            short[path] = min(value, covering(length))
-        elif path == "feedforward.width" and value:
-            narrow[path] = 16
-        elif path == "stack.groups" and shallow:
-            shallow[path] = min(value, shallow["depth"])
-        elif name == "head_dim" and value:
-            narrow[path] = 8
-    if isinstance(config.tokens, AdaptiveTokensConfig):
-        narrow["tokens.cutoffs"] = [VOCABULARY // 3, 2 * VOCABULARY // 3]
-        narrow["tokens.shrink"] = 2
-    return first_that_builds(config, [narrow | short | shallow, narrow | short, narrow | shallow, narrow], length)
-
-
-def covering(length: int) -> int:
-    """A round length of memory that holds as many tokens."""
-    return math.ceil(length / ROUND) * ROUND
-
-
-def first_that_builds(config: ModelConfig, attempts: Sequence[Mapping[str, Any]], length: int) -> ModelConfig:
-    """The config with the first of these changes that it can be built with; with the last where none can."""
-    *attempts, last = attempts
-    for changes in attempts:
-        try:
-            small = config.override(changes)
-            with torch.random.fork_rng(devices=[]), torch.device("meta"):
-                small.build(VOCABULARY, length)
-        except ConfigError:
-            continue
-        return small
-    return config.override(last)
-
-
-@contextmanager
-def seeded() -> Iterator[None]:
-    """Random numbers of its own, and the caller's untouched."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-
-
-def enlarged(network: N) -> N:
-    """The network in float64, ready to be measured, its small weights made large enough to matter."""
-    network = network.double().eval()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(10)
-    return network
-
-
 def causal(probe: Probe) -> LanguageModel:
     """The language model of a probe."""
     network = probe.config.build(probe.vocabulary, probe.length)
@@ -182,14 +73,32 @@ def bidirectional(probe: Probe) -> Encoder:
     return enlarged(network)
 
 
+def paired(probe: Probe) -> tuple[EncoderDecoder, Tensor]:
+    """The encoder-decoder of a probe, and sources for it."""
+    network = probe.config.build(probe.vocabulary, probe.length)
+    assert isinstance(network, EncoderDecoder)
+    return enlarged(network), probe.symbols()
+
+
 def no_future_by_change(probe: Probe) -> str:
     """Other symbols after t leave what is said up to t as it was."""
-    network, before = causal(probe), probe.symbols()
-    worst = 0.0
+    network = causal(probe)
+    return unforeseen(probe, lambda symbols: network(symbols).hidden)
+
+
+def no_later_target_by_change(probe: Probe) -> str:
+    """The same of the targets of an encoder-decoder."""
+    network, source = paired(probe)
+    return unforeseen(probe, lambda symbols: network(source, symbols).hidden)
+
+
+def unforeseen(probe: Probe, read: Callable[[Tensor], Tensor]) -> str:
+    """Compares what is said of rows with other symbols after t."""
+    before, worst = probe.symbols(), 0.0
     for t in (0, probe.length // 2, probe.length - 2):
         after = before.clone()
         after[:, t + 1 :] = (after[:, t + 1 :] + 7) % probe.vocabulary
-        seen = network(before).hidden[:, : t + 1] - network(after).hidden[:, : t + 1]
+        seen = read(before)[:, : t + 1] - read(after)[:, : t + 1]
         worst = max(worst, seen.abs().max().item())
     if worst > TOLERANCE:
         raise Broken(f"symbols after t change what is said up to t by {worst:.3g}")
@@ -199,16 +108,28 @@ def no_future_by_change(probe: Probe) -> str:
 def no_future_by_gradient(probe: Probe) -> str:
     """No output has a gradient with respect to a later input."""
     network = causal(probe)
-    x = network.tokens.embed(probe.symbols()).detach()
+    return ungrounded(probe, network.tokens, lambda symbols: network(symbols).hidden)
+
+
+def no_later_target_by_gradient(probe: Probe) -> str:
+    """The same of the targets of an encoder-decoder."""
+    network, source = paired(probe)
+    encoded = network.encode(source).hidden.detach()
+    return ungrounded(probe, network.tokens, lambda symbols: network.decode(symbols, encoded).hidden)
+
+
+def ungrounded(probe: Probe, tokens: Tokens, read: Callable[[Tensor], Tensor]) -> str:
+    """Looks at the gradients of what is said at t with respect to the vectors of all symbols."""
+    x = tokens.embed(probe.symbols()).detach()
     leaves: list[Tensor] = []
 
     def embed(_: Tensor) -> Tensor:
         leaves.append(x.clone().requires_grad_())
         return leaves[-1]
 
-    network.tokens.embed = embed  # type: ignore[method-assign, assignment]
+    tokens.embed = embed  # type: ignore[method-assign, assignment]
     for t in (0, probe.length // 2):
-        network(probe.symbols()).hidden[:, t].square().sum().backward()
+        read(probe.symbols())[:, t].square().sum().backward()
         gradient = leaves[-1].grad
         leak = 0.0 if gradient is None else gradient[:, t + 1 :].abs().max().item()
         if leak > TOLERANCE:
@@ -228,13 +149,26 @@ def padding_is_not_read(probe: Probe) -> str:
     return unseen(probe, lambda symbols, keep: network(symbols, keep, first(symbols)).hidden)
 
 
+def padding_of_sources_changes_nothing(probe: Probe) -> str:
+    """The same of the sources of an encoder-decoder: of all that is said of a target."""
+    network, target = paired(probe)
+    return unseen(probe, lambda symbols, keep: network(symbols, target, keep).hidden)
+
+
+def padding_of_targets_changes_nothing(probe: Probe) -> str:
+    """The same of its targets."""
+    network, source = paired(probe)
+    return unseen(probe, lambda symbols, keep: network(source, symbols, keep=keep).hidden)
+
+
 def unseen(probe: Probe, read: Callable[[Tensor, Tensor | None], Tensor]) -> str:
     """Compares rows with other symbols in their padding, and with none."""
     before, real = probe.symbols(), probe.length - 5
     keep = torch.arange(probe.length).expand_as(before) < real
     after = before.masked_fill(~keep, 0)
-    one, other = (read(symbols, keep)[:, :real] for symbols in (before, after))
-    alone = read(before[:, :real], None)
+    one, other, alone = (
+        read(symbols, seen)[:, :real] for symbols, seen in ((before, keep), (after, keep), (before[:, :real], None))
+    )
     worst = max((one - other).abs().max().item(), (one - alone).abs().max().item())
     if worst > TOLERANCE:
         raise Broken(f"padding changes real positions by {worst:.3g}")
@@ -259,20 +193,43 @@ def streams(probe: Probe) -> str:
     network, text = causal(probe._replace(config=config)), probe.symbols()
     if not all(module.streams for module in network.modules() if isinstance(module, Mixer)):
         return "not asked: the mixer makes no such promise"
-    whole = network(text).hidden
     cuts = [0, length * 7 // 24, length * 7 // 24 + 1, length * 20 // 24, length]
     worst = 0.0
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            state, parts = None, []
-            for start, stop in pairwise(cuts):
-                read = network(text[:, start:stop], state)
-                state = read.state
-                parts.append(read.hidden)
-            worst = max(worst, (torch.cat(parts, dim=1) - whole).abs().max().item())
+            worst = max(worst, in_pieces(network, text, cuts))
     if worst > TOLERANCE:
         raise Broken(f"four segments and one pass differ by {worst:.3g}")
     return f"largest difference {worst:.1g}"
+
+
+def decoding_equals_one_pass(probe: Probe) -> str:
+    """A target that is read symbol by symbol says what it says whole, where memory holds all of it."""
+    leaves = dict(probe.config.leaves())
+    if leaves.get("decoder_mixer.same_length"):
+        return "not asked: every query sees a fixed number of tokens"
+    memories = [path for path in leaves if path.startswith("decoder_mixer.") and path.rsplit(".", 1)[-1] == "memory"]
+    longer = {path: covering(probe.length) for path in memories if leaves[path]}
+    network, source = paired(probe._replace(config=probe.config.override(longer)))
+    if not network.streams:
+        return "not asked: the decoder's mixer makes no such promise"
+    with torch.no_grad():
+        encoded = network.encode(source).hidden
+        read = partial(network.decode, source=encoded)
+        worst = in_pieces(lambda symbols, state: read(symbols, state=state), probe.symbols(), range(probe.length + 1))
+    if worst > TOLERANCE:
+        raise Broken(f"symbol by symbol and in one pass differ by {worst:.3g}")
+    return f"largest difference {worst:.1g}"
+
+
+def in_pieces(read: Callable[[Tensor, Any], Read], text: Tensor, cuts: Sequence[int]) -> float:
+    """How far text that is read in pieces differs from text that is read whole."""
+    whole, state, parts = read(text, None).hidden, None, []
+    for start, stop in pairwise(cuts):
+        piece = read(text[:, start:stop], state)
+        state = piece.state
+        parts.append(piece.hidden)
+    return (torch.cat(parts, dim=1) - whole).abs().max().item()
 
 
 def emptied_lanes_start_anew(probe: Probe) -> str:
@@ -305,10 +262,18 @@ def every_parameter_of_an_encoder_learns(probe: Probe) -> str:
     return learning(network, network.tokens.nats(read.hidden, probe.symbols(4)).sum() + sum(read.aux.values()))
 
 
+def every_parameter_of_both_sides_learns(probe: Probe) -> str:
+    """Every parameter of an encoder-decoder has a gradient, but those that no part of it reads."""
+    network, source = paired(probe)
+    read = network.train()(probe.symbols(2), probe.symbols(2))
+    return learning(network, network.tokens.nats(read.hidden, source).sum() + sum(read.aux.values()))
+
+
 def learning(network: nn.Module, loss: Tensor) -> str:
-    """Names the parameters that a loss does not reach."""
+    """Names the parameters that should learn and that a loss does not reach."""
     loss.backward()
-    idle = [name for name, p in network.named_parameters() if p.grad is None or not p.grad.any()]
+    trained = [(name, p.grad) for name, p in network.named_parameters() if p.requires_grad]
+    idle = [name for name, gradient in trained if gradient is None or not gradient.any()]
     if idle:
         raise Broken(f"no gradient reaches {', '.join(idle)}")
     return f"{sum(1 for _ in network.parameters())} tensors"
@@ -328,6 +293,16 @@ BIDIRECTIONAL: dict[str, Callable[[Probe], str]] = {
 }
 
 
+PAIRED: dict[str, Callable[[Probe], str]] = {
+    "no future (change)": no_later_target_by_change,
+    "no future (gradient)": no_later_target_by_gradient,
+    "padding of sources changes nothing": padding_of_sources_changes_nothing,
+    "padding of targets changes nothing": padding_of_targets_changes_nothing,
+    "decoding equals one pass": decoding_equals_one_pass,
+    "every parameter learns": every_parameter_of_both_sides_learns,
+}
+
+
 def gates_of(config: ModelConfig) -> dict[str, Callable[[Probe], str]]:
     """The gates of a kind of model. Raises ConfigError where there are none."""
     match config:
@@ -335,4 +310,6 @@ def gates_of(config: ModelConfig) -> dict[str, Callable[[Probe], str]]:
             return CAUSAL
         case EncoderConfig():
             return BIDIRECTIONAL
+        case EncoderDecoderConfig():
+            return PAIRED
     raise ConfigError(f"no gates are known of a model of kind {config.kind}: it cannot be a run", "model")

@@ -76,10 +76,11 @@ class Context(NamedTuple):
     positions   (b, t) position of each token of x in its document
     causal      no token sees a later one
     keep        (b, t) True at real tokens of x; None where all are
-    source      (b, s, d) what a cross mixer reads; None for self mixing
+    source      (b, s, d) what a cross mixer reads, of each row or of as many equal runs of rows; None for self mixing
     source_keep (b, s) True at real tokens of the source; None where all are
     marked      (b, t) True at tokens that the data singles out, for patterns that see them from everywhere
     tape        what keeps choices for a pass that will be computed twice
+    offset      (b,) what added positions count from, where two stacks must agree on it; None: each draws its own
     """
 
     positions: Int[Tensor, "b t"]
@@ -89,6 +90,7 @@ class Context(NamedTuple):
     source_keep: Bool[Tensor, "b s"] | None = None
     marked: Bool[Tensor, "b t"] | None = None
     tape: Tape | None = None
+    offset: Int[Tensor, " b"] | None = None
 
 
 class Mixed(NamedTuple):
@@ -122,6 +124,10 @@ class Mixer(nn.Module, ABC):
     @abstractmethod
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """Forward FLOPs, 2 for a multiply-add, for one sequence of ``queries`` tokens after ``remembered`` ones."""
+
+    def cross_flops(self, queries: int, source: int) -> int:
+        """The same for ``queries`` tokens that read a source of so many. Of mixers that promise ``cross``."""
+        raise NotImplementedError
 
     def after_step(self) -> None:
         """Called after every update of the weights, for what must hold of them."""

@@ -54,11 +54,11 @@ class Positions(nn.Module, ABC):
         self.period = shape.max_length if config.restart == "segment" else None
         self.offset = config.offset
 
-    def drawn(self, positions: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
-        """The positions that all steps of one pass count: in training with the offset of each row."""
+    def offsets(self, positions: Int[Tensor, "b t"]) -> Int[Tensor, " b"] | None:
+        """What each row of one pass in training counts from; None where rows count from zero."""
         if not (self.training and self.offset):
-            return positions
-        return positions + torch.randint(self.offset + 1, (positions.size(0), 1), device=positions.device)
+            return None
+        return torch.randint(self.offset + 1, (positions.size(0),), device=positions.device)
 
     def forward(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], layer: int) -> Float[Tensor, "b t d"]:
         """x with the vectors of its positions added, where this layer takes any."""

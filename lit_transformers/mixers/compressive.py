@@ -14,13 +14,11 @@ from lit_transformers.config import NonNegative, Positive
 from lit_transformers.mixer import Context, Mixed, Mixer, Mode, Shape
 from lit_transformers.mixers.attention import AttentionConfig
 from lit_transformers.mixers.compression import LEARNED, Function, Past, compressor
+from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.mixers.qkv import QKVConfig, QKVMixer
 from lit_transformers.mixers.reconstruction import Auxiliary, frozen, reconstruction
 from lit_transformers.mixers.watched import Watched
 from lit_transformers.space import Interval, Space
-
-EVERYTHING = 1 << 30
-"""The memory of the attention within: it forgets nothing that it is given, for what leaves is decided here."""
 
 
 class CompressiveConfig(QKVConfig, kind="compressive"):
@@ -68,7 +66,7 @@ class Compressive(Mixer):
         self.watches = config.function == "most_used"
         everything = AttentionConfig(
             encoding=config.encoding,
-            memory=EVERYTHING,
+            memory=EVERYTHING,  # what leaves is decided here
             head_dim=config.head_dim,
             bias=config.bias,
             dropout=config.dropout,

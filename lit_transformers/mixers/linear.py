@@ -13,6 +13,7 @@ from lit_transformers.config import Positive, PositiveFloat
 from lit_transformers.mixer import Context, Mixed, Mixer, Shape, full_precision
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
+from lit_transformers.mixers.memory import refuse_gradients
 from lit_transformers.recompute import no_autocast
 
 
@@ -56,17 +57,33 @@ class Linear(Mixer):
         self.merge = nn.Linear(self.width, shape.dim, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
-        read, keep = (x, ctx.keep) if ctx.source is None else (ctx.source, ctx.source_keep)
-        q, k, v = self.query(x), self.key(read), self.value(read)
-        with no_autocast(x.device):
-            q, k, v = (split(full_precision(part), self.heads) for part in (q, k, v))
-            q, k = self.phi.apply(q), without_padding(self.phi.apply(k), keep)
-            if ctx.causal and ctx.source is None:
-                past = state if state is not None else self.nothing(q)
+        q = self._features(self.query(x))
+        if ctx.causal and ctx.source is None:
+            k, v = self._keys(x, ctx.keep)
+            past = state if state is not None else self.nothing(q)
+            with no_autocast(x.device):
                 y, sums = causal(q, k, v, past, min(self.chunk_length, x.size(1)), self.eps)
-            else:
-                y, sums = whole(q, k, v, self.eps), None
-        return Mixed(self.merge(join(y).to(x.dtype)), sums)
+            return Mixed(self.merge(join(y).to(x.dtype)), sums)
+        if state is not None:
+            refuse_gradients()
+        read, keep = (x, ctx.keep) if ctx.source is None else (ctx.source, ctx.source_keep)
+        keys = self._keys(read, keep) if state is None else ()
+        with no_autocast(x.device):
+            sums = whole(*keys) if keys else state
+            y = (q @ sums["products"]) / (q @ sums["features"][..., None] + self.eps)
+        keeps = ctx.source is not None and not torch.is_grad_enabled()
+        return Mixed(self.merge(join(y).to(x.dtype)), sums if keeps else None)
+
+    def _features(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b h t f"]:
+        with no_autocast(x.device):
+            return self.phi.apply(split(full_precision(x), self.heads))
+
+    def _keys(
+        self, x: Float[Tensor, "b s d"], keep: Bool[Tensor, "b s"] | None
+    ) -> tuple[Float[Tensor, "b h s f"], Float[Tensor, "b h s k"]]:
+        """Features of keys, with zeros at padding, which adds to no sum so; and values."""
+        k, v = self._features(self.key(x)), split(full_precision(self.value(x)), self.heads)
+        return k if keep is None else k * keep[:, None, :, None], v
 
     def nothing(self, q: Float[Tensor, "b h t f"]) -> Sums:
         """The sums before the first position."""
@@ -75,27 +92,24 @@ class Linear(Mixer):
         return Sums(products=products, features=q.new_zeros(rows, heads, features))
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        if not causal:
+            return self.cross_flops(queries, queries)
         features = self.phi.channels(self.head_dim)
         sums = 2 * features * (self.head_dim + 1)  # of one key, and as much to read them by one query
-        if not causal:
-            return queries * (8 * self.dim * self.width + self.heads * 2 * sums)
         chunk = min(self.chunk_length, queries)
         padded = -(-queries // chunk) * chunk
         within = 2 * chunk * (features + self.head_dim + 1)
         return queries * 8 * self.dim * self.width + padded * self.heads * (within + 2 * sums)
 
+    def cross_flops(self, queries: int, source: int) -> int:
+        features = self.phi.channels(self.head_dim)
+        products = 2 * self.heads * features * (source * self.head_dim + queries * (self.head_dim + 1))
+        return 4 * self.dim * self.width * (queries + source) + products
 
-def without_padding(k: Float[Tensor, "b h s f"], keep: Bool[Tensor, "b s"] | None) -> Float[Tensor, "b h s f"]:
-    """Features with zeros at padding: it adds to no sum."""
-    return k if keep is None else k * keep[:, None, :, None]
 
-
-def whole(
-    q: Float[Tensor, "b h t f"], k: Float[Tensor, "b h s f"], v: Float[Tensor, "b h s k"], eps: float
-) -> Float[Tensor, "b h t k"]:
-    """Every query reads every key."""
-    y = q @ (k.mT @ with_ones(v))
-    return y[..., :-1] / (y[..., -1:] + eps)
+def whole(k: Float[Tensor, "b h s f"], v: Float[Tensor, "b h s k"]) -> Sums:
+    """The sums over all keys, which every query reads."""
+    return Sums(products=k.mT @ v, features=k.sum(dim=2))
 
 
 def causal(

@@ -12,8 +12,8 @@ from lit_transformers.config import Fraction
 from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Layered, LengthError, Mixed, Mixer, Mode, Shape, at_layer
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
+from lit_transformers.mixers.memory import some_key
 from lit_transformers.mixers.projections import Projection, ProjectionKind, Size, build_projection
-from lit_transformers.mixers.qkv import some_key
 from lit_transformers.patterns import Band
 from lit_transformers.space import Interval, Space
 

@@ -9,6 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+EVERYTHING = 1 << 30
+"""A length of memory that forgets nothing."""
+
 Project = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs (b, s, d) to keys and values (b, h, s, k)."""
 
@@ -22,6 +25,32 @@ class Remembered(NamedTuple):
     flags: Mapping[str, Bool[Tensor, "b s"]]
     hidden: Float[Tensor, "b s d"] | None
     state: dict[str, Tensor]
+
+
+def of_source(
+    source: Float[Tensor, "b s d"], state: Any, project: Project
+) -> tuple[Float[Tensor, "b h s k"], Float[Tensor, "b h s k"], dict[str, Tensor] | None]:
+    """Keys and values of another sequence, and the state that spares the next call from projecting it again.
+
+    There is none while gradients are on, for W_k and W_v learn from each call. Raises ValueError where a state that was
+    made without gradients is read with them.
+    """
+    if state is None:
+        k, v = project(source)
+        return k, v, None if torch.is_grad_enabled() else {"keys": k, "values": v}
+    refuse_gradients()
+    return state["keys"], state["values"], state
+
+
+def refuse_gradients() -> None:
+    """Of a state that holds what weights have made: they could not learn from it. Raises ValueError."""
+    if torch.is_grad_enabled():
+        raise ValueError("this state was made without gradients: start anew, or read on under torch.no_grad()")
+
+
+def some_key(keep: Bool[Tensor, "b s"] | None) -> Bool[Tensor, "b s"] | None:
+    """A source that is all padding is seen whole, for a softmax over nothing is no number; none reads its result."""
+    return None if keep is None else keep | ~keep.any(dim=1, keepdim=True)
 
 
 def unless_all(seen: Bool[Tensor, "b s"] | None) -> Bool[Tensor, "b s"] | None:
@@ -55,10 +84,9 @@ def remember(
         k, v = project(hidden)
         kept = {"hidden": hidden[:, -length:].detach()}
     else:
-        if torch.is_grad_enabled():
-            raise ValueError("this state was made without gradients: start anew, or read on under torch.no_grad()")
         k, v = project(x)
         if state is not None:
+            refuse_gradients()
             k, v = torch.cat([state["keys"], k], dim=2), torch.cat([state["values"], v], dim=2)
         kept = {"keys": k[:, :, -length:], "values": v[:, :, -length:]}
     return Remembered(k, v, flags, hidden, kept | {name: flag[:, -length:] for name, flag in flags.items()})

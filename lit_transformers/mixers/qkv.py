@@ -17,7 +17,7 @@ from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
 from lit_transformers.mixer import Context, Mixed, Mixer, Shape
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
-from lit_transformers.mixers.memory import remember, unless_all
+from lit_transformers.mixers.memory import of_source, remember, some_key, unless_all
 
 
 class ScoresConfig(HeadsConfig):
@@ -34,11 +34,6 @@ class QKVConfig(ScoresConfig):
     segment starts; the others take ScoresConfig."""
 
     memory: NonNegative = 0
-
-
-def some_key(keep: Bool[Tensor, "b s"] | None) -> Bool[Tensor, "b s"] | None:
-    """A source that is all padding is seen whole, for a softmax over nothing is no number; none reads its result."""
-    return None if keep is None else keep | ~keep.any(dim=1, keepdim=True)
 
 
 class Heard(NamedTuple):
@@ -95,8 +90,8 @@ class QKVMixer(Mixer):
         """What ``attend`` is given, and the state after it."""
         q = split(self.query(x), self.heads)
         if ctx.source is not None:
-            inputs, state, heard = Inputs(q, *self.keys(ctx.source), some_key(ctx.source_keep)), None, Heard(x)
-            inputs = inputs._replace(crossed=True)
+            k, v, state = of_source(ctx.source, state, self.keys)
+            inputs, heard = Inputs(q, k, v, unless_all(some_key(ctx.source_keep)), crossed=True), Heard(x)
         else:
             inputs, state, heard = self._read(q, x, ctx, state)
         inputs = self.rotated(inputs)
@@ -143,3 +138,6 @@ class QKVMixer(Mixer):
     def projection_flops(self, queries: int, keys: int) -> int:
         """FLOPs of the four projections for one sequence."""
         return 2 * self.dim * self.width * (2 * queries + 2 * keys)
+
+    def cross_flops(self, queries: int, source: int) -> int:
+        return self.projection_flops(queries, source) + 4 * queries * source * self.width

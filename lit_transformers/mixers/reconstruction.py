@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from lit_transformers.executors import Inputs, attend
 from lit_transformers.mixer import Shape, at_layer
 from lit_transformers.mixers.compression import Past
-from lit_transformers.mixers.qkv import QKVMixer, some_key
+from lit_transformers.mixers.memory import some_key
+from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.patterns import Band
 
 Auxiliary = Literal["none", "auto_encoding", "attention_reconstruction"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -49,6 +50,25 @@ class Tokens(nn.Module, ABC):
     @abstractmethod
     def nats(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """-log p of each target, in float32; 0 where it is IGNORED."""
+
+    def smoothed(
+        self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"], smoothing: float
+    ) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
+        """The loss of each target with label smoothing (arXiv:1512.00567, section 7), and ``nats``: in float32, both 0
+        where it is IGNORED.
+
+        The loss is (1 - smoothing) of -log p of the target and ``smoothing`` of its mean over the vocabulary. So an
+        adaptive softmax is asked for every symbol, which costs what it was to save.
+        """
+        if smoothing == 0:
+            nats = self.nats(hidden, targets)
+            return nats, nats
+        log_probabilities = self.log_probabilities(hidden)
+        nats = F.nll_loss(
+            log_probabilities.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none"
+        ).view(targets.shape)
+        uniform = -log_probabilities.mean(dim=-1).masked_fill(targets == IGNORED, 0.0)
+        return torch.lerp(nats, uniform, smoothing), nats
 
     @abstractmethod
     def flops(self, queries: int) -> int:

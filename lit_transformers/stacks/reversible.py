@@ -64,9 +64,9 @@ class Reversible(Stack):
         hidden = tuple(mean((a, b), x.dtype) for a, b in zip(kept[::2], kept[1::2], strict=True))
         return Stacked(mean((one, two), x.dtype), tuple(passed.states), aux, hidden)
 
-    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+    def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         """Without what the backward pass computes again: one forward pass more."""
-        return sum(block.flops(queries, remembered, causal) for block in self.layers())
+        return sum(block.flops(queries, remembered, causal, source) for block in self.layers())
 
     def layers(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
@@ -99,7 +99,7 @@ class Pass:
         self, stack: Reversible, ctx: Context, state: Any, dtype: torch.dtype, keep_hidden: bool, again: bool
     ) -> None:
         self.stack, self.ctx, self.state = stack, ctx._replace(source=None), detach(state)
-        self.positions, self.device = stack.entry.drawn(ctx.positions), ctx.positions.device
+        self.positions, self.device = stack.entry.drawn(ctx), ctx.positions.device
         self.dtype, self.keep_hidden, self.again = dtype, keep_hidden, again
         self.cast = autocast_of(self.device)
         self.states: list[dict[str, Any]] = []

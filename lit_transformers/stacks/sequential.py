@@ -32,7 +32,7 @@ class Sequential(Stack):
         states: list[Any] = []
         hidden: list[Tensor] = []
         aux: dict[str, Tensor] = {}
-        positions = self.entry.drawn(ctx.positions)
+        positions = self.entry.drawn(ctx)
         for layer, block in enumerate(self.blocks):
             x = self.entry(x, positions, layer)
             mixed: Mixed = block(x, ctx, None if state is None else state[layer])
@@ -41,5 +41,6 @@ class Sequential(Stack):
             hidden.append(x)
         return Stacked(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
 
-    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        return sum(block.flops(queries, remembered, causal) for block in self.blocks if isinstance(block, Block))
+    def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
+        blocks = (block for block in self.blocks if isinstance(block, Block))
+        return sum(block.flops(queries, remembered, causal, source) for block in blocks)

@@ -37,9 +37,14 @@ class Entry(nn.Module):
         self.positions = positions
         self.dropout = nn.Dropout(dropout)
 
-    def drawn(self, positions: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
+    def offsets(self, positions: Int[Tensor, "b t"]) -> Int[Tensor, " b"] | None:
+        """What added positions count from in one pass; None where it is zero."""
+        return None if self.positions is None else self.positions.offsets(positions)
+
+    def drawn(self, ctx: Context) -> Int[Tensor, "b t"]:
         """The positions of one pass, drawn once and the same at all its steps."""
-        return positions if self.positions is None else self.positions.drawn(positions)
+        offset = self.offsets(ctx.positions) if ctx.offset is None else ctx.offset
+        return ctx.positions if offset is None else ctx.positions + offset[:, None]
 
     def forward(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], step: int) -> Float[Tensor, "b t d"]:
         if self.positions is not None:
@@ -58,11 +63,13 @@ class StackConfig(Config):
 class Stack(nn.Module, ABC):
     """Maps (x, context, state) to Stacked. State is a tuple with one part for each step."""
 
+    entry: Entry
+
     @abstractmethod
     def forward(
         self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None, keep_hidden: bool = False
     ) -> Stacked: ...
 
     @abstractmethod
-    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        """Forward FLOPs for one sequence."""
+    def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
+        """Forward FLOPs for one sequence, which cross mixers read ``source`` tokens for."""

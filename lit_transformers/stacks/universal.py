@@ -74,7 +74,7 @@ class Universal(Stack):
         states: list[Any] = []
         hidden: list[Tensor] = []
         aux: dict[str, Tensor] = {}
-        positions = self.entry.drawn(ctx.positions)
+        positions = self.entry.drawn(ctx)
         so_far = None if self.halting is None else Halted.nowhere(x)
         for step in range(self.depth):
             if self.timestep:
@@ -91,9 +91,9 @@ class Universal(Stack):
             aux = add_losses(aux, {"ponder": self.halting.cost(so_far, ctx.keep)})
         return Stacked(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
 
-    def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+    def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         halting = 0 if self.halting is None else 2 * queries * self.dim
-        return self.depth * (self.block.flops(queries, remembered, causal) + halting)
+        return self.depth * (self.block.flops(queries, remembered, causal, source) + halting)
 
 
 class Halted(NamedTuple):

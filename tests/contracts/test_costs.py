@@ -11,12 +11,13 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from lit_transformers.batch import DataDescription, Vocabulary
 from lit_transformers.block import BlockConfig
-from lit_transformers.cost import cost
+from lit_transformers.cost import cost, cost_of_pairs
 from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
-from lit_transformers.models import EncoderConfig, LanguageModelConfig
+from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import TokensConfig
 from lit_transformers.patterns import BLOCK
 from lit_transformers.stacks import StackConfig
@@ -108,6 +109,31 @@ def test_the_flops_of_a_softmax_are_those_counted_where_all_symbols_are_frequent
     with FlopCounterMode(display=False) as counter:
         tokens.nats(torch.randn(1, 9, DIM), torch.zeros(1, 9, dtype=torch.long))
     assert tokens.flops(9) == pytest.approx(counter.get_total_flops(), rel=TOLERANCE)
+
+
+@mixers("cross")
+@pytest.mark.parametrize(("queries", "source"), [(1, 1), (7, 5), (3, BLOCK + 44), (2 * BLOCK + 1, 9)])
+def test_the_flops_of_a_cross_mixer_are_those_counted(case: Case, queries: int, source: int) -> None:
+    mixer = case.build("cross")
+    ctx: Context = context(1, queries)._replace(source=torch.randn(1, source, DIM).double())
+    found = counted(mixer, torch.randn(1, queries, DIM).double(), ctx)
+    assert mixer.cross_flops(queries, source) == pytest.approx(found, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("stack", STACK_CASES, ids=name)
+@pytest.mark.parametrize(("source", "target"), [(16, 16), (9, 30), (300, 5)])
+def test_the_flops_of_a_network_for_pairs_are_those_counted(stack: StackConfig, source: int, target: int) -> None:
+    config = EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=4, decoder_depth=2, stack=stack, shared_tokens=False)
+    vocabulary = Vocabulary(11, 0, "byte", None)
+    data = DataDescription(vocabulary, target, 0, vocabulary, source, str)
+    network = config.build_pairs(data)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        read = network(torch.zeros(1, source, dtype=torch.long), torch.zeros(1, target, dtype=torch.long))
+        network.tokens.log_probabilities(read.hidden)
+    found = cost_of_pairs(config, data, source, target)
+    assert found.flops_per_token == pytest.approx(counter.get_total_flops() / target, rel=TOLERANCE)
+    assert found.parameters == sum(p.numel() for p in network.parameters() if p.requires_grad)
+    assert (found.embedding_parameters, found.state_bytes) == (2 * 11 * DIM + 11, 0)
 
 
 @mixers("causal", "streams", encoded=False)

@@ -135,6 +135,7 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
             "mixer": AttentionConfig(encoding=RotaryConfig()),
             "decoder_mixer": AttentionConfig(encoding=RotaryConfig()),
             "cross_mixer": AttentionConfig(bias=True),
+            "decoder_depth": 3,
             "positions": SinusoidalConfig(),
             "stack": SharedConfig(),
             "tokens": AdaptiveTokensConfig(cutoffs=(4, 8), shrink=2),

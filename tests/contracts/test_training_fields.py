@@ -38,6 +38,8 @@ OTHERWISE: dict[str, Any] = {
     "warmup": 3,
     "floor": 0.5,
     "clip": 1e-3,
+    "accumulate": 2,
+    "average": {"last": 2, "every": 3},
     "loss": "half",
     "intermediate": True,
     "future": [0.5],

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lit_transformers import gates
+from lit_transformers import gates, miniature
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import ENCODINGS, ShawConfig, XLConfig
 from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Shape
@@ -160,26 +160,92 @@ def test_real_encoders_pass(encoding: str | None) -> None:
     assert found and [gate for gate in found if not gate.passed] == []
 
 
-def test_a_model_that_no_gate_knows_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no gates are known of a model of kind encoder_decoder"):
-        gates.check(EncoderDecoderConfig())
+def failed_in_pairs(**mixers: MixerConfig) -> set[str]:
+    config = EncoderDecoderConfig(dim=16, heads=2, depth=2, **mixers)  # type: ignore[arg-type]
+    return {gate.name for gate in gates.check(config) if not gate.passed}
+
+
+@pytest.mark.parametrize(
+    ("fault", "gates_that_fail"),
+    [
+        ("none", set()),
+        ("leak", {"no future (change)", "no future (gradient)"}),
+        ("padding", {"padding of targets changes nothing"}),
+        ("forgetful", {"decoding equals one pass"}),
+        ("idle", {"every parameter learns"}),
+    ],
+)
+def test_each_fault_of_a_decoder_is_found_by_its_gate(fault: str, gates_that_fail: set[str]) -> None:
+    assert failed_in_pairs(decoder_mixer=BrokenConfig(fault=fault)) >= gates_that_fail
+    assert (failed_in_pairs(decoder_mixer=BrokenConfig(fault=fault)) == set()) == (fault == "none")
+
+
+@pytest.mark.parametrize(
+    ("fault", "gate"), [("padding", "padding of sources changes nothing"), ("idle", "every parameter learns")]
+)
+def test_each_fault_of_an_encoder_before_a_decoder_is_found_by_its_gate(fault: str, gate: str) -> None:
+    assert failed_in_pairs(mixer=TwoWayConfig(fault=fault)) == {gate}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("stack", ["sequential", "shared", "universal", "reversible"])
+def test_real_networks_for_pairs_pass(stack: str, norm: str, shared: bool) -> None:
+    if (stack, norm) == ("reversible", "post"):
+        return
+    config = EncoderDecoderConfig.from_dict(
+        {
+            "stack": stack,
+            "norm": norm,
+            "shared_tokens": shared,
+            "positions": "sinusoidal",
+            "decoder_depth": 3,
+            "dropout": 0.1,
+        }
+    )
+    assert [gate for gate in gates.check(config) if not gate.passed] == []
 
 
 def test_rows_of_a_probe_are_long_enough_for_what_the_mixer_names_to_act() -> None:
     plain = LanguageModelConfig(mixer=AttentionConfig(memory=4096))
-    assert gates.probe_length(plain) == gates.SHORTEST
-    assert gates.probe_length(plain.override({"mixer": WindowConfig(window=100)})) > 200
-    assert gates.probe_length(plain.override({"mixer": WindowConfig(window=(8, 100) * 3)})) > 200
-    assert gates.probe_length(plain.override({"mixer": WindowConfig(window=9000)})) == gates.LONGEST
+    assert miniature.probe_length(plain) == miniature.SHORTEST
+    assert miniature.probe_length(plain.override({"mixer": WindowConfig(window=100)})) > 200
+    assert miniature.probe_length(plain.override({"mixer": WindowConfig(window=(8, 100) * 3)})) > 200
+    assert miniature.probe_length(plain.override({"mixer": WindowConfig(window=9000)})) == miniature.LONGEST
     table = {"mixer": WindowConfig(window=100), "positions": LearnedConfig(restart="document", max_length=64)}
-    assert gates.probe_length(plain.override(table)) == 32, "two segments fit the table"
+    assert miniature.probe_length(plain.override(table)) == 32, "two segments fit the table"
 
 
 def test_a_small_model_keeps_the_lengths_of_its_mixer_and_a_layer_for_each_value() -> None:
     config = LanguageModelConfig(depth=5, dropout=0.3, mixer=WindowConfig(window=(4, 8, 16, 32, 64)))
-    small = gates.shrink(config, 131)
+    small = miniature.shrink(config, 131)
     assert (small.dim, small.depth, small.dropout, small.mixer) == (64, 5, 0.0, config.mixer)
-    assert gates.shrink(config.override({"mixer.window": 50}), 103).depth == 2
+    assert miniature.shrink(config.override({"mixer.window": 50}), 103).depth == 2
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+@pytest.mark.parametrize("place", ["mixer", "decoder_mixer", "cross_mixer"])
+def test_every_mixer_passes_at_every_place_of_a_network_for_pairs_that_it_promises_to_serve(
+    kind: str, place: str
+) -> None:
+    config = EncoderDecoderConfig(depth=2).override({place: kind})
+    mixer = config.get(place).build(Shape(512, 8, 64, depth=2, shared={}))
+    promise = {"mixer": "bidirectional", "decoder_mixer": "causal", "cross_mixer": "cross"}[place]
+    if not getattr(mixer, promise):
+        with pytest.raises(ConfigError):
+            config.build(11, 64)
+        return
+    assert [gate for gate in gates.check(config) if not gate.passed] == []
+
+
+def test_a_small_network_for_pairs_has_few_layers_on_both_sides() -> None:
+    config = EncoderDecoderConfig(depth=6, decoder_depth=5, decoder_mixer=WindowConfig(window=100))
+    small = miniature.shrink(config, 131)
+    assert isinstance(small, EncoderDecoderConfig)
+    assert (small.depth, small.decoder_depth, small.decoder_mixer) == (2, 2, config.decoder_mixer)
+    assert miniature.probe_length(config) > 200
+    each = config.override({"decoder_mixer.window": (4, 8, 16, 32, 64)})
+    assert miniature.shrink(each, 131).get("decoder_depth") == 5
 
 
 @pytest.mark.parametrize("kind", MIXERS)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.batch import IGNORED
+from lit_transformers.batch import IGNORED, DataDescription, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import AdaptiveTokensConfig, FullTokensConfig, Tokens, TokensConfig
-from lit_transformers.positions import LearnedConfig, SinusoidalConfig
+from lit_transformers.positions import LearnedConfig, PositionError, SinusoidalConfig
 from lit_transformers.stacks import SharedConfig
 
 SMALL = {"dim": 32, "heads": 4, "depth": 2}
@@ -134,6 +134,60 @@ def test_decoding_step_by_step_equals_one_pass() -> None:
     assert torch.allclose(torch.cat(steps, 1), whole, atol=1e-5)
 
 
+def paired(source: int, target: int, one: bool = False) -> DataDescription:
+    """Data with a vocabulary for each side, or with one for both; sources of 9 symbols and targets of 7."""
+    vocabulary = Vocabulary(target, 0, "piece", None)
+    return DataDescription(vocabulary, 7, 0, vocabulary if one else Vocabulary(source, 0, "piece", None), 9, str)
+
+
+@pytest.mark.parametrize("tokens", [FullTokensConfig(), FullTokensConfig(tied=False)])
+def test_sides_of_two_vocabularies_have_symbols_of_their_own_and_nothing_is_trained_in_vain(
+    tokens: TokensConfig,
+) -> None:
+    network = EncoderDecoderConfig(**SMALL, tokens=tokens).build_pairs(paired(13, 11))
+    source, target = torch.randint(0, 13, (4, 9)), torch.randint(0, 11, (4, 7))
+    read = network(source, target)
+    network.tokens.nats(read.hidden, target).sum().backward()
+    frozen = [name for name, p in network.named_parameters() if not p.requires_grad]
+    idle = [name for name, p in network.named_parameters() if p.grad is None or not p.grad.any()]
+    assert frozen == idle == ["source_tokens.logits.bias"]
+    assert sum(p.numel() for p in network.source_tokens.parameters()) == 13 * 32 + 13  # type: ignore[union-attr]
+
+
+def test_sides_of_one_vocabulary_share_their_symbols_unless_told_not_to() -> None:
+    config, data = EncoderDecoderConfig(**SMALL), paired(11, 11, one=True)
+    assert config.build_pairs(data).source_tokens is None
+    assert config.override({"shared_tokens": False}).build_pairs(data).source_tokens is not None
+    assert config.build_pairs(paired(11, 11)).source_tokens is not None, "as many symbols are not the same symbols"
+
+
+def test_data_without_sources_are_refused() -> None:
+    with pytest.raises(ConfigError, match="data: these data have no sources"):
+        EncoderDecoderConfig(**SMALL).build_pairs(DataDescription(Vocabulary(11, 0, "piece", None), 7))
+
+
+def test_a_decoder_is_as_deep_as_it_is_told_to_be() -> None:
+    config = EncoderDecoderConfig(**SMALL)
+    for depth in (None, 1, 3):
+        network = config.override({"decoder_depth": depth}).build(11, 8)
+        assert len(network.encoder.blocks) == 2 and len(network.decoder.blocks) == (depth or 2)  # type: ignore[arg-type]
+    assert len(network.crossings()) == 3
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_positions_of_a_sequence_that_is_longer_than_any_in_training_are_new_ones(norm: str) -> None:
+    config = EncoderDecoderConfig.from_dict({**SMALL, "norm": norm, "positions": "sinusoidal", "dim": 32})
+    network, symbols = config.build(11, 4).eval(), torch.full((1, 12), 5)
+    with torch.no_grad():
+        encoded = network.encode(symbols).hidden
+        decoded = network.decode(symbols, encoded).hidden
+    for hidden in (encoded, decoded):
+        assert not torch.allclose(hidden[:, :4], hidden[:, 4:8], atol=1e-4)
+    learned = config.override({"positions": LearnedConfig()}).build(11, 4)
+    with pytest.raises(PositionError, match="position 11 lies beyond the 4 learned positions"):
+        learned.encode(symbols)
+
+
 def test_shared_layers_have_one_set_of_weights_and_a_state_each() -> None:
     mixer = AttentionConfig(memory=4)
     shared = LanguageModelConfig(dim=32, heads=4, depth=4, mixer=mixer, stack=SharedConfig(groups=2)).build(11, 8)
@@ -194,3 +248,17 @@ def test_extra_tokens_are_seen_and_not_given_back() -> None:
     assert (network(far, keep).hidden[0, 0] - before[0, 0]).abs().max() > 1e-6, "what is far is heard through them"
     alone = config.override({"extra_tokens": 0}).build(11, 16).double()
     assert torch.equal(alone(far, keep).hidden[0, 0], alone(symbols, keep).hidden[0, 0])
+
+
+def test_both_sides_of_a_pair_count_from_the_same_random_offset() -> None:
+    positions = SinusoidalConfig(restart="document", offset=50)
+    network = EncoderDecoderConfig(**SMALL, positions=positions).build(11, 8).train()
+    seen: list[Tensor] = []
+    for stack in (network.encoder, network.decoder):
+        assert stack.entry.positions is not None
+        stack.entry.positions.register_forward_pre_hook(lambda module, given: seen.append(given[1][:, 0]))
+    symbols = torch.randint(11, (32, 8))
+    network(symbols, symbols)
+    assert torch.equal(seen[0], seen[-1]) and len(seen[0].unique()) > 8
+    network.eval()(symbols, symbols)
+    assert not seen[-1].any()

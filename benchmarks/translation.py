@@ -1,0 +1,193 @@
+"""Training and decoding speed of our encoder-decoder beside transformers' Marian of the same size and weights.
+
+    python -m benchmarks.translation [--tiny] [--device cuda] [--json NAME]
+
+Both take turns in one process, so that what else the machine does falls on both; times are medians, and a ratio is the
+median over turns that followed each other, above 1 where ours is faster. In training both run the same bare loop (loss
+of the real targets, gradient, clipping, Adam), with dropout; targets alone are counted. In decoding they have the same
+weights, with a state or a cache, and say as much: the boundary is made so unlikely that every row runs to the longest.
+Marian's beam search stops, as ours does, when nothing can be better.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from transformers import MarianMTModel
+
+from benchmarks.hardware import describe, save
+from benchmarks.marian import BOUNDARY, Sizes, copied, theirs
+from lit_transformers.batch import IGNORED
+from lit_transformers.decoding import BeamConfig, DecodingConfig, GreedyConfig, decode
+from lit_transformers.models.encoder_decoder import EncoderDecoder
+from lit_transformers.models.tokens import FullTokens
+
+SIZES = Sizes(symbols=8_000, dim=256, heads=4, width=1_024, depth=3, decoder_depth=3, dropout=0.1)
+TINY = Sizes(symbols=500, dim=32, heads=4, width=64, depth=1, decoder_depth=1, dropout=0.1)
+SHORTEST, LONGEST = 8, 24
+"""Symbols of a source or a target, drawn evenly: those of a caption in pieces."""
+BEAMS = 4
+UNLIKELY = -1e4
+
+
+class Batch(NamedTuple):
+    """Sources and targets with their padding, which is the last symbol; inputs begin with the boundary."""
+
+    source: Tensor
+    source_keep: Tensor
+    inputs: Tensor
+    targets: Tensor
+    keep: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Real targets."""
+        return int(self.keep.sum())
+
+
+def batch_of(rows: int, sizes: Sizes, device: torch.device) -> Batch:
+    """Random rows of random lengths."""
+
+    def side() -> tuple[Tensor, Tensor]:
+        keep = torch.arange(LONGEST) < torch.randint(SHORTEST, LONGEST + 1, (rows, 1))
+        symbols = torch.randint(1, sizes.symbols - 1, keep.shape)
+        return symbols.masked_fill(~keep, sizes.symbols - 1), keep
+
+    (source, source_keep), (targets, keep) = side(), side()
+    inputs = torch.cat([torch.full((rows, 1), BOUNDARY), targets[:, :-1]], dim=1)
+    whole = (source, source_keep, inputs, targets.masked_fill(~keep, IGNORED), keep)
+    return Batch(*(part.to(device) for part in whole))
+
+
+def loss_of(network: nn.Module, batch: Batch) -> Tensor:
+    """The mean over real targets."""
+    if isinstance(network, EncoderDecoder):
+        read = network(batch.source, batch.inputs, batch.source_keep, batch.keep)
+        return network.tokens.nats(read.hidden, batch.targets).sum() / batch.keep.sum()
+    found: Tensor = network(
+        input_ids=batch.source,
+        attention_mask=batch.source_keep.long(),
+        decoder_input_ids=batch.inputs,
+        labels=batch.targets,
+    ).loss
+    return found
+
+
+def trainer_of(network: nn.Module, batch: Batch) -> Callable[[], object]:
+    """One step of a bare loop."""
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(parameters, lr=1e-4)
+    network.train()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_of(network, batch).backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+
+    return step
+
+
+def speakers_of(
+    model: MarianMTModel, network: EncoderDecoder, batch: Batch, config: DecodingConfig, longest: int
+) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Ours and theirs, decoding a batch to the longest. Raises RuntimeError where one says more than the other."""
+    config = config.override({"ratio": 0.0, "extra": longest})
+    beams = (
+        {"num_beams": config.beams, "early_stopping": "never"} if isinstance(config, BeamConfig) else {"num_beams": 1}
+    )
+
+    def our_output() -> list[list[int]]:
+        return decode(network, batch.source, batch.source_keep, config, BOUNDARY).symbols
+
+    def their_output() -> list[list[int]]:
+        keep = batch.source_keep.long()
+        said = model.generate(batch.source, attention_mask=keep, max_new_tokens=longest, do_sample=False, **beams)
+        assert isinstance(said, Tensor)
+        return [row[1:] for row in said.tolist()]
+
+    if any({len(row) for row in say()} != {longest} for say in (our_output, their_output)):
+        raise RuntimeError("a row ended before the longest: what was said is not as much on both sides")
+    return our_output, their_output
+
+
+def compare(ours: Callable[[], object], theirs: Callable[[], object], tokens: int, repeats: int) -> dict[str, float]:
+    """Tokens a second of both, which take turns, and the median ratio."""
+    ours(), theirs()
+    pairs = [(seconds(ours), seconds(theirs)) for _ in range(repeats)]
+    mine, peer = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return {
+        "ours": tokens / mine,
+        "theirs": tokens / peer,
+        "ratio": statistics.median(other / own for own, other in pairs),
+    }
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """From an idle device to an idle one."""
+    synchronise()
+    begun = time.perf_counter()
+    work()
+    synchronise()
+    return time.perf_counter() - begun
+
+
+def synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def measure(sizes: Sizes, rows: int, longest: int, repeats: int, device: torch.device) -> dict[str, dict[str, float]]:
+    """Every comparison, by name."""
+    torch.manual_seed(0)
+    model = theirs(sizes)
+    network, batch = copied(model, sizes).to(device), batch_of(rows, sizes, device)
+    model.to(device)
+    found = {}
+    training = (trainer_of(network, batch), trainer_of(model, batch))
+    found["training"] = compare(*training, batch.tokens, repeats)
+    model = theirs(sizes)
+    network = copied(model, sizes).to(device)
+    model.to(device)
+    assert isinstance(network.tokens, FullTokens)
+    with torch.no_grad():
+        model.final_logits_bias[:, BOUNDARY] = UNLIKELY
+        network.tokens.logits.bias[BOUNDARY] = UNLIKELY
+    for name, config in (("greedy", GreedyConfig()), (f"{BEAMS} beams", BeamConfig(beams=BEAMS))):
+        found[name] = compare(*speakers_of(model, network, batch, config, longest), rows * longest, repeats)
+    return found
+
+
+def main(
+    tiny: Annotated[bool, typer.Option("--tiny", help="Small networks, to check this script.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    rows: Annotated[int, typer.Option(min=1, help="Pairs of a batch.")] = 64,
+    longest: Annotated[int, typer.Option(min=2, help="Symbols that every row says.")] = 24,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each, of which the median counts.")] = 7,
+    json: Annotated[str | None, typer.Option(help="Also write benchmarks/results/NAME.json.")] = None,
+) -> None:
+    """Prints target tokens a second of both, and how many times faster ours is."""
+    sizes = TINY if tiny else SIZES
+    found = measure(sizes, rows, longest, repeats, torch.device(device))
+    table = Table("target tokens a second", "ours", "Marian", "ratio")
+    for name, row in found.items():
+        table.add_row(name, f"{row['ours']:,.0f}", f"{row['theirs']:,.0f}", f"{row['ratio']:.2f}")
+    Console().print(table)
+    if tiny:
+        typer.echo("Tiny networks: these numbers say that the script runs, and nothing about speed.")
+    if json:
+        settings = {"rows": rows, "longest": longest, "repeats": repeats, "sizes": sizes._asdict()}
+        result: dict[str, Any] = {"hardware": describe(("torch", "transformers")), "tiny": tiny}
+        save(json, result | settings | {"found": found})
+
+
+if __name__ == "__main__":
+    typer.run(main)

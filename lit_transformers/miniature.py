@@ -1,0 +1,144 @@
+"""A model's config at a size that takes milliseconds, and rows long enough for every length that it names to act.
+
+Few channels, two layers, a tiny vocabulary, float64, and every other knob as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from lit_transformers.config import ConfigError
+from lit_transformers.models.encoder_decoder import EncoderDecoderConfig
+from lit_transformers.models.model import ModelConfig
+from lit_transformers.models.tokens import AdaptiveTokensConfig
+
+VOCABULARY = 23
+SMALL, LARGE = 0.02, 0.2
+"""The standard deviation that a probe's weights start from, whatever the config says, and what it is enlarged to."""
+SHORTEST, LONGEST = 24, 256
+"""Rows of a probe, in tokens."""
+ROUND = 64
+"""Memories are cut to multiples of it: a mixer that divides its memory finds it divisible."""
+
+N = TypeVar("N", bound=nn.Module)
+
+
+class Probe(NamedTuple):
+    """A small model, and the length of the rows that it is shown."""
+
+    config: ModelConfig
+    length: int
+
+    @property
+    def vocabulary(self) -> int:
+        """Enough symbols for a row without repetitions."""
+        return max(VOCABULARY, self.length + 1)
+
+    def symbols(self, rows: int = 2) -> Tensor:
+        """Random text in which no symbol comes twice: of equal keys, a mixer that keeps some would have its choice."""
+        return torch.stack([1 + torch.randperm(self.vocabulary - 1)[: self.length] for _ in range(rows)])
+
+
+def probe_length(config: ModelConfig) -> int:
+    """Twice the longest length that a mixer or the stack names (a window, a block, a rank), and a little more.
+
+    At most LONGEST, and no longer than a table of positions. Memories count apart: they are shortened.
+    """
+    parts = [*config.mixer.leaves("mixer."), *config.stack.leaves("stack.")]
+    if isinstance(config, EncoderDecoderConfig):
+        parts += [*config.decoder_mixer.leaves("decoder_mixer."), *config.cross_mixer.leaves("cross_mixer.")]
+    named = [
+        number for path, value in parts if path.rsplit(".", 1)[-1] not in ("memory", "seed") for number in whole(value)
+    ]
+    length = max(SHORTEST, min(LONGEST, 2 * max(named, default=0) + 3))
+    table = dict(config.leaves()).get("positions.max_length")
+    return length if table is None else min(length, table // 2)
+
+
+def whole(value: Any) -> list[int]:
+    """The whole numbers that a field holds."""
+    values = value if isinstance(value, tuple) else (value,)
+    return [number for number in values if type(number) is int]
+
+
+def keeps_depth(config: ModelConfig) -> bool:
+    """Whether some field has a value for each layer, so that the number of layers cannot be another."""
+    depths = depths_of(config).values()
+    return any(isinstance(value, tuple) and len(value) in depths and len(value) > 1 for _, value in config.leaves())
+
+
+def depths_of(config: ModelConfig) -> dict[str, int]:
+    """The numbers of layers of a model's stacks, by the fields that say them."""
+    own = config.decoder_depth if isinstance(config, EncoderDecoderConfig) else None
+    return {"depth": config.depth} | ({} if own is None else {"decoder_depth": own})
+
+
+def shrink(config: ModelConfig, length: int) -> ModelConfig:
+    """The same model at a size that takes milliseconds; no mechanism is switched off.
+
+    Lengths that a mixer names stay; layers and memories become fewer where the model can be built so.
+    """
+    narrow: dict[str, Any] = {"dim": 8 * config.heads, "dropout": 0.0, "initial_std": SMALL}
+    shallow: dict[str, Any] = {}
+    if not keeps_depth(config):
+        shallow = {path: min(depth, 2) for path, depth in depths_of(config).items()}
+    short: dict[str, Any] = {}
+    for path, value in config.leaves():
+        name = path.rsplit(".", 1)[-1]
+        if name == "dropout":
+            narrow[path] = 0.0
+        elif name == "memory" and value:
+            short[path] = min(value, covering(length))
+        elif path == "feedforward.width" and value:
+            narrow[path] = 16
+        elif path == "stack.groups" and shallow:
+            shallow[path] = min(value, shallow["depth"])
+        elif name == "head_dim" and value:
+            narrow[path] = 8
+    if isinstance(config.tokens, AdaptiveTokensConfig):
+        narrow["tokens.cutoffs"] = [VOCABULARY // 3, 2 * VOCABULARY // 3]
+        narrow["tokens.shrink"] = 2
+    return first_that_builds(config, [narrow | short | shallow, narrow | short, narrow | shallow, narrow], length)
+
+
+def covering(length: int) -> int:
+    """A round length of memory that holds as many tokens."""
+    return math.ceil(length / ROUND) * ROUND
+
+
+def first_that_builds(config: ModelConfig, attempts: Sequence[Mapping[str, Any]], length: int) -> ModelConfig:
+    """The config with the first of these changes that it can be built with; with the last where none can."""
+    *attempts, last = attempts
+    for changes in attempts:
+        try:
+            small = config.override(changes)
+            with torch.random.fork_rng(devices=[]), torch.device("meta"):
+                small.build(VOCABULARY, length)
+        except ConfigError:
+            continue
+        return small
+    return config.override(last)
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Random numbers of its own, and the caller's untouched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def enlarged(network: N) -> N:
+    """The network in float64, ready to be measured, its small weights made large enough to matter."""
+    network = network.double().eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(LARGE / SMALL)
+    return network
