@@ -1,10 +1,10 @@
-"""python -m lit_transformers fit | evaluate | generate | kinds: one model at a time."""
+"""python -m lit_transformers fit | evaluate | generate | translate | summarize | kinds: one model at a time."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -93,7 +93,7 @@ def generate(
 
     Example: python -m lit_transformers generate runs/KEY/checkpoint.ckpt --prompt "def "
     """
-    from lit_transformers.generate import SamplingConfig
+    from lit_transformers.choosing import SamplingConfig
     from lit_transformers.write import write
 
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
@@ -101,6 +101,78 @@ def generate(
         sys.stdout.write(text)
         sys.stdout.flush()
     print()
+
+
+def write_lines(
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run of the task seq2seq.")],
+    beams: Annotated[
+        int | None,
+        typer.Option(min=1, help="Hypotheses of a beam search; 1: greedy. Default: as the run was measured."),
+    ] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(min=0.0, help="0 prefers short lines; 0.6 is the usual. Of a beam search alone.")
+    ] = None,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Symbols of a batch; fewer take less memory.")] = 4096,
+    window: Annotated[
+        int | None, typer.Option(min=1, help="Lines read before any is written. Default: 1000; 1 from a terminal.")
+    ] = None,
+    overlong: Annotated[
+        Literal["cut", "refuse"],
+        typer.Option(
+            help="Lines longer than those of training: cut to that length, or left empty, with exit status 1."
+        ),
+    ] = "cut",
+    source: Annotated[
+        str | None, typer.Option("--from", help="Refuse a checkpoint that reads another language.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--to", help="Refuse a checkpoint that writes another language.")
+    ] = None,
+) -> None:
+    """Writes to standard output what the model makes of every line of standard input."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    from lit_transformers.translate import Translator, Wanted, size_of
+
+    window = window or (1 if sys.stdin.isatty() else 1000)
+    translator = Translator(checkpoint, Wanted(beams, length_penalty, batch_tokens, window, overlong, source, target))
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.fields[lines]:,} lines"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
+        task, done = bar.add_task("lines", total=size_of(sys.stdin.buffer), lines=0), 0
+
+        def tell(lines: int, size: int) -> None:
+            nonlocal done
+            done += lines
+            bar.update(task, advance=size, lines=done)
+
+        try:
+            for text in translator.write(sys.stdin.buffer, tell):
+                sys.stdout.buffer.write(f"{text}\n".encode())
+                sys.stdout.buffer.flush()
+        finally:
+            for sentence in translator.told():
+                print(sentence, file=sys.stderr)
+    raise SystemExit(1 if translator.counts.refused else 0)
+
+
+TRANSLATE = """Translates standard input, line by line: as many lines come out as went in, in their order.
+
+What became of the lines is told at the end: how many were empty (and stay so), cut, refused, or had unknown symbols.
+
+Example: python -m lit_transformers translate runs/KEY/checkpoint.ckpt --from en --to fr < in.txt > out.txt
+"""
+SUMMARIZE = """Summarizes standard input: one document a line, one summary a line, in their order.
+
+A document with line ends of its own must be put into one line first. What became of the lines is told at the end: how
+many were empty (and stay so), cut, refused, or had unknown symbols.
+
+Example: python -m lit_transformers summarize runs/KEY/checkpoint.ckpt < documents.txt > summaries.txt
+"""
+app.command("translate", help=TRANSLATE)(write_lines)
+app.command("summarize", help=SUMMARIZE)(write_lines)
 
 
 @app.command()

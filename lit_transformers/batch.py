@@ -112,7 +112,8 @@ class PairBatch(NamedTuple):
     """Whole sources, each with a target. Rows do not depend on each other.
 
     A target is read after the boundary of its vocabulary, and the boundary ends it: ``inputs`` is [boundary, *target]
-    and ``targets`` [*target, boundary].
+    and ``targets`` [*target, boundary]. A source ends with the boundary of its own. Of a target that was cut both are
+    as many symbols as are read, without a boundary at the end; a source that was cut ends with one all the same.
 
     source      (b, s) symbols; 0 where padded
     source_keep (b, s) True at real symbols; padding stands at the end of a row

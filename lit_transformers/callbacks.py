@@ -44,19 +44,38 @@ class Interrupted(RuntimeError):
     """The run was asked to stop, and has written a checkpoint from which it goes on."""
 
 
+def amid_update(trainer: L.Trainer, i: int) -> bool:
+    """Whether an update is still to take more batches than the one with index ``i``. Nothing is kept there."""
+    return (i + 1) % trainer.accumulate_grad_batches != 0
+
+
 class Curves(Callback):
-    """Learning curves, kept in the checkpoint, so that a resumed run's are those of one never stopped."""
+    """Learning curves, kept in the checkpoint, so that a resumed run's are those of one never stopped.
+
+    A point of training is the mean over the targets of all batches of an update.
+    """
 
     def __init__(self, every: int, tokens_per_step: int) -> None:
         self.every, self.tokens_per_step = every, tokens_per_step
         self.points: list[Point] = []
+        self.update: list[Mapping[str, Any]] = []
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        self.update.append(outputs)
+        if amid_update(trainer, i):
+            return
         if trainer.global_step % self.every == 0:
-            self._add(trainer, "train/nats", float(outputs["nats"]))
-            self._add(trainer, "train/loss", float(mean_over_ranks(outputs["loss"])))
-            for name, loss in outputs["aux"].items():
-                self._add(trainer, f"train/{name}", float(mean_over_ranks(loss)))
+            self._add(trainer, "train/nats", float(self._mean([one["nats"] for one in self.update])))
+            self._add(trainer, "train/loss", float(mean_over_ranks(self._mean([one["total"] for one in self.update]))))
+            for name in outputs["aux"]:
+                of_all = self._mean([one["aux"][name] for one in self.update])
+                self._add(trainer, f"train/{name}", float(mean_over_ranks(of_all)))
+        self.update = []
+
+    def _mean(self, losses: list[torch.Tensor]) -> torch.Tensor:
+        """Of one loss of every batch of the update."""
+        targets = torch.stack([one["targets"] for one in self.update])
+        return losses[0] if len(losses) == 1 else (torch.stack(losses) * targets).sum() / targets.sum()
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if trainer.state.fn != "fit":
@@ -115,8 +134,10 @@ class Keeper(Callback):
         return self.earlier + (0.0 if self.started is None else time.monotonic() - self.started)
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
-        every = trainer.val_check_interval
-        if trainer.global_step < trainer.max_steps and not (every and trainer.global_step % int(every) == 0):
+        every = int(trainer.val_check_interval) // trainer.accumulate_grad_batches
+        if amid_update(trainer, i) or trainer.global_step >= trainer.max_steps:
+            return
+        if not (every and trainer.global_step % every == 0):
             self._keep_if_due(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from lit_transformers.config import Plain
 
+OUTPUTS = "outputs.jsonl"
+"""What a run wrote for every example of its evaluation: here, because reports and library both name it."""
+
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Has ``write`` make the file under another name, and puts it in place when it is on disk."""

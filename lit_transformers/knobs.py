@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from lit_transformers.batch import DataDescription, Vocabulary
-from lit_transformers.gates import VOCABULARY, first_that_builds, keeps_depth, probe_length, seeded
+from lit_transformers.miniature import (
+    VOCABULARY,
+    depths_of,
+    first_that_builds,
+    keeps_depth,
+    probe_length,
+    seeded,
+)
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.models.tokens import AdaptiveTokensConfig
 from lit_transformers.tasks.task import TaskConfig
@@ -47,9 +54,7 @@ def changes_nothing(arm: Knobs, baseline: Knobs) -> bool:
     Rows are as long as the longest length that either model names needs, and, before two are said to be alike, as
     long as training's. Other data, another width or another budget make a difference by definition.
     """
-    told_apart: tuple[Any, ...] = (arm.data, arm.model.dim, arm.model.heads, arm.model.depth, arm.training.steps)
-    others = (baseline.data, baseline.model.dim, baseline.model.heads, baseline.model.depth, baseline.training.steps)
-    if told_apart != others or arm.task.batches is not baseline.task.batches:
+    if told_apart(arm) != told_apart(baseline) or arm.task.batches is not baseline.task.batches:
         return False
     sizes = shrunk_memories(arm, baseline)
     length = min(arm.data.length, max(probe_length(config.model) for config in (arm, baseline)))
@@ -57,6 +62,13 @@ def changes_nothing(arm: Knobs, baseline: Knobs) -> bool:
         alike(observe(arm, sizes, length), observe(baseline, sizes, length))
         for length in dict.fromkeys((length, arm.data.length))
     )
+
+
+def told_apart(config: Knobs) -> tuple[Any, ...]:
+    """What makes a difference by definition: data, sizes, the budget, and how a number is measured."""
+    model, training = config.model, config.training
+    budget = (training.steps, training.accumulate, training.average)
+    return config.data, model.dim, model.heads, depths_of(model), budget, config.task.protocol()
 
 
 def alike(one: list[Tensor], other: list[Tensor]) -> bool:
@@ -89,7 +101,9 @@ def shrink(model: ModelConfig, sizes: dict[int, int], length: int) -> ModelConfi
     """The model with few channels and, where it can be built so, few layers and short memories."""
     narrow = {"dim": 8 * model.heads}
     short: dict[str, Any] = {path: sizes[length] for path, length in memories(model).items()}
-    shallow: dict[str, Any] = {} if keeps_depth(model) else {"depth": min(model.depth, 4)}
+    shallow: dict[str, Any] = {}
+    if not keeps_depth(model):
+        shallow = {path: min(depth, 4) for path, depth in depths_of(model).items()}
     shallow |= {path: 1 for path, _ in model.leaves() if path == "stack.groups" and model.depth > 4}
     return first_that_builds(model, [narrow | short | shallow, narrow | short, narrow | shallow, narrow], length)
 
@@ -99,7 +113,8 @@ def observe(config: Knobs, sizes: dict[int, int], length: int) -> list[Tensor]:
     size = VOCABULARY
     if isinstance(config.model.tokens, AdaptiveTokensConfig):
         size = config.model.tokens.cutoffs[-1] + 1
-    data = DataDescription(Vocabulary(size, 0, "byte", None), length, CLASSES)
+    vocabulary = Vocabulary(size, 0, "byte", None)
+    data = DataDescription(vocabulary, length, CLASSES, vocabulary, length, str)
     model = shrink(config.model, sizes, length)
     measured = {path: sizes.get(v, v) if path.endswith("memory") else v for path, v in config.task.evaluation.items()}
     objective = config.task.override({"evaluation": measured})

@@ -29,6 +29,13 @@ def steady(pattern: Pattern, seen: Bool[Tensor, "b s"] | None) -> bool:
     return seen is None and isinstance(pattern, Band | Without | Local)
 
 
+def one_mask(seen: Bool[Tensor, "b s"] | None, crossed: bool) -> Bool[Tensor, "b 1 1 s"] | None:
+    """What every query sees of another sequence, or the last token alone of its own, for a query sees itself."""
+    if seen is None or crossed:
+        return None if seen is None else seen[:, None, None]
+    return F.pad(seen[:, :-1], (0, 1), value=True)[:, None, None]
+
+
 def hidden_from(
     pattern: Pattern,
     block: Block,

@@ -10,10 +10,11 @@ It costs a run one to two seconds, nearly all of it for wandb's own imports, and
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,6 +23,7 @@ from lightning.pytorch.callbacks import Callback
 
 from lit_transformers.callbacks import Curves
 from lit_transformers.config import Plain
+from lit_transformers.files import OUTPUTS
 from lit_transformers.ranks import is_first_rank
 from lit_transformers.record import CURVES, DOCUMENTS, first_line
 
@@ -32,6 +34,9 @@ __all__ = ["Copy", "Mirror", "mirrored", "replay"]
 
 CONNECT_SECONDS = 15.0
 """How long an online run waits for the network before it goes offline."""
+SAMPLES = 32
+"""Outputs that are shown of a run that writes."""
+SAMPLED: list[str | int] = ["document", "hypothesis", "reference"]
 
 
 class Mirror(NamedTuple):
@@ -190,7 +195,8 @@ def replay(mirror: Mirror, directory: Path, record: dict[str, Plain]) -> None:
 
 
 def _tables(directory: Path) -> dict[str, Any]:
-    """The loss of every document or example, as a table to sort; nothing for a run that was not measured."""
+    """The loss of every document or example, as a table to sort, and beside it some of what the run wrote; nothing for
+    a run that was not measured."""
     import wandb
 
     rows = _rows(directory / DOCUMENTS)
@@ -198,7 +204,19 @@ def _tables(directory: Path) -> dict[str, Any]:
         return {}
     columns: list[str | int] = list(rows[0])
     cells: list[Any] = [[text if name == "name" else float(text) for name, text in row.items()] for row in rows]
-    return {"documents": wandb.Table(columns=columns, data=cells)}
+    tables = {"documents": wandb.Table(columns=columns, data=cells)}
+    outputs = _samples(directory / OUTPUTS)
+    samples: list[Any] = [[one["id"], one["hypothesis"], one["references"][0]] for one in outputs]
+    return tables | ({"samples": wandb.Table(columns=SAMPLED, data=samples)} if samples else {})
+
+
+def _samples(path: Path) -> list[dict[str, Any]]:
+    """The first outputs of a run that writes; none of another."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return [json.loads(line) for line in islice(file, SAMPLES)]
+    except FileNotFoundError:
+        return []
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

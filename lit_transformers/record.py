@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import json
 import logging
 import os
 import platform
@@ -10,15 +12,17 @@ import resource
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from lit_transformers.callbacks import Diverged
 from lit_transformers.config import Plain
+from lit_transformers.files import replace_file
 from lit_transformers.training import TrainingConfig
 
 VERSION = 1
@@ -114,3 +118,28 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+def write_documents(path: Path, losses: Sequence[Any], name: Callable[[int], str]) -> None:
+    """The loss of every document or example of the last evaluation; ``name``: what the one of an ordinal is called."""
+
+    def write(fresh: Path) -> None:
+        with fresh.open("w", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file)
+            for place, loss in enumerate(losses):
+                ordinal, *sums = loss
+                if place == 0:
+                    rows.writerow(["document", "name", *loss._fields[1:]])
+                rows.writerow([ordinal, name(ordinal), *(repr(value) for value in sums)])
+
+    replace_file(path, write)
+
+
+def write_outputs(path: Path, outputs: Sequence[dict[str, Plain]]) -> None:
+    """What was written for every example of the last evaluation: {"id", "hypothesis", "references"}, one a line."""
+
+    def write(fresh: Path) -> None:
+        with fresh.open("w", newline="", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(output, ensure_ascii=False)}\n" for output in outputs)
+
+    replace_file(path, write)

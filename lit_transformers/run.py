@@ -6,15 +6,14 @@ same record, bit for bit, as if it had never stopped.
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import lightning as L
 import torch
@@ -22,6 +21,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 
 from datamodules import Data, DataConfig, DataError, LanguageDataConfig
 from lit_transformers import gates
+from lit_transformers.averaging import Averager
 from lit_transformers.batch import TextBatch
 from lit_transformers.callbacks import (
     Curves,
@@ -35,7 +35,7 @@ from lit_transformers.callbacks import (
 from lit_transformers.code import code_hash
 from lit_transformers.config import Config, ConfigError, Plain, Seed, canonical_hash
 from lit_transformers.cost import flops_by_length
-from lit_transformers.files import replace_file, write_json
+from lit_transformers.files import OUTPUTS, replace_file, write_json
 from lit_transformers.knobs import changes_nothing
 from lit_transformers.mirror import Copy, Mirror, mirrored
 from lit_transformers.models import LanguageModelConfig, ModelConfig
@@ -55,6 +55,8 @@ from lit_transformers.record import (
     peak_memory,
     quiet,
     reason,
+    write_documents,
+    write_outputs,
 )
 from lit_transformers.stopping import Stop, stop_requests
 from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
@@ -93,6 +95,11 @@ class RunConfig(Config):
                 f"set data to {' or '.join(wanted)}, or another task"
             )
 
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one update, over all its batches and ranks; rows may hold padding."""
+        return self.training.accumulate * self.data.tokens_per_step
+
     def build_task(self, data: Data) -> Task:
         """The LightningModule, for what the data describes."""
         return self.task.build(self.model, data.description, self.training)
@@ -112,7 +119,7 @@ class Description(NamedTuple):
 def describe(config: RunConfig, data: Data | None = None) -> Description:
     """Parameters, FLOPs, tokens and state of a run. ``data``: the config's own, where it is at hand already."""
     found = config.task.cost(config.model, (data or config.data.build()).description)
-    tokens = config.training.steps * config.data.tokens_per_step
+    tokens = config.training.steps * config.tokens_per_step
     train_flops = 3 * found.flops_per_token * tokens
     return Description(
         found.parameters, found.embedding_parameters, found.flops_per_token, train_flops, tokens, found.state_bytes
@@ -213,14 +220,17 @@ def train(
     alone = config.training.devices == 1  # ranks would have to agree on what they found
     donor = take_over(directory, alike, CHECKPOINT) if alone and config.training.validate_every is None else None
     task = config.build_task(data)
-    curves = Curves(config.training.log_every, config.data.tokens_per_step)
+    curves = Curves(config.training.log_every, config.tokens_per_step)
     keeper = Keeper(directory / CHECKPOINT, keep_every, contents(config, data), stopping)
-    mirrors = [copy.callback(curves)] if copy else []
+    beside: list[L.Callback] = [curves, *([copy.callback(curves)] if copy else []), Watch(report)]
     bars = Bars.read(directory)
-    pruners = [Pruner(bars, keeper)] if bars else []
+    if bars:
+        beside.append(Pruner(bars, keeper))
+    if config.training.average:
+        beside.append(Averager(config.training.average))
     with quiet():
         apart = 0.0
-        trainer = make_trainer(config.training, directory, [curves, *mirrors, Watch(report), *pruners, keeper])
+        trainer = make_trainer(config.training, directory, [*beside, keeper])
         try:
             trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
         except Pruned:
@@ -232,16 +242,18 @@ def train(
                 report(Progress(config.training.steps, config.training.steps, float("nan"), {}, None, "evaluate"))
             trainer.validate(task, data, verbose=False)
             apart = task.evaluation_seconds
-    losses = task.metric.per_document()
+    losses, written = task.metric.per_document(), task.metric.outputs()
     if is_first_rank():
         curves.write(directory / CURVES)
-        write_documents(directory / DOCUMENTS, losses, data)
+        write_documents(directory / DOCUMENTS, losses, data.example_name)
+        if written:
+            write_outputs(directory / OUTPUTS, written)
         if config.training.validate_every is None:
             offer(directory, alike)
     spent = keeper.spent()
     told = {
         "seconds": spent + apart,
-        "tokens_per_second": config.training.steps * config.data.tokens_per_step / spent,
+        "tokens_per_second": config.training.steps * config.tokens_per_step / spent,
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
@@ -262,7 +274,8 @@ def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Ca
         strategy=strategy_of(training),
         precision="bf16-mixed" if training.precision == "bf16" else "32-true",
         gradient_clip_val=training.clip,
-        val_check_interval=training.validate_every or training.steps + 1,
+        accumulate_grad_batches=training.accumulate,
+        val_check_interval=training.accumulate * (training.validate_every or training.steps + 1),
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         callbacks=callbacks,
@@ -336,10 +349,9 @@ def usable(path: Path) -> Path | None:
 def protocol(config: RunConfig) -> dict[str, Plain]:
     """How the reported numbers are measured."""
     model = config.model.override(config.task.evaluation)
-    return config.data.protocol() | {
-        "changes": dict(config.task.evaluation),
-        "memory": dict(model.leaves()).get("mixer.memory"),
-    }
+    memory = dict(model.leaves()).get("mixer.memory")
+    found = config.data.protocol() | config.task.protocol()
+    return found | {"changes": dict(config.task.evaluation), "memory": memory}
 
 
 def require_device(training: TrainingConfig) -> None:
@@ -353,18 +365,3 @@ def require_device(training: TrainingConfig) -> None:
     if training.devices > 1 and int(os.environ.get("WORLD_SIZE", "1")) != training.devices:
         start = f"torchrun --nproc-per-node {training.devices} -m lit_transformers fit RUN.yaml"
         raise ConfigError(f"{training.devices} ranks are started by: {start}", "training.devices")
-
-
-def write_documents(path: Path, losses: Sequence[Any], data: Data) -> None:
-    """The loss of every document or example of the last evaluation."""
-
-    def write(fresh: Path) -> None:
-        with fresh.open("w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            for place, loss in enumerate(losses):
-                ordinal, *sums = loss
-                if place == 0:
-                    rows.writerow(["document", "name", *loss._fields[1:]])
-                rows.writerow([ordinal, data.example_name(ordinal), *(repr(value) for value in sums)])
-
-    replace_file(path, write)

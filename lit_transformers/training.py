@@ -133,26 +133,45 @@ class LinearConfig(ScheduleConfig, kind="linear"):
 
 
 class InverseSquareRootConfig(ScheduleConfig, kind="inverse_square_root"):
-    """Falls with the root of the step (arXiv:1706.03762, equation 3: its peak is dim^-0.5 warmup^-0.5)."""
+    """Falls with the root of the step (arXiv:1706.03762, equation 3: with warmup, the paper's learning_rate is
+    dim^-0.5 warmup^-0.5, which its n-th update reaches at n = warmup)."""
 
     def after(self, step: int, steps: int) -> float:
-        start = max(1, self.warmup)
-        return math.sqrt(start / (start + step))
+        return math.sqrt(max(1, self.warmup) / (self.warmup + step + 1))
 
 
 SCHEDULES = table(ScheduleConfig, ConstantConfig, CosineConfig, LinearConfig, InverseSquareRootConfig)
 
 
+class AverageConfig(Config):
+    """The weights at the end are the mean of the last few of training (arXiv:1706.03762, section 6.1: of 5 or 20).
+
+    last: how many; every: updates between two of them, the newest being those of the last update. Validations before
+    the end are of the weights as they are then.
+    """
+
+    last: Positive = 5
+    every: Positive = 100
+
+    def places(self, steps: int) -> range:
+        """After which updates, of ``steps``, the weights are taken."""
+        return range(steps - (self.last - 1) * self.every, steps + 1, self.every)
+
+
 class TrainingConfig(Config):
     """The budget and how it is spent.
 
-    steps: updates; clip: largest norm of the gradient (None for any); precision: "bf16" needs CUDA; compile: run the
-    network through torch.compile; validate_every: steps between validations (None for the end alone); log_every: steps
-    between points of the training curve; device: "auto" takes CUDA where there is one; devices: ranks;
-    strategy: whether each rank holds the whole network ("ddp") or, between passes, a part of it ("fsdp").
+    steps: updates; accumulate: batches of an update, whose gradient is the mean over all their targets; average:
+    whether the weights at the end are those of several updates; clip: largest norm of the gradient (None for any);
+    precision: "bf16" needs CUDA; compile: run the network through torch.compile; validate_every: steps between
+    validations (None for the end alone); log_every: steps between points of the training curve; device: "auto" takes
+    CUDA where there is one; devices: ranks; strategy: whether each rank holds the whole network ("ddp") or, between
+    passes, a part of it ("fsdp").
     """
 
     steps: Positive = 1000
+    accumulate: Positive = 1
+    average: AverageConfig | None = None
     optimizer: OptimizerConfig = AdamWConfig()
     schedule: ScheduleConfig = CosineConfig()
     clip: PositiveFloat | None = 1.0
@@ -169,6 +188,13 @@ class TrainingConfig(Config):
             yield "strategy fsdp cuts a network over several devices; set devices too"
         if self.strategy == "fsdp" and self.compile:
             yield "strategy fsdp and compile do not go together; set compile to false"
+        if self.strategy == "fsdp" and self.average:
+            yield "average takes whole weights, of which strategy fsdp leaves each rank a part; set average to null"
+        if self.average and self.average.places(self.steps).start < 1:
+            yield (
+                f"average takes the weights of {self.average.last} updates, every {self.average.every}, and there are "
+                f"{self.steps} in all; set average.last or average.every lower"
+            )
 
     def learn(self, network: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """Optimizer and schedule, one step of both for each update."""

@@ -8,10 +8,12 @@ from pathlib import Path
 import torch
 
 from datamodules import tokenizer_from_dict
+from lit_transformers.choosing import SamplingConfig
 from lit_transformers.config import ConfigError
-from lit_transformers.generate import SamplingConfig, beam_search, sample
+from lit_transformers.generate import beam_search, sample
 from lit_transformers.run import load
 from lit_transformers.tasks.causal_lm import CausalLM
+from lit_transformers.tasks.seq2seq import Seq2Seq
 
 
 def write(
@@ -27,6 +29,8 @@ def write(
     memory: tokens that stay visible; None for as many as training showed, its memory and its segment together.
     """
     task, config, kept = load(checkpoint)
+    if isinstance(task, Seq2Seq):
+        raise ConfigError("a seq2seq writes of a source; give it lines with: translate, or summarize", "task")
     if not isinstance(task, CausalLM):
         raise ConfigError(f"only a causal_lm writes text, and this is a run of the task {config.task.kind}", "task")
     model = config.model

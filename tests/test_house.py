@@ -20,7 +20,7 @@ SOURCES = sorted(
     path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if "published" not in path.parts
 )
 MODELS = ("lit_transformers.block", "lit_transformers.mixer", "lit_transformers.models", "lit_transformers.tasks")
-MEETING = {"lit_transformers.run", "lit_transformers.write", "lit_transformers.__main__"}
+MEETING = {f"lit_transformers.{name}" for name in ("run", "write", "translate", "__main__")}
 """Where a model meets its data."""
 
 

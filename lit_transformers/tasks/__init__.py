@@ -4,9 +4,27 @@ from lit_transformers.config import table
 from lit_transformers.tasks.causal_lm import CausalLMConfig
 from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.tasks.regression import RegressionConfig
+from lit_transformers.tasks.seq2seq import Seq2SeqConfig
 from lit_transformers.tasks.strings import StringsConfig
 from lit_transformers.tasks.task import Task, TaskConfig
 
-TASKS = table(TaskConfig, CausalLMConfig, ClassificationConfig, RegressionConfig, StringsConfig, implied="causal_lm")
+TASKS = table(
+    TaskConfig,
+    CausalLMConfig,
+    ClassificationConfig,
+    RegressionConfig,
+    StringsConfig,
+    Seq2SeqConfig,
+    implied="causal_lm",
+)
 
-__all__ = ["TASKS", "CausalLMConfig", "ClassificationConfig", "RegressionConfig", "StringsConfig", "Task", "TaskConfig"]
+__all__ = [
+    "TASKS",
+    "CausalLMConfig",
+    "ClassificationConfig",
+    "RegressionConfig",
+    "Seq2SeqConfig",
+    "StringsConfig",
+    "Task",
+    "TaskConfig",
+]

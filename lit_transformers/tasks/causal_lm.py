@@ -86,8 +86,7 @@ class CausalLM(Task):
         read = self.read(self.network, self.states, batch, keep_layers=self.config.intermediate)
         total = self.network.tokens.nats(read.hidden, wanted).sum()
         mean = averaged(total, wanted != IGNORED)
-        added = sum(read.aux.values(), start=self.added(read, batch, wanted) / mean.targets)
-        return {"loss": mean.loss + added, "nats": mean.nats, "aux": dict(read.aux)}
+        return self.learned(mean, read.aux, self.added(read, batch, wanted) / mean.targets)
 
     def wanted(self, targets: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
         """The targets that this loss counts."""

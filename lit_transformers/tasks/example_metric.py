@@ -12,6 +12,8 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
+from lit_transformers.config import Plain
+
 
 class ExampleMetric(Metric, ABC):
     """Sums of each document or example, whatever batches, lanes or ranks they came in.
@@ -46,6 +48,13 @@ class ExampleMetric(Metric, ABC):
         """The rows of all documents that any rank has seen, by ordinal. All ranks must ask."""
         with self.sync_context():
             return self.rows()
+
+    def outputs(self) -> Sequence[dict[str, Plain]]:
+        """Hook: what was written for each example that any rank has seen, by ordinal. All ranks must ask.
+
+        {"id", "hypothesis", "references"}; nothing by default.
+        """
+        return []
 
     def rows(self) -> Sequence[Any]:
         """The rows that this rank knows of; within ``compute`` those of all ranks."""

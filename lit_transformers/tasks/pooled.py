@@ -128,8 +128,7 @@ class PooledTask(Task):
         real = batch.keep.any(dim=1)
         said = self.say(read, batch)
         mean = averaged(self.nats(said, batch)[real].sum(), real)
-        added = sum(read.aux.values(), start=torch.zeros((), device=self.device))
-        return {"loss": mean.loss + added, "nats": mean.nats, "aux": dict(read.aux)}
+        return self.learned(mean, read.aux)
 
     def say(self, read: Read, batch: LabelledBatch) -> Float[Tensor, "b o"]:
         """The numbers that are said of each sequence."""

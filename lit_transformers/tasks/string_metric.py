@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, StringBatch
@@ -35,12 +35,7 @@ class StringMetric(ExampleMetric):
 
     def update(self, log_probabilities: Float[Tensor, "b t v"], batch: StringBatch) -> None:
         """What was said of every position."""
-        scored = batch.targets != IGNORED
-        targets = batch.targets.clamp(min=0)
-        nats = -log_probabilities.gather(-1, targets[..., None])[..., 0].double() * scored
-        correct = (log_probabilities.argmax(dim=-1) == targets) & scored
-        columns = [nats.sum(1), scored.sum(1).double(), correct.sum(1).double(), batch.asked.double()]
-        self.add(batch.example, torch.stack(columns, dim=1))
+        self.add(batch.example, columns_of(log_probabilities, batch.targets, batch.asked))
 
     def compute(self) -> dict[str, float]:
         """accuracy of symbols, sequence_accuracy and nats; each again as name@length."""
@@ -50,6 +45,16 @@ class StringMetric(ExampleMetric):
             alone = summary([row for row in rows if row.length == length])
             found |= {f"{name}@{length}": value for name, value in alone.items()}
         return found
+
+
+def columns_of(
+    log_probabilities: Float[Tensor, "b t v"], targets: Int[Tensor, "b t"], asked: Int[Tensor, " b"]
+) -> Float[Tensor, "b 4"]:
+    """The sums of every row of a StringLoss."""
+    scored, real = targets != IGNORED, targets.clamp(min=0)
+    nats = -log_probabilities.gather(-1, real[..., None])[..., 0].double() * scored
+    correct = (log_probabilities.argmax(dim=-1) == real) & scored
+    return torch.stack([nats.sum(1), scored.sum(1).double(), correct.sum(1).double(), asked.double()], dim=1)
 
 
 def summary(rows: Sequence[StringLoss]) -> dict[str, float]:

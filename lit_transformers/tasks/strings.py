@@ -56,8 +56,7 @@ class Strings(Task):
     def training_step(self, batch: StringBatch, batch_index: int) -> dict[str, Any]:
         read: Read = self.network(batch.inputs, None, batch.keep)
         mean = averaged(self.network.tokens.nats(read.hidden, batch.targets).sum(), batch.targets != IGNORED)
-        added = sum(read.aux.values(), start=torch.zeros((), device=self.device))
-        return {"loss": mean.loss + added, "nats": mean.nats, "aux": dict(read.aux)}
+        return self.learned(mean, read.aux)
 
     def measured(self, batch: StringBatch) -> Float[Tensor, "b t v"]:
         evaluator = self.evaluator()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,6 +17,7 @@ from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, Plain
 from lit_transformers.cost import Cost
 from lit_transformers.mixer import Mixer
+from lit_transformers.models.encoder_decoder import EncoderDecoderConfig
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.ranks import mean_over_ranks
 from lit_transformers.shards import put_together, shard
@@ -24,21 +26,24 @@ from lit_transformers.training import TrainingConfig
 
 
 class Mean(NamedTuple):
-    """loss: of which this rank takes gradients; nats: the same over all ranks; targets: what both are divided by."""
+    """loss: of which this rank takes gradients; nats: what a curve shows, over all ranks; targets: what both are
+    divided by."""
 
     loss: Tensor
     nats: Tensor
     targets: Tensor
 
 
-def averaged(total: Float[Tensor, ""], scored: Bool[Tensor, "*n"]) -> Mean:
+def averaged(total: Float[Tensor, ""], scored: Bool[Tensor, "*n"], nats: Float[Tensor, ""] | None = None) -> Mean:
     """A sum of losses divided by the number of targets that it is of, over all ranks.
 
     DDP averages gradients, so a rank divides its sum by the mean count: together, the mean over all tokens.
+    nats: the sum that a curve shows, where it is another one.
     """
-    mean_total, count = mean_over_ranks(torch.stack([total, scored.sum().to(total.dtype)]))
+    shown = total if nats is None else nats
+    mean_shown, count = mean_over_ranks(torch.stack([shown, scored.sum().to(shown.dtype)]))
     count = count.clamp(min=1)
-    return Mean(total / count, mean_total / count, count)
+    return Mean(total / count, mean_shown / count, count)
 
 
 class TaskConfig(Config):
@@ -64,6 +69,10 @@ class TaskConfig(Config):
         """Two rows of random symbols, ``data.length`` long, for probes."""
         raise NotImplementedError
 
+    def protocol(self) -> dict[str, Plain]:
+        """Hook: what of it a reported number depends on, beside the network and the data. Nothing by default."""
+        return {}
+
 
 class Task(L.LightningModule, ABC):
     """Trains and measures a network; names no variant of it."""
@@ -80,12 +89,12 @@ class Task(L.LightningModule, ABC):
         self.config, self.training_config = config, training or TrainingConfig()
         self.evaluation_seconds = self._evaluation_began = 0.0
         self._random: list[Tensor] = []
+        self._targets: Tensor | None = None
         self._evaluator: tuple[nn.Module, ...] = ()  # in a tuple: its parameters are the network's own
 
     @abstractmethod
     def training_step(self, batch: Any, batch_index: int) -> dict[str, Any]:
-        """{"loss", "nats", "aux"}: what is differentiated, auxiliary losses included; what a curve shows; and those
-        losses by name."""
+        """What ``learned`` makes of the batch's losses."""
 
     @abstractmethod
     def validation_step(self, batch: Any, batch_index: int) -> None:
@@ -95,8 +104,30 @@ class Task(L.LightningModule, ABC):
     def measured(self, batch: Any) -> Tensor:
         """What the network, as it is measured, makes of a batch; of a stream, after the batches before it."""
 
+    def learned(self, mean: Mean, aux: Mapping[str, Tensor], added: Tensor | None = None) -> dict[str, Any]:
+        """{"loss", "total", "nats", "aux", "targets"}: what is differentiated; the loss with those added to it; what a
+        curve shows; auxiliary losses by name; and the number of targets.
+
+        Where an update takes several batches, what is differentiated is the sum over targets, not the mean: the
+        gradient is divided once, by the targets of all of them.
+        """
+        total = mean.loss + sum(aux.values(), start=torch.zeros((), device=self.device) if added is None else added)
+        loss, batches = total, self.training_config.accumulate
+        if batches > 1:
+            loss = total * mean.targets * batches  # the trainer divides by the number of batches
+            self._targets = mean.targets + (0 if self._targets is None else self._targets)
+        return {"loss": loss, "total": total.detach(), "nats": mean.nats, "aux": dict(aux), "targets": mean.targets}
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Makes the mean of gradients that are sums, before their norm is clipped."""
+        if self._targets is not None:
+            count, self._targets = float(self._targets), None
+            torch._foreach_div_([p.grad for p in self.parameters() if p.grad is not None], count)
+
     def build_network(self, model: ModelConfig) -> nn.Module:
         """The network of this or of a slightly different config."""
+        if isinstance(model, EncoderDecoderConfig):
+            return model.build_pairs(self.data)
         return model.build(self.data.vocabulary.size, self.data.length)
 
     def evaluator(self) -> Any:

@@ -20,8 +20,9 @@ from datamodules import LanguageData, Shard
 from datamodules.lanes import LaneShape
 from datamodules.language import reading_lanes
 from lit_transformers.batch import TextBatch
+from lit_transformers.files import OUTPUTS
 from lit_transformers.record import CHECKPOINT, DOCUMENTS, RECORD
-from lit_transformers.run import RunConfig, evaluate, fit, train
+from lit_transformers.run import RunConfig, evaluate, fit, load, train
 from lit_transformers.stopping import Stop
 
 pytestmark = pytest.mark.slow
@@ -232,3 +233,49 @@ def test_two_ranks_learn_strings_as_one_process_does(strings: RunConfig, tmp_pat
     for name in ("document", "name", "tokens", "length"):
         assert [row[name] for row in together] == [row[name] for row in alone]
     assert len(alone) == 18
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_an_update_of_two_batches_on_two_ranks_is_one_of_a_large_batch(
+    strategy: str, strings: RunConfig, tmp_path: Path
+) -> None:
+    """Rows are of unequal lengths, so that means of means would be others."""
+    together = strings.override({"training.accumulate": 2, "training.strategy": strategy, "training.log_every": 1})
+    alone = together.override(
+        {"training.accumulate": 1, "training.devices": 1, "training.strategy": "ddp", "data.batch_size": 16}
+    )
+    ours, theirs = fit_together(together, tmp_path / "together"), fit(alone, tmp_path / "alone")
+    assert ours["outcome"] == theirs["outcome"] == "finished", ours["reason"]
+    assert ours["cost"]["tokens"] == theirs["cost"]["tokens"]
+    assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=1e-4)
+    assert curve(tmp_path / "together") == pytest.approx(curve(tmp_path / "alone"), rel=1e-4)
+
+
+def test_two_ranks_write_what_one_process_does_each_example_once(tmp_path: Path) -> None:
+    """Nineteen pairs are evaluated, which two ranks do not divide; the weights are averaged on both."""
+    source = {"kind": "strings", "generator": {"kind": "copy", "alphabet": 4}, "max_length": 6}
+    evaluation = {"lengths": [4, 6], "examples": 19}
+    config = RunConfig.from_dict(
+        {
+            "model": {"kind": "encoder_decoder", "dim": 16, "heads": 2, "depth": 1, "positions": "learned"},
+            "task": {
+                "kind": "seq2seq",
+                "metrics": ["bleu", "chrf", "rouge", "accuracy"],
+                "decoding": {"kind": "beam", "beams": 2},
+            },
+            "data": {"kind": "pairs", "source": source, "tokens_per_batch": 64, "window": 32, "evaluation": evaluation},
+            "training": {"steps": 60, "device": "cpu", "devices": 2, "average": {"last": 2, "every": 10}},
+        }
+    )  # fmt: skip
+    record = fit_together(config, tmp_path)
+    assert record["outcome"] == "finished", record["reason"]
+    assert record["metrics"]["val/rouge1"] > 0 and {"val/bleu@4", "val/chrf@6"} <= record["metrics"].keys()
+    task, _, _ = load(tmp_path / CHECKPOINT)
+    with torch.no_grad():
+        for batch in config.data.build().val_dataloader():
+            task.validation_step(batch, 0)
+    outputs = [json.loads(line) for line in (tmp_path / OUTPUTS).open(encoding="utf-8")]
+    assert outputs == task.metric.outputs() and [output["id"] for output in outputs] == list(range(19))
+    assert [row["document"] for row in documents(tmp_path)] == [str(number) for number in range(19)]
+    alone = {f"val/{name}": value for name, value in task.metric.compute().items()}
+    assert record["metrics"] == pytest.approx(alone, rel=1e-6)

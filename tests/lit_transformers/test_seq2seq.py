@@ -1,0 +1,285 @@
+"""Runs on pairs: a smoothed loss of real symbols alone, honest numbers beside it, and outputs that are kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from datamodules import Data
+from lit_transformers.batch import IGNORED, PairBatch
+from lit_transformers.callbacks import Interrupted
+from lit_transformers.config import ConfigError
+from lit_transformers.files import OUTPUTS
+from lit_transformers.knobs import changes_nothing
+from lit_transformers.models.tokens import AdaptiveTokensConfig, FullTokensConfig, TokensConfig
+from lit_transformers.record import CHECKPOINT
+from lit_transformers.run import RunConfig, describe, evaluate, fit, load
+from lit_transformers.tasks.seq2seq import Seq2Seq, real_rows
+from lit_transformers.tasks.task import averaged
+from lit_transformers.write import write
+
+CONFIG = RunConfig.from_dict(
+    {
+        "model": {"kind": "encoder_decoder", "dim": 32, "heads": 2, "depth": 1, "positions": "sinusoidal"},
+        "task": {"kind": "seq2seq", "metrics": ["bleu", "chrf", "rouge", "accuracy"], "decoding": "greedy"},
+        "data": {
+            "kind": "pairs",
+            "source": {"kind": "strings", "generator": {"kind": "copy", "alphabet": 4}, "max_length": 5},
+            "tokens_per_batch": 192,
+            "window": 64,
+            "evaluation": {"lengths": [3, 5], "examples": 30},
+        },
+        "training": {"steps": 300, "device": "cpu", "optimizer": {"kind": "adam", "learning_rate": 0.005}},
+    }
+)  # fmt: skip
+SHORT = CONFIG.override({"training.steps": 12, "model.dropout": 0.1, "training.log_every": 3})
+
+
+def task_of(config: RunConfig) -> tuple[Seq2Seq, Data]:
+    torch.manual_seed(0)
+    data = config.data.build()
+    task = config.build_task(data)
+    assert isinstance(task, Seq2Seq)
+    return task, data
+
+
+def first_batch(data: Data) -> PairBatch:
+    return next(iter(data.train_dataloader()))
+
+
+def left(directory: Path) -> tuple[Any, ...]:
+    """All that a report reads of a run, without what the clock said."""
+    record = json.loads((directory / "record.json").read_text())
+    del record["measured"]
+    return record, *((directory / name).read_bytes() for name in ("metrics.csv", "documents.csv", OUTPUTS))
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that learned to copy."""
+    torch.set_num_threads(1)
+    directory = tmp_path_factory.mktemp("copy")
+    record = fit(CONFIG.override({"model.positions": "learned"}), directory)
+    assert record["outcome"] == "finished", record["reason"]
+    return directory
+
+
+@pytest.mark.slow
+def test_a_model_learns_to_copy_and_every_length_is_measured_apart(learned: Path) -> None:
+    record = json.loads((learned / "record.json").read_text())
+    metrics = record["metrics"]
+    assert all(gate["passed"] for gate in record["gates"])
+    assert metrics["val/sequence_accuracy"] > 0.9 and metrics["val/bleu@5"] > 90 and metrics["val/rougeL"] > 90
+    names = {"bleu", "chrf", "rouge1", "rouge2", "rougeL", "accuracy", "sequence_accuracy", "nats"}
+    assert metrics.keys() == {f"val/{name}{at}" for name in names for at in ("", "@3", "@5")}
+    assert record["protocol"]["decoding"]["kind"] == "greedy"
+    assert "tok:13a" in record["protocol"]["scores"]["bleu"] and "case:mixed" in record["protocol"]["scores"]["bleu"]
+
+
+@pytest.mark.slow
+def test_the_outputs_of_the_last_evaluation_are_kept_for_every_example(learned: Path) -> None:
+    outputs = [json.loads(line) for line in (learned / OUTPUTS).open(encoding="utf-8")]
+    assert [output["id"] for output in outputs] == list(range(30))
+    exact = sum(output["hypothesis"] == output["references"][0] for output in outputs) / 30
+    assert exact == json.loads((learned / "record.json").read_text())["metrics"]["val/sequence_accuracy"], (
+        "greedy decoding says all symbols right where each is the likeliest after the right ones"
+    )
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_measured_again_and_decoded_otherwise(learned: Path) -> None:
+    metrics = json.loads((learned / "record.json").read_text())["metrics"]
+    assert evaluate(learned / CHECKPOINT) == pytest.approx(metrics, rel=1e-6)
+    beam = evaluate(learned / CHECKPOINT, {"task.decoding": {"kind": "beam", "beams": 3}, "task.metrics": ["bleu"]})
+    assert beam.keys() == {f"val/{name}{at}" for name in ("bleu", "nats") for at in ("", "@3", "@5")}
+    silent = evaluate(learned / CHECKPOINT, {"task.decoding": {"kind": "greedy", "ratio": 0.0, "extra": 1}})
+    assert silent["val/bleu"] < 1 and silent["val/accuracy"] == pytest.approx(metrics["val/accuracy"])
+
+
+def test_a_text_is_not_written_on_and_the_error_says_what_writes(tmp_path: Path) -> None:
+    fit(SHORT.override({"training.steps": 1}), tmp_path)
+    with pytest.raises(ConfigError, match="task: a seq2seq writes of a source; give it lines with: translate"):
+        list(write(tmp_path / CHECKPOINT, "", 3, sampling=None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tokens", [FullTokensConfig(), AdaptiveTokensConfig(cutoffs=(5,), shrink=2)])
+def test_smoothing_spreads_its_share_over_the_vocabulary_and_gives_padding_nothing(tokens: TokensConfig) -> None:
+    torch.manual_seed(0)
+    built = tokens.build(11, 8)
+    hidden = torch.randn(2, 3, 8, requires_grad=True)
+    targets = torch.tensor([[1, 9, IGNORED], [0, IGNORED, IGNORED]])
+    loss, nats = built.smoothed(hidden, targets, 0.1)
+    log_probabilities = built.log_probabilities(hidden)
+    for b, t in ((0, 0), (0, 1), (1, 0)):
+        wanted = torch.full((11,), 0.1 / 11)
+        wanted[targets[b, t]] += 0.9
+        assert loss[b, t].item() == pytest.approx(-(wanted * log_probabilities[b, t]).sum().item(), rel=1e-5)
+        assert nats[b, t].item() == pytest.approx(-log_probabilities[b, t, targets[b, t]].item(), rel=1e-5)
+    assert loss[targets == IGNORED].tolist() == nats[targets == IGNORED].tolist() == [0.0] * 3
+    loss.sum().backward()
+    assert hidden.grad is not None and not hidden.grad[targets == IGNORED].any()
+    none = built.smoothed(hidden, targets, 0.0)
+    torch.testing.assert_close(none[0], none[1])
+    torch.testing.assert_close(none[1], nats)
+
+
+def test_smoothing_is_as_torch_has_it() -> None:
+    built = FullTokensConfig().build(11, 8)
+    hidden, targets = torch.randn(4, 8), torch.tensor([1, 2, IGNORED, 3])
+    ours = built.smoothed(hidden, targets, 0.2)[0]
+    theirs = torch.nn.functional.cross_entropy(built.logits(hidden), targets, reduction="none", label_smoothing=0.2)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_the_loss_is_smoothed_and_the_reported_nats_are_not() -> None:
+    task, data = task_of(CONFIG)
+    batch = first_batch(data)
+    plain = task_of(CONFIG.override({"task.label_smoothing": 0.0}))[0].training_step(batch, 0)
+    step = task.training_step(batch, 0)
+    assert step["nats"].item() == pytest.approx(plain["loss"].item(), rel=1e-5)
+    assert plain["nats"] == plain["loss"] and step["loss"] != step["nats"]
+    with torch.no_grad():
+        task.eval().metric.update(task.measured(batch), batch, None)
+    assert task.metric.compute()["nats"] == pytest.approx(step["nats"].item(), rel=1e-5)
+
+
+def test_padding_adds_nothing_to_the_loss() -> None:
+    task, data = task_of(CONFIG)
+    batch, pad = first_batch(data), torch.nn.functional.pad
+    wider = batch._replace(
+        source=pad(batch.source, (0, 3), value=2),
+        source_keep=pad(batch.source_keep, (0, 3)),
+        inputs=pad(batch.inputs, (0, 2), value=1),
+        targets=pad(batch.targets, (0, 2), value=IGNORED),
+        keep=pad(batch.keep, (0, 2)),
+    )
+    ours, theirs = (task.training_step(one, 0) for one in (batch, wider))
+    torch.testing.assert_close(ours["loss"], theirs["loss"])
+    assert averaged(torch.ones(()), wider.targets != IGNORED).targets == (batch.targets != IGNORED).sum()
+
+
+def test_numbers_do_not_depend_on_how_pairs_are_batched() -> None:
+    found = []
+    for tokens in (400, 13):
+        task, data = task_of(CONFIG.override({"data.evaluation.tokens_per_batch": tokens}))
+        with torch.no_grad():
+            for batch in data.val_dataloader():
+                task.eval().validation_step(batch, 0)
+        found.append(task.metric.compute())
+    assert found[0].keys() == found[1].keys()
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_a_row_that_holds_nothing_counts_for_nothing() -> None:
+    task, data = task_of(CONFIG)
+    batch = next(iter(data.val_dataloader()))
+    empty = data.evaluation("validation").empty()
+    assert len(real_rows(empty).source) == 0 and len(real_rows(batch).source) == len(batch.source)
+    with torch.no_grad():
+        task.eval().validation_step(batch, 0)
+        alone = task.metric.compute()
+        task.metric.reset()
+        for one in (batch, empty):
+            task.validation_step(one, 0)
+    assert task.metric.compute() == alone and len(task.metric.outputs()) == len(batch.source)
+
+
+def test_a_run_that_is_stopped_goes_on_as_if_it_never_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SHORT.override({"training.accumulate": 2, "training.average": {"last": 3, "every": 2}})
+    fit(config, tmp_path / "alone" / "whole")
+    step = Seq2Seq.training_step
+
+    def asked_amid(task: Seq2Seq, batch: PairBatch, index: int) -> dict[str, Any]:
+        if task.global_step == 9:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(task, batch, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Seq2Seq, "training_step", asked_amid)
+        with pytest.raises(Interrupted, match="stopped at step 10"):
+            fit(config, tmp_path / "stopped")
+    fit(config, tmp_path / "stopped")
+    assert left(tmp_path / "stopped") == left(tmp_path / "alone" / "whole")
+
+
+def test_runs_that_are_decoded_otherwise_are_trained_once(tmp_path: Path) -> None:
+    fit(SHORT, tmp_path / "first")
+    found = fit(SHORT.override({"data.evaluation.lengths": [4]}), tmp_path / "second")
+    assert found["measured"]["trained_by"] == "first" and "val/bleu@4" in found["metrics"]
+
+
+def test_what_changes_when_it_is_measured_shares_the_weights(tmp_path: Path) -> None:
+    fit(SHORT, tmp_path)
+    task, _, _ = load(tmp_path / CHECKPOINT, {"task.evaluation": {"cross_mixer.scaled": False}})
+    one, other = dict(task.network.named_parameters()), dict(task.evaluator().named_parameters())
+    assert all(one[name] is other[name] for name in one) and task.evaluator() is not task.network
+
+
+def test_what_needs_no_decoding_decodes_nothing_and_keeps_no_outputs(tmp_path: Path) -> None:
+    record = fit(SHORT.override({"task.metrics": ["accuracy"], "data.evaluation.lengths": []}), tmp_path)
+    assert set(record["metrics"]) == {
+        f"val/{name}{at}" for name in ("accuracy", "sequence_accuracy", "nats") for at in ("", "@5")
+    }
+    assert not (tmp_path / OUTPUTS).exists() and "decoding" not in record["protocol"]
+
+
+def test_every_field_of_the_task_makes_a_difference() -> None:
+    base = CONFIG.override({"task.decoding": "beam"})
+    assert changes_nothing(base, base)
+    for path, value in {
+        "task.label_smoothing": 0.2,
+        "task.metrics": ["bleu"],
+        "task.decoding": "greedy",
+        "task.decoding.beams": 2,
+        "task.decoding.length_penalty": 1.0,
+        "task.evaluation": {"cross_mixer.scaled": False},
+        "model.cross_mixer.scaled": False,
+        "training.accumulate": 2,
+        "training.average": {"last": 2, "every": 5},
+    }.items():
+        assert not changes_nothing(base.override({path: value}), base), path
+
+
+def test_flops_are_told_for_the_lengths_that_are_counted() -> None:
+    longest = describe(CONFIG)
+    assert describe(CONFIG.override({"task.counted": [6, 6]})) == longest, "the longest of training"
+    longer = describe(CONFIG.override({"task.counted": [60, 6]}))
+    assert longer.flops_per_token > longest.flops_per_token and longer.parameters == longest.parameters
+
+
+def test_a_model_of_another_kind_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="model: seq2seq trains an encoder_decoder, not a language_model"):
+        fit(CONFIG.override({"model": "language_model"}), tmp_path)
+    assert not (tmp_path / "record.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "strings"}, "task strings does not learn from data pairs, .* set data to generated"),
+        ({"data": "generated"}, "task seq2seq does not learn from data generated, .* set data to pairs"),
+        ({"task.metrics": ["blue"]}, "task.metrics.0: input should be 'bleu', 'chrf', 'rouge' or 'accuracy'"),
+        ({"task.label_smoothing": 1.0}, "task.label_smoothing: .*less than 1"),
+        ({"task.counted": [0, 3]}, "task.counted.0: .*greater than or equal to 1"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_refused_when_the_config_is_made(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CONFIG.override(changes)
+
+
+def test_a_smoothed_loss_of_a_uniform_model_is_the_logarithm_of_the_vocabulary() -> None:
+    task, data = task_of(CONFIG)
+    with torch.no_grad():
+        for parameter in task.network.tokens.parameters():
+            parameter.zero_()
+    step = task.training_step(first_batch(data), 0)
+    size = data.description.vocabulary.size
+    assert step["loss"].item() == pytest.approx(math.log(size)) == pytest.approx(step["nats"].item())

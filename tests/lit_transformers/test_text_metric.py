@@ -1,0 +1,165 @@
+"""Scores of texts are those of the packages that define them, on the whole corpus, each example once."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import sacrebleu
+import torch
+from rouge_score.rouge_scorer import RougeScorer
+
+from lit_transformers.batch import IGNORED, PairBatch
+from lit_transformers.tasks.text_metric import TextMetric, signatures
+
+HYPOTHESES = [
+    "The cat sat on the mat .",
+    "A dog runs, fast.",
+    "",
+    "Two birds \u2028 fly\nover us",
+    "nothing alike here at all",
+]
+REFERENCES = [
+    ("The cat sat on a mat .", "On the mat sat the cat ."),
+    ("A dog runs fast.",),
+    ("A line that was not translated.",),
+    ("Two birds fly over us.", "Birds are flying over us", "Two birds above"),
+    ("quite another sentence in these words",),
+]
+ALL = ("bleu", "chrf", "rouge", "accuracy")
+
+
+def batch_of(examples: Sequence[int], asked: Sequence[int] | None = None) -> PairBatch:
+    """Rows of two symbols each, of which only the texts matter."""
+    rows, count = torch.tensor(examples, dtype=torch.long), len(examples)
+    targets = torch.tensor([[1, 2, IGNORED]]).repeat(count, 1)
+    keep = targets != IGNORED
+    lengths = torch.tensor(asked or [0] * count, dtype=torch.long)
+    references = tuple(REFERENCES[example] for example in examples)
+    return PairBatch(targets * keep, keep, targets * keep, targets, keep, rows, lengths, references, 0, "")
+
+
+def say(metric: TextMetric, examples: Sequence[int], asked: Sequence[int] | None = None) -> None:
+    """Updates with the hypotheses of some examples, each said with probability 1/4 a symbol."""
+    uniform = torch.full((len(examples), 3, 4), math.log(1 / 4))
+    metric.update(uniform, batch_of(examples, asked), [HYPOTHESES[example] for example in examples])
+
+
+def padded() -> list[list[str | None]]:
+    return [[references[n] if n < len(references) else None for references in REFERENCES] for n in range(3)]
+
+
+def expected(name: str) -> float:
+    """The score as its package gives it."""
+    if name == "bleu":
+        return sacrebleu.corpus_bleu(HYPOTHESES, padded(), force=True).score  # type: ignore[arg-type]
+    if name == "chrf":
+        return sacrebleu.corpus_chrf(HYPOTHESES, padded()).score  # type: ignore[arg-type]
+    scorer = RougeScorer([name], use_stemmer=True)
+    best = [
+        max(scorer.score(reference, said)[name].fmeasure for reference in references)
+        for said, references in zip(HYPOTHESES, REFERENCES, strict=True)
+    ]
+    return 100 * sum(best) / len(best)
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "rouge1", "rouge2", "rougeL"])
+def test_a_score_is_that_of_its_package_with_several_references(name: str) -> None:
+    metric = TextMetric(ALL)
+    say(metric, range(5))
+    assert 0 < metric.compute()[name] == pytest.approx(expected(name), rel=1e-12)
+
+
+def test_scores_are_of_the_corpus_however_it_is_batched_and_ordered() -> None:
+    one, other = TextMetric(ALL), TextMetric(ALL)
+    say(one, range(5))
+    for examples in ([4, 1], [3], [0, 2]):
+        say(other, examples)
+    assert other.compute() == one.compute()
+    assert other.outputs() == one.outputs()
+
+
+def test_an_example_that_comes_twice_counts_once_as_a_text() -> None:
+    metric = TextMetric(("bleu",))
+    say(metric, range(5))
+    say(metric, [1, 3])
+    assert metric.compute()["bleu"] == pytest.approx(expected("bleu"))
+    assert [output["id"] for output in metric.outputs()] == [0, 1, 2, 3, 4]
+
+
+def test_outputs_hold_the_texts_as_they_are() -> None:
+    metric = TextMetric(ALL)
+    say(metric, [3, 2])
+    assert metric.outputs() == [
+        {"id": number, "hypothesis": HYPOTHESES[number], "references": [*REFERENCES[number]]} for number in (2, 3)
+    ]
+    metric.reset()
+    assert metric.outputs() == [] and metric.compute() == {}
+
+
+def test_lengths_that_were_asked_for_are_told_apart() -> None:
+    metric = TextMetric(("bleu", "accuracy"))
+    say(metric, [0, 1, 4], [7, 7, 0])
+    found = metric.compute()
+    alone = TextMetric(("bleu", "accuracy"))
+    say(alone, [0, 1])
+    assert {name: found[f"{name}@7"] for name in alone.compute()} == alone.compute()
+    assert not [name for name in found if name.endswith("@0")]
+
+
+def test_only_what_is_asked_for_is_told() -> None:
+    metric = TextMetric(("rouge",))
+    say(metric, range(5))
+    assert metric.compute().keys() == {"nats", "rouge1", "rouge2", "rougeL"}
+    assert metric.compute()["nats"] == pytest.approx(math.log(4))
+
+
+def test_the_signature_is_the_package_s_own() -> None:
+    found = signatures(ALL)
+    metric = sacrebleu.metrics.bleu.BLEU()
+    metric.corpus_score(HYPOTHESES[:1], [["The cat sat"]])
+    assert f"nrefs:1|{found['bleu']}" == str(metric.get_signature())
+    assert found["rouge"] == "F-measure, stems, best reference|rouge-score:0.1.2"
+    assert signatures(("accuracy",)) == {}
+
+
+RANK = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import torch
+import test_text_metric as here
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+metric = here.TextMetric(here.ALL)
+if rank == 0:
+    here.say(metric, [0, 2, 4])
+else:
+    here.say(metric, [1, 3])
+found, outputs = metric.compute(), metric.outputs()
+alone = here.TextMetric(here.ALL)
+here.say(alone, range(5) if rank == 0 else [])
+lonely, all_of_one = alone.compute(), alone.outputs()
+if rank == 0:
+    print(json.dumps([found, outputs, lonely, all_of_one]))
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_score_what_one_process_does_also_where_one_has_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*start, str(script), str(Path(__file__).parent)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    metric = TextMetric(ALL)
+    say(metric, range(5))
+    both, outputs, lonely, all_of_one = json.loads(done.stdout.splitlines()[-1])
+    assert both == lonely == metric.compute()
+    assert outputs == all_of_one == metric.outputs()

@@ -1,0 +1,172 @@
+"""Lines through a checkpoint: as many come out as go in, in their order, and whatever became of them is told."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import torch
+
+from datamodules import DataError
+from lit_transformers.config import ConfigError
+from lit_transformers.record import CHECKPOINT
+from lit_transformers.run import RunConfig, fit
+from lit_transformers.translate import Translator, Wanted, batches
+
+WORDS = ["red", "green", "blue", "one", "two", "six"]
+LONGEST = 7
+"""Symbols of a source, with the boundary."""
+
+
+def lines_of(count: int, seed: int) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=chance.randint(1, LONGEST - 1))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a model that learned to copy words, from a language called aa to one called bb."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("words")
+    for split, count in (("train", 2000), ("val", 40)):
+        text = "".join(f"{line}\n" for line in lines_of(count, count))
+        for language in ("aa", "bb"):
+            (folder / f"{split}.{language}").write_text(text)
+    config = RunConfig.from_dict(
+        {
+            "model": {"kind": "encoder_decoder", "dim": 32, "heads": 2, "depth": 1, "positions": "learned"},
+            "task": {"kind": "seq2seq", "metrics": ["bleu", "accuracy"], "decoding": "greedy"},
+            "data": {
+                "kind": "pairs",
+                "source": {"kind": "parallel", "path": str(folder), "source": "aa", "target": "bb"},
+                "tokenizer": "words",
+                "tokens_per_batch": 256,
+                "longest_source": LONGEST,
+                "longest_target": LONGEST,
+            },
+            "training": {"steps": 300, "device": "cpu", "optimizer": {"kind": "adam", "learning_rate": 0.005}},
+        }
+    )  # fmt: skip
+    directory = tmp_path_factory.mktemp("run")
+    record = fit(config, directory)
+    assert record["outcome"] == "finished" and record["metrics"]["val/bleu"] > 90, record
+    return directory / CHECKPOINT
+
+
+def written(checkpoint: Path, lines: Iterable[str], wanted: Wanted | None = None) -> tuple[list[str], list[str]]:
+    """What comes out, and what is told."""
+    translator = Translator(checkpoint, wanted or Wanted())
+    out = list(translator.write(f"{line}\n".encode() for line in lines))
+    return out, list(translator.told())
+
+
+pytestmark = pytest.mark.slow
+"""All but the last train a model first."""
+
+
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(window=3), Wanted(batch_tokens=1), Wanted(beams=3)])
+def test_lines_come_out_translated_and_in_order(checkpoint: Path, wanted: Wanted) -> None:
+    lines = lines_of(50, 7)
+    out, told = written(checkpoint, lines, wanted)
+    assert len(out) == 50 and sum(one == other for one, other in zip(out, lines, strict=True)) >= 47
+    assert told == ["lines: 50"]
+
+
+def test_a_line_says_the_same_whatever_stands_beside_it(checkpoint: Path) -> None:
+    lines = lines_of(30, 8)
+    together, _ = written(checkpoint, lines)
+    assert [written(checkpoint, [line])[0][0] for line in lines] == together
+
+
+def test_empty_lines_stay_empty_and_are_counted(checkpoint: Path) -> None:
+    out, told = written(checkpoint, ["", "red", "   ", "two six", ""])
+    assert out == ["", "red", "", "two six", ""]
+    assert told == ["lines: 5", "empty, and left so: 3"]
+
+
+def test_lines_end_as_windows_or_the_last_one_ends_them(checkpoint: Path) -> None:
+    assert list(Translator(checkpoint, Wanted()).write([b"red two\r\n", b"six"])) == ["red two", "six"]
+
+
+def test_nothing_is_told_to_have_come_in(checkpoint: Path) -> None:
+    assert written(checkpoint, []) == ([], ["nothing came in, so nothing was written"])
+
+
+def test_lines_longer_than_those_of_training_are_cut_and_counted(checkpoint: Path) -> None:
+    out, told = written(checkpoint, ["red", " ".join(["two"] * 9), " ".join(["six"] * (LONGEST - 1))])
+    assert out[1] and written(checkpoint, [" ".join(["two"] * (LONGEST - 1))])[0] == [out[1]]
+    assert told == ["lines: 3", "cut to 6 symbols, the longest of training: 1 (line 2)"]
+
+
+def test_or_they_are_refused_by_number_and_come_out_empty(checkpoint: Path) -> None:
+    lines = ["red", *[" ".join(["two"] * 9)] * 12]
+    out, told = written(checkpoint, lines, Wanted(overlong="refuse"))
+    assert out == ["red", *[""] * 12]
+    assert told[1] == (
+        "refused and left empty, longer than the 6 symbols of training: 12 (line 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...)"
+    )
+
+
+def test_unknown_symbols_are_counted(checkpoint: Path) -> None:
+    out, told = written(checkpoint, ["red mauve two", "mauve"])
+    assert len(out) == 2 and told == ["lines: 2", "unknown symbols: 2 of 4"]
+
+
+def test_a_wrong_encoding_is_told_with_its_line_after_those_before_it(checkpoint: Path) -> None:
+    translator, out = Translator(checkpoint, Wanted()), []
+    with pytest.raises(DataError, match=r"line 3: byte 5 is no UTF-8 \(0xe9\); convert the text"):
+        for text in translator.write([b"red\n", b"six\n", b"two \xe9\n", b"blue\n"]):
+            out.append(text)
+    assert out == ["red", "six"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (Wanted(source="bb"), "--from: bb was asked for, and this checkpoint was trained from aa to bb"),
+        (Wanted(source="aa", target="cc"), "--to: cc was asked for, and this checkpoint was trained from aa to bb"),
+        (Wanted(length_penalty=1.0), "--length-penalty: greedy decoding compares no lengths; give more --beams"),
+        (Wanted(beams=1, length_penalty=1.0), "--length-penalty: greedy decoding compares no lengths"),
+    ],
+)
+def test_what_the_checkpoint_cannot_do_is_refused_in_a_line(checkpoint: Path, wanted: Wanted, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Translator(checkpoint, wanted)
+    assert Translator(checkpoint, Wanted(source="aa", target="bb"))
+
+
+def test_options_change_the_decoding_and_nothing_else_of_it(checkpoint: Path) -> None:
+    searched = Translator(checkpoint, Wanted(beams=5, length_penalty=0.0)).task.config.decoding.to_dict()
+    greedy = Translator(checkpoint, Wanted()).task.config.decoding.to_dict()
+    assert (searched["kind"], searched["beams"], searched["length_penalty"]) == ("beam", 5, 0.0)
+    assert all(searched[name] == greedy[name] for name in ("ratio", "extra", "cache"))
+
+
+@pytest.mark.parametrize("command", ["translate", "summarize"])
+def test_the_command_writes_lines_to_one_stream_and_counts_to_the_other(checkpoint: Path, command: str) -> None:
+    run = [sys.executable, "-m", "lit_transformers", command, str(checkpoint)]
+    done = subprocess.run(run, input=b"red six\n\ntwo\n", capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, b"red six\n\ntwo\n"), done.stderr
+    assert done.stderr.decode().splitlines() == ["lines: 3", "empty, and left so: 1"]
+
+
+def test_the_command_fails_in_one_line(checkpoint: Path) -> None:
+    run = [sys.executable, "-m", "lit_transformers", "translate", str(checkpoint)]
+    done = subprocess.run([*run, "--from", "bb"], input=b"red\n", capture_output=True, timeout=120)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and done.stdout == b""
+    done = subprocess.run([*run, "--overlong", "refuse"], input=b"red " * 20, capture_output=True, timeout=120)
+    assert done.returncode == 1 and done.stdout == b"\n"
+    done = subprocess.run(run, input=b"red\n\xff\n", capture_output=True, timeout=120)
+    assert done.returncode == 2 and done.stdout == b"red\n"
+    assert done.stderr.decode().splitlines()[-1].startswith("error: line 2: byte 1 is no UTF-8")
+
+
+def test_batches_hold_lines_of_about_one_length_within_their_budget() -> None:
+    sizes = [3, 9, 0, 4, 9, 2, 1]
+    found = list(batches(sizes, Wanted(batch_tokens=18)))
+    assert found == [[1, 4], [3, 0, 5, 6]]
+    assert list(batches([30, 2], Wanted(batch_tokens=18))) == [[0], [1]], "a line longer than the budget goes alone"
