@@ -14,7 +14,7 @@ ABLATION = Ablation(
         "rank": {"full": {}} | {str(rank): {"model.mixer": LinformerConfig(rank=rank)} for rank in (1, 4, 16, 64)},
     },
     design="one_factor",
-    seeds=3,
+    seeds=5,
     metric=SQUARED_ERROR,
     match=Match("tokens"),
     published=Published(

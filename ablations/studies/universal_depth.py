@@ -30,6 +30,7 @@ ABLATION = Ablation(
             norm="post",
             positions=SinusoidalConfig(restart="document", offset=64),
             stack=UniversalConfig(),
+            initial_std=0.125,
         ),
         task=StringsConfig(),
         data=GeneratedDataConfig(
@@ -38,7 +39,9 @@ ABLATION = Ablation(
             lengths="uniform",
             evaluation=StringEvaluationConfig(lengths=(20,)),
         ),
-        training=TRANSFORMER_XL.training.override({"steps": 1000, "validate_every": None}),
+        training=TRANSFORMER_XL.training.override(
+            {"steps": 1500, "validate_every": None, "optimizer.learning_rate": 1e-3, "schedule.warmup": 100}
+        ),
     ),
     factors={
         "strings": {
@@ -80,6 +83,7 @@ ABLATION = Ablation(
                 "model.dim": 256,
                 "model.heads": 8,
                 "model.depth": 6,
+                "model.initial_std": 0.06,
                 "model.positions.offset": 1024,
                 "data.max_length": 40,
                 "data.evaluation.lengths": (80,),
@@ -94,6 +98,7 @@ ABLATION = Ablation(
                 "model.dim": 512,
                 "model.heads": 8,
                 "model.depth": 6,
+                "model.initial_std": 0.044,
                 "model.positions.offset": 1024,
                 "data.max_length": 40,
                 "data.evaluation.lengths": (400,),

@@ -1,0 +1,241 @@
+"""What studies of translation, summarization and strings start from, and the sizes they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ablations.ablation import Metric, Scale
+from datamodules import (
+    BPEConfig,
+    DocstringsConfig,
+    HubPairsConfig,
+    MessagesConfig,
+    Multi30kConfig,
+    PairDataConfig,
+    PairEvaluationConfig,
+    QMSumConfig,
+    StringPairsConfig,
+)
+from lit_transformers.decoding import BeamConfig, GreedyConfig
+from lit_transformers.feedforward import FeedForwardConfig
+from lit_transformers.mixer import MixerConfig
+from lit_transformers.models import EncoderDecoderConfig
+from lit_transformers.positions import SinusoidalConfig
+from lit_transformers.run import RunConfig
+from lit_transformers.stacks import UniversalConfig
+from lit_transformers.tasks import Seq2SeqConfig
+from lit_transformers.training import AdamConfig, AverageConfig, CosineConfig, InverseSquareRootConfig, TrainingConfig
+
+BLEU = Metric("val/bleu", goal="maximize", label="BLEU")
+ROUGE = Metric("val/rougeL", goal="maximize", label="ROUGE-L")
+
+TRANSLATION = RunConfig(
+    model=EncoderDecoderConfig(
+        dim=128,
+        heads=8,
+        depth=2,
+        norm="post",
+        dropout=0.1,
+        positions=SinusoidalConfig(restart="document"),
+        feedforward=FeedForwardConfig(width=512),
+        initial_std=0.09,
+    ),
+    task=Seq2SeqConfig(counted=(30, 30), decoding=GreedyConfig()),
+    data=PairDataConfig(
+        source=MessagesConfig(),
+        tokenizer=BPEConfig(size=2000),
+        tokens_per_batch=1024,
+        longest_source=64,
+        longest_target=64,
+    ),
+    training=TrainingConfig(
+        steps=600,
+        optimizer=AdamConfig(learning_rate=2e-3, beta2=0.98, epsilon=1e-9),
+        schedule=CosineConfig(warmup=100),
+        device="cpu",
+    ),
+)
+"""A small Transformer over the English and French messages of an installed package. FLOPs are told for sentences of
+30 tokens, as arXiv:2004.11886 counts them. Weights start at about dim^-0.5, as the paper's do: symbols that start at
+0.02 sqrt(dim) are lost beside sinusoids of 1, and a small model then learns to copy late or never."""
+
+MULTI30K: Mapping[str, Any] = {
+    "model.depth": 4,
+    "model.feedforward.width": 256,
+    "model.dropout": 0.3,
+    "task.decoding": BeamConfig(beams=5, length_penalty=1.0),
+    "data.source": Multi30kConfig(),
+    "data.tokenizer": BPEConfig(size=10_000),
+    "data.tokens_per_batch": 4096,
+    "training": TrainingConfig(
+        steps=8000,
+        average=AverageConfig(last=10, every=100),
+        optimizer=AdamConfig(learning_rate=5e-3, beta2=0.98, epsilon=1e-9),
+        schedule=InverseSquareRootConfig(warmup=2000),
+        device="cuda",
+    ),
+}
+"""Multi30k with a Transformer as small as its 29,000 captions bear (arXiv:2105.14462, table 2: 128 wide, 4 layers)."""
+
+WMT14: Mapping[str, Any] = {
+    "model.dim": 512,
+    "model.depth": 6,
+    "model.feedforward.width": 2048,
+    "model.initial_std": 0.044,
+    "task.decoding": BeamConfig(beams=4, length_penalty=0.6),
+    "data.source": HubPairsConfig(name="wmt14", subset="de-en", source="translation.en", target="translation.de"),
+    "data.tokenizer": BPEConfig(size=37_000),
+    "data.tokens_per_batch": 25_000,
+    "data.longest_source": 128,
+    "data.longest_target": 128,
+    "training": TrainingConfig(
+        steps=100_000,
+        average=AverageConfig(last=5, every=1500),
+        optimizer=AdamConfig(learning_rate=7e-4, beta2=0.98, epsilon=1e-9),
+        schedule=InverseSquareRootConfig(warmup=4000),
+        device="cuda",
+    ),
+}
+"""The base model of arXiv:1706.03762, section 5: its learning rate peaks at 512^-0.5 4000^-0.5."""
+
+TRANSLATION_SCALES = {
+    "demo": Scale(),
+    "gpu": Scale(overrides=MULTI30K),
+    "paper": Scale(overrides=WMT14, seeds=1),
+}
+
+STRINGS = RunConfig(
+    model=EncoderDecoderConfig(
+        dim=64,
+        heads=4,
+        depth=3,
+        norm="post",
+        positions=SinusoidalConfig(restart="document", offset=32),
+        stack=UniversalConfig(),
+        initial_std=0.125,
+    ),
+    task=Seq2SeqConfig(metrics=("accuracy",), label_smoothing=0.0),
+    data=PairDataConfig(
+        source=StringPairsConfig(max_length=10),
+        tokens_per_batch=704,
+        evaluation=PairEvaluationConfig(lengths=(20,)),
+    ),
+    training=TrainingConfig(
+        steps=1500,
+        optimizer=AdamConfig(learning_rate=1e-3),
+        schedule=CosineConfig(warmup=100),
+        device="cpu",
+    ),
+)
+"""Strings of up to 10 symbols, measured at 20; offsets let every position be met in training."""
+
+
+def strings_scale(lengths: tuple[int, ...], steps: int, **sizes: int) -> dict[str, Any]:
+    """Strings of up to 40 symbols in training, with the sizes of a model."""
+    return {
+        **{f"model.{name}": value for name, value in sizes.items()},
+        "model.initial_std": round(sizes["dim"] ** -0.5, 3),
+        "model.positions.offset": 512,
+        "data.source.max_length": 40,
+        "data.tokens_per_batch": 8192,
+        "data.evaluation.lengths": lengths,
+        "training.steps": steps,
+        "training.optimizer.learning_rate": 5e-4,
+        "training.schedule.warmup": 1000,
+        "training.device": "cuda",
+    }
+
+
+STRINGS_SCALES = {
+    "demo": Scale(),
+    "gpu": Scale(overrides=strings_scale((40, 80, 400), 20_000, dim=256, heads=8, depth=6)),
+    "paper": Scale(overrides=strings_scale((400,), 200_000, dim=512, heads=8, depth=6), seeds=1),
+}
+
+DOCSTRINGS = TRANSLATION.override(
+    {
+        "task.metrics": ("rouge",),
+        "task.counted": (256, 16),
+        "data": PairDataConfig(
+            source=DocstringsConfig(),
+            tokenizer=BPEConfig(size=4000),
+            tokens_per_batch=4096,
+            longest_source=256,
+            longest_target=32,
+            evaluation=PairEvaluationConfig(examples=256),
+        ),
+    }
+)
+"""Functions of the standard library and torch, to the first sentences of their docstrings."""
+
+SUMMARIES_GPU: Mapping[str, Any] = {
+    "model.dim": 256,
+    "model.depth": 4,
+    "model.feedforward.width": 1024,
+    "model.initial_std": 0.06,
+    "model.dropout": 0.3,
+    "task.decoding": BeamConfig(beams=4, length_penalty=1.0),
+    "data.tokenizer": BPEConfig(size=8000),
+    "data.tokens_per_batch": 32_768,
+    "training.steps": 6000,
+    "training.optimizer.learning_rate": 1e-3,
+    "training.schedule.warmup": 600,
+    "training.device": "cuda",
+    "training.precision": "bf16",
+}
+
+DOCSTRINGS_SCALES = {
+    "demo": Scale(),
+    "gpu": Scale(overrides=SUMMARIES_GPU),
+    "paper": Scale(
+        overrides=dict(SUMMARIES_GPU)
+        | {
+            "model.dim": 512,
+            "model.feedforward.width": 2048,
+            "data.source": HubPairsConfig(name="cnn_dailymail", subset="3.0.0"),
+            "data.longest_source": 512,
+            "data.longest_target": 128,
+            "training.steps": 100_000,
+        },
+        seeds=1,
+    ),
+}
+
+SUMMARIES_SCALES = {
+    "demo": Scale(
+        leave_out={f"length={length}": "no function is as long" for length in (4096, 16_384)},
+    ),
+    "gpu": Scale(
+        overrides=dict(SUMMARIES_GPU) | {"data.source": QMSumConfig(), "data.longest_target": 128},
+        leave_out={"length=16384": "hardly a meeting is as long"},
+    ),
+    "paper": Scale(
+        overrides=dict(SUMMARIES_GPU)
+        | {
+            "model.dim": 512,
+            "model.depth": 6,
+            "model.feedforward.width": 2048,
+            "data.source": HubPairsConfig(name="ccdv/arxiv-summarization"),
+            "data.longest_target": 512,
+            "training.steps": 100_000,
+        },
+        seeds=1,
+    ),
+}
+
+
+def in_self_attention(mixer: MixerConfig) -> dict[str, Any]:
+    """A mixer in place of the attention within each side."""
+    return {"model.mixer": mixer, "model.decoder_mixer": mixer}
+
+
+def in_all_attention(mixer: MixerConfig) -> dict[str, Any]:
+    """A mixer in place of all three attentions."""
+    return in_self_attention(mixer) | {"model.cross_mixer": mixer}
+
+
+def leaving(scales: Mapping[str, Scale], **left_out: Mapping[str, str]) -> dict[str, Scale]:
+    """The scales without some arms, by the name of the scale, with the reasons."""
+    return {name: replace(scale, leave_out=left_out.get(name, {})) for name, scale in scales.items()}

@@ -1,0 +1,37 @@
+"""Lite Transformer in translation, at equal multiply-adds (Wu et al. 2020, arXiv:2004.11886, tables 1 and 2)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Match, Published, Source
+from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, in_self_attention
+from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
+
+LIGHT = ConvolutionConfig(kernel=7)
+
+ABLATION = Ablation(
+    question="At equal multiply-adds, does a translator gain by leaving what is near to convolutions?",
+    source=Source("Wu et al. 2020", arxiv="2004.11886", table="1 and 2"),
+    baseline=TRANSLATION,
+    factors={
+        "layers": {
+            "attention": {},
+            "lsra": in_self_attention(LSRAConfig(convolution=LIGHT)),
+            "lsra_flat": in_self_attention(LSRAConfig(convolution=LIGHT)) | {"model.dim": 176},
+            "convolution": in_self_attention(LSRAConfig(branches="convolution", convolution=LIGHT)),
+        }
+    },
+    design="one_factor",
+    seeds=3,
+    metric=BLEU,
+    match=Match("flops", free="model.feedforward.width", tolerance=0.02),
+    published=Published(
+        protocol="WMT14 English-French at 527M and 90M multiply-adds for 30 tokens; the authors' released models",
+        metric="BLEU",
+        claims=[
+            "Lite Transformer: 39.6, 39.1 and 35.3 BLEU at 527M, 360M and 90M multiply-adds.",
+            "Summarization of CNN and Daily Mail: the same ROUGE with 2.5 times fewer (see docstring_summaries).",
+            "lsra_flat spends on width what its hidden layers save, as the paper's flat feed-forward does.",
+        ],
+    ),
+    scales=TRANSLATION_SCALES,
+)

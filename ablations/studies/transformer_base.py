@@ -1,0 +1,87 @@
+"""The variations of the Transformer's base model (Vaswani et al. 2017, arXiv:1706.03762, table 3).
+
+The paper changes the channels of queries and keys alone; here ``head_dim`` narrows the values with them.
+"""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, leaving
+from lit_transformers.positions import LearnedConfig
+
+PAPER_ALONE = {
+    "d_k=16": "the demo's heads have 16 channels",
+    "d_k=32": "the demo's heads have 16 channels",
+    "dim=256": "here it is half of the width, in the demo twice",
+    "dim=1024": "too wide for the demo",
+    "width=1024": "here it is half of the hidden layer, in the demo twice",
+    "width=4096": "too wide for the demo",
+    "depth=2": "the depth of the demo's baseline",
+}
+GPU_ALONE = PAPER_ALONE | {
+    "depth=2": "a level of the paper, whose baseline is 6 layers deep",
+    "depth=4": "the depth of this scale's baseline",
+    "width=256": "the width of this scale's baseline",
+}
+DEMO_ALONE = {
+    "depth=1": "a level of the demo, which is 2 layers deep",
+    "d_k=4": "a level of the demo, whose heads have 16 channels",
+    "dim=64": "a level of the demo, which is 128 wide",
+    "dim=192": "a level of the demo, which is 128 wide",
+    "width=256": "a level of the demo, whose hidden layer has 512 channels",
+}
+
+
+def head_dim(channels: int) -> dict[str, int]:
+    """Channels of a head in all three mixers."""
+    return {f"model.{mixer}.head_dim": channels for mixer in ("mixer", "decoder_mixer", "cross_mixer")}
+
+
+ABLATION = Ablation(
+    question="Which of the Transformer's sizes and regularisers does translation depend on?",
+    source=Source("Vaswani et al. 2017", arxiv="1706.03762", table="3"),
+    baseline=TRANSLATION,
+    factors={
+        "heads": {"8": {}} | {str(heads): {"model.heads": heads} for heads in (1, 4, 16, 32)},
+        "d_k": {"dim/heads": {}} | {str(channels): head_dim(channels) for channels in (4, 16, 32)},
+        "depth": {"base": {}} | {str(depth): {"model.depth": depth} for depth in (1, 2, 4, 8)},
+        "dim": {"base": {}} | {str(dim): {"model.dim": dim} for dim in (64, 192, 256, 1024)},
+        "width": {"base": {}} | {str(width): {"model.feedforward.width": width} for width in (256, 1024, 4096)},
+        "dropout": {"0.1": {}, "0": {"model.dropout": 0.0}, "0.2": {"model.dropout": 0.2}},
+        "smoothing": {"0.1": {}, "0": {"task.label_smoothing": 0.0}, "0.2": {"task.label_smoothing": 0.2}},
+        "positions": {
+            "sinusoidal": {},
+            "learned": {"model.positions": LearnedConfig(restart="document", max_length=1024)},
+        },
+    },
+    design="one_factor",
+    seeds=3,
+    metric=BLEU,
+    match=Match("tokens"),
+    published=Published(
+        protocol="WMT14 English-German, newstest2013 (development), base model, averaged checkpoints, beam of 4",
+        metric="BLEU",
+        cells=[
+            Cell("baseline", 25.8),
+            Cell("heads=1", 24.9),
+            Cell("heads=4", 25.5),
+            Cell("heads=16", 25.8),
+            Cell("heads=32", 25.4),
+            Cell("d_k=16", 25.1),
+            Cell("d_k=32", 25.4),
+            Cell("depth=2", 23.7),
+            Cell("depth=4", 25.3),
+            Cell("depth=8", 25.5),
+            Cell("dim=256", 24.5),
+            Cell("dim=1024", 26.0),
+            Cell("width=1024", 25.4),
+            Cell("width=4096", 26.2),
+            Cell("dropout=0", 24.6),
+            Cell("dropout=0.2", 25.5),
+            Cell("smoothing=0", 25.3),
+            Cell("smoothing=0.2", 25.7),
+            Cell("positions=learned", 25.7),
+        ],
+    ),
+    scales=leaving(TRANSLATION_SCALES, demo=PAPER_ALONE, gpu=GPU_ALONE, paper=DEMO_ALONE),
+)
