@@ -17,7 +17,7 @@ from datamodules.index import IndexedCorpus, Text, index_corpus
 from datamodules.pairs_source import Languages
 from datamodules.pairs_store import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.reading import damage, format_of, members
-from datamodules.sources import Listed, files_of, split_by_hash, stamps
+from datamodules.sources import Listed, files_of, nothing_left, split_by_hash, stamps
 from lit_transformers.config import Fraction
 
 __all__ = ["CataloguesConfig", "MessagesConfig"]
@@ -47,8 +47,7 @@ class CataloguesConfig(TextPairsConfig, kind="catalogues"):
     test: Fraction = 0.05
 
     def conflicts(self) -> Iterator[str]:
-        if self.validation + self.test >= 1:
-            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+        yield from nothing_left(self.validation, self.test)
 
     @property
     def languages(self) -> Languages | None:
@@ -84,8 +83,7 @@ class MessagesConfig(TextPairsConfig, kind="messages"):
     test: Fraction = 0.1
 
     def conflicts(self) -> Iterator[str]:
-        if self.validation + self.test >= 1:
-            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+        yield from nothing_left(self.validation, self.test)
 
     @property
     def languages(self) -> Languages | None:

@@ -19,7 +19,7 @@ from datamodules.errors import DataError
 from datamodules.index import IndexedCorpus, Text, index_corpus
 from datamodules.pairs_source import Languages, Longest
 from datamodules.pairs_store import WHOLE, TextPairsConfig, Texts, pair_text
-from datamodules.sources import NOT_SOURCE, Listed, split_by_hash, stamps, walk
+from datamodules.sources import NOT_SOURCE, Listed, nothing_left, split_by_hash, stamps, walk
 from lit_transformers.config import Fraction
 
 __all__ = ["DocstringsConfig"]
@@ -48,8 +48,7 @@ class DocstringsConfig(TextPairsConfig, kind="docstrings"):
     test: Fraction = 0.05
 
     def conflicts(self) -> Iterator[str]:
-        if self.validation + self.test >= 1:
-            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+        yield from nothing_left(self.validation, self.test)
 
     @property
     def languages(self) -> Languages | None:

@@ -13,7 +13,7 @@ from datamodules.index import IndexedCorpus, Text, index_corpus
 from datamodules.pairs_source import Languages, Longest
 from datamodules.pairs_store import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.reading import Member, damage, format_of, members
-from datamodules.sources import Listed, files_of, named_split, split_by_hash, stamps
+from datamodules.sources import Listed, files_of, named_split, nothing_left, split_by_hash, stamps
 from lit_transformers.config import Fraction, nearest
 
 __all__ = ["JsonPairsConfig", "QMSumConfig", "SciTLDRConfig"]
@@ -40,8 +40,7 @@ class JsonPairsConfig(TextPairsConfig, kind="jsonl"):
     test: Fraction = 0.05
 
     def conflicts(self) -> Iterator[str]:
-        if self.validation + self.test >= 1:
-            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+        yield from nothing_left(self.validation, self.test)
 
     def corpus(self) -> IndexedCorpus:
         files = files_of(self.path, _is_lines)

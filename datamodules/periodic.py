@@ -12,7 +12,7 @@ from pydantic import Field
 
 from datamodules.documents import Corpus
 from datamodules.index import Text, index_corpus
-from datamodules.sources import SourceConfig, split_by_hash
+from datamodules.sources import SourceConfig, nothing_left, split_by_hash
 from lit_transformers.config import Fraction, NonNegative, Positive
 
 __all__ = ["PeriodicConfig"]
@@ -51,8 +51,7 @@ class PeriodicConfig(SourceConfig, kind="periodic"):
             yield f"an image of {self.height} rows does not repeat after {self.period}"
         if self.width * self.height > self.piece:
             yield f"an image of {self.width} x {self.height} bytes is no document of at most {self.piece}; set piece"
-        if self.validation + self.test >= 1:
-            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+        yield from nothing_left(self.validation, self.test)
 
     def build(self) -> Corpus:
         texts = (self._text(number) for number in range(self.images))

@@ -74,6 +74,12 @@ def split_by_hash(name: str | bytes, validation: float, test: float) -> Split:
     return "test" if place < test else "validation" if place < test + validation else "train"
 
 
+def nothing_left(validation: float, test: float) -> Iterator[str]:
+    """The conflict of a source whose parts for validation and test are all that there is."""
+    if validation + test >= 1:
+        yield f"validation {validation} and test {test} leave nothing to train on"
+
+
 def locate(path: str) -> Path:
     """A path as it stands or, where it is relative, below the folder that LIT_DATA names."""
     base = os.environ.get("LIT_DATA")
@@ -128,8 +134,7 @@ class FilesConfig(SourceConfig, kind="files"):
     test: Fraction = 0.05
 
     def conflicts(self) -> Iterator[str]:
-        if self.validation + self.test >= 1:
-            yield f"validation {self.validation} and test {self.test} leave nothing to train on"
+        yield from nothing_left(self.validation, self.test)
 
     def build(self) -> Corpus:
         files = files_of(self.path)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.ablation import Ablation, Match, Published, Source
 from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, in_self_attention
-from ablations.studies.synthesizer import MEMBERS
+from ablations.studies.synthesizer import CELLS, MEMBERS
 from lit_transformers.mixers import SynthesizerConfig
 
 ABLATION = Ablation(
@@ -22,14 +22,7 @@ ABLATION = Ablation(
     published=Published(
         protocol="WMT14 English-German, newstest2014, base size",
         metric="BLEU",
-        cells=[
-            Cell("baseline", 27.67),
-            Cell("logits=fixed_random", 23.89),
-            Cell("logits=random", 27.27),
-            Cell("logits=dense", 27.43),
-            Cell("logits=random+dense", 27.68),
-            Cell("logits=random+dot_product", 28.47),
-        ],
+        cells=CELLS,
     ),
     scales=TRANSLATION_SCALES,
 )

@@ -18,6 +18,16 @@ PUBLISHED = {
     "transformer": {"copy": 0.53, "reverse": 0.13, "addition": 0.07},
     "universal": {"copy": 0.91, "reverse": 0.96, "addition": 0.34},
 }
+CELLS = [
+    Cell(f"strings={kind} model={model}", value)
+    for model, values in PUBLISHED.items()
+    for kind, value in values.items()
+]
+CONTRASTS = [
+    Contrast(f"universal against {model}, {kind}", f"strings={kind} model=universal", f"strings={kind} model={model}")
+    for kind in STRINGS
+    for model in ("transformer", "lstm", "universal_halting")
+]
 
 ABLATION = Ablation(
     question="Does applying one block again and again generalise to longer strings than those of training?",
@@ -59,21 +69,11 @@ ABLATION = Ablation(
     design="product",
     seeds=3,
     metric=Metric("val/accuracy", goal="maximize", label="symbols of the answer"),
-    contrasts=[
-        Contrast(
-            f"universal against {model}, {kind}", f"strings={kind} model=universal", f"strings={kind} model={model}"
-        )
-        for kind in STRINGS
-        for model in ("transformer", "lstm", "universal_halting")
-    ],
+    contrasts=CONTRASTS,
     published=Published(
         protocol="trained on strings of 40 symbols, tested on 400; the answer's symbols one by one",
         metric="symbol accuracy",
-        cells=[
-            Cell(f"strings={kind} model={model}", value)
-            for model, values in PUBLISHED.items()
-            for kind, value in values.items()
-        ],
+        cells=CELLS,
         claims=["The paper's models are encoders with decoders; here one network reads the question and goes on."],
     ),
     scales={
