@@ -29,6 +29,7 @@ SHOWN = ("model", "model.mixer", "model.stack", "task", "data", "data.source", "
 def study_list(headlines: Iterable[Headline]) -> Table:
     """All studies: name, question, whose question it is."""
     table = _table("study", "question", "source")
+    table.columns[0].no_wrap = True  # to be copied whole
     for headline in headlines:
         table.add_row(Text(headline.name, style="bold"), Text(headline.question), Text(headline.source))
     return table

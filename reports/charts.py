@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -212,21 +212,22 @@ def _whisker(panel: Axes, findings: Findings, comparison: Comparison, row: int) 
     found = comparison.estimate
     if found is None or found.interval is None:
         return
-    colour = VERDICTS.get(comparison.verdict or "", MUTED)
+    drawn = _drawn(comparison.verdict)
     ends = [findings.shown(end) for end in found.interval]
-    panel.plot(ends, [row, row], color=colour, linewidth=2, solid_capstyle="butt")
-    filled = colour if comparison.verdict in VERDICTS else PAPER
-    panel.plot([findings.shown(found.difference)], [row], "o", color=colour, markerfacecolor=filled, markersize=6)
+    panel.plot(ends, [row, row], color=drawn["color"], linewidth=2, solid_capstyle="butt")
+    panel.plot([findings.shown(found.difference)], [row], **drawn)
+
+
+def _drawn(verdict: str | None) -> dict[str, Any]:
+    """How the middle of a whisker is drawn: filled where the verdict decides, a diamond where none is given."""
+    colour = VERDICTS.get(verdict or "", MUTED)
+    shape = {"marker": "o", "markersize": 6} if verdict else {"marker": "D", "markersize": 5}
+    return shape | {"color": colour, "markerfacecolor": colour if verdict in VERDICTS else PAPER}
 
 
 def _legend(panel: Axes, comparisons: Sequence[Comparison]) -> None:
     from matplotlib.lines import Line2D
 
-    present = dict.fromkeys(c.verdict or "no verdict" for c in comparisons)
-    handles = [
-        Line2D([], [], color=VERDICTS[v], marker="o", linewidth=2, label=v)
-        if v in VERDICTS
-        else Line2D([], [], color=MUTED, marker="o", markerfacecolor=PAPER, linewidth=2, label=v)
-        for v in present
-    ]
+    present = dict.fromkeys(comparison.verdict for comparison in comparisons)
+    handles = [Line2D([], [], linewidth=2, label=verdict or "no verdict", **_drawn(verdict)) for verdict in present]
     panel.figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=8)
