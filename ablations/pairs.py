@@ -85,7 +85,7 @@ WMT14: Mapping[str, Any] = {
     "model.feedforward.width": 2048,
     "model.initial_std": 0.044,
     "task.decoding": BeamConfig(beams=4, length_penalty=0.6),
-    "data.source": HubPairsConfig(name="wmt14", subset="de-en", source="translation.en", target="translation.de"),
+    "data.source": HubPairsConfig(name="wmt14"),
     "data.tokenizer": BPEConfig(size=37_000),
     "data.tokens_per_batch": 25_000,
     "data.longest_source": 128,
@@ -194,7 +194,7 @@ DOCSTRINGS_SCALES = {
         | {
             "model.dim": 512,
             "model.feedforward.width": 2048,
-            "data.source": HubPairsConfig(name="cnn_dailymail", subset="3.0.0"),
+            "data.source": HubPairsConfig(name="cnn_dailymail"),
             "data.longest_source": 512,
             "data.longest_target": 128,
             "training.steps": 100_000,

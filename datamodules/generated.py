@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from datamodules.data import Data, DataConfig
-from datamodules.documents import SPLITS, Shard, Split
-from datamodules.generators import CopyConfig, GeneratorConfig, String
+from datamodules.documents import Shard, Split
+from datamodules.generators import CopyConfig, GeneratorConfig, String, random_of
 from datamodules.loading import Reading
 from lit_transformers.batch import IGNORED, DataDescription, StringBatch, Vocabulary
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
@@ -161,11 +161,6 @@ class _Asked(NamedTuple):
     string: String
 
 
-def random_of(seed: int, split: Split, length: int, ordinal: int) -> np.random.Generator:
-    """The random numbers of one string, which no other shares."""
-    return np.random.default_rng([seed, SPLITS.index(split), length, ordinal])
-
-
 def batched(asked: list[_Asked], stream: int, cursor: Plain) -> StringBatch:
     """Rows padded to the longest."""
     longest = max(1, *(len(one.string.inputs) for one in asked))
@@ -197,7 +192,7 @@ class _Endless:
 
     def __init__(self, config: GeneratedDataConfig, rows: int, shard: Shard, stream: int) -> None:
         self.config, self.rows, self.shard, self.stream = config, rows, shard, stream
-        self.taken = 0
+        self.lengths, self.taken = config.generator.lengths_to(config.max_length), 0
 
     def __iter__(self) -> Iterator[StringBatch]:
         return self
@@ -216,7 +211,7 @@ class _Endless:
         random = random_of(config.seed, "train", config.max_length, ordinal)
         length = config.max_length
         if config.lengths == "uniform":
-            length = int(random.choice([n for n in range(1, length + 1) if config.generator.refusal(n) is None]))
+            length = int(random.choice(self.lengths))
         return _Asked(ordinal, length, config.generator.make(length, random))
 
 

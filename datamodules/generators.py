@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from datamodules.documents import SPLITS, Split
 from lit_transformers.batch import IGNORED
 from lit_transformers.config import Config, Positive, PositiveFloat, table
 
@@ -24,6 +25,7 @@ __all__ = [
     "RecallConfig",
     "ReverseConfig",
     "String",
+    "random_of",
 ]
 
 Integers = npt.NDArray[np.int64]
@@ -59,6 +61,15 @@ class GeneratorConfig(Config):
     def make(self, length: int, random: np.random.Generator) -> String:
         """One string."""
         raise NotImplementedError
+
+    def lengths_to(self, longest: int) -> list[int]:
+        """The lengths that strings have, up to ``longest``."""
+        return [length for length in range(1, longest + 1) if self.refusal(length) is None]
+
+
+def random_of(seed: int, split: Split, length: int, ordinal: int) -> np.random.Generator:
+    """The random numbers of one string, which no other shares."""
+    return np.random.default_rng([seed, SPLITS.index(split), length, ordinal])
 
 
 def spoken(question: Sequence[int] | Integers, answer: Sequence[int] | Integers) -> String:

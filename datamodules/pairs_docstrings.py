@@ -19,7 +19,7 @@ from datamodules.errors import DataError
 from datamodules.index import IndexedCorpus, Text, index_corpus
 from datamodules.pairs_source import Languages, Longest
 from datamodules.pairs_store import WHOLE, TextPairsConfig, Texts, pair_text
-from datamodules.sources import NOT_SOURCE, Listed, nothing_left, split_by_hash, stamps, walk
+from datamodules.sources import NOT_SOURCE, Listed, is_library, nothing_left, split_by_hash, stamps, walk
 from lit_transformers.config import Fraction
 
 __all__ = ["DocstringsConfig"]
@@ -60,7 +60,7 @@ class DocstringsConfig(TextPairsConfig, kind="docstrings"):
             Listed(path, f"{package}/{name}")
             for package, folder in folders.items()
             for path, name in walk(folder, NOT_SOURCE)
-            if path.suffix == ".py" and not path.name.startswith("_sysconfigdata")
+            if is_library(name)
         ]
         left_out = Counter[str]()
         prefix = f"python-{platform.python_version()}-torch-{version('torch')}-"

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from datamodules.documents import SPLITS, Split
-from datamodules.generators import AdditionConfig, CopyConfig, GeneratorConfig, ReverseConfig
+from datamodules.documents import Split
+from datamodules.generators import AdditionConfig, CopyConfig, GeneratorConfig, ReverseConfig, random_of
 from datamodules.pairs_source import Languages, Longest, Pair, Pairs, PairsConfig, PairsRead, Vocabularies
 from lit_transformers.batch import IGNORED, Vocabulary
 from lit_transformers.config import NonNegative, Plain, Positive, canonical_hash
@@ -81,17 +81,17 @@ class StringPairs(Pairs):
         self.config, self.asked, self.examples = config, lengths, examples or EXAMPLES * len(lengths)
         self.fingerprint = f"strings-{canonical_hash([VERSION, config.to_dict()], 32)}"
         self.vocabularies = config.vocabularies({})
+        self.trained = config.generator.lengths_to(config.max_length)
 
     def count(self, split: Split) -> int:
         return self.config.train if split == "train" else self.examples
 
     def pair(self, split: Split, ordinal: int) -> Pair:
         length, number = self._place(split, ordinal)
-        chance = np.random.default_rng([self.config.seed, SPLITS.index(split), length, number])
+        chance = random_of(self.config.seed, split, length, number)
         asked = length
         if split == "train" and self.config.lengths == "uniform":
-            refused = self.config.generator.refusal
-            asked = int(chance.choice([n for n in range(1, length + 1) if refused(n) is None]))
+            asked = int(chance.choice(self.trained))
         made = self.config.generator.make(asked, chance)
         answer = int(np.flatnonzero(made.targets != IGNORED)[0])
         # 0 stands before the question, between both and at the end, where the boundary will stand.

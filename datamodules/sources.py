@@ -34,8 +34,10 @@ __all__ = [
     "StdlibConfig",
     "WikitextConfig",
     "files_of",
+    "is_library",
     "locate",
     "named_split",
+    "nothing_left",
     "split_by_hash",
     "stamps",
     "walk",
@@ -103,7 +105,7 @@ class StdlibConfig(SourceConfig, kind="stdlib"):
 
     def build(self) -> Corpus:
         folder = Path(sysconfig.get_paths()["stdlib"])
-        files = [Listed(path, name) for path, name in walk(folder, NOT_SOURCE) if _is_library(name)]
+        files = [Listed(path, name) for path, name in walk(folder, NOT_SOURCE) if is_library(name)]
         texts = (
             Text(name, split_by_hash(name, self.validation, self.test), member.stream, path, path)
             for path, name in files
@@ -113,7 +115,8 @@ class StdlibConfig(SourceConfig, kind="stdlib"):
         return index_corpus(key, f"python-{platform.python_version()}-", self.piece, texts)
 
 
-def _is_library(name: str) -> bool:
+def is_library(name: str) -> bool:
+    """Whether a file is source that people wrote: a .py file that was not generated for one machine."""
     path = Path(name)
     return path.suffix == ".py" and not path.name.startswith("_sysconfigdata")
 

@@ -25,13 +25,18 @@ class StringLoss(NamedTuple):
     correct: int
     length: int
 
+    @classmethod
+    def of(cls, document: int, sums: list[float]) -> StringLoss:
+        """From the sums of ``columns_of``."""
+        nats, tokens, correct, length = sums
+        return cls(document, nats, int(tokens), 0, int(correct), int(length))
+
 
 class StringMetric(ExampleMetric):
     """Accuracy of symbols and of whole answers, and nats of a symbol."""
 
     def row(self, document: int, sums: list[float]) -> StringLoss:
-        nats, tokens, correct, length = sums
-        return StringLoss(document, nats, int(tokens), 0, int(correct), int(length))
+        return StringLoss.of(document, sums)
 
     def update(self, log_probabilities: Float[Tensor, "b t v"], batch: StringBatch) -> None:
         """What was said of every position."""

@@ -48,8 +48,7 @@ class TextMetric(ExampleMetric):
         self.add_state("texts", default=[], dist_reduce_fx="cat")
 
     def row(self, document: int, sums: list[float]) -> StringLoss:
-        nats, tokens, correct, length = sums
-        return StringLoss(document, nats, int(tokens), 0, int(correct), int(length))
+        return StringLoss.of(document, sums)
 
     def update(
         self, log_probabilities: Float[Tensor, "b t v"], batch: PairBatch, hypotheses: Sequence[str] | None
