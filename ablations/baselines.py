@@ -100,6 +100,7 @@ ENWIK8: Mapping[str, Any] = {
     "model.heads": 8,
     "model.depth": 12,
     "model.feedforward.width": 2048,
+    "model.initial_std": 0.02,
     "model.dropout": 0.1,
     "model.mixer.memory": 512,
     "data": LanguageDataConfig(
@@ -129,6 +130,7 @@ WIKITEXT_103: Mapping[str, Any] = {
     "model.heads": 10,
     "model.depth": 16,
     "model.feedforward.width": 2100,
+    "model.initial_std": 0.02,
     "model.dropout": 0.1,
     "model.mixer.memory": 128,
     "model.tokens": AdaptiveTokensConfig(cutoffs=(20_000, 40_000, 200_000), shrink=1),

@@ -40,7 +40,6 @@ TRANSLATION = RunConfig(
         dropout=0.1,
         positions=SinusoidalConfig(restart="document"),
         feedforward=FeedForwardConfig(width=512),
-        initial_std=0.09,
     ),
     task=Seq2SeqConfig(counted=(30, 30), decoding=GreedyConfig()),
     data=PairDataConfig(
@@ -58,8 +57,7 @@ TRANSLATION = RunConfig(
     ),
 )
 """A small Transformer over the English and French messages of an installed package. FLOPs are told for sentences of
-30 tokens, as arXiv:2004.11886 counts them. Weights start at about dim^-0.5, as the paper's do: symbols that start at
-0.02 sqrt(dim) are lost beside sinusoids of 1, and a small model then learns to copy late or never."""
+30 tokens, as arXiv:2004.11886 counts them."""
 
 MULTI30K: Mapping[str, Any] = {
     "model.depth": 4,
@@ -83,7 +81,6 @@ WMT14: Mapping[str, Any] = {
     "model.dim": 512,
     "model.depth": 6,
     "model.feedforward.width": 2048,
-    "model.initial_std": 0.044,
     "task.decoding": BeamConfig(beams=4, length_penalty=0.6),
     "data.source": HubPairsConfig(name="wmt14"),
     "data.tokenizer": BPEConfig(size=37_000),
@@ -114,7 +111,6 @@ STRINGS = RunConfig(
         norm="post",
         positions=SinusoidalConfig(restart="document", offset=32),
         stack=UniversalConfig(),
-        initial_std=0.125,
     ),
     task=Seq2SeqConfig(metrics=("accuracy",), label_smoothing=0.0),
     data=PairDataConfig(
@@ -136,7 +132,6 @@ def strings_scale(lengths: tuple[int, ...], steps: int, **sizes: int) -> dict[st
     """Strings of up to 40 symbols in training, with the sizes of a model."""
     return {
         **{f"model.{name}": value for name, value in sizes.items()},
-        "model.initial_std": round(sizes["dim"] ** -0.5, 3),
         "model.positions.offset": 512,
         "data.source.max_length": 40,
         "data.tokens_per_batch": 8192,
@@ -174,7 +169,6 @@ SUMMARIES_GPU: Mapping[str, Any] = {
     "model.dim": 256,
     "model.depth": 4,
     "model.feedforward.width": 1024,
-    "model.initial_std": 0.06,
     "model.dropout": 0.3,
     "task.decoding": BeamConfig(beams=4, length_penalty=1.0),
     "data.tokenizer": BPEConfig(size=8000),

@@ -40,7 +40,6 @@ ABLATION = Ablation(
             norm="post",
             positions=SinusoidalConfig(restart="document", offset=64),
             stack=UniversalConfig(),
-            initial_std=0.125,
         ),
         task=StringsConfig(),
         data=GeneratedDataConfig(
@@ -83,7 +82,6 @@ ABLATION = Ablation(
                 "model.dim": 256,
                 "model.heads": 8,
                 "model.depth": 6,
-                "model.initial_std": 0.06,
                 "model.positions.offset": 1024,
                 "data.max_length": 40,
                 "data.evaluation.lengths": (80,),
@@ -98,7 +96,6 @@ ABLATION = Ablation(
                 "model.dim": 512,
                 "model.heads": 8,
                 "model.depth": 6,
-                "model.initial_std": 0.044,
                 "model.positions.offset": 1024,
                 "data.max_length": 40,
                 "data.evaluation.lengths": (400,),

@@ -234,6 +234,15 @@ def test_an_encoder_decoder_learns_to_copy() -> None:
     assert loss < 0.02
 
 
+@pytest.mark.parametrize(("given", "expected"), [(None, 256**-0.5), (0.02, 0.02)])
+def test_weights_start_from_the_width_unless_a_deviation_is_given(given: float | None, expected: float) -> None:
+    network = LanguageModelConfig(dim=256, heads=4, depth=1, initial_std=given).build(500, 8)
+    drawn = [module.weight for module in network.modules() if isinstance(module, nn.Linear | nn.Embedding)]
+    assert len(drawn) > 4
+    for weight in drawn:
+        assert weight.std().item() == pytest.approx(expected, rel=0.03)
+
+
 def test_extra_tokens_are_seen_and_not_given_back() -> None:
     torch.manual_seed(0)
     window = WindowConfig(window=1, global_tokens="marked")
