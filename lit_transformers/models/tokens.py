@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
@@ -63,12 +64,15 @@ class Tokens(nn.Module, ABC):
         if smoothing == 0:
             nats = self.nats(hidden, targets)
             return nats, nats
-        log_probabilities = self.log_probabilities(hidden)
-        nats = F.nll_loss(
-            log_probabilities.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none"
-        ).view(targets.shape)
-        uniform = -log_probabilities.mean(dim=-1).masked_fill(targets == IGNORED, 0.0)
-        return torch.lerp(nats, uniform, smoothing), nats
+
+        def both(hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n 2"]:
+            log_probabilities = self.log_probabilities(hidden)
+            nats = F.nll_loss(log_probabilities, targets, ignore_index=IGNORED, reduction="none")
+            uniform = -log_probabilities.mean(dim=-1).masked_fill(targets == IGNORED, 0.0)
+            return torch.stack([torch.lerp(nats, uniform, smoothing), nats], dim=-1)
+
+        loss, nats = of_targets(both, hidden, targets).unbind(dim=-1)
+        return loss, nats
 
     @abstractmethod
     def flops(self, queries: int) -> int:
@@ -77,6 +81,25 @@ class Tokens(nn.Module, ABC):
     @abstractmethod
     def softmax_only(self) -> list[nn.Parameter]:
         """Parameters that embeddings do not read: an objective that predicts no symbol leaves them as they are."""
+
+
+def of_targets(
+    rate: Callable[[Float[Tensor, "n d"], Int[Tensor, " n"]], Float[Tensor, "n ..."]],
+    hidden: Float[Tensor, "*n d"],
+    targets: Int[Tensor, "*n"],
+) -> Float[Tensor, "..."]:
+    """What ``rate`` makes of every vector and its target, 0 where that is IGNORED.
+
+    No logits are computed for what is ignored, save on a device, which would have to be waited for to count the rest.
+    """
+    vectors, wanted = hidden.flatten(0, -2), targets.flatten()
+    if vectors.device.type != "cpu":
+        return rate(vectors, wanted).unflatten(0, targets.shape)
+    scored = (wanted != IGNORED).nonzero().squeeze(1)
+    if len(scored) == len(wanted):
+        return rate(vectors, wanted).unflatten(0, targets.shape)
+    rated = rate(vectors.index_select(0, scored), wanted[scored])
+    return rated.new_zeros(len(wanted), *rated.shape[1:]).index_copy(0, scored, rated).unflatten(0, targets.shape)
 
 
 class FullTokensConfig(TokensConfig, kind="full"):
@@ -104,8 +127,11 @@ class FullTokens(Tokens):
         return full_precision(self.logits(hidden)).log_softmax(dim=-1)
 
     def nats(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        logits = full_precision(self.logits(hidden)).flatten(0, -2)
-        return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="none").view(targets.shape)
+        def found(hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+            logits = full_precision(self.logits(hidden))
+            return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
+
+        return of_targets(found, hidden, targets)
 
     def flops(self, queries: int) -> int:
         return 2 * queries * self.table.num_embeddings * self.table.embedding_dim

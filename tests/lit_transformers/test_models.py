@@ -234,6 +234,21 @@ def test_an_encoder_decoder_learns_to_copy() -> None:
     assert loss < 0.02
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_no_logits_are_computed_for_what_is_ignored(smoothing: float) -> None:
+    tokens = FullTokensConfig().build(11, 8)
+    hidden, targets = torch.randn(3, 5, 8), torch.randint(11, (3, 5))
+    rows: list[int] = []
+    tokens.logits.register_forward_hook(lambda module, given, made: rows.append(made.numel() // 11))
+    whole = tokens.smoothed(hidden, targets, smoothing)
+    ignored = torch.arange(5) >= torch.tensor([[5], [2], [0]])
+    cut = tokens.smoothed(hidden, targets.masked_fill(ignored, IGNORED), smoothing)
+    none = tokens.smoothed(hidden, torch.full_like(targets, IGNORED), smoothing)
+    assert rows == [15, 7, 0] and not torch.cat(none).any()
+    for all_of_it, part in zip(whole, cut, strict=True):
+        torch.testing.assert_close(part, all_of_it.masked_fill(ignored, 0.0))
+
+
 @pytest.mark.parametrize(("given", "expected"), [(None, 256**-0.5), (0.02, 0.02)])
 def test_weights_start_from_the_width_unless_a_deviation_is_given(given: float | None, expected: float) -> None:
     network = LanguageModelConfig(dim=256, heads=4, depth=1, initial_std=given).build(500, 8)
