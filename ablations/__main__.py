@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.console import Console
@@ -176,21 +176,21 @@ def run(
     memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
-    limit = parse_seconds(time_limit, "--time-limit") if time_limit else None
-    most = parse_bytes(memory_limit, "--memory-limit") if memory_limit else None
-    needed = parse_bytes(memory_per_run, "--memory-per-run") if memory_per_run else None
+    limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=launcher == "local")
     planned.write(runs)
-    rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limit)
+    rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)
     if todo:
         from sweeps.launch import Options
 
         cluster = cluster_for(study, runs, slurm or [], storage) if launcher == "slurm" else None
-        share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, needed)
-        options = Options(planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limit, most)
+        share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)
+        options = Options(
+            planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limits.seconds, limits.memory
+        )
         rows = train(runs, rows, options, storage, cluster)
     write_report(runs, planned.study, unmatched)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
@@ -231,6 +231,23 @@ def new(name: Annotated[str, typer.Argument(help="The study's name, or the path 
     """A commented skeleton of a study, ready to run."""
     path = catalog.write_new(name)
     out.print(f"{path} is there; edit it, then: python -m ablations plan {name}", markup=False, soft_wrap=True)
+
+
+class Limits(NamedTuple):
+    """Of one run: the seconds it may take, the bytes it may hold, and the bytes it declares to need."""
+
+    seconds: float | None
+    memory: int | None
+    needed: int | None
+
+
+def limits_of(time_limit: str | None, memory_limit: str | None, memory_per_run: str | None) -> Limits:
+    """The options that say what a run may take. Raises ConfigError that names the option."""
+    return Limits(
+        parse_seconds(time_limit, "--time-limit") if time_limit else None,
+        parse_bytes(memory_limit, "--memory-limit") if memory_limit else None,
+        parse_bytes(memory_per_run, "--memory-per-run") if memory_per_run else None,
+    )
 
 
 def request_of(scale: str, changes: list[str] | None, seeds: int | None, device: str | None) -> Request:

@@ -17,6 +17,8 @@ import typer
 
 from ablations.__main__ import (
     Device,
+    MemoryLimit,
+    MemoryPerRun,
     Retry,
     Runs,
     Scale,
@@ -25,8 +27,10 @@ from ablations.__main__ import (
     Storage,
     Study,
     Threads,
+    TimeLimit,
     Wandb,
     Workers,
+    limits_of,
     look,
     out,
     plan_for,
@@ -90,20 +94,23 @@ Port = Annotated[int, typer.Option("--port", min=1, max=65535, help="Where to li
 def worker(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, workers: Workers = None, threads: Threads = None, retry_failed: Retry = False,
-    wandb: Wandb = "disabled", storage: Storage = None,
+    wandb: Wandb = "disabled", storage: Storage = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
+    memory_per_run: MemoryPerRun = None,
 ) -> None:  # fmt: skip
     """Join a study: do runs that wait, take over those of workers that die, and leave when all are over."""
     from sweeps.launch import Options
 
-    begun = time.monotonic()
+    begun, limits = time.monotonic(), limits_of(time_limit, memory_limit, memory_per_run)
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=True)
-    rows, notes = look(planned, runs, retry_failed=retry_failed)
+    rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)
     try:
         if todo:
-            share = share_for(planned, todo, workers, threads)
-            options = Options(planned.runner, share, planned.metric, retry_failed, planned.study, wandb)
+            share = share_for(planned, todo, workers, threads, limits.needed)
+            options = Options(
+                planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limits.seconds, limits.memory
+            )
             train(runs, rows, options, storage)
     finally:
         out.print(_deeds(rows, time.monotonic() - begun), markup=False, highlight=False, soft_wrap=True)

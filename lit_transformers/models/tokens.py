@@ -87,7 +87,7 @@ def of_targets(
     rate: Callable[[Float[Tensor, "n d"], Int[Tensor, " n"]], Float[Tensor, "n ..."]],
     hidden: Float[Tensor, "*n d"],
     targets: Int[Tensor, "*n"],
-) -> Float[Tensor, "..."]:
+) -> Tensor:
     """What ``rate`` makes of every vector and its target, 0 where that is IGNORED.
 
     No logits are computed for what is ignored, save on a device, which would have to be waited for to count the rest.

@@ -149,6 +149,21 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(out, "width", 200)
 
 
+@pytest.mark.slow
+def test_a_worker_keeps_limits_and_names_the_option_that_it_cannot_read(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.write_text(STUDY.replace("0.05", "1.0").replace("seeds=3", "seeds=1"))
+    runs = tmp_path / "runs"
+    words = ["worker", str(study), "--runs", str(runs), "--workers", "2"]
+    assert sweeps([*words, "--time-limit", "3s"]) == 1
+    records = [json.loads((ticket.directory(runs) / "record.json").read_text()) for ticket in tickets(study)]
+    assert [record["reason"] for record in records] == ["time limit of 3s reached"] * 2
+    for option in ("--time-limit", "--memory-limit", "--memory-per-run"):
+        assert sweeps([*words, option, "much"]) == 2
+        assert option in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("wide")
 def test_status_tells_who_does_what(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs, wanted = tmp_path / "runs", tickets(study)
