@@ -58,6 +58,12 @@ def _range(values: Sequence[float]) -> float:
     return max(values) / min(values) - 1 if values and min(values) > 0 else 0.0
 
 
+def environments(study: Study, key: str) -> list[str]:
+    """The different values that finished runs record for a part of their environment."""
+    records = [run.record for run in study.runs if run.record and run.missing is None]
+    return sorted({str(record.environment[key]) for record in records if record.environment.get(key)})
+
+
 def provenance(study: Study) -> str:
     """How all arms were measured, tuned and selected, and on what, in a line."""
     return " ".join(f"{name}: {told}." for name, told in _facts(study) if told)
@@ -68,7 +74,16 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
     yield "Evaluation", ", ".join(_protocol([record.protocol for record in records]))
     yield "Tuning", _tuning(study)
     yield "Selection", _selection(study)
-    yield "Hardware", "; ".join(sorted({str(found) for r in records if (found := r.environment.get("hardware"))}))
+    yield "Hardware", "; ".join(environments(study, "hardware"))
+    yield "Code", "; ".join(_code(study))
+
+
+def _code(study: Study) -> Iterator[str]:
+    """What was run: of our own, the commit."""
+    for commit in environments(study, "commit"):
+        yield f"commit {commit.removesuffix('+')}{' with changes' if commit.endswith('+') else ''}"
+    for torch in environments(study, "torch"):
+        yield f"torch {torch}"
 
 
 def _protocol(protocols: Sequence[Mapping[str, Any]]) -> Iterator[str]:

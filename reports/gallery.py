@@ -11,13 +11,14 @@ from urllib.parse import quote
 from lit_transformers.files import write_text
 from reports.agreement import AGREEMENTS, RULE, Judged, judge
 from reports.answer import headline
+from reports.fairness import environments
 from reports.html import document
 from reports.markup import Html, element, joined, paragraphs
 from reports.page import find
 from reports.publish import PUBLISHED, published
 from reports.records import ReportError
 from reports.results import RESULTS, read_results
-from reports.sections import Findings, environments
+from reports.sections import Findings
 from reports.tables import Cell, Column, Table, escape_markdown, to_html, to_markdown
 
 TITLE = "What was asked, and what was found"

@@ -15,10 +15,11 @@ from pathlib import Path
 from lit_transformers.files import write_text
 from reports.answer import answer, headline
 from reports.arm_details import arm_details
+from reports.fairness import environments
 from reports.figures import Drawing, drawings, inline_svg
 from reports.markup import Html, details, element, escape, items, joined, name_of, pairs, paragraphs
 from reports.records import Study
-from reports.sections import Findings, all_tables, environments
+from reports.sections import Findings, all_tables
 from reports.tables import Table
 from reports.tables import to_html as table_to_html
 

@@ -11,12 +11,13 @@ from rich.text import Text
 from lit_transformers.files import write_text
 from reports.answer import answer, headline
 from reports.comparisons import compare
+from reports.fairness import environments
 from reports.figures import draw_figures
 from reports.html import write_html
 from reports.plans import Plan
 from reports.records import Study, load_study
 from reports.results import RESULTS, read_results, write_results
-from reports.sections import Findings, all_tables, environments
+from reports.sections import Findings, all_tables
 from reports.statistics import RESAMPLES
 from reports.tables import Table, escape_markdown, to_csv, to_latex, to_markdown, to_rich
 

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from reports.comparisons import Comparison
-from reports.fairness import cost_of, provenance, spent
+from reports.fairness import cost_of, environments, provenance, spent
 from reports.plans import Arm, Metric, PublishedCell
 from reports.records import Run, Study
 from reports.significance import bleu_tests
@@ -249,12 +249,6 @@ def costs(study: Study) -> Table:
     hardware = environments(study, "hardware")
     notes = (f"Measured on {'; '.join(hardware)}.",) if hardware else ()
     return Table("costs", "Cost", columns, cells, notes)
-
-
-def environments(study: Study, key: str) -> list[str]:
-    """The different values that finished runs record for a part of their environment."""
-    records = [run.record for run in study.runs if run.record and run.missing is None]
-    return sorted({str(record.environment[key]) for record in records if record.environment.get(key)})
 
 
 def _cost(runs: Iterable[Run], key: str) -> Cell:

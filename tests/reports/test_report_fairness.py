@@ -80,8 +80,16 @@ def test_evaluation_tuning_selection_and_hardware_stand_under_the_results(tmp_pa
     assert table(tmp_path, "results").notes[-1] == (
         "Evaluation: segment length 32, memory 32. "
         "Tuning: none, the same hyperparameters for all arms but for what they vary. "
-        "Selection: none, the last weights are measured on the validation split. Hardware: 2 CPU cores."
+        "Selection: none, the last weights are measured on the validation split. Hardware: 2 CPU cores. "
+        "Code: torch 2.13.0."
     )
+
+
+def test_the_code_that_was_run_stands_there_too(tmp_path: Path) -> None:
+    write_product(tmp_path, {})
+    change_records(tmp_path, OFF, "environment", commit="0123456789ab+")
+    found = str(table(tmp_path, "results").notes[-1])
+    assert found.endswith("Hardware: 2 CPU cores. Code: commit 0123456789ab with changes; torch 2.13.0.")
 
 
 def test_what_differs_between_arms_is_said_so_and_a_search_is_told(tmp_path: Path) -> None:
