@@ -18,12 +18,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from lit_transformers.files import OUTPUTS
+from lit_transformers.scores import ROUGES, metric_of, rouge_of_each, streams
 from reports.measurements import Array, Documents, rounded
 
 __all__ = [
     "BLEU_COLUMNS",
     "OUTPUTS",
-    "ROUGE_COLUMNS",
     "Output",
     "PairedTests",
     "bleu",
@@ -40,8 +40,6 @@ BLEU_COLUMNS = (
     "bleu_reference_length",
 )
 """Of n-grams those that are right and all, and the lengths in tokens of hypothesis and nearest reference."""
-ROUGE_COLUMNS = ("rouge1", "rouge2", "rougeL")
-"""F-measures of 0 to 100, of the best of the references, with stems."""
 
 _REFERENCES = "bleu_references"
 
@@ -87,7 +85,7 @@ def with_outputs(documents: Documents, path: Path, metrics: Iterable[str], notes
     They stay as they are, with a note, where outputs are damaged or lack for a document.
     """
     wanted = {metric.rpartition("/")[2] for metric in metrics}
-    if not wanted & {"bleu", *ROUGE_COLUMNS}:
+    if not wanted & {"bleu", *ROUGES}:
         return documents
     try:
         found = read_outputs(path)
@@ -98,22 +96,15 @@ def with_outputs(documents: Documents, path: Path, metrics: Iterable[str], notes
         notes.append(f"{path.parent.name}/{path.name}: {reason}; the run's outputs are not used")
         return documents
     columns = bleu_columns(ordered) if "bleu" in wanted else {}
-    columns |= rouge_columns(ordered) if wanted & set(ROUGE_COLUMNS) else {}
+    columns |= rouge_columns(ordered) if wanted & set(ROUGES) else {}
     return replace(documents, others={**documents.others, **columns})
 
 
 def bleu_columns(outputs: Sequence[Output]) -> dict[str, Array]:
     """The counts of every output that BLEU is made of, by sacreBLEU with its defaults."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    most = max(len(output.references) for output in outputs)
-    streams: Any = [
-        [output.references[n] if n < len(output.references) else None for output in outputs] for n in range(most)
-    ]
+    hypotheses, references = [output.hypothesis for output in outputs], [output.references for output in outputs]
     # What sacreBLEU's own paired tests are made of.
-    counted = np.array(
-        BLEU()._extract_corpus_statistics([output.hypothesis for output in outputs], streams), dtype=np.float64
-    )
+    counted = np.array(metric_of("bleu")._extract_corpus_statistics(hypotheses, streams(references)), dtype=np.float64)
     length, reference, grams = counted[:, 0], counted[:, 1], counted[:, 2:]
     columns = dict(zip(BLEU_COLUMNS, [*grams.T, length, reference], strict=True))
     return columns | {_REFERENCES: np.array([len(output.references) for output in outputs], dtype=np.float64)}
@@ -121,14 +112,8 @@ def bleu_columns(outputs: Sequence[Output]) -> dict[str, Array]:
 
 def rouge_columns(outputs: Sequence[Output]) -> dict[str, Array]:
     """The F-measures of every output."""
-    from rouge_score.rouge_scorer import RougeScorer
-
-    scorer = RougeScorer(list(ROUGE_COLUMNS), use_stemmer=True)
-    scores = [scorer.score_multi(output.references, output.hypothesis) for output in outputs]
-    return {
-        name: rounded(np.array([100.0 * score[name].fmeasure for score in scores], dtype=np.float64))
-        for name in ROUGE_COLUMNS
-    }
+    of_each = rouge_of_each([output.hypothesis for output in outputs], [output.references for output in outputs])
+    return {name: rounded(np.array([score[name] for score in of_each], dtype=np.float64)) for name in ROUGES}
 
 
 def bleu(totals: Array) -> Array:
@@ -149,9 +134,7 @@ class _Counted:
     """What PairedTest asks of a metric, for systems that are given as their counts instead of their sentences."""
 
     def __init__(self, references: int) -> None:
-        from sacrebleu.metrics.bleu import BLEU
-
-        self.metric: Any = BLEU()
+        self.metric: Any = metric_of("bleu")
         self.metric.num_refs = references
 
     def _extract_corpus_statistics(self, counts: Any, references: None) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,13 +17,13 @@ from torchmetrics.utilities import dim_zero_cat
 
 from lit_transformers.batch import PairBatch
 from lit_transformers.config import Plain
+from lit_transformers.scores import ROUGES, metric_of, rouge_of_each, rouge_signature, streams
 from lit_transformers.tasks.example_metric import ExampleMetric
 from lit_transformers.tasks.string_metric import StringLoss, columns_of, summary
 
-__all__ = ["ROUGES", "Scores", "TextMetric", "Written", "signatures"]
+__all__ = ["Scores", "TextMetric", "Written", "signatures"]
 
 Scores = Literal["bleu", "chrf", "rouge", "accuracy"]
-ROUGES = ("rouge1", "rouge2", "rougeL")
 
 
 class Written(NamedTuple):
@@ -95,40 +95,18 @@ class TextMetric(ExampleMetric):
 def corpus_scores(written: Sequence[Written], scores: Iterable[Scores]) -> dict[str, float]:
     """Of 0 to 100, of a corpus: bleu, chrf, and the means of ROUGE's F-measures, of the best of the references."""
     found: dict[str, float] = {}
-    hypotheses = [one.hypothesis for one in written]
+    hypotheses, references = [one.hypothesis for one in written], [one.references for one in written]
     for name in ("bleu", "chrf"):
         if name in scores:
-            found[name] = float(metric_of(name).corpus_score(hypotheses, streams(written)).score)
-    return found | (rouge(written) if "rouge" in scores else {})
-
-
-def metric_of(name: str) -> Any:
-    """sacreBLEU's metric with its defaults: for BLEU the tokenizer 13a, cased."""
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
-
-    return BLEU(force=True) if name == "bleu" else CHRF()
-
-
-def streams(written: Sequence[Written]) -> list[list[str | None]]:
-    """The n-th references of all examples, for each n; None where an example has fewer."""
-    most = max(len(one.references) for one in written)
-    return [[one.references[n] if n < len(one.references) else None for one in written] for n in range(most)]
-
-
-def rouge(written: Sequence[Written]) -> dict[str, float]:
-    """ROUGE-1, -2 and -L with stems (Lin 2004)."""
-    from rouge_score.rouge_scorer import RougeScorer
-
-    scorer = RougeScorer([*ROUGES], use_stemmer=True)
-    of_each = [scorer.score_multi(one.references, one.hypothesis) for one in written]
-    return {name: 100.0 * sum(score[name].fmeasure for score in of_each) / len(of_each) for name in ROUGES}
+            found[name] = float(metric_of(name).corpus_score(hypotheses, streams(references)).score)
+    if "rouge" in scores:
+        of_each = rouge_of_each(hypotheses, references)
+        found |= {name: sum(score[name] for score in of_each) / len(of_each) for name in ROUGES}
+    return found
 
 
 def signatures(scores: Iterable[Scores]) -> dict[str, Plain]:
     """How the scores are made, in the words of the packages; without the number of references, which is the data's."""
-    from importlib.metadata import version
-
     found: dict[str, Plain] = {}
     for name in ("bleu", "chrf"):
         if name in scores:
@@ -136,5 +114,5 @@ def signatures(scores: Iterable[Scores]) -> dict[str, Plain]:
             metric.num_refs = 1
             found[name] = str(metric.get_signature()).partition("|")[2]
     if "rouge" in scores:
-        found["rouge"] = f"F-measure, stems, best reference|rouge-score:{version('rouge-score')}"
+        found["rouge"] = rouge_signature()
     return found
