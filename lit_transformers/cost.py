@@ -10,7 +10,7 @@ from torch import nn
 from lit_transformers.batch import DataDescription
 from lit_transformers.mixer import Context, Mixer, detach, state_tensors
 from lit_transformers.models.encoder import Encoder
-from lit_transformers.models.encoder_decoder import EncoderDecoderConfig
+from lit_transformers.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.models.model import ModelConfig
 
@@ -109,21 +109,26 @@ def remembers(network: nn.Module) -> bool:
     return any(module.streams for module in network.modules() if isinstance(module, Mixer))
 
 
-def flops_by_length(network: nn.Module, dim: int, length: int, continued: bool) -> list[tuple[int, float]]:
+def flops_by_length(
+    network: nn.Module, dim: int, length: int, continued: bool, source: int = 0
+) -> list[tuple[int, float]]:
     """Forward FLOPs of one token in rows of ``length`` tokens, and of twice, four and eight times as many.
 
-    continued: each row goes on where the one before it ended, with memory full. Nothing for networks whose cost is not
-    defined by one length.
+    continued: each row goes on where the one before it ended, with memory full. source: the tokens of what rows of
+    ``length`` are made of, where a network makes one sequence of another; longer ones are made of longer ones.
     """
     found = []
-    for rows in (length * factor for factor in LENGTHS):
+    for factor in LENGTHS:
+        rows = length * factor
         match network:
             case LanguageModel():
                 flops = network.flops(rows, LARGEST_PROBE * rows if continued and carries(network, dim) else 0)
             case Encoder():
                 flops = network.flops(rows)
+            case EncoderDecoder():
+                flops = network.flops(source * factor, rows)
             case _:
-                return []
+                raise TypeError(f"no cost is defined of a {type(network).__name__}")
         found.append((rows, flops / rows))
     return found
 

@@ -259,7 +259,8 @@ def train(
     }
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     continued = config.data.batches is TextBatch
-    lengths = flops_by_length(task.network, config.model.dim, config.data.length, continued)
+    source, length = config.task.counted_lengths(data.description)
+    lengths = flops_by_length(task.network, config.model.dim, length, continued, source)
     seen = observe(task, data.val_dataloader()) | {"flops_by_length": [list(pair) for pair in lengths]}
     return metrics, told, seen
 

@@ -44,7 +44,10 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         return Seq2Seq(self, model, data, training)
 
     def cost(self, model: ModelConfig, data: DataDescription) -> Cost:
-        return cost_of_pairs(encoder_decoder(model), data, *(self.counted or (data.source_length, data.length)))
+        return cost_of_pairs(encoder_decoder(model), data, *self.counted_lengths(data))
+
+    def counted_lengths(self, data: DataDescription) -> tuple[int, int]:
+        return self.counted or (data.source_length, data.length)
 
     def random_batch(self, data: DataDescription) -> PairBatch:
         """Two pairs of random symbols, of which one source is shorter."""

@@ -65,6 +65,10 @@ class TaskConfig(Config):
         """What the network costs in training on such data."""
         raise NotImplementedError
 
+    def counted_lengths(self, data: DataDescription) -> tuple[int, int]:
+        """Tokens of a source, 0 where there is none, and of a row, for which costs are told."""
+        return 0, data.length
+
     def random_batch(self, data: DataDescription) -> Any:
         """Two rows of random symbols, ``data.length`` long, for probes."""
         raise NotImplementedError

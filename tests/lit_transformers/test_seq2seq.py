@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -101,6 +102,17 @@ def test_a_checkpoint_is_measured_again_and_decoded_otherwise(learned: Path) -> 
     assert beam.keys() == {f"val/{name}{at}" for name in ("bleu", "nats") for at in ("", "@3", "@5")}
     silent = evaluate(learned / CHECKPOINT, {"task.decoding": {"kind": "greedy", "ratio": 0.0, "extra": 1}})
     assert silent["val/bleu"] < 1 and silent["val/accuracy"] == pytest.approx(metrics["val/accuracy"])
+
+
+@pytest.mark.parametrize("counted", [None, (4, 9)])
+def test_costs_at_growing_lengths_begin_with_the_cost_of_the_run(
+    counted: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    record = fit(SHORT.override({"training.steps": 1, "task.counted": counted}), tmp_path)
+    told = record["observed"]["flops_by_length"]
+    assert told[0][1] == record["cost"]["flops_per_token"]
+    assert [length // told[0][0] for length, _ in told] == [1, 2, 4, 8]
+    assert all(longer[1] > shorter[1] for shorter, longer in itertools.pairwise(told)), "of source and target both"
 
 
 def test_a_text_is_not_written_on_and_the_error_says_what_writes(tmp_path: Path) -> None:
