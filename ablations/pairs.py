@@ -33,33 +33,35 @@ ROUGE = Metric("val/rougeL", goal="maximize", label="ROUGE-L")
 
 TRANSLATION = RunConfig(
     model=EncoderDecoderConfig(
-        dim=128,
+        dim=64,
         heads=8,
         depth=2,
         norm="post",
         dropout=0.1,
         positions=SinusoidalConfig(restart="document"),
-        feedforward=FeedForwardConfig(width=512),
+        feedforward=FeedForwardConfig(width=256),
     ),
     task=Seq2SeqConfig(counted=(30, 30), decoding=GreedyConfig()),
     data=PairDataConfig(
         source=MessagesConfig(),
-        tokenizer=BPEConfig(size=2000),
+        tokenizer=BPEConfig(size=1000),
         tokens_per_batch=1024,
         longest_source=64,
         longest_target=64,
     ),
     training=TrainingConfig(
-        steps=600,
+        steps=1500,
         optimizer=AdamConfig(learning_rate=2e-3, beta2=0.98, epsilon=1e-9),
-        schedule=CosineConfig(warmup=100),
+        schedule=CosineConfig(warmup=400),
         device="cpu",
     ),
 )
 """A small Transformer over the English and French messages of an installed package. FLOPs are told for sentences of
-30 tokens, as arXiv:2004.11886 counts them."""
+30 tokens, as arXiv:2004.11886 counts them. Its size was chosen by measuring what two minutes of a core can teach: so 8
+BLEU; twice as wide and with 600 batches 3.5; with a learning rate of 5e-3 2.2, of 1e-3 3.3."""
 
 MULTI30K: Mapping[str, Any] = {
+    "model.dim": 128,
     "model.depth": 4,
     "model.feedforward.width": 256,
     "model.dropout": 0.3,

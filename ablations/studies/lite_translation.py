@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Match, Published, Source
-from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, in_self_attention
+from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, in_self_attention, leaving
 from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
 
 LIGHT = ConvolutionConfig(kernel=7)
+LSRA = LSRAConfig(convolution=LIGHT)
+FLAT = {"demo": 96, "gpu": 144, "paper": 704}
+"""Widths whose multiply-adds leave hidden layers that are hardly wider than the layers, by the name of the scale."""
 
 ABLATION = Ablation(
     question="At equal multiply-adds, does a translator gain by leaving what is near to convolutions?",
@@ -15,8 +18,8 @@ ABLATION = Ablation(
     factors={
         "layers": {
             "attention": {},
-            "lsra": in_self_attention(LSRAConfig(convolution=LIGHT)),
-            "lsra_flat": in_self_attention(LSRAConfig(convolution=LIGHT)) | {"model.dim": 176},
+            "lsra": in_self_attention(LSRA),
+            **{f"lsra_flat_{dim}": in_self_attention(LSRA) | {"model.dim": dim} for dim in FLAT.values()},
             "convolution": in_self_attention(LSRAConfig(branches="convolution", convolution=LIGHT)),
         }
     },
@@ -30,8 +33,18 @@ ABLATION = Ablation(
         claims=[
             "Lite Transformer: 39.6, 39.1 and 35.3 BLEU at 527M, 360M and 90M multiply-adds.",
             "Summarization of CNN and Daily Mail: the same ROUGE with 2.5 times fewer (see docstring_summaries).",
-            "lsra_flat spends on width what its hidden layers save, as the paper's flat feed-forward does.",
+            "lsra_flat_* spend on width what their hidden layers save, as the paper's flat feed-forward does.",
         ],
     ),
-    scales=TRANSLATION_SCALES,
+    scales=leaving(
+        TRANSLATION_SCALES,
+        **{
+            scale: {
+                f"layers=lsra_flat_{dim}": f"the width for the {other} scale"
+                for other, dim in FLAT.items()
+                if other != scale
+            }
+            for scale in FLAT
+        },
+    ),
 )

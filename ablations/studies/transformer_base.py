@@ -9,26 +9,15 @@ from ablations.ablation import Ablation, Cell, Match, Published, Source
 from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, leaving
 from lit_transformers.positions import LearnedConfig
 
-PAPER_ALONE = {
-    "d_k=16": "the demo's heads have 16 channels",
-    "d_k=32": "the demo's heads have 16 channels",
-    "dim=256": "here it is half of the width, in the demo twice",
-    "dim=1024": "too wide for the demo",
-    "width=1024": "here it is half of the hidden layer, in the demo twice",
-    "width=4096": "too wide for the demo",
-    "depth=2": "the depth of the demo's baseline",
-}
-GPU_ALONE = PAPER_ALONE | {
-    "depth=2": "a level of the paper, whose baseline is 6 layers deep",
-    "depth=4": "the depth of this scale's baseline",
-    "width=256": "the width of this scale's baseline",
-}
-DEMO_ALONE = {
-    "depth=1": "a level of the demo, which is 2 layers deep",
-    "d_k=4": "a level of the demo, whose heads have 16 channels",
-    "dim=64": "a level of the demo, which is 128 wide",
-    "dim=192": "a level of the demo, which is 128 wide",
-    "width=256": "a level of the demo, whose hidden layer has 512 channels",
+SAME, OTHER, LATER = "what this scale's baseline has", "too far from this scale's baseline", "left to the larger scales"
+LEFT_OUT = {
+    "demo": dict.fromkeys(("depth=2", "dim=64", "width=256"), SAME)
+    | dict.fromkeys(("d_k=16", "d_k=32", "dim=192", "dim=256", "dim=1024", "width=1024", "width=4096"), OTHER)
+    | dict.fromkeys(("heads=4", "heads=16", "depth=4", "depth=8", "dropout=0.2", "smoothing=0.2"), LATER),
+    "gpu": dict.fromkeys(("d_k=16", "depth=4", "width=256"), SAME)
+    | dict.fromkeys(("dim=32", "dim=96", "dim=1024", "width=4096"), OTHER),
+    "paper": dict.fromkeys(("d_k=4", "depth=1", "dim=32", "dim=64", "dim=96", "dim=192"), OTHER)
+    | dict.fromkeys(("width=128", "width=256", "width=512"), OTHER),
 }
 
 
@@ -45,8 +34,9 @@ ABLATION = Ablation(
         "heads": {"8": {}} | {str(heads): {"model.heads": heads} for heads in (1, 4, 16, 32)},
         "d_k": {"dim/heads": {}} | {str(channels): head_dim(channels) for channels in (4, 16, 32)},
         "depth": {"base": {}} | {str(depth): {"model.depth": depth} for depth in (1, 2, 4, 8)},
-        "dim": {"base": {}} | {str(dim): {"model.dim": dim} for dim in (64, 192, 256, 1024)},
-        "width": {"base": {}} | {str(width): {"model.feedforward.width": width} for width in (256, 1024, 4096)},
+        "dim": {"base": {}} | {str(dim): {"model.dim": dim} for dim in (32, 64, 96, 192, 256, 1024)},
+        "width": {"base": {}}
+        | {str(width): {"model.feedforward.width": width} for width in (128, 256, 512, 1024, 4096)},
         "dropout": {"0.1": {}, "0": {"model.dropout": 0.0}, "0.2": {"model.dropout": 0.2}},
         "smoothing": {"0.1": {}, "0": {"task.label_smoothing": 0.0}, "0.2": {"task.label_smoothing": 0.2}},
         "positions": {
@@ -83,5 +73,5 @@ ABLATION = Ablation(
             Cell("positions=learned", 25.7),
         ],
     ),
-    scales=leaving(TRANSLATION_SCALES, demo=PAPER_ALONE, gpu=GPU_ALONE, paper=DEMO_ALONE),
+    scales=leaving(TRANSLATION_SCALES, **LEFT_OUT),
 )
