@@ -23,7 +23,7 @@ class DataConfig(Config):
     """Base of every config of data; the table DATA lists the kinds.
 
     A kind says in ``batches`` of which type its batches are: a task that reads others is refused. Its ``seed`` alone
-    decides the order of training.
+    decides the order of training; its ``evaluation``, with defaults and a ``split``, what is measured and how.
     """
 
     batches: ClassVar[type]
@@ -53,7 +53,7 @@ class DataConfig(Config):
 
     def trained_alike(self) -> DataConfig:
         """The same data for training, whatever is evaluated: runs that agree in it are trained once."""
-        raise NotImplementedError
+        return self.override({"evaluation": type(self.get("evaluation"))()})
 
     def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
         """The description, from what a checkpoint kept (``Data.kept``): without the data itself."""
@@ -63,8 +63,11 @@ class DataConfig(Config):
 class Data(L.LightningDataModule, ABC):
     """Batches of one kind. A checkpoint holds the position of training, so resuming gives the next batch."""
 
-    def __init__(self) -> None:
+    config: DataConfig
+
+    def __init__(self, config: DataConfig) -> None:
         super().__init__()
+        self.config = config
         self._position: Position | None = None
         self._loaded: Mapping[str, Plain] | None = None
 
@@ -90,9 +93,9 @@ class Data(L.LightningDataModule, ABC):
     def identity(self) -> dict[str, Plain]:
         """Every value that decides a batch of training, by the name of its field."""
 
-    @abstractmethod
     def measures(self) -> Plain:
         """Every value that decides a batch of evaluation."""
+        return self.config.get("evaluation").to_dict()
 
     @abstractmethod
     def training(self) -> Reading:
@@ -103,9 +106,10 @@ class Data(L.LightningDataModule, ABC):
         """One pass of this rank over its share of a split."""
 
     @property
-    @abstractmethod
     def validation_split(self) -> Split:
         """The split that validation reads; testing reads test."""
+        split: Split = self.config.get("evaluation.split")
+        return split
 
     @cached_property
     def fingerprint(self) -> str:

@@ -95,9 +95,6 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
     def protocol(self) -> dict[str, Plain]:
         return {"lengths": list(self.measured_lengths), "examples": self.evaluation.examples}
 
-    def trained_alike(self) -> GeneratedDataConfig:
-        return self.override({"evaluation": StringEvaluationConfig()})
-
     def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
         return DataDescription(Vocabulary(self.generator.symbols, 0, "piece", None), int(kept["max_length"]))
 
@@ -105,9 +102,7 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
 class GeneratedData(Data):
     """Batches of generated strings."""
 
-    def __init__(self, config: GeneratedDataConfig) -> None:
-        super().__init__()
-        self.config = config
+    config: GeneratedDataConfig
 
     @property
     def content(self) -> str:
@@ -134,13 +129,6 @@ class GeneratedData(Data):
             "seed": config.seed,
             "workers": config.workers,
         }
-
-    def measures(self) -> Plain:
-        return self.config.evaluation.to_dict()
-
-    @property
-    def validation_split(self) -> Split:
-        return self.config.evaluation.split
 
     def training(self) -> Reading:
         return self._reading(partial(_Endless, self.config, self.rows(self.config.batch_size)))

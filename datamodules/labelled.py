@@ -75,9 +75,6 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
     def protocol(self) -> dict[str, Plain]:
         return self.source.protocol() | {"split": self.evaluation.split, "examples": self.evaluation.examples}
 
-    def trained_alike(self) -> LabelledDataConfig:
-        return self.override({"evaluation": LabelledEvaluationConfig()})
-
     def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
         return self.source.description
 
@@ -85,9 +82,7 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
 class LabelledData(Data):
     """Batches of labelled sequences."""
 
-    def __init__(self, config: LabelledDataConfig) -> None:
-        super().__init__()
-        self.config = config
+    config: LabelledDataConfig
 
     @cached_property
     def examples(self) -> Examples:
@@ -107,10 +102,6 @@ class LabelledData(Data):
     def example_name(self, ordinal: int) -> str:
         return self.examples.name(self.validation_split, ordinal)
 
-    @property
-    def validation_split(self) -> Split:
-        return self.config.evaluation.split
-
     def identity(self) -> dict[str, Plain]:
         config = self.config
         return {
@@ -121,9 +112,6 @@ class LabelledData(Data):
             "seed": config.seed,
             "workers": config.workers,
         }
-
-    def measures(self) -> Plain:
-        return self.config.evaluation.to_dict()
 
     def training(self) -> Reading:
         config = self.config

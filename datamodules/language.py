@@ -95,9 +95,6 @@ class LanguageDataConfig(DataConfig, kind="language"):
             "documents": self.documents,
         }
 
-    def trained_alike(self) -> LanguageDataConfig:
-        return self.override({"evaluation": EvaluationConfig()})
-
     def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
         return DataDescription(tokenizer_from_dict(kept["tokenizer"]).vocabulary, int(kept["max_length"]))
 
@@ -105,9 +102,7 @@ class LanguageDataConfig(DataConfig, kind="language"):
 class LanguageData(Data):
     """Batches of text (TextBatch)."""
 
-    def __init__(self, config: LanguageDataConfig) -> None:
-        super().__init__()
-        self.config = config
+    config: LanguageDataConfig
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -155,10 +150,6 @@ class LanguageData(Data):
             "use more text or a smaller segment_length"
         )
 
-    @property
-    def validation_split(self) -> Split:
-        return self.config.evaluation.split
-
     def identity(self) -> dict[str, Plain]:
         config = self.config
         return {
@@ -170,9 +161,6 @@ class LanguageData(Data):
             "seed": config.seed,
             "workers": config.workers,
         }
-
-    def measures(self) -> Plain:
-        return self.config.evaluation.to_dict()
 
     def training(self) -> Reading:
         config = self.config

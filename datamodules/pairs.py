@@ -140,9 +140,6 @@ class PairDataConfig(DataConfig, kind="pairs"):
             "longest_target": longest.target,
         }
 
-    def trained_alike(self) -> PairDataConfig:
-        return self.override({"evaluation": PairEvaluationConfig()})
-
     def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
         known = self.source.vocabularies(kept)
         length, source_length = int(kept["max_length"]), int(kept["max_source_length"])
@@ -157,9 +154,7 @@ def _too_small(place: str, tokens: int, longest: int) -> Iterator[str]:
 class PairData(Data):
     """Batches of pairs."""
 
-    def __init__(self, config: PairDataConfig) -> None:
-        super().__init__()
-        self.config = config
+    config: PairDataConfig
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -188,10 +183,6 @@ class PairData(Data):
     def example_name(self, ordinal: int) -> str:
         return self.pairs.name(self.validation_split, ordinal)
 
-    @property
-    def validation_split(self) -> Split:
-        return self.config.evaluation.split
-
     @cached_property
     def _tokenizer_hash(self) -> str:
         return canonical_hash(self.pairs.tokenizers())
@@ -210,9 +201,6 @@ class PairData(Data):
             "seed": config.seed,
             "workers": config.workers,
         }
-
-    def measures(self) -> Plain:
-        return self.config.evaluation.to_dict()
 
     def prepare_data(self) -> None:
         """Fills the cache on one process, so that others find it, and tells once what was left out or cut."""
