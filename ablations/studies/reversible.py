@@ -15,7 +15,7 @@ ABLATION = Ablation(
             "residual": {},
             "reversible": {"model.stack": ReversibleConfig()},
         },
-        "depth": {"shallow": {}, "deep": {"model.depth": 16}},
+        "depth": {"shallow": {}, "deep": {"model.depth": 8}},
     },
     design="product",
     seeds=3,
