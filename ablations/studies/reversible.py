@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ablations.ablation import Ablation, Match, Published, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
+from ablations.pairs import leaving
 from lit_transformers.stacks import ReversibleConfig
 
 ABLATION = Ablation(
@@ -15,7 +16,7 @@ ABLATION = Ablation(
             "residual": {},
             "reversible": {"model.stack": ReversibleConfig()},
         },
-        "depth": {"shallow": {}, "deep": {"model.depth": 8}},
+        "depth": {"shallow": {}, "8": {"model.depth": 8}, "16": {"model.depth": 16}},
     },
     design="product",
     seeds=3,
@@ -30,5 +31,10 @@ ABLATION = Ablation(
             "Peak memory of activations does not grow with depth; see cost and measured/peak_memory_bytes.",
         ],
     ),
-    scales=CHARACTER_SCALES,
+    scales=leaving(
+        CHARACTER_SCALES,
+        demo={"depth=16": "left to the larger scales"},
+        gpu={"depth=8": "what this scale's baseline has"},
+        paper={"depth=8": "less than this scale's baseline has"},
+    ),
 )
