@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ablations.ablation import Metric, Scale
@@ -169,6 +170,11 @@ CHARACTERS = TRANSFORMER_XL.override(
 def forgetful(scale: Mapping[str, Any]) -> dict[str, Any]:
     """A scale's overrides, for mixers that have no memory."""
     return {path: value for path, value in scale.items() if path != "model.mixer.memory"}
+
+
+def leaving(scales: Mapping[str, Scale], **left_out: Mapping[str, str]) -> dict[str, Scale]:
+    """The scales without some arms, by the name of the scale, with the reasons."""
+    return {name: replace(scale, leave_out=left_out.get(name, {})) for name, scale in scales.items()}
 
 
 CHARACTERS_GPU: Mapping[str, Any] = forgetful(GPU) | {

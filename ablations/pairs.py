@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ablations.ablation import Metric, Scale
@@ -230,8 +229,3 @@ def in_self_attention(mixer: MixerConfig) -> dict[str, Any]:
 def in_all_attention(mixer: MixerConfig) -> dict[str, Any]:
     """A mixer in place of all three attentions."""
     return in_self_attention(mixer) | {"model.cross_mixer": mixer}
-
-
-def leaving(scales: Mapping[str, Scale], **left_out: Mapping[str, str]) -> dict[str, Scale]:
-    """The scales without some arms, by the name of the scale, with the reasons."""
-    return {name: replace(scale, leave_out=left_out.get(name, {})) for name, scale in scales.items()}

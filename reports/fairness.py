@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.records import Run, Study
+from reports.records import Record, Run, Study
 
 __all__ = ["cost_of", "mismatch", "provenance", "spent"]
 
@@ -60,8 +60,12 @@ def _range(values: Sequence[float]) -> float:
 
 def environments(study: Study, key: str) -> list[str]:
     """The different values that finished runs record for a part of their environment."""
-    records = [run.record for run in study.runs if run.record and run.missing is None]
-    return sorted({str(record.environment[key]) for record in records if record.environment.get(key)})
+    return sorted({str(record.environment[key]) for record in _records(study) if record.environment.get(key)})
+
+
+def _records(study: Study) -> list[Record]:
+    """Of the runs that finished."""
+    return [run.record for run in study.runs if run.record and run.missing is None]
 
 
 def provenance(study: Study) -> str:
@@ -70,8 +74,7 @@ def provenance(study: Study) -> str:
 
 
 def _facts(study: Study) -> Iterator[tuple[str, str]]:
-    records = [run.record for run in study.runs if run.record and run.missing is None]
-    yield "Evaluation", ", ".join(_protocol([record.protocol for record in records]))
+    yield "Evaluation", ", ".join(_protocol([record.protocol for record in _records(study)]))
     yield "Tuning", _tuning(study)
     yield "Selection", _selection(study)
     yield "Hardware", "; ".join(environments(study, "hardware"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Match, Published, Source
-from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, in_self_attention, leaving
+from ablations.baselines import leaving
+from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, in_self_attention
 from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
 
 LIGHT = ConvolutionConfig(kernel=7)

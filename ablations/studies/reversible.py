@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Match, Published, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
-from ablations.pairs import leaving
+from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS, leaving
 from lit_transformers.stacks import ReversibleConfig
 
 ABLATION = Ablation(

@@ -6,7 +6,8 @@ The paper changes the channels of queries and keys alone; here ``head_dim`` narr
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Cell, Match, Published, Source
-from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, leaving
+from ablations.baselines import leaving
+from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES
 from lit_transformers.positions import LearnedConfig
 
 SAME, OTHER, LATER = "what this scale's baseline has", "too far from this scale's baseline", "left to the larger scales"

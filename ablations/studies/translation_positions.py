@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ablations.ablation import Ablation, Cell, Contrast, Match, Published, Source
-from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, leaving
+from ablations.baselines import leaving
+from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES
 from lit_transformers.encodings import ShawConfig
 from lit_transformers.positions import LearnedConfig
 

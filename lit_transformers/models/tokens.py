@@ -87,16 +87,16 @@ def of_targets(
     rate: Callable[[Float[Tensor, "n d"], Int[Tensor, " n"]], Float[Tensor, "n ..."]],
     hidden: Float[Tensor, "*n d"],
     targets: Int[Tensor, "*n"],
+    everywhere: bool = False,
 ) -> Tensor:
     """What ``rate`` makes of every vector and its target, 0 where that is IGNORED.
 
     No logits are computed for what is ignored, save on a device, which would have to be waited for to count the rest.
+    everywhere: there too, for a ``rate`` that knows no IGNORED.
     """
     vectors, wanted = hidden.flatten(0, -2), targets.flatten()
-    if vectors.device.type != "cpu":
-        return rate(vectors, wanted).unflatten(0, targets.shape)
-    scored = (wanted != IGNORED).nonzero().squeeze(1)
-    if len(scored) == len(wanted):
+    scored = (wanted != IGNORED).nonzero().squeeze(1) if everywhere or vectors.device.type == "cpu" else None
+    if scored is None or len(scored) == len(wanted):
         return rate(vectors, wanted).unflatten(0, targets.shape)
     rated = rate(vectors.index_select(0, scored), wanted[scored])
     return rated.new_zeros(len(wanted), *rated.shape[1:]).index_copy(0, scored, rated).unflatten(0, targets.shape)
@@ -198,13 +198,11 @@ class AdaptiveTokens(Tokens):
         return self.softmax.log_prob(full_precision(hidden.flatten(0, -2))).unflatten(0, hidden.shape[:-1])
 
     def nats(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        scored = (targets != IGNORED).flatten().nonzero().squeeze(1)
-        chosen = full_precision(hidden.flatten(0, -2)[scored])
-        nats = chosen.new_zeros(targets.numel())
-        if scored.numel() == 0:
-            return nats.view(targets.shape)
-        log_probabilities = self.softmax(chosen, targets.flatten()[scored]).output
-        return nats.index_copy(0, scored, -log_probabilities).view(targets.shape)
+        def found(hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+            chosen = full_precision(hidden)
+            return -self.softmax(chosen, targets).output if len(targets) else chosen.new_zeros(0)
+
+        return of_targets(found, hidden, targets, everywhere=True)
 
     def flops(self, queries: int) -> int:
         """Of the head, which every token asks; how often the clusters are asked depends on the text."""
