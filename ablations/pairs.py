@@ -33,7 +33,7 @@ ROUGE = Metric("val/rougeL", goal="maximize", label="ROUGE-L")
 TRANSLATION = RunConfig(
     model=EncoderDecoderConfig(
         dim=64,
-        heads=8,
+        heads=4,
         depth=2,
         norm="post",
         dropout=0.1,
@@ -61,6 +61,7 @@ BLEU; twice as wide and with 600 batches 3.5; with a learning rate of 5e-3 2.2, 
 
 MULTI30K: Mapping[str, Any] = {
     "model.dim": 128,
+    "model.heads": 8,
     "model.depth": 4,
     "model.feedforward.width": 256,
     "model.dropout": 0.3,
@@ -80,6 +81,7 @@ MULTI30K: Mapping[str, Any] = {
 
 WMT14: Mapping[str, Any] = {
     "model.dim": 512,
+    "model.heads": 8,
     "model.depth": 6,
     "model.feedforward.width": 2048,
     "task.decoding": BeamConfig(beams=4, length_penalty=0.6),
@@ -168,6 +170,7 @@ DOCSTRINGS = TRANSLATION.override(
 
 SUMMARIES_GPU: Mapping[str, Any] = {
     "model.dim": 256,
+    "model.heads": 8,
     "model.depth": 4,
     "model.feedforward.width": 1024,
     "model.dropout": 0.3,

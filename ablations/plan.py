@@ -13,6 +13,7 @@ from ablations.ablation import Ablation, Published, Resolved
 from ablations.arms import require_distinct, select
 from ablations.matching import Matched, match_arms
 from ablations.probing import measured_spending
+from lit_transformers.amounts import count
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
 from lit_transformers.files import write_json
 from sweeps.ticket import Ticket
@@ -224,14 +225,7 @@ def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float]], ru
     made_of = (value for path, value in configs[baseline].leaves() if re.fullmatch(r"data\.\w+\.kind", path))
     corpus = next(made_of, None)
     parts = [str(corpus)] if corpus else []
-    parts.append(f"{_short(costs[baseline]['tokens'])} training tokens")
-    parts.append(f"{_short(costs[baseline]['parameters'])} parameters")
+    parts.append(f"{count(costs[baseline]['tokens'])} training tokens")
+    parts.append(f"{count(costs[baseline]['parameters'])} parameters")
     seeds = len(runs[baseline])
     return ", ".join([*parts, f"{seeds} seed{'s' if seeds > 1 else ''}"])
-
-
-def _short(number: float) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g}{letter}"
-    return f"{number:.0f}"

@@ -13,6 +13,7 @@ from ablations.ablation import Ablation
 from ablations.catalog import Headline
 from ablations.estimate import Estimate
 from ablations.plan import Plan
+from lit_transformers.amounts import count
 from sweeps.live import Row, clock
 from sweeps.status import add_columns, cells
 from sweeps.ticket import State
@@ -106,7 +107,9 @@ def _value(value: Any) -> str:
 
 def plan_view(plan: Plan, guess: Estimate, done: set[str], workers: int) -> Group:
     """A plan: every arm with its runs and costs, and how long the rest will take."""
-    table = _table("arm", "runs", "done", "parameters", "FLOPs/token", "train FLOPs", "tokens", "time a run", "matched")
+    table = _table("arm", "runs", "done", "params", "FLOPs a\ntoken", "train\nFLOPs", "tokens", "time", "matched")
+    for column in table.columns[1:]:
+        column.no_wrap = True
     per_arm = (plan.document["match"] or {}).get("per_arm", {})
     for arm in plan.document["arms"]:
         keys, cost = [run["key"] for run in arm["runs"]], plan.costs[arm["name"]]
@@ -115,10 +118,7 @@ def plan_view(plan: Plan, guess: Estimate, done: set[str], workers: int) -> Grou
             Text(arm["name"]),
             str(len(keys)),
             str(sum(key in done for key in keys)),
-            f"{cost['parameters']:,}",
-            f"{cost['flops_per_token']:.3g}",
-            f"{cost['train_flops']:.3g}",
-            f"{cost['tokens']:,}",
+            *(count(cost[name]) for name in ("parameters", "flops_per_token", "train_flops", "tokens")),
             clock(guess.seconds[keys[0]]),
             f"{matched['reached'] / matched['target'] - 1:+.2%}" if matched else "",
         )

@@ -30,6 +30,7 @@ from ablations.__main__ import (
     warn,
     write_report,
 )
+from lit_transformers.amounts import count
 from lit_transformers.config import ConfigError
 from sweeps.live import Row
 from sweeps.share import share_machine
@@ -116,12 +117,12 @@ def found_table(tuning: Tuning, found: list[Found]) -> Table:
     """What every arm's search spent and found."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for title in ("arm", "trials", "pruned", "failed", "tokens", f"best {tuning.goal.metric}", "values"):
-        table.add_column(Text(title), overflow="fold")
+        table.add_column(Text(title), overflow="fold", no_wrap=title not in ("arm", "values"))
     for one in found:
         best = "" if one.value is None else f"{one.value:.4g}"
-        values = ", ".join(f"{path}={_short(value)}" for path, value in (one.values or {}).items())
+        values = "\n".join(f"{path}={_short(value)}" for path, value in (one.values or {}).items())
         counts = (str(count) for count in (one.trials, one.pruned, one.failed))
-        table.add_row(Text(one.arm), *counts, f"{one.tokens:,}", best, Text(values))
+        table.add_row(Text(one.arm), *counts, count(one.tokens), best, Text(values))
     return table
 
 

@@ -16,6 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from lit_transformers.amounts import count, scaled
 from reports.markup import Html, element, name_of, paragraphs
 
 _NAME_WIDTH, _TEXT_WIDTH, _GAP = 30, 24, 3
@@ -107,24 +108,8 @@ def fixed(value: float, decimals: int) -> str:
     return text.removeprefix("-") if not text.strip("-0.,") else text
 
 
-def _scaled(value: float, base: float, units: Iterable[str]) -> str:
-    names = list(units)
-    power = min(len(names) - 1, int(math.log(max(abs(value), 1.0), base) + 1e-9))
-    # 999.96 thousand would be printed as 1000 k
-    if power < len(names) - 1 and float(f"{abs(value) / base**power:.3g}") >= base:
-        power += 1
-    if power == 0:
-        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    digits = abs(value) / base**power
-    return f"{value / base**power:.{max(0, 2 - int(math.log10(digits)))}f} {names[power]}"
-
-
-def _count(value: float) -> str:
-    return _scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E", "Z")).strip()
-
-
 def _bytes(value: float) -> str:
-    text = _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+    text = scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
     return text if text.endswith("B") else f"{text} B"
 
 
@@ -141,7 +126,7 @@ def _p(value: float) -> str:
 
 
 _FORMATS: Mapping[str, Callable[[float], str]] = {
-    "count": _count,
+    "count": count,
     "bytes": _bytes,
     "seconds": _seconds,
     "percent": lambda value: f"{value:.2%}",

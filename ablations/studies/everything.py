@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ablations.ablation import Ablation, Match
 from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
+from lit_transformers.encodings import RotaryConfig
 from lit_transformers.mixers import (
     AdaptiveSpanConfig,
     CompressiveConfig,
@@ -45,7 +46,13 @@ MIXERS = {
 ABLATION = Ablation(
     question="At equal parameters and equal text, which causal mixer predicts best, and at what cost?",
     baseline=CHARACTERS.override({"model.feedforward.width": 256}),
-    factors={"mixer": {"attention": {}} | {name: {"model.mixer": mixer} for name, mixer in MIXERS.items()}},
+    factors={
+        "mixer": {
+            "attention": {},
+            "attention_rotary": {"model.positions": None, "model.mixer.encoding": RotaryConfig()},
+        }
+        | {name: {"model.mixer": mixer} for name, mixer in MIXERS.items()},
+    },
     design="one_factor",
     seeds=3,
     metric=BITS_PER_BYTE,

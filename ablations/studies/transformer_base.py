@@ -12,12 +12,14 @@ from lit_transformers.positions import LearnedConfig
 
 SAME, OTHER, LATER = "what this scale's baseline has", "too far from this scale's baseline", "left to the larger scales"
 LEFT_OUT = {
-    "demo": dict.fromkeys(("depth=2", "dim=64", "width=256"), SAME)
-    | dict.fromkeys(("d_k=16", "d_k=32", "dim=192", "dim=256", "dim=1024", "width=1024", "width=4096"), OTHER)
-    | dict.fromkeys(("heads=4", "heads=16", "depth=4", "depth=8", "dropout=0.2", "smoothing=0.2"), LATER),
-    "gpu": dict.fromkeys(("d_k=16", "depth=4", "width=256"), SAME)
+    "demo": dict.fromkeys(("heads=4", "d_k=16", "depth=2", "dim=64", "width=256"), SAME)
+    | dict.fromkeys(("heads=32", "dim=192", "dim=256", "dim=1024", "width=1024", "width=4096"), OTHER)
+    | dict.fromkeys(("heads=8", "d_k=32", "depth=4", "depth=8", "dim=96", "width=512"), LATER)
+    | dict.fromkeys(("dropout=0.2", "smoothing=0.2"), LATER),
+    "gpu": dict.fromkeys(("heads=8", "d_k=16", "depth=4", "width=256"), SAME)
     | dict.fromkeys(("dim=32", "dim=96", "dim=1024", "width=4096"), OTHER),
-    "paper": dict.fromkeys(("d_k=4", "depth=1", "dim=32", "dim=64", "dim=96", "dim=192"), OTHER)
+    "paper": dict.fromkeys(("heads=8",), SAME)
+    | dict.fromkeys(("d_k=4", "depth=1", "dim=32", "dim=64", "dim=96", "dim=192"), OTHER)
     | dict.fromkeys(("width=128", "width=256", "width=512"), OTHER),
 }
 
@@ -32,7 +34,7 @@ ABLATION = Ablation(
     source=Source("Vaswani et al. 2017", arxiv="1706.03762", table="3"),
     baseline=TRANSLATION,
     factors={
-        "heads": {"8": {}} | {str(heads): {"model.heads": heads} for heads in (1, 4, 16, 32)},
+        "heads": {"base": {}} | {str(heads): {"model.heads": heads} for heads in (1, 4, 8, 16, 32)},
         "d_k": {"dim/heads": {}} | {str(channels): head_dim(channels) for channels in (4, 16, 32)},
         "depth": {"base": {}} | {str(depth): {"model.depth": depth} for depth in (1, 2, 4, 8)},
         "dim": {"base": {}} | {str(dim): {"model.dim": dim} for dim in (32, 64, 96, 192, 256, 1024)},

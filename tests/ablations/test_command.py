@@ -92,7 +92,7 @@ def test_a_finished_study_is_shown_without_importing_torch_or_optuna(study: Path
 def test_plan_tells_runs_costs_and_time_and_trains_nothing(study: Path, tmp_path: Path) -> None:
     done = ask("plan", study, "--runs", tmp_path / "runs")
     assert done.returncode == 0, done.stderr
-    assert "1,040" in done.stdout and "2,560" in done.stdout and "6 runs to do" in done.stdout
+    assert "1.04 k" in done.stdout and "2.56 k" in done.stdout and "6 runs to do" in done.stdout
     assert "left out, no time: recurrence=off positions=absolute" in done.stdout
     assert not list((tmp_path / "runs").glob("*/record.json"))
 

@@ -1,0 +1,24 @@
+"""Amounts as people read them: three digits and a letter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+
+def count(value: float) -> str:
+    """How many: 492000 is 492 k."""
+    return scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E", "Z")).strip()
+
+
+def scaled(value: float, base: float, units: Iterable[str]) -> str:
+    """A value in the largest of these units that it fills, each so many times the one before."""
+    names = list(units)
+    power = min(len(names) - 1, int(math.log(max(abs(value), 1.0), base) + 1e-9))
+    # 999.96 thousand would be printed as 1000 k
+    if power < len(names) - 1 and float(f"{abs(value) / base**power:.3g}") >= base:
+        power += 1
+    if power == 0:
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    digits = abs(value) / base**power
+    return f"{value / base**power:.{max(0, 2 - int(math.log10(digits)))}f} {names[power]}"
