@@ -184,13 +184,9 @@ def run(
     warn(notes)
     todo = sum(not row.state.over for row in rows)
     if todo:
-        from sweeps.launch import Options
-
         cluster = cluster_for(study, runs, slurm or [], storage) if launcher == "slurm" else None
         share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)
-        options = Options(
-            planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limits.seconds, limits.memory
-        )
+        options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb)
         rows = train(runs, rows, options, storage, cluster)
     write_report(runs, planned.study, unmatched)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
@@ -293,6 +289,15 @@ def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None
             "no CUDA device is to be found here; take another machine, or --device cpu", "training.device"
         )
     return share
+
+
+def options_for(planned: Plan, share: Share, limits: Limits, *, retry_failed: bool, wandb: str) -> Options:
+    """How the runs of a plan are done."""
+    from sweeps.launch import Options
+
+    return Options(
+        planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limits.seconds, limits.memory
+    )
 
 
 def cluster_for(study: str, runs: Path, parameters: list[str], storage: str | None) -> Cluster:

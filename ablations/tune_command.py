@@ -11,6 +11,8 @@ from rich.text import Text
 
 from ablations.__main__ import (
     Device,
+    MemoryLimit,
+    MemoryPerRun,
     Retry,
     Runs,
     Scale,
@@ -19,10 +21,13 @@ from ablations.__main__ import (
     Storage,
     Study,
     Threads,
+    TimeLimit,
     Wandb,
     Workers,
     launched,
+    limits_of,
     look,
+    options_for,
     out,
     request_of,
     share_for,
@@ -33,13 +38,11 @@ from ablations.__main__ import (
 from lit_transformers.amounts import count
 from lit_transformers.config import ConfigError
 from sweeps.live import Row
-from sweeps.share import share_machine
 from sweeps.ticket import State
 
 if TYPE_CHECKING:
     from ablations.tuning import Tuning
     from sweeps.launch import Options, Summary
-    from sweeps.search import Budget
     from sweeps.tune import Found
 
 TRIALS = 12
@@ -62,15 +65,15 @@ def tune(
     study: Study, trials: Trials = None, tokens: Tokens = None, runs: Runs = Path("runs"), scale: Scale = "demo",
     changes: Set = None, seeds: Seeds = None, device: Device = None, workers: Workers = None, threads: Threads = None,
     with_mixer_space: WithMixer = False, prune: Prune = True, retry_failed: Retry = False, wandb: Wandb = "disabled",
-    storage: Storage = None,
+    storage: Storage = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
+    memory_per_run: MemoryPerRun = None,
 ) -> None:  # fmt: skip
     """Tune every arm alike, then train the winners over the study's seeds and report.
 
     Each arm searches the same space (learning rate, warm-up, dropout) with the same budget, by TPE, on the validation
     split; the report is of the test split. Stop it at any time and run it again to go on.
     """
-    from ablations.tuning import prepare
-    from sweeps.launch import Options
+    from ablations.tuning import prepare, tuned_plan
     from sweeps.search import Budget
     from sweeps.tune import tune as search
 
@@ -78,37 +81,29 @@ def tune(
         raise ConfigError("a budget is of trials or of tokens, not of both", "--trials")
     budget = Budget(tokens=tokens) if tokens else Budget(trials or TRIALS)
     tuning = prepare(study, request_of(scale, changes, seeds, device), runs, own=with_mixer_space)
-    share = share_machine(len(tuning.arms), workers, threads)
-    options = Options(tuning.runner, share, tuning.goal.metric, retry_failed, tuning.study, wandb)
+    limits = limits_of(time_limit, memory_limit, memory_per_run)
+    share = share_for(tuning.plan, len(tuning.arms), workers, threads, limits.needed)
+    options = options_for(tuning.plan, share, limits, retry_failed=retry_failed, wandb=wandb)
 
     def do(rows: list[Row], options: Options) -> Summary:
         return launched(runs, rows, options, storage)
 
     found, stopped_by = search(
-        runs, storage, tuning.study, tuning.arms, tuning.goal, budget, options, do, prune=prune
+        runs, storage, tuning.plan.study, tuning.arms, tuning.goal, budget, options, do, prune=prune
     )  # fmt: skip
     out.print(found_table(tuning, found))
     if stopped_by is not None:
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + stopped_by)
-    _retrain(tuning, found, budget, runs, storage, options, workers, threads)
-
-
-def _retrain(
-    tuning: Tuning, found: list[Found], budget: Budget, runs: Path, storage: str | None, options: Options,
-    workers: int | None, threads: int | None,
-) -> None:  # fmt: skip
-    """The winners over the study's seeds, and their report, under the name STUDY_tuned."""
-    from ablations.tuning import tuned_plan
-
     planned = tuned_plan(tuning, found, budget, runs)
     planned.write(runs)
-    rows, notes = look(planned, runs, retry_failed=options.retry_failed)
+    rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)
     if todo:
-        share = share_for(planned, todo, workers, threads)
-        rows = train(runs, rows, options._replace(share=share, study=planned.study), storage)
+        share = share_for(planned, todo, workers, threads, limits.needed)
+        options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb)
+        rows = train(runs, rows, options, storage)
     write_report(runs, planned.study, unmatched=False)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
 

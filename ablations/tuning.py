@@ -26,14 +26,13 @@ METRICS = "val/"
 
 @dataclass(frozen=True)
 class Tuning:
-    """A study made ready: its arms with their spaces, and what decides."""
+    """A study made ready: its plan without tuning, its arms with their spaces, and what decides."""
 
-    study: str
+    plan: Plan
     ablation: Ablation
     request: Request
     arms: list[Arm]
     goal: Goal
-    runner: str
 
 
 def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: bool = False) -> Tuning:
@@ -55,9 +54,7 @@ def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: boo
         space = searched(config, fixed | set(arm.overrides), own=own)
         arms.append(Arm(arm.name, config, space, int(plan.costs[arm.name]["tokens"])))
     _require_alike(arms)
-    return Tuning(
-        path.stem, ablation, request, arms, Goal(ablation.metric.name, ablation.metric.goal), runner.__module__
-    )
+    return Tuning(plan, ablation, request, arms, Goal(ablation.metric.name, ablation.metric.goal))
 
 
 def tuned_plan(tuning: Tuning, found: Sequence[Found], budget: Budget, runs: Path = Path("runs")) -> Plan:
@@ -66,11 +63,12 @@ def tuned_plan(tuning: Tuning, found: Sequence[Found], budget: Budget, runs: Pat
         if one.values is None:
             raise ConfigError(f"no trial of arm {one.arm!r} has finished; look at its runs' records, or add trials")
     tuned = {one.arm: {**(one.values or {}), SPLIT: REPORTED_ON} for one in found}
-    plan = make_plan(tuning.study, tuning.ablation, tuning.request, tuned, runs)
-    command = ["python -m sweeps tune", tuning.study, *tuning.request.arguments()]
+    study = tuning.plan.study
+    plan = make_plan(study, tuning.ablation, tuning.request, tuned, runs)
+    command = ["python -m sweeps tune", study, *tuning.request.arguments()]
     command += ["--trials", str(budget.trials)] if budget.trials else ["--tokens", str(budget.tokens)]
     named = {
-        "study": f"{tuning.study}_tuned",
+        "study": f"{study}_tuned",
         "protocol": f"{plan.document['protocol']}; tuned on the {SELECTED_ON} split, measured on {REPORTED_ON}",
         "commands": {**plan.document["commands"], "run": " ".join(command)},
         "tuning": about(tuning, found, budget),

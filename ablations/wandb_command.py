@@ -53,7 +53,7 @@ def wandb(
         metric = {"name": tuning.goal.metric, "goal": tuning.goal.direction}
         command = agent_command([*words, "--search"], int(tuning.arms[0].config.get("training.devices")))
         found = {
-            _file_name(arm.name): search(tuning.study, arm.name, arm.space, method, trials, metric, command)
+            _file_name(arm.name): search(tuning.plan.study, arm.name, arm.space, method, trials, metric, command)
             for arm in tuning.arms
         }
     for name, sweep in found.items():

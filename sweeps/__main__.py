@@ -32,6 +32,7 @@ from ablations.__main__ import (
     Workers,
     limits_of,
     look,
+    options_for,
     out,
     plan_for,
     request_of,
@@ -98,8 +99,6 @@ def worker(
     memory_per_run: MemoryPerRun = None,
 ) -> None:  # fmt: skip
     """Join a study: do runs that wait, take over those of workers that die, and leave when all are over."""
-    from sweeps.launch import Options
-
     begun, limits = time.monotonic(), limits_of(time_limit, memory_limit, memory_per_run)
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=True)
     rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
@@ -108,10 +107,7 @@ def worker(
     try:
         if todo:
             share = share_for(planned, todo, workers, threads, limits.needed)
-            options = Options(
-                planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limits.seconds, limits.memory
-            )
-            train(runs, rows, options, storage)
+            train(runs, rows, options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb), storage)
     finally:
         out.print(_deeds(rows, time.monotonic() - begun), markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(int(any(row.taken and row.state in (State.FAILED, State.INVALID) for row in rows)))
