@@ -155,18 +155,20 @@ STRINGS_SCALES = {
 DOCSTRINGS = TRANSLATION.override(
     {
         "task.metrics": ("rouge",),
-        "task.counted": (256, 16),
+        "task.counted": (96, 24),
         "data": PairDataConfig(
             source=DocstringsConfig(),
-            tokenizer=BPEConfig(size=4000),
-            tokens_per_batch=4096,
-            longest_source=256,
+            tokenizer=BPEConfig(size=1000),
+            tokens_per_batch=1536,
+            longest_source=96,
             longest_target=32,
             evaluation=PairEvaluationConfig(examples=256),
         ),
+        "training.optimizer.learning_rate": 3e-3,
     }
 )
-"""Functions of the standard library and torch, to the first sentences of their docstrings."""
+"""The beginnings of functions of the standard library and torch, to the first sentences of their docstrings. In two
+minutes of a core it learns 7.6 ROUGE-L; with 4,000 symbols 4.4."""
 
 SUMMARIES_GPU: Mapping[str, Any] = {
     "model.dim": 256,
@@ -175,8 +177,10 @@ SUMMARIES_GPU: Mapping[str, Any] = {
     "model.feedforward.width": 1024,
     "model.dropout": 0.3,
     "task.decoding": BeamConfig(beams=4, length_penalty=1.0),
+    "task.counted": (256, 16),
     "data.tokenizer": BPEConfig(size=8000),
     "data.tokens_per_batch": 32_768,
+    "data.longest_source": 256,
     "training.steps": 6000,
     "training.optimizer.learning_rate": 1e-3,
     "training.schedule.warmup": 600,
@@ -201,13 +205,14 @@ DOCSTRINGS_SCALES = {
     ),
 }
 
+TOO_NEAR = "hardly more than this scale's beginning of 256"
 SUMMARIES_SCALES = {
     "demo": Scale(
-        leave_out={f"length={length}": "no function is as long" for length in (4096, 16_384)},
+        leave_out={f"length={length}": "left to the larger scales" for length in (1024, 4096, 16_384)},
     ),
     "gpu": Scale(
         overrides=dict(SUMMARIES_GPU) | {"data.source": QMSumConfig(), "data.longest_target": 128},
-        leave_out={"length=16384": "hardly a meeting is as long"},
+        leave_out={"length=384": TOO_NEAR, "length=16384": "hardly a meeting is as long"},
     ),
     "paper": Scale(
         overrides=dict(SUMMARIES_GPU)
@@ -220,6 +225,7 @@ SUMMARIES_SCALES = {
             "training.steps": 100_000,
         },
         seeds=1,
+        leave_out={"length=384": TOO_NEAR},
     ),
 }
 

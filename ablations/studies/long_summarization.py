@@ -7,7 +7,7 @@ from ablations.ablation import Ablation, Contrast, Published, Source
 from ablations.pairs import DOCSTRINGS, ROUGE, SUMMARIES_SCALES
 from lit_transformers.mixers import BigBirdConfig, WindowConfig
 
-LENGTHS = (1024, 4096, 16_384)
+LENGTHS = (384, 1024, 4096, 16_384)
 
 ABLATION = Ablation(
     question="Is a windowed encoder that reads a long document better than full attention that reads its beginning?",
@@ -19,7 +19,7 @@ ABLATION = Ablation(
             "window": {"model.mixer": WindowConfig(window=32, global_tokens="first")},
             "big_bird": {"model.mixer": BigBirdConfig(block=16, random=1)},
         },
-        "length": {"256": {}} | {str(length): {"data.longest_source": length} for length in LENGTHS},
+        "length": {"short": {}} | {str(length): {"data.longest_source": length} for length in LENGTHS},
     },
     design="product",
     seeds=3,
@@ -27,9 +27,9 @@ ABLATION = Ablation(
     contrasts=[
         *(
             Contrast(
-                f"{encoder} reading {length} against full reading 256",
+                f"{encoder} reading {length} against full reading the beginning",
                 f"encoder={encoder} length={length}",
-                "encoder=full length=256",
+                "encoder=full length=short",
             )
             for encoder in ("full", "window", "big_bird")
             for length in LENGTHS
