@@ -20,6 +20,8 @@ from reports.statistics import LEVEL, Estimate, estimate, holm
 Kind = Literal["contrast", "main effect", "interaction"]
 Verdict = Literal["better", "worse", "differs", "unresolved"]
 
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -133,7 +135,7 @@ def _measure(wanted: Comparison, study: Study, evidence: Evidence, unmatched: bo
         return replace(wanted, reason=_why_missing(study, arms))
     resampled = evidence.at_documents(wanted.weights, seeds)
     found = estimate(evidence.pairs(wanted.weights, seeds), resampled)
-    reason = None if unmatched else _obstacle(study, arms)
+    reason = None if unmatched else _obstacle(study, wanted.weights, seeds)
     if reason is None and found.p is None:
         reason = "one seed: no interval, no verdict" if len(seeds) == 1 else "every seed gives the same difference"
     return replace(wanted, estimate=found, documents=evidence.documents if resampled else 0, reason=reason)
@@ -166,9 +168,16 @@ def _why_missing(study: Study, arms: Sequence[str]) -> str:
     return ", ".join(reasons) or "no seed has finished in all of its arms"
 
 
-def _obstacle(study: Study, arms: Sequence[str]) -> str | None:
-    """Why these arms cannot be judged against each other, though they have run."""
-    prints = {str(run.record.data.get("fingerprint")) for arm in arms for run in study.finished(arm) if run.record}
-    if len(prints) > 1:
+def _obstacle(study: Study, weights: Mapping[str, float], seeds: Sequence[int]) -> str | None:
+    """Why these arms cannot be judged against each other, though they have run.
+
+    An effect may be averaged over corpora, as long as each seed compares within each of them: its weights cancel there.
+    """
+    left: defaultdict[tuple[int, str], float] = defaultdict(float)
+    for arm, weight in weights.items():
+        for run in study.finished(arm):
+            if run.record and run.seed in seeds:
+                left[run.seed, str(run.record.data.get("fingerprint"))] += weight
+    if any(abs(weight) > _ROUNDING for weight in left.values()):
         return "not the same data: the fingerprints of the corpus differ"
-    return mismatch(study, arms)
+    return mismatch(study, list(weights))

@@ -138,6 +138,17 @@ def test_arms_that_saw_other_data_get_no_verdict(tmp_path: Path) -> None:
     assert found.verdict is None and found.reason is not None and "fingerprints" in found.reason
 
 
+def test_an_effect_is_judged_over_two_corpora_where_each_is_compared_within_itself(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.3})
+    for arm in (ON_ABSOLUTE, OFF_ABSOLUTE):
+        change_records(tmp_path, arm, data={"name": "stdlib", "fingerprint": "beef"})
+    found = compared(tmp_path)[0]
+    assert found["recurrence: off against on"].verdict == "worse"
+    assert found["recurrence=off with positions=absolute"].verdict is not None
+    for name in ("positions: absolute against relative", "positions=absolute against the baseline"):
+        assert found[name].verdict is None and "fingerprints" in str(found[name].reason)
+
+
 def test_documents_that_do_not_sum_to_the_metric_are_not_used(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.3})
     change_records(tmp_path, ON, metrics={"val/bpb": 9.0})
