@@ -78,8 +78,7 @@ def _size(comparison: Comparison) -> float:
 
 
 def _seeds(comparison: Comparison) -> float:
-    found = comparison.estimate
-    return found.seeds_needed if found and found.seeds_needed is not None else float("inf")
+    return float("inf") if comparison.seeds_needed is None else comparison.seeds_needed
 
 
 def _leading(findings: Findings) -> list[Comparison]:
@@ -132,10 +131,9 @@ def _interval(findings: Findings, comparison: Comparison) -> str:
 
 
 def _way_out(findings: Findings, comparison: Comparison) -> Iterator[str]:
-    found = comparison.estimate
-    if comparison.verdict != "unresolved" or found is None or found.detectable is None:
+    if comparison.verdict != "unresolved" or comparison.detectable is None:
         return
-    detectable = fixed(findings.shown(found.detectable), findings.difference_decimals)
+    detectable = fixed(findings.shown(comparison.detectable), findings.difference_decimals)
     yield f"so many seeds show a {'ratio' if findings.ratio else 'difference'} of {detectable} or more"
     yield f"seeds needed for this one: {seeds_needed(comparison)}"
 

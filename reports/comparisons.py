@@ -15,7 +15,7 @@ from reports.evidence import Evidence, gather
 from reports.fairness import mismatch
 from reports.plans import Arm, Plan
 from reports.records import Study
-from reports.statistics import LEVEL, Estimate, estimate, holm
+from reports.statistics import LEVEL, Estimate, estimate, holm, levels
 
 Kind = Literal["contrast", "main effect", "interaction"]
 Verdict = Literal["better", "worse", "differs", "unresolved"]
@@ -25,7 +25,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Comparison:
-    """A weighted sum over arms; ``reason`` says why there is no estimate or no verdict.
+    """A weighted sum over arms; ``reason`` says why there is no estimate or no verdict, ``level`` what p had to be.
 
     ``estimate`` is in units of the metric or, where the metric compares by ratio, of its natural logarithm.
     """
@@ -36,8 +36,19 @@ class Comparison:
     estimate: Estimate | None = None
     documents: int = 0
     adjusted: float | None = None
+    level: float = LEVEL
     verdict: Verdict | None = None
     reason: str | None = None
+
+    @property
+    def detectable(self) -> float | None:
+        """The smallest difference that so many seeds show, four times out of five; None for a single seed."""
+        return self.estimate.detectable(self.level) if self.estimate else None
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """How many seeds would show the observed difference as often; None where it cannot be said, or none would."""
+        return self.estimate.seeds_needed(self.level) if self.estimate else None
 
 
 def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Comparison, ...]:
@@ -145,9 +156,10 @@ def _judge(comparisons: Sequence[Comparison], goal: str) -> list[Comparison]:
     """Holm's correction over those that may have a verdict."""
     judged = list(comparisons)
     able = [i for i, c in enumerate(judged) if c.reason is None and c.estimate and c.estimate.p is not None]
-    adjusted = holm([p for i in able if (found := judged[i].estimate) and (p := found.p) is not None])
-    for index, p in zip(able, adjusted, strict=True):
-        judged[index] = replace(judged[index], adjusted=p, verdict=_verdict(judged[index], p, goal))
+    found = [p for i in able if (one := judged[i].estimate) and (p := one.p) is not None]
+    for index, p, level in zip(able, holm(found), levels(found), strict=True):
+        verdict = _verdict(judged[index], p, goal)
+        judged[index] = replace(judged[index], adjusted=p, level=level, verdict=verdict)
     return judged
 
 

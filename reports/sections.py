@@ -181,7 +181,7 @@ def _difference(findings: Findings, comparison: Comparison) -> tuple[Cell, ...]:
     if found is None:
         return Cell(comparison.name), Cell(missing=comparison.reason), *[Cell()] * 6
     verdict = Cell(comparison.verdict) if comparison.verdict else Cell(missing=f"none: {comparison.reason}")
-    detectable = None if found.detectable is None else findings.shown(found.detectable)
+    detectable = comparison.detectable
     return (
         Cell(comparison.name),
         Cell(findings.shown(found.difference)),
@@ -189,7 +189,7 @@ def _difference(findings: Findings, comparison: Comparison) -> tuple[Cell, ...]:
         verdict,
         Cell(comparison.adjusted),
         Cell(found.seeds),
-        Cell(detectable),
+        Cell(None if detectable is None else findings.shown(detectable)),
         Cell(seeds_needed(comparison)),
     )
 
@@ -199,8 +199,8 @@ def seeds_needed(comparison: Comparison) -> str | None:
     found = comparison.estimate
     if found is None or found.p is None:
         return None
-    if found.seeds_needed is not None:
-        return str(found.seeds_needed)
+    if comparison.seeds_needed is not None:
+        return str(comparison.seeds_needed)
     return "over 1,000, or more documents" if comparison.documents else "over 1,000"
 
 

@@ -67,8 +67,6 @@ class Estimate:
 
     ``interval`` decides; ``over_seeds`` (Student's t, documents fixed) and ``bootstrap`` (percentiles over seeds and
     documents) stand beside it. All three and ``p`` are None for a single seed, and where no seed differs from another.
-    ``detectable`` is the smallest difference that this many seeds show four times out of five, ``seeds_needed`` how
-    many would show the observed one as often: None where no number of seeds would, for want of documents.
     """
 
     difference: float
@@ -77,8 +75,15 @@ class Estimate:
     over_seeds: Interval | None = None
     bootstrap: Interval | None = None
     p: float | None = None
-    detectable: float | None = None
-    seeds_needed: int | None = None
+    variances: Variances | None = None
+
+    def detectable(self, level: float = LEVEL) -> float | None:
+        """The smallest difference that this many seeds show at a level, four times out of five."""
+        return self.variances.detectable(self.seeds, level) if self.variances else None
+
+    def seeds_needed(self, level: float = LEVEL) -> int | None:
+        """How many seeds would show the observed one as often; None where none would, for want of documents."""
+        return self.variances.seeds_needed(self.difference, level) if self.variances else None
 
 
 @dataclass(frozen=True)
@@ -141,8 +146,7 @@ def estimate(differences: Sequence[float] | Array, resampled: Resampled | None =
         over_seeds=_around(mean, over_seeds),
         bootstrap=_percentiles(pairs, resampled),
         p=variances.p(mean),
-        detectable=variances.detectable(seeds),
-        seeds_needed=variances.seeds_needed(mean),
+        variances=variances,
     )
 
 
@@ -189,18 +193,18 @@ class Variances:
                 high = middle
         return math.exp(high)
 
-    def detectable(self, seeds: int) -> float:
+    def detectable(self, seeds: int, level: float = LEVEL) -> float:
         """The smallest difference that the interval of so many seeds excludes zero for, four times out of five."""
-        return self._reach(seeds, _shift)
+        return self._reach(seeds, lambda freedom: _shift(freedom, level))
 
-    def seeds_needed(self, difference: float) -> int | None:
+    def seeds_needed(self, difference: float, level: float = LEVEL) -> int | None:
         """The fewest seeds to which ``difference`` is detectable; None above 1,000."""
-        if self.detectable(MOST_SEEDS) > abs(difference):
+        if self.detectable(MOST_SEEDS, level) > abs(difference):
             return None
         few, enough = 1, MOST_SEEDS
         while enough - few > 1:
             middle = (few + enough) // 2
-            few, enough = (few, middle) if self.detectable(middle) <= abs(difference) else (middle, enough)
+            few, enough = (few, middle) if self.detectable(middle, level) <= abs(difference) else (middle, enough)
         return enough
 
 
@@ -254,6 +258,13 @@ def holm(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def levels(values: Sequence[float]) -> list[float]:
+    """What Holm's correction asks each p-value to lie below; of those not rejected, as if each were the next to be."""
+    rejected = sum(p < LEVEL for p in holm(values))
+    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    return [LEVEL / (len(values) - min(int(rank), rejected)) for rank in ranks]
+
+
 def _around(middle: float, half_width: float) -> Interval:
     return Interval(middle - half_width, middle + half_width)
 
@@ -276,6 +287,6 @@ def _quantile(freedom: float, level: float) -> float:
 
 
 @cache
-def _shift(freedom: float) -> float:
+def _shift(freedom: float, level: float) -> float:
     """How many standard errors off zero a mean must lie to be found at the level with the power: noncentral t."""
-    return float(nctdtrinc(min(freedom, 1e6), 1 - POWER, _quantile(freedom, LEVEL)))
+    return float(nctdtrinc(min(freedom, 1e6), 1 - POWER, _quantile(freedom, level)))

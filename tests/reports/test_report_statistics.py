@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from reports.statistics import (
+    LEVEL,
     MOST_GROUPS,
     Resampled,
     Variances,
@@ -21,6 +24,7 @@ from reports.statistics import (
     estimate,
     grouped,
     holm,
+    levels,
     resampled_sums,
 )
 
@@ -47,7 +51,7 @@ def test_p_is_the_level_whose_interval_touches_zero() -> None:
 def test_one_seed_has_a_difference_but_no_interval() -> None:
     found = estimate([0.5])
     assert found.difference == 0.5
-    assert (found.interval, found.p, found.detectable, found.seeds_needed) == (None, None, None, None)
+    assert (found.interval, found.p, found.detectable(), found.seeds_needed()) == (None, None, None, None)
 
 
 def test_seeds_that_never_differ_carry_no_interval() -> None:
@@ -126,6 +130,21 @@ def test_the_seeds_needed_are_the_fewest_that_detect_the_difference() -> None:
     needed = variances.seeds_needed(0.8)
     assert needed is not None
     assert variances.detectable(needed) <= 0.8 < variances.detectable(needed - 1)
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12))
+def test_a_comparison_is_rejected_where_its_p_lies_below_the_level_asked_of_it(
+    values: list[float],
+) -> None:
+    assert [p < level for p, level in zip(values, levels(values), strict=True)] == [p < 0.05 for p in holm(values)]
+
+
+def test_what_many_comparisons_leave_unresolved_would_take_more_seeds_than_there_are() -> None:
+    few = estimate([0.15, 0.16, 0.14])
+    alone, one_of_many = LEVEL, LEVEL / 200
+    assert few.p is not None and one_of_many < few.p < alone
+    needed = few.seeds_needed(one_of_many)
+    assert needed is not None and needed > 3
 
 
 def test_no_number_of_seeds_resolves_what_only_more_documents_can() -> None:
