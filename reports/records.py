@@ -236,7 +236,7 @@ def first_line(error: Exception) -> str:
     """What went wrong, in one line that names no folder of this machine."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(part if part.isprintable() else repr(part) for part in map(str, first["loc"]))
         return f"{where}: {first['msg']}" if where else str(first["msg"])
     if isinstance(error, OSError) and error.strerror:
         return error.strerror

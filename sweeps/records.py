@@ -65,7 +65,7 @@ def _fault(record: Any, key: str) -> str | None:
         return "a record without metrics"
     for name, value in record["metrics"].items():
         if not _is_number(value):
-            return f"no number in metrics.{name} ({str(value)[:40]})"
+            return f"no number in metrics under {reprlib.repr(name)}: {reprlib.repr(value)}"
     reason = record.get("reason")
     return None if reason is None or isinstance(reason, str) else "a reason that is no text"
 

@@ -97,7 +97,7 @@ def test_sweeps_know_runs_and_neither_models_nor_studies_nor_reports() -> None:
 
 def test_reports_read_records_and_know_no_model_and_no_study() -> None:
     for module, found in crossings("reports"):
-        light = (f"lit_transformers.{name}" for name in ("config", "files", "scores"))
+        light = (f"lit_transformers.{name}" for name in ("amounts", "config", "files", "scores"))
         assert below(found, "sweeps", *light), f"{module} imports {found}"
 
 

@@ -113,6 +113,7 @@ def mend(runs: Path) -> None:
 
 @examples(1300)
 @given(damaged=files_of(RECORD))
+@example(damaged=json.dumps(RECORD | {"metrics": {"\n": False}}).encode())
 def test_reports_name_a_malformed_record_or_show_its_number(whole: Path, damaged: bytes) -> None:
     mend(whole)
     (whole / "on-0" / "record.json").write_bytes(damaged)
