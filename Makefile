@@ -1,8 +1,6 @@
 # Two commands do everything from a fresh clone: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
-# Tests at a time: one more than cores, for those of sweeps wait for other processes half of their time.
-TESTS ?= 3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks
@@ -27,10 +25,10 @@ demo: $(STAMP)
 	$(BIN)/python -m ablations run xl_recurrence
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(TESTS) --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -n $(TESTS) --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(CODE)
