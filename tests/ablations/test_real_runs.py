@@ -31,7 +31,7 @@ def results(runs: Path) -> dict[str, Any]:
 
 def test_runs_killed_at_random_moments_end_as_if_never_interrupted(tmp_path: Path) -> None:
     study = tmp_path / "recurrence.py"
-    write_study(study, tmp_path / "corpus", steps=400, seeds=1)
+    write_study(study, tmp_path / "corpus", steps=200, seeds=1)
     command = [sys.executable, "-m", "ablations", "run", str(study), "--threads", "1", "--runs"]
     assert subprocess.run([*command, str(tmp_path / "quiet")], timeout=300).returncode == 0
     torn, chance = tmp_path / "torn", random.Random(1)

@@ -16,10 +16,10 @@ import lightning as L
 import pytest
 import torch
 import torch.distributed
+from forked import Forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 
 from datamodules import (
     DataError,
@@ -286,9 +286,10 @@ def test_what_a_rank_shows_that_is_through_is_one_row_of_padding() -> None:
     assert batch.keep.tolist() == [[False]] and batch.labels.tolist() == [0]
 
 
-def _rank(rank: int, world: int, made: LabelledDataConfig, folder: Path) -> None:
-    """One of several processes: evaluates, and trains a little."""
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
+def _rank(made: LabelledDataConfig, folder: Path) -> None:
+    """One rank of two: evaluates, and trains a little."""
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
     data = made.build()
     validated, trained = list(data.val_dataloader()), list(islice(data.train_dataloader(), 6))
     torch.save((len(validated), examples(validated), examples(trained)), folder / f"{rank}.pt")
@@ -297,7 +298,7 @@ def _rank(rank: int, world: int, made: LabelledDataConfig, folder: Path) -> None
 
 @pytest.mark.slow
 def test_ranks_end_together_and_share_everything(tmp_path: Path) -> None:
-    spawn(_rank, (2, config(window=1, **{"source.train": 24}), tmp_path), nprocs=2)
+    Forked(tmp_path / "said.txt", _rank, config(window=1, **{"source.train": 24}), tmp_path, ranks=2).finish()
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert found[0][0] == found[1][0]
     assert sorted(found[0][1] + found[1][1]) == list(range(11))

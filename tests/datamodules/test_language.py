@@ -11,8 +11,8 @@ import lightning as L
 import pytest
 import torch
 import torch.distributed
+from forked import Forked
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 
 from datamodules import (
     BytesConfig,
@@ -259,9 +259,10 @@ def test_a_config_survives_the_round_trip(corpus: FilesConfig) -> None:
     assert LanguageDataConfig.from_dict(made.to_dict()) == made
 
 
-def _rank(rank: int, world: int, made: LanguageDataConfig, folder: Path) -> None:
-    """One of several processes: evaluates, and trains a little."""
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
+def _rank(made: LanguageDataConfig, folder: Path) -> None:
+    """One rank of two: evaluates, and trains a little."""
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
     data = LanguageData(made)
     validated, trained = list(data.val_dataloader()), list(islice(data.train_dataloader(), 6))
     position = data.training().start()
@@ -275,7 +276,7 @@ def _rank(rank: int, world: int, made: LanguageDataConfig, folder: Path) -> None
 @pytest.mark.slow
 def test_ranks_end_together_share_everything_and_resume(corpus: FilesConfig, tmp_path: Path) -> None:
     made = config(corpus)
-    spawn(_rank, (2, made, tmp_path), nprocs=2)
+    Forked(tmp_path / "said.txt", _rank, made, tmp_path, ranks=2).finish()
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert len({len(validated) for validated, _, _ in found}) == 1
     scored = torch.tensor([row for validated, _, _ in found for batch in validated for row in batch])[..., 8:16]

@@ -14,8 +14,8 @@ import lightning as L
 import pytest
 import torch
 import torch.distributed
+from forked import Forked
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 
 from datamodules import (
     DataError,
@@ -351,13 +351,14 @@ def test_what_a_rank_shows_that_is_through_is_a_row_without_a_target(config: Pai
     assert batch.references == ((),)
 
 
-def _rank(rank: int, world: int, made: PairDataConfig, folder: Path) -> None:
-    """One of several processes: evaluates, and trains a little."""
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
+def _rank(made: PairDataConfig, folder: Path) -> None:
+    """One rank of two: evaluates, and trains a little."""
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
     data = made.build()
     validated = list(data.val_dataloader())
     stream, trained = iter(data.train_dataloader()), list[int]()
-    while len(trained) < len(range(rank, 53, world)):
+    while len(trained) < len(range(rank, 53, 2)):
         trained += examples([next(stream)])
     torch.save((len(validated), examples(validated), trained), folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
@@ -366,7 +367,7 @@ def _rank(rank: int, world: int, made: PairDataConfig, folder: Path) -> None:
 @pytest.mark.slow
 def test_ranks_end_together_and_share_everything(config: PairDataConfig, tmp_path: Path) -> None:
     """A window of one pair keeps the order of a pass, so that its end can be seen."""
-    spawn(_rank, (2, config.override({"window": 1}), tmp_path), nprocs=2)
+    Forked(tmp_path / "said.txt", _rank, config.override({"window": 1}), tmp_path, ranks=2).finish()
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert found[0][0] == found[1][0]
     assert sorted(found[0][1] + found[1][1]) == list(range(17))

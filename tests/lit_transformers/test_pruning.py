@@ -5,14 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import training
 
 from lit_transformers.callbacks import Keeper
 from lit_transformers.config import ConfigError
@@ -112,17 +109,8 @@ def test_damaged_bars_are_an_error_that_names_the_file(config: RunConfig, tmp_pa
 def test_two_ranks_end_together(config: RunConfig, tmp_path: Path) -> None:
     """One rank alone would wait for the other for ever, which the time limit would show."""
     Bars("val/bpb", "minimize", {20: 0.01}).write(tmp_path)
-    wanted = tmp_path / "wanted.yaml"
-    wanted.write_text(config.override({"training.devices": 2}).to_yaml())
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*start, "-m", "lit_transformers", "fit", str(wanted), "--to", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
-    try:
-        _, err = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
+    training(config.override({"training.devices": 2}), tmp_path).finish()
     record = json.loads((tmp_path / RECORD).read_text())
-    assert record["outcome"] == "pruned" and record["measured"]["steps"] == 20, err
+    assert record["outcome"] == "pruned" and record["measured"]["steps"] == 20
     assert steps(tmp_path) == [10, 20]
     assert "val/bpb" in record["metrics"]

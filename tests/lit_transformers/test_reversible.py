@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from allocations import Allocations, Kept, Products
+from forked import Forked
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from lit_transformers.block import Block, BlockConfig
@@ -318,31 +316,22 @@ def network_and_rows() -> tuple[Reversible, Tensor]:
     return stack, noise(4, LENGTH, DIM)
 
 
-def rank_of_two(rank: int, port: int, directory: str) -> None:
-    torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{port}"
-    torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+def rank_of_two(directory: Path) -> None:
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
     stack, rows = network_and_rows()
     parallel = DistributedDataParallel(stack)
     for _ in range(2):  # the second pass fails where the first left a parameter without a gradient
         stack.zero_grad()
         parallel(rows[2 * rank : 2 * rank + 2], context()).y.square().mean().backward()
     if rank == 0:
-        torch.save({name: p.grad for name, p in stack.named_parameters()}, Path(directory) / "gradients.pt")
+        torch.save({name: p.grad for name, p in stack.named_parameters()}, directory / "gradients.pt")
     torch.distributed.destroy_process_group()
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        number = free.getsockname()[1]
-    yield number
-
-
 @pytest.mark.slow
-def test_two_ranks_find_the_gradients_of_one_process(port: int, tmp_path: Path) -> None:
-    spawn(rank_of_two, (port, str(tmp_path)), nprocs=2)
+def test_two_ranks_find_the_gradients_of_one_process(tmp_path: Path) -> None:
+    Forked(tmp_path / "said.txt", rank_of_two, tmp_path, ranks=2).finish()
     stack, rows = network_and_rows()
     stack(rows, context(4)).y.square().mean().backward()
     found = torch.load(tmp_path / "gradients.pt", weights_only=True)

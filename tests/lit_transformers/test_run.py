@@ -7,20 +7,17 @@ import errno
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked import Forked, training
 
 from lit_transformers.config import ConfigError
 from lit_transformers.record import CHECKPOINT
 from lit_transformers.run import RunConfig, describe, evaluate, fit, load, run_key
-
-PROCESS = Path(__file__).with_name("training_process.py")
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +46,6 @@ def left(directory: Path) -> tuple[dict[str, Any], bytes, bytes]:
     return lasting(record), (directory / "metrics.csv").read_bytes(), (directory / "documents.csv").read_bytes()
 
 
-def start(config: RunConfig, directory: Path, keep_every: float = 0.0) -> subprocess.Popen[str]:
-    directory.mkdir(exist_ok=True)
-    (directory / "wanted.yaml").write_text(config.to_yaml())
-    command = [sys.executable, str(PROCESS), str(directory / "wanted.yaml"), str(directory), str(keep_every)]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
 def test_a_run_leaves_a_record_curves_and_the_loss_of_every_document(config: RunConfig, tmp_path: Path) -> None:
     record = fit(config, tmp_path)
     assert record["outcome"] == "finished" and record["reason"] is None
@@ -81,30 +71,40 @@ def test_the_same_seed_gives_the_same_numbers_and_another_gives_others(config: R
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.fixture(scope="module")
+def whole(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path]:
+    """A run of two hundred steps and its directory, never disturbed."""
+    config, directory = config.override({"training.steps": 200}), tmp_path_factory.mktemp("whole")
+    training(config, directory).finish()
+    return config, directory
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_run_that_is_killed_again_and_again_ends_as_one_that_never_was(
-    config: RunConfig, tmp_path: Path, number: signal.Signals
+    whole: tuple[RunConfig, Path], tmp_path: Path, number: signal.Signals
 ) -> None:
-    config = config.override({"training.steps": 400})
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    process = start(config, whole, 30.0)
-    begun = time.monotonic()
-    assert process.wait() == 0, process.stderr and process.stderr.read()
-    took = time.monotonic() - begun
-    chance, ends = random.Random(int(number)), 0
-    for _ in range(30):
-        process = start(config, broken)
-        try:
-            process.wait(timeout=chance.uniform(0.6, 1.0) * took)
-        except subprocess.TimeoutExpired:
-            process.send_signal(number)
-            ends += 1
-        if process.wait() == 0:
-            break
-        assert process.returncode in (-number, 143)
-    assert ends >= 1, "nothing was killed"
-    assert left(broken) == left(whole)
+    config, undisturbed = whole
+    chance = random.Random(int(number))
+    for _ in range(5):
+        process = training(config, tmp_path, 0.0)
+        await_checkpoints(tmp_path / CHECKPOINT, process, chance.randint(5, 25))
+        time.sleep(chance.uniform(0, 0.1))
+        process.send(number)
+        assert process.wait() in ([-number], [143]), process.log.read_text()
+    training(config, tmp_path, 0.0).finish()
+    assert left(tmp_path) == left(undisturbed)
+
+
+def await_checkpoints(path: Path, process: Forked, count: int) -> None:
+    """Until a process has kept its state ``count`` times more."""
+    kept = path.stat().st_mtime_ns if path.exists() else None
+    while count:
+        assert process.lives, f"it ended before it was killed: {process.log.read_text()}"
+        now = path.stat().st_mtime_ns if path.exists() else None
+        count -= now != kept
+        kept = now
+        time.sleep(0.001)
 
 
 def test_validation_and_training_keep_states_apart(config: RunConfig, tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import sacrebleu
 import torch
+from forked import Forked
 from rouge_score.rouge_scorer import RougeScorer
 
 from lit_transformers.batch import IGNORED, PairBatch
@@ -128,38 +127,23 @@ def test_the_signature_is_the_package_s_own() -> None:
     assert signatures(("accuracy",)) == {}
 
 
-RANK = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-import torch
-import test_text_metric as here
-torch.distributed.init_process_group("gloo")
-rank = torch.distributed.get_rank()
-metric = here.TextMetric(here.ALL)
-if rank == 0:
-    here.say(metric, [0, 2, 4])
-else:
-    here.say(metric, [1, 3])
-found, outputs = metric.compute(), metric.outputs()
-alone = here.TextMetric(here.ALL)
-here.say(alone, range(5) if rank == 0 else [])
-lonely, all_of_one = alone.compute(), alone.outputs()
-if rank == 0:
-    print(json.dumps([found, outputs, lonely, all_of_one]))
-"""
+def score(folder: Path) -> None:
+    """One rank of two: what both find together, and where the other has nothing."""
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    metric, lonely = TextMetric(ALL), TextMetric(ALL)
+    say(metric, [1, 3] if rank else [0, 2, 4])
+    say(lonely, [] if rank else range(5))
+    found = [metric.compute(), metric.outputs(), lonely.compute(), lonely.outputs()]
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_two_ranks_score_what_one_process_does_also_where_one_has_nothing(tmp_path: Path) -> None:
-    script = tmp_path / "rank.py"
-    script.write_text(RANK)
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*start, str(script), str(Path(__file__).parent)], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    Forked(tmp_path / "said.txt", score, tmp_path, ranks=2).finish()
     metric = TextMetric(ALL)
     say(metric, range(5))
-    both, outputs, lonely, all_of_one = json.loads(done.stdout.splitlines()[-1])
+    both, outputs, lonely, all_of_one = json.loads((tmp_path / "0.json").read_text())
     assert both == lonely == metric.compute()
     assert outputs == all_of_one == metric.outputs()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked import training
 
 from datamodules import LanguageData, Shard
 from datamodules.lanes import LaneShape
@@ -26,9 +27,6 @@ from lit_transformers.run import RunConfig, evaluate, fit, load, train
 from lit_transformers.stopping import Stop
 
 pytestmark = pytest.mark.slow
-PROCESS = Path(__file__).with_name("training_process.py")
-SECONDS = 120
-"""A run takes ten; one that hangs is ended."""
 
 
 @pytest.fixture(scope="module")
@@ -46,29 +44,8 @@ def config(small_run: RunConfig) -> RunConfig:
     )
 
 
-def torchrun(config: RunConfig, directory: Path, *what: str) -> subprocess.Popen[str]:
-    """``what`` in two processes; RUN stands for the config's file."""
-    directory.mkdir(exist_ok=True)
-    wanted = directory / "wanted.yaml"
-    wanted.write_text(config.to_yaml())
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*start, *(str(wanted) if part == "RUN" else part for part in what)]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Exit status and both outputs. A process that hangs is ended, with its ranks, and fails the test."""
-    try:
-        out, err = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        process.terminate()  # torchrun passes it on, and kills what does not listen
-        raise
-    return process.returncode, out, err
-
-
 def fit_together(config: RunConfig, directory: Path) -> dict[str, Any]:
-    status, _, err = ended(torchrun(config, directory, "-m", "lit_transformers", "fit", "RUN", "--to", str(directory)))
-    assert status == 0, err
+    training(config, directory).finish()
     return read(directory)
 
 
@@ -112,9 +89,14 @@ class Both:
 
 @pytest.fixture(scope="module")
 def together(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run of two ranks."""
+    """The directory of a run of two ranks, started as a user would."""
     directory = tmp_path_factory.mktemp("together")
-    fit_together(config, directory)
+    wanted = directory / "wanted.yaml"
+    wanted.write_text(config.to_yaml())
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*start, "-m", "lit_transformers", "fit", str(wanted), "--to", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
     return directory
 
 
@@ -197,13 +179,12 @@ def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_
     forgetful: RunConfig, whole: Path, tmp_path: Path
 ) -> None:
     """Bit for bit: each rank's states, random numbers and place in the data go on."""
-    process = torchrun(forgetful, tmp_path, str(PROCESS), "RUN", str(tmp_path), "0.3")
-    until = time.monotonic() + SECONDS
-    while not (tmp_path / CHECKPOINT).exists() and process.poll() is None and time.monotonic() < until:
+    process = training(forgetful, tmp_path, 0.3)
+    while not (tmp_path / CHECKPOINT).exists() and process.lives:
         time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    _, out, err = ended(process)
-    assert "stopped at step" in out, err
+    process.send(signal.SIGTERM)
+    assert process.wait() == [143, 143], process.log.read_text()
+    assert "stopped at step" in process.log.read_text()
     assert not (tmp_path / RECORD).exists()
     assert [path.name for path in tmp_path.glob("checkpoint*")] == [CHECKPOINT]
     stopped = torch.load(tmp_path / CHECKPOINT, weights_only=True)

@@ -1,0 +1,104 @@
+"""Processes of tests: forked from a server that has imported torch and Lightning, so that one starts in no time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lit_transformers.run import Interrupted, RunConfig, fit
+from sweeps.process import prepare_server
+
+SECONDS = 120
+"""What a test starts takes ten; what hangs is ended."""
+
+
+class Forked:
+    """A function at work in a process, or in several that find each other as torchrun's ranks do.
+
+    function: importable by its name; what it and its arguments are has to be picklable. log: gets all that is printed.
+    """
+
+    def __init__(self, log: Path, function: Callable[..., None], *arguments: Any, ranks: int = 1) -> None:
+        prepare_server("lit_transformers.run")
+        context = multiprocessing.get_context("forkserver")
+        self.log = log
+        self.processes = []
+        port = _free_port()
+        for rank in range(ranks):
+            process = context.Process(target=_be, args=(rank, ranks, port, log, function, arguments))
+            process.start()
+            self.processes.append(process)
+
+    @property
+    def lives(self) -> bool:
+        return all(process.exitcode is None for process in self.processes)
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to all that live."""
+        for process in self.processes:
+            if process.exitcode is None and process.pid is not None:
+                os.kill(process.pid, number)
+
+    def wait(self) -> list[int | None]:
+        """The exit status of each rank, below zero the signal that ended it. Where one fails, the rest are killed."""
+        while living := [process.sentinel for process in self.processes if process.exitcode is None]:
+            if not wait(living, SECONDS) or any(process.exitcode for process in self.processes):
+                self.send(signal.SIGKILL)
+        return [process.exitcode for process in self.processes]
+
+    def finish(self) -> None:
+        """Waits for its end, which has to be a good one."""
+        statuses = self.wait()
+        assert not any(statuses), f"{statuses}: {self.log.read_text()}"
+
+
+def train(config: RunConfig, directory: Path, keep_every: float = 30.0) -> None:
+    """A run whose outcome is printed; for ``Forked``."""
+    try:
+        record = fit(config, directory, keep_every=keep_every)
+    except Interrupted as stop:
+        print(stop)
+        raise SystemExit(143) from None
+    print(record["outcome"], record["reason"])
+
+
+def training(config: RunConfig, directory: Path, keep_every: float = 30.0) -> Forked:
+    """A run in as many processes as its config asks for."""
+    directory.mkdir(exist_ok=True)
+    return Forked(directory / "said.txt", train, config, directory, keep_every, ranks=config.training.devices)
+
+
+def _be(rank: int, ranks: int, port: int, log: Path, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # the server ignores them
+    with log.open("a") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    if ranks > 1:
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
+        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "forked"}
+        os.environ.update({name: str(value) for name, value in place.items()})
+    torch.set_num_threads(1)
+    try:
+        function(*arguments)
+    except Exception:
+        # The other ranks may be waiting in a collective; a farewell to them would wait for ever.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
