@@ -78,7 +78,8 @@ def _size(comparison: Comparison) -> float:
 
 
 def _seeds(comparison: Comparison) -> float:
-    return float("inf") if comparison.seeds_needed is None else comparison.seeds_needed
+    needed = comparison.seeds_needed
+    return float("inf") if needed is None else needed
 
 
 def _leading(findings: Findings) -> list[Comparison]:

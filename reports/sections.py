@@ -199,8 +199,9 @@ def seeds_needed(comparison: Comparison) -> str | None:
     found = comparison.estimate
     if found is None or found.p is None:
         return None
-    if comparison.seeds_needed is not None:
-        return str(comparison.seeds_needed)
+    needed = comparison.seeds_needed
+    if needed is not None:
+        return str(needed)
     return "over 1,000, or more documents" if comparison.documents else "over 1,000"
 
 
