@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from datamodules import DataError
+from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.record import CHECKPOINT
 from lit_transformers.run import RunConfig, fit
@@ -154,15 +156,31 @@ def test_the_command_writes_lines_to_one_stream_and_counts_to_the_other(checkpoi
     assert done.stderr.decode().splitlines() == ["lines: 3", "empty, and left so: 1"]
 
 
-def test_the_command_fails_in_one_line(checkpoint: Path) -> None:
-    run = [sys.executable, "-m", "lit_transformers", "translate", str(checkpoint)]
-    done = subprocess.run([*run, "--from", "bb"], input=b"red\n", capture_output=True, timeout=120)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and done.stdout == b""
-    done = subprocess.run([*run, "--overlong", "refuse"], input=b"red " * 20, capture_output=True, timeout=120)
-    assert done.returncode == 1 and done.stdout == b"\n"
-    done = subprocess.run(run, input=b"red\n\xff\n", capture_output=True, timeout=120)
-    assert done.returncode == 2 and done.stdout == b"red\n"
-    assert done.stderr.decode().splitlines()[-1].startswith("error: line 2: byte 1 is no UTF-8")
+@pytest.mark.parametrize(
+    ("options", "given", "status", "out", "last"),
+    [
+        (["--from", "bb"], b"red\n", 2, b"", "error: --from: bb was asked for"),
+        (["--overlong", "refuse"], b"red " * 20, 1, b"\n", "refused and left empty"),
+        ([], b"red\n\xff\n", 2, b"red\n", "error: line 2: byte 1 is no UTF-8"),
+    ],
+)
+def test_the_command_fails_in_one_line(
+    checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    options: list[str],
+    given: bytes,
+    status: int,
+    out: bytes,
+    last: str,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["lit_transformers", "translate", str(checkpoint), *options])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    with pytest.raises(SystemExit) as end:
+        main()
+    found = capfdbinary.readouterr()
+    assert (end.value.code, found.out) == (status, out)
+    assert found.err.decode().splitlines()[-1].startswith(last)
 
 
 def test_batches_hold_lines_of_about_one_length_within_their_budget() -> None:

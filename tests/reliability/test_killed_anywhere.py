@@ -24,7 +24,7 @@ def test_fifty_kills_leave_every_run_finished_once_with_the_numbers_of_a_quiet_s
     assert len(finished_records(quiet)) == RUNS
 
     # Kills come faster than runs can end, so that all of them fall on a study that is not over.
-    gap = 0.5 * training_seconds(quiet) / WORKERS / KILLS
+    gap = 0.3 * training_seconds(quiet) / WORKERS / KILLS
     with closing(Ordeal(torn, run_command(study, torn), log, gap)) as ordeal:
         while ordeal.kills < KILLS:
             assert len(ordeal.finished) < RUNS, f"all is over after {ordeal.kills} kills"

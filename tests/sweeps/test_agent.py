@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from forked import Forked
 from standin.tuned import RunConfig
 
 from lit_transformers.config import ConfigError
@@ -73,25 +74,20 @@ def test_a_word_that_is_no_parameter_is_refused(word: str) -> None:
         parameters([word])
 
 
-RANK = """
-import sys
-from sweeps.agent import parameters
-try:
-    print("told", sorted(parameters(sys.argv[1:]).items()))
-except ValueError as error:
-    print("refused", error)
-"""
+def say_what_was_told(first: str) -> None:
+    """One rank of two; the second is told otherwise, as a rank would be that a person started by hand."""
+    try:
+        print("told", sorted(parameters([first] if os.environ["RANK"] == "0" else ["--seed=2"]).items()))
+    except ConfigError as error:
+        print("refused", error)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "told"), [("--seed=1", "told [('seed', 1)]"), ("seed", "refused W&B gives")])
 def test_two_ranks_do_what_the_first_was_told(first: str, told: str, tmp_path: Path) -> None:
-    """The second is told otherwise, as a rank would be that a person started by hand."""
-    script = tmp_path / "rank.py"
-    script.write_text(f"import os, sys\nif os.environ['RANK'] == '1':\n    sys.argv[1:] = ['--seed=2']\n{RANK}")
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run([*start, str(script), first], capture_output=True, text=True, timeout=240)
-    assert done.stdout.count(told) == 2, done.stdout + done.stderr
+    ranks = Forked(tmp_path / "said.txt", say_what_was_told, first, ranks=2)
+    ranks.finish()
+    assert ranks.log.read_text().count(told) == 2, ranks.log.read_text()
 
 
 def test_a_dashboard_is_what_wandbs_own_classes_accept() -> None:

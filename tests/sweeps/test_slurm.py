@@ -124,7 +124,7 @@ class TestOnACluster:
 
     @pytest.mark.parametrize("words", [("--signal=KILL",), ("--signal=KILL", "--full")])
     def test_a_job_that_is_killed_is_submitted_again_and_goes_on(self, tmp_path: Path, words: tuple[str, ...]) -> None:
-        runs, wanted = tmp_path / "runs", tickets(2, pause=0.1, steps=60)
+        runs, wanted = tmp_path / "runs", tickets(2, pause=0.1, steps=100)
         killer = in_the_middle(runs, wanted[0], scancel(*words))
         summary, said = go(runs, wanted)
         killer.join()
@@ -145,7 +145,7 @@ class TestOnACluster:
         assert metrics(runs, wanted) == never_interrupted(tmp_path / "quiet", wanted)
 
     def test_jobs_outlive_the_command_and_the_next_one_watches_them(self, tmp_path: Path) -> None:
-        runs, wanted = tmp_path / "runs", tickets(2, pause=0.1, steps=60)
+        runs, wanted = tmp_path / "runs", tickets(2, pause=0.1, steps=100)
         stopper = in_the_middle(runs, wanted[0], lambda job: os.kill(os.getpid(), signal.SIGINT))
         summary, said = go(runs, wanted)
         stopper.join()
