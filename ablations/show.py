@@ -13,15 +13,16 @@ from ablations.ablation import Ablation
 from ablations.catalog import Headline
 from ablations.estimate import Estimate
 from ablations.plan import Plan
-from lit_transformers.amounts import count
+from lit_transformers.amounts import assignments, count
 from sweeps.live import Row, clock
-from sweeps.status import add_columns, cells
+from sweeps.status import add_columns, cells, plain_table
 from sweeps.ticket import State
 
 if TYPE_CHECKING:
     from sweeps.ledger import Standing
+    from sweeps.tune import Found
 
-__all__ = ["gate_table", "plan_view", "status_view", "study_list", "study_view", "summary_line"]
+__all__ = ["found_table", "gate_table", "plan_view", "status_view", "study_list", "study_view", "summary_line"]
 
 SHOWN = ("model", "model.mixer", "model.stack", "task", "data", "data.source", "data.generator")
 """Parts whose kinds say what a study is about; ``python -m lit_transformers kinds`` lists all there are."""
@@ -29,7 +30,7 @@ SHOWN = ("model", "model.mixer", "model.stack", "task", "data", "data.source", "
 
 def study_list(headlines: Iterable[Headline]) -> Table:
     """All studies: name, question, whose question it is."""
-    table = _table("study", "question", "source")
+    table = plain_table("study", "question", "source")
     table.columns[0].no_wrap = True  # to be copied whole
     for headline in headlines:
         table.add_row(Text(headline.name, style="bold"), Text(headline.question), Text(headline.source))
@@ -61,7 +62,7 @@ def study_view(name: str, ablation: Ablation) -> Group:
 
 
 def _levels(ablation: Ablation) -> Table:
-    table = _table("factor", "level", "overrides")
+    table = plain_table("factor", "level", "overrides")
     for factor, levels in ablation.factors.items():
         for level, overrides in levels.items():
             table.add_row(Text(factor), Text(level), Text(_assignments(overrides) or "the baseline's"))
@@ -71,7 +72,7 @@ def _levels(ablation: Ablation) -> Table:
 
 
 def _scales(ablation: Ablation) -> Table:
-    table = _table("scale", "arms", "seeds", "overrides", "leaves out")
+    table = plain_table("scale", "arms", "seeds", "overrides", "leaves out")
     for name, scale in ablation.scales.items():
         resolved = ablation.resolve(name)
         left_out = "; ".join(f"{selector} ({reason})" for selector, reason in scale.leave_out.items())
@@ -88,7 +89,7 @@ def _scales(ablation: Ablation) -> Table:
 def _published(ablation: Ablation) -> Table:
     published = ablation.published
     assert published
-    table = _table("published arm", published.metric, "note")
+    table = plain_table("published arm", published.metric, "note")
     for cell in published.cells:
         table.add_row(Text(cell.arm), f"{cell.value:g}", Text(cell.note))
     for claim in published.claims:
@@ -107,7 +108,7 @@ def _value(value: Any) -> str:
 
 def plan_view(plan: Plan, guess: Estimate, done: set[str], workers: int) -> Group:
     """A plan: every arm with its runs and costs, and how long the rest will take."""
-    table = _table("arm", "runs", "done", "params", "FLOPs a\ntoken", "train\nFLOPs", "tokens", "time", "matched")
+    table = plain_table("arm", "runs", "done", "params", "FLOPs a\ntoken", "train\nFLOPs", "tokens", "time", "matched")
     for column in table.columns[1:]:
         column.no_wrap = True
     per_arm = (plan.document["match"] or {}).get("per_arm", {})
@@ -138,7 +139,7 @@ def plan_view(plan: Plan, guess: Estimate, done: set[str], workers: int) -> Grou
 def gate_table(found: Mapping[str, Sequence[Any]]) -> Group:
     """Gates by arm; what a failed one saw is told below."""
     names = list(dict.fromkeys(gate.name for gates in found.values() for gate in gates))
-    table = _table("arm", *names)
+    table = plain_table("arm", *names)
     failures: list[Text] = []
     for arm, gates in found.items():
         by_name = {gate.name: gate for gate in gates}
@@ -154,7 +155,7 @@ def _mark(passed: bool) -> Text:
 
 def status_view(rows: Sequence[Row], metric: str, found: Mapping[str, Standing]) -> Group:
     """Where every run stands, by records, checkpoints and locks, and by the ledger who is at it."""
-    table = _table("arm", "seed", "run", metric)
+    table = plain_table("arm", "seed", "run", metric)
     add_columns(table)
     for row in rows:
         state = row.state.value + (f": {row.reason}" if row.reason else "")
@@ -172,8 +173,13 @@ def summary_line(rows: Sequence[Row]) -> str:
     return f"{len(rows)} runs: {told}"
 
 
-def _table(*titles: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for title in titles:
-        table.add_column(Text(title), overflow="fold")
+def found_table(metric: str, found: Iterable[Found]) -> Table:
+    """What every arm's search spent and found, by the best value of a metric."""
+    table = plain_table("arm", "trials", "pruned", "failed", "tokens", f"best {metric}", "values")
+    for column in table.columns[1:-1]:
+        column.no_wrap = True
+    for one in found:
+        best = "" if one.value is None else f"{one.value:.4g}"
+        counts = (str(number) for number in (one.trials, one.pruned, one.failed))
+        table.add_row(Text(one.arm), *counts, count(one.tokens), best, Text("\n".join(assignments(one.values or {}))))
     return table

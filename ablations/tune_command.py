@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from ablations.__main__ import (
     Device,
@@ -35,15 +33,12 @@ from ablations.__main__ import (
     warn,
     write_report,
 )
-from lit_transformers.amounts import count
 from lit_transformers.config import ConfigError
 from sweeps.live import Row
 from sweeps.ticket import State
 
 if TYPE_CHECKING:
-    from ablations.tuning import Tuning
     from sweeps.launch import Options, Summary
-    from sweeps.tune import Found
 
 TRIALS = 12
 
@@ -73,6 +68,7 @@ def tune(
     Each arm searches the same space (learning rate, warm-up, dropout) with the same budget, by TPE, on the validation
     split; the report is of the test split. Stop it at any time and run it again to go on.
     """
+    from ablations.show import found_table
     from ablations.tuning import prepare, tuned_plan
     from sweeps.search import Budget
     from sweeps.tune import tune as search
@@ -91,7 +87,7 @@ def tune(
     found, stopped_by = search(
         runs, storage, tuning.plan.study, tuning.arms, tuning.goal, budget, options, do, prune=prune
     )  # fmt: skip
-    out.print(found_table(tuning, found))
+    out.print(found_table(tuning.goal.metric, found))
     if stopped_by is not None:
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + stopped_by)
@@ -106,20 +102,3 @@ def tune(
         rows = train(runs, rows, options, storage)
     write_report(runs, planned.study, unmatched=False)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
-
-
-def found_table(tuning: Tuning, found: list[Found]) -> Table:
-    """What every arm's search spent and found."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for title in ("arm", "trials", "pruned", "failed", "tokens", f"best {tuning.goal.metric}", "values"):
-        table.add_column(Text(title), overflow="fold", no_wrap=title not in ("arm", "values"))
-    for one in found:
-        best = "" if one.value is None else f"{one.value:.4g}"
-        values = "\n".join(f"{path}={_short(value)}" for path, value in (one.values or {}).items())
-        counts = (str(count) for count in (one.trials, one.pruned, one.failed))
-        table.add_row(Text(one.arm), *counts, count(one.tokens), best, Text(values))
-    return table
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

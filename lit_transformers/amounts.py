@@ -1,9 +1,11 @@
-"""Amounts as people read them: three digits and a letter."""
+"""Amounts and values as people read them, in three digits."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 
 def count(value: float) -> str:
@@ -22,3 +24,12 @@ def scaled(value: float, base: float, units: Iterable[str]) -> str:
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     digits = abs(value) / base**power
     return f"{value / base**power:.{max(0, 2 - int(math.log10(digits)))}f} {names[power]}"
+
+
+def assignments(values: Mapping[str, Any]) -> Iterator[str]:
+    """Settings as they are written on a command line, path=value, floats in three digits."""
+    for path, value in values.items():
+        if isinstance(value, float):
+            yield f"{path}={value:.3g}"
+        else:
+            yield f"{path}={value if isinstance(value, str) else json.dumps(value)}"

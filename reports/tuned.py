@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any
-
+from lit_transformers.amounts import assignments
 from reports.records import Study
 from reports.tables import Cell, Column, Table
 
@@ -34,23 +31,10 @@ def tuned(study: Study, decimals: int) -> Table:
             Cell(arm.failed),
             Cell(arm.tokens),
             Cell(arm.value),
-            Cell(_assignments(arm.values)),
+            Cell("none finished" if arm.values is None else " ".join(assignments(arm.values))),
         )
         for name, arm in tuning.arms.items()
     )
     split, other = tuning.selected_on, tuning.reported_on
     note = f"The best of many trials on {split} flatters; what is compared was measured on {other}."
     return Table("tuning", "What was found by tuning", columns, rows, (note,))
-
-
-def _assignments(values: Mapping[str, Any] | None) -> str:
-    """Values as they are written on a command line."""
-    if values is None:
-        return "none finished"
-    return " ".join(f"{path}={_short(value)}" for path, value in values.items())
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    return value if isinstance(value, str) else json.dumps(value)

@@ -17,7 +17,7 @@ from sweeps.ticket import State
 if TYPE_CHECKING:
     from sweeps.ledger import Standing
 
-__all__ = ["add_columns", "bring_up_to_date", "cells", "standings", "work_table"]
+__all__ = ["add_columns", "bring_up_to_date", "cells", "plain_table", "standings", "work_table"]
 
 SILENT_SECONDS = 30.0
 """After how long without a pulse a worker is shown as silent; it beats every ten seconds."""
@@ -74,11 +74,17 @@ def cells(standing: Standing) -> list[str | Text]:
     ]
 
 
+def plain_table(*titles: str) -> Table:
+    """A table without lines, as all are that the commands print; what is too long for a column goes on below."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for title in titles:
+        table.add_column(Text(title), overflow="fold")
+    return table
+
+
 def work_table(found: Iterable[Standing]) -> Table:
     """Everything that the ledger has in somebody's hands, of all studies."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for title in ("study", "arm", "seed"):
-        table.add_column(title, overflow="fold")
+    table = plain_table("study", "arm", "seed")
     add_columns(table)
     for standing in found:
         table.add_row(Text(standing.study), Text(standing.arm), str(standing.seed), *cells(standing))
