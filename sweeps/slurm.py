@@ -63,8 +63,10 @@ class Cluster(NamedTuple):
 class Job:
     """One run as a job. It is stored when it is submitted, and called on the node: again after it was put back."""
 
-    def __init__(self, runs: Path, ticket: Ticket, options: Options) -> None:
+    def __init__(self, runs: Path, ticket: Ticket, options: Options, heartbeat: int, grace: int) -> None:
+        """heartbeat and grace: those of the command that watches; by its own it would take a slower one for dead."""
         self.runs, self.ticket, self.options = runs, ticket, options
+        self.heartbeat, self.grace = heartbeat, grace
 
     def __call__(self) -> str:
         """Does the run, or what is left of it; how it ended."""
@@ -73,7 +75,7 @@ class Job:
         rows, _ = survey(self.runs, [self.ticket], options.metric, retry_failed=retry, time_limit=limit)
         if rows[0].state.over:
             return rows[0].state
-        ledger = Ledger(self.runs, os.environ.get(STORAGE))
+        ledger = Ledger(self.runs, os.environ.get(STORAGE), self.heartbeat, self.grace)
         try:
             summary = launch(self.runs, ledger, Board(Console(width=120), options.metric), rows, options)
         finally:
@@ -94,6 +96,7 @@ class _Watch:
     """What the submitting command knows of its jobs: ids by key, how often each was submitted, and seen no more."""
 
     runs: Path
+    ledger: Ledger
     board: Board
     options: Options
     cluster: Cluster
@@ -112,13 +115,13 @@ def launch_on_slurm(
     Raises ConfigError where SLURM refuses the jobs.
     """
     folder = runs.resolve() / "studies" / options.study / "slurm"
-    watch = _Watch(runs.resolve(), board, options, cluster, folder, _kept_jobs(folder / JOBS))
+    watch = _Watch(runs.resolve(), ledger, board, options, cluster, folder, _kept_jobs(folder / JOBS))
     with _signals(watch), board:
         board.watch(rows)
         _tell_jobs(cluster.storage)
         _clear(watch, rows)
         while watch.stopped_by is None:
-            _submit(watch, _look(watch, ledger, rows))
+            _submit(watch, _look(watch, rows))
             board.refresh()
             if all(row.state.over for row in rows):
                 break
@@ -174,14 +177,14 @@ def _clear(watch: _Watch, rows: list[Row]) -> None:
             (row.ticket.directory(watch.runs) / "record.json").unlink(missing_ok=True)
 
 
-def _look(watch: _Watch, ledger: Ledger, rows: list[Row]) -> list[Row]:
+def _look(watch: _Watch, rows: list[Row]) -> list[Row]:
     """Brings rows up to date by records, ledger and queue; returns those that nobody does or will do.
 
     A job that is gone counts from the second look on: its run's record may come a moment after it.
     """
     queue = _queue()
-    ledger.reap()
-    standings = {standing.key: standing for standing in ledger.standings()}
+    watch.ledger.reap()
+    standings = {standing.key: standing for standing in watch.ledger.standings()}
     for row in (row for row in rows if not row.state.over):
         key = row.ticket.key
         record, note = read_record(row.ticket.directory(watch.runs))
@@ -211,7 +214,8 @@ def _submit(watch: _Watch, rows: list[Row]) -> None:
     executor = _executor(watch)
     try:
         with executor.batch():
-            jobs = [executor.submit(Job(watch.runs, row.ticket, watch.options)) for row in rows]
+            beats = (watch.ledger.heartbeat, watch.ledger.grace)
+            jobs = [executor.submit(Job(watch.runs, row.ticket, watch.options, *beats)) for row in rows]
         for row, job in zip(rows, jobs, strict=True):
             watch.jobs[row.ticket.key] = job.job_id
             watch.submitted[row.ticket.key] += 1

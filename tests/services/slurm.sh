@@ -55,7 +55,7 @@ MinJobAge=60
 ReturnToService=2
 SlurmctldTimeout=30
 SlurmdTimeout=30
-NodeName=$host NodeAddr=127.0.0.1 CPUs=$(nproc) State=UNKNOWN
+NodeName=$host NodeAddr=127.0.0.1 CPUs=$(getconf _NPROCESSORS_ONLN) State=UNKNOWN
 PartitionName=test Nodes=$host Default=YES MaxTime=INFINITE OverSubscribe=NO State=UP
 END
 }
