@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 import psutil
 
 from sweeps.order import News, Order
+from sweeps.preload import RUNNER
 from sweeps.worker import work
 
 __all__ = ["Attempt", "LaunchError", "prepare_server"]
@@ -40,10 +41,11 @@ def prepare_server(runner: str) -> None:
     save, and must outlive the runs that have. Numeric libraries are told to make no thread pools before the fork.
     """
     forkserver_context = multiprocessing.get_context("forkserver")
-    forkserver_context.set_forkserver_preload([runner, "sweeps.worker"])
-    before = {name: os.environ.get(name) for name in _SERVER}
+    forkserver_context.set_forkserver_preload(["sweeps.preload"])
+    surroundings = {**_SERVER, RUNNER: runner}
+    before = {name: os.environ.get(name) for name in surroundings}
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _IGNORED}
-    os.environ.update(_SERVER)
+    os.environ.update(surroundings)
     try:
         forkserver.ensure_running()
     finally:
