@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
@@ -39,9 +40,14 @@ class Forked:
             process.start()
             self.processes.append(process)
 
-    @property
-    def lives(self) -> bool:
-        return all(process.exitcode is None for process in self.processes)
+    def until(self, happened: Callable[[], bool]) -> None:
+        """Waits for something that it does, which has to come before its end and in time."""
+        deadline = time.monotonic() + SECONDS
+        while not happened():
+            alive = all(process.exitcode is None for process in self.processes)
+            assert alive, f"it ended before that: {self.log.read_text()}"
+            assert time.monotonic() < deadline, "it did not happen in time"
+            time.sleep(0.001)
 
     def send(self, number: signal.Signals) -> None:
         """A signal to all that live."""

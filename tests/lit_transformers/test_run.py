@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from forked import Forked, training
+from forked import training
 
 from lit_transformers.config import ConfigError
 from lit_transformers.record import CHECKPOINT
@@ -71,6 +71,12 @@ def test_the_same_seed_gives_the_same_numbers_and_another_gives_others(config: R
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def when_kept(directory: Path) -> int:
+    """When the checkpoint was written, in nanoseconds; 0 where there is none."""
+    path = directory / CHECKPOINT
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
 @pytest.fixture(scope="module")
 def whole(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path]:
     """A run of two hundred steps and its directory, never disturbed."""
@@ -88,23 +94,14 @@ def test_a_run_that_is_killed_again_and_again_ends_as_one_that_never_was(
     chance = random.Random(int(number))
     for _ in range(5):
         process = training(config, tmp_path, 0.0)
-        await_checkpoints(tmp_path / CHECKPOINT, process, chance.randint(5, 25))
+        for _ in range(chance.randint(5, 25)):
+            kept = when_kept(tmp_path)
+            process.until(lambda kept=kept: when_kept(tmp_path) != kept)
         time.sleep(chance.uniform(0, 0.1))
         process.send(number)
         assert process.wait() in ([-number], [143]), process.log.read_text()
     training(config, tmp_path, 0.0).finish()
     assert left(tmp_path) == left(undisturbed)
-
-
-def await_checkpoints(path: Path, process: Forked, count: int) -> None:
-    """Until a process has kept its state ``count`` times more."""
-    kept = path.stat().st_mtime_ns if path.exists() else None
-    while count:
-        assert process.lives, f"it ended before it was killed: {process.log.read_text()}"
-        now = path.stat().st_mtime_ns if path.exists() else None
-        count -= now != kept
-        kept = now
-        time.sleep(0.001)
 
 
 def test_validation_and_training_keep_states_apart(config: RunConfig, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -180,8 +179,7 @@ def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_
 ) -> None:
     """Bit for bit: each rank's states, random numbers and place in the data go on."""
     process = training(forgetful, tmp_path, 0.3)
-    while not (tmp_path / CHECKPOINT).exists() and process.lives:
-        time.sleep(0.01)
+    process.until((tmp_path / CHECKPOINT).exists)
     process.send(signal.SIGTERM)
     assert process.wait() == [143, 143], process.log.read_text()
     assert "stopped at step" in process.log.read_text()
