@@ -45,7 +45,7 @@ def parameters(arguments: Sequence[str]) -> dict[str, Plain]:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return _given(arguments)
-    store, rank, _ = next(iter(rendezvous("env://")))
+    store, rank, ranks = next(iter(rendezvous("env://")))
     shared = PrefixStore(NAME, store)
     if rank == 0:
         try:
@@ -53,6 +53,11 @@ def parameters(arguments: Sequence[str]) -> dict[str, Plain]:
         except ConfigError as error:  # the others would wait for ever
             shared.set("parameters", json.dumps({"error": str(error)}))
     told = json.loads(shared.get("parameters"))
+    # The store may live in the first rank's process: that one stays until all have read.
+    if rank == 0:
+        shared.wait([f"read by {other}" for other in range(1, ranks)])
+    else:
+        shared.set(f"read by {rank}", "")
     if "error" in told:
         raise ConfigError(told["error"])
     given: dict[str, Plain] = told["given"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ports import free_port
 
 from lit_transformers.run import Interrupted, RunConfig, fit
 from sweeps.process import prepare_server
@@ -34,7 +34,7 @@ class Forked:
         context = multiprocessing.get_context("forkserver")
         self.log = log
         self.processes = []
-        port = _free_port()
+        port = free_port()
         for rank in range(ranks):
             process = context.Process(target=_be, args=(rank, ranks, port, log, function, arguments))
             process.start()
@@ -102,9 +102,3 @@ def _be(rank: int, ranks: int, port: int, log: Path, function: Callable[..., Non
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -6,7 +6,6 @@ import ast
 import contextlib
 import os
 import pickle
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from ordeal import run_command
+from ports import free_port
 from standin.recurrence import write_study
 
 import reports
@@ -125,11 +125,8 @@ def test_a_command_with_a_hostile_name_ends_in_a_line_and_writes_nothing(
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server that asks for no password, with one in it all the same."""
     script = ROOT / "tests" / "services" / "postgres.sh"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     folder = Path(f"/tmp/lit-safety-{os.getpid()}")
-    started = subprocess.run(["sh", script, "start", folder, str(port)], capture_output=True, text=True)
+    started = subprocess.run(["sh", script, "start", folder, str(free_port())], capture_output=True, text=True)
     if started.returncode == 3:
         pytest.skip(started.stderr.strip())
     assert started.returncode == 0, started.stderr

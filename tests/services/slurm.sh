@@ -15,10 +15,7 @@ usage() {
 [ $# -eq 2 ] || usage
 mkdir -p "$2"
 dir=$(cd "$2" && pwd)
-
-free_port() {
-    python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'
-}
+ports=$(dirname "$0")/../ports.py
 
 configure() {
     mkdir -p "$dir/state" "$dir/spool" "$dir/munge"
@@ -30,8 +27,8 @@ configure() {
     cat > "$dir/slurm.conf" << END
 ClusterName=test
 SlurmctldHost=$host(127.0.0.1)
-SlurmctldPort=$(free_port)
-SlurmdPort=$(free_port)
+SlurmctldPort=$(python3 "$ports")
+SlurmdPort=$(python3 "$ports")
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket=$dir/munge/socket

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from databases import SCRIPT, Server, free_port, proxy
+from databases import SCRIPT, Server, proxy
+from ports import free_port
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import pytest
+from ports import free_port
 
 SCRIPT = Path(__file__).parent.parent / "services" / "postgres.sh"
 
@@ -34,12 +34,6 @@ class Server(NamedTuple):
     def restart(self) -> None:
         """As after a crash: connections break, and for a moment nothing answers."""
         subprocess.run([SCRIPT, "restart", self.folder], check=True, timeout=90)
-
-
-def free_port() -> int:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return int(place.getsockname()[1])
 
 
 @contextmanager

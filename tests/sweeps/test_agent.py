@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 import yaml
 from forked import Forked
 from standin.tuned import RunConfig
+from torch.distributed.distributed_c10d import PrefixStore
 
 from lit_transformers.config import ConfigError
 from lit_transformers.space import Choice, Interval, searched
+from sweeps import agent
 from sweeps.agent import FILE, parameters
 from sweeps.dashboard import define, make_report, make_workspace
 from sweeps.wandb_sweep import agent_command, grid, search, write_sweep
@@ -74,8 +77,18 @@ def test_a_word_that_is_no_parameter_is_refused(word: str) -> None:
         parameters([word])
 
 
+class Late(PrefixStore):
+    """Asked by a rank that comes to ask when the first has long said all it has to say."""
+
+    def get(self, key: str) -> bytes:
+        time.sleep(1)
+        return super().get(key)
+
+
 def say_what_was_told(first: str) -> None:
-    """One rank of two; the second is told otherwise, as a rank would be that a person started by hand."""
+    """One rank of two; the second is told otherwise, as a rank would be that a person started by hand, and is late."""
+    if os.environ["RANK"] != "0":
+        agent.PrefixStore = Late
     try:
         print("told", sorted(parameters([first] if os.environ["RANK"] == "0" else ["--seed=2"]).items()))
     except ConfigError as error:
