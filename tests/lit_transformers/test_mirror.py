@@ -45,7 +45,7 @@ def nobody_is_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
 def files(directory: Path) -> list[Path]:
     """The files of all attempts, in order of time. wandb's own process may write their last block a moment later."""
     found = sorted(directory.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     for path in found:
         while "exit" not in {record.WhichOneof("record_type") for record in records(path)}:
             assert time.monotonic() < deadline, f"{path} has no end"

@@ -44,11 +44,11 @@ def what_training_left(runs: Path) -> dict[str, Any]:
 class Ordeal:
     """Kills the processes of one command at moments that a seed decides, and starts it again when it has ended.
 
-    gap: the mean time between two kills, in seconds. ``finished`` holds the record of every run as it was first seen.
+    ``finished`` holds the record of every run as it was first seen.
     """
 
-    def __init__(self, runs: Path, command: list[str], log: Path, gap: float, seed: int = 0) -> None:
-        self.runs, self.command, self.log, self.gap = runs, command, log, gap
+    def __init__(self, runs: Path, command: list[str], log: Path, seed: int = 0) -> None:
+        self.runs, self.command, self.log = runs, command, log
         self.chance = random.Random(seed)
         self.process: subprocess.Popen[bytes] | None = None
         self.finished: dict[str, bytes] = {}
@@ -60,14 +60,14 @@ class Ordeal:
         """How many processes were hit so far."""
         return sum(self.hit.values())
 
-    def kill_somebody(self) -> None:
-        """Waits a while and kills the command, its fork server or one of its runs; runs most often."""
+    def kill_somebody(self, gap: float) -> None:
+        """Waits about so many seconds and kills the command, its fork server or one of its runs; runs most often."""
         process = self._started()
         if self.chance.random() < 0.8:
             self._wait_for_a_run(process)
         if self.chance.random() < 0.2:
             self._wait_for_a_checkpoint(process)
-        time.sleep(self.chance.uniform(0, 2 * self.gap))
+        time.sleep(self.chance.uniform(0, 2 * gap))
         self.look()
         children = living(psutil.Process(process.pid).children(recursive=True)) if process.poll() is None else []
         runs = [child for child in children if self._run_of(child)]

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +24,7 @@ from standin_runs import (
     states,
     tickets,
     wait_for,
+    when,
     workers_of,
 )
 
@@ -116,29 +116,28 @@ def test_two_commands_share_the_runs_and_do_none_twice(tmp_path: Path) -> None:
     wanted = tickets(6, pause=0.02, steps=20)
     command = command_for(tmp_path, 6, 0.02, 20)
     both = [subprocess.Popen(command) for _ in range(2)]
-    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    assert [process.wait(timeout=240) for process in both] == [0, 0]
     assert [finishes(tmp_path, ticket) for ticket in wanted] == [1] * 6
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_command_that_is_stopped_leaves_checkpoints_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
     wanted = tickets(3, pause=0.05, steps=400)
-    timer = threading.Timer(2.0, os.kill, (os.getpid(), number))
-    timer.start()
-    summary = go(tmp_path, wanted)
-    timer.join()
+    kept = lambda: len(list(tmp_path.glob("*/checkpoint.ckpt"))) == 2  # noqa: E731
+    with when(kept, lambda: os.kill(os.getpid(), number)):
+        summary = go(tmp_path, wanted)
     assert summary.stopped_by == number
     assert states(summary) == [State.STOPPED, State.STOPPED, State.WAITING]
     assert [(ticket.directory(tmp_path) / "checkpoint.ckpt").exists() for ticket in wanted] == [True, True, False]
     assert not workers_of(tmp_path)
 
 
-def test_a_worker_dies_with_its_parent_within_a_second(tmp_path: Path) -> None:
+def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
     parent = subprocess.Popen(command_for(tmp_path, 2, 0.05, 400))
     wait_for(lambda: len(workers_of(tmp_path)) == 2)
     parent.kill()
     parent.wait()
-    wait_for(lambda: not workers_of(tmp_path), seconds=1.0)
+    wait_for(lambda: not workers_of(tmp_path))
 
 
 @pytest.mark.slow
@@ -159,9 +158,9 @@ def test_whatever_is_killed_at_any_moment_every_run_finishes_once_with_the_same_
         if random_moments.random() < 0.7:
             strike(parent.pid, random_moments.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
         else:
-            parent.wait(timeout=60)
-    parent.wait(timeout=60)
-    while subprocess.run(command, timeout=60).returncode:
+            parent.wait(timeout=240)
+    parent.wait(timeout=240)
+    while subprocess.run(command, timeout=240).returncode:
         continue
     assert [finishes(runs, ticket) for ticket in wanted] == [1] * 4
     assert metrics(runs, wanted) == never_interrupted(tmp_path / "quiet", wanted)

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
@@ -99,13 +100,15 @@ def test_the_run_of_a_machine_that_fell_silent_is_given_to_the_next(ledger: Ledg
     assert elsewhere.claim(TICKETS[0]) is None
 
 
-def test_a_beating_owner_keeps_its_run(ledger: Ledger, elsewhere: Ledger) -> None:
+def test_a_beating_owner_keeps_its_run(tmp_path: Path, elsewhere: Ledger) -> None:
+    patient = Ledger(tmp_path, heartbeat=1, grace=4)
     claim = elsewhere.claim(TICKETS[0])
     assert claim is not None
-    for _ in range(5):
+    for _ in range(9):  # longer than its grace
         time.sleep(0.5)
         elsewhere.beat({claim: Pulse()})
-        assert ledger.reap() == []
+        assert patient.reap() == []
+    patient.close()
 
 
 def test_time_in_which_nobody_could_speak_is_no_silence(tmp_path: Path, elsewhere: Ledger) -> None:
@@ -241,31 +244,40 @@ def test_a_database_that_cannot_be_reached_is_one_clear_error(tmp_path: Path) ->
         Ledger(tmp_path, f"sqlite:///{tmp_path}/nowhere/ledger.db")
 
 
-def hold(path: Path, seconds: float) -> threading.Thread:
-    """A program that writes to a file for so long."""
-    writing = threading.Event()
+@contextmanager
+def held(path: Path) -> Iterator[Callable[[], None]]:
+    """Another program writes to a file, until what is given here is called, or to the end of the block."""
+    writing, enough = threading.Event(), threading.Event()
 
     def write() -> None:
         with sqlite3.connect(path, isolation_level=None) as database:
             database.execute("BEGIN EXCLUSIVE")
             writing.set()
-            time.sleep(seconds)
+            enough.wait()
             database.execute("COMMIT")
 
     thread = threading.Thread(target=write)
     thread.start()
     writing.wait()
-    return thread
+    try:
+        yield enough.set
+    finally:
+        enough.set()
+        thread.join()
 
 
 def test_a_file_that_another_program_writes_to_is_waited_for_and_said(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    ledger.attend(said.append, lambda: True)
-    writer = hold(tmp_path / "ledger.db", 6.5)
-    assert ledger.claim(TICKETS[0]) is not None
-    writer.join()
+    with held(tmp_path / "ledger.db") as let_go:
+
+        def hear(message: str) -> None:
+            said.append(message)
+            let_go()
+
+        ledger.attend(hear, lambda: True)
+        assert ledger.claim(TICKETS[0]) is not None
     assert "database is locked; waiting for it" in said[0] and "is back" in said[1]
 
 
@@ -273,20 +285,20 @@ def test_a_file_that_stays_locked_is_one_clear_error(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sweeps.storage.LOCK_SECONDS", 1.0)
-    writer = hold(tmp_path / "ledger.db", 7.0)
-    with pytest.raises(LedgerError, match=r"ledger .*ledger.db: database is locked; another program holds it"):
+    another_holds_it = r"ledger .*ledger.db: database is locked; another program holds it"
+    with held(tmp_path / "ledger.db"), pytest.raises(LedgerError, match=another_holds_it):
         ledger.reap()
-    writer.join()
 
 
-def test_a_person_who_stops_the_command_does_not_wait_for_the_ledger(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.attend(lambda message: None, lambda: False)
-    writer = hold(tmp_path / "ledger.db", 7.0)
+def test_a_person_who_stops_the_command_does_not_wait_for_the_ledger(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeps.storage.LOCK_SECONDS", 90.0)
     begun = time.monotonic()
-    with pytest.raises(LedgerError):
+    ledger.attend(lambda message: None, lambda: False)
+    with held(tmp_path / "ledger.db"), pytest.raises(LedgerError):
         ledger.reap()
-    assert time.monotonic() - begun < 6.5
-    writer.join()
+    assert time.monotonic() - begun < 90.0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from lit_transformers.config import ConfigError
 from sweeps.limits import parse_bytes, parse_seconds, write_bytes, write_seconds
 from sweeps.ticket import State
 
-SHORT = OPTIONS._replace(time_limit=3.0)
+SHORT = OPTIONS._replace(time_limit=6.0)
 
 
 @pytest.mark.slow
@@ -20,7 +20,7 @@ def test_a_run_that_hangs_is_ended_at_its_time_limit_and_the_rest_go_on(tmp_path
     wanted = [*tickets(1, fault="hang"), *tickets(2)]
     summary = go(tmp_path / "runs", wanted, SHORT)
     assert states(summary) == [State.FAILED, State.FINISHED, State.FINISHED]
-    assert summary.rows[0].reason == "time limit of 3s reached"
+    assert summary.rows[0].reason == "time limit of 6s reached"
     assert not workers_of(tmp_path)
     assert states(go(tmp_path / "runs", wanted, SHORT)) == [State.FAILED, State.FINISHED, State.FINISHED]
     longer = go(tmp_path / "runs", wanted, OPTIONS._replace(time_limit=30.0))
@@ -32,9 +32,9 @@ def test_a_run_that_hangs_is_ended_at_its_time_limit_and_the_rest_go_on(tmp_path
 def test_a_run_that_is_only_slow_leaves_a_checkpoint_at_its_time_limit(tmp_path: Path) -> None:
     wanted = tickets(1, pause=0.05, steps=400)
     summary = go(tmp_path, wanted, SHORT)
-    assert states(summary) == [State.FAILED] and summary.rows[0].reason == "time limit of 3s reached"
+    assert states(summary) == [State.FAILED] and summary.rows[0].reason == "time limit of 6s reached"
     record = json.loads((wanted[0].directory(tmp_path) / "record.json").read_text())
-    assert (record["outcome"], record["resumable"], record["time_limit"]) == ("failed", False, 3.0)
+    assert (record["outcome"], record["resumable"], record["time_limit"]) == ("failed", False, 6.0)
     step, _ = json.loads((wanted[0].directory(tmp_path) / "checkpoint.ckpt").read_text())
     assert step > 3
 

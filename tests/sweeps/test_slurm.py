@@ -8,15 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from standin_runs import finishes, metrics, never_interrupted, tickets, wait_for
+from standin_runs import finishes, metrics, never_interrupted, tickets, wait_for, when
 
 from lit_transformers.config import ConfigError
 from sweeps.launch import Options, Summary
@@ -44,17 +44,17 @@ on_slurm = pytest.mark.skipif(
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cluster for as long as the tests of this module run."""
     folder = tmp_path_factory.mktemp("slurm")
-    subprocess.run([SCRIPT, "start", folder], check=True, timeout=60)
+    subprocess.run([SCRIPT, "start", folder], check=True, timeout=240)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
         yield
-    subprocess.run([SCRIPT, "stop", folder], check=True, timeout=60)
+    subprocess.run([SCRIPT, "stop", folder], check=True, timeout=240)
 
 
 def go(runs: Path, wanted: list[Ticket], report: tuple[str, ...] = ()) -> tuple[Summary, str]:
     """What became of the runs, and what was said."""
     rows, _ = survey(runs, wanted, OPTIONS.metric, retry_failed=False)
-    ledger = Ledger(runs, heartbeat=1, grace=4)
+    ledger = Ledger(runs, heartbeat=1, grace=8)
     console = Console(file=StringIO(), width=200)
     try:
         board = Board(console, OPTIONS.metric)
@@ -64,18 +64,9 @@ def go(runs: Path, wanted: list[Ticket], report: tuple[str, ...] = ()) -> tuple[
         ledger.close()
 
 
-def in_the_middle(runs: Path, ticket: Ticket, act: Callable[[str], object]) -> threading.Thread:
+def in_the_middle(runs: Path, ticket: Ticket, act: Callable[[str], object]) -> AbstractContextManager[None]:
     """Does something to the job of a run as soon as that has a checkpoint."""
-
-    def wait() -> None:
-        deadline = time.monotonic() + 60
-        while not (ticket.directory(runs) / "checkpoint.ckpt").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        act(jobs(runs)[ticket.key])
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
+    return when((ticket.directory(runs) / "checkpoint.ckpt").exists, lambda: act(jobs(runs)[ticket.key]))
 
 
 def jobs(runs: Path) -> dict[str, str]:
@@ -125,9 +116,8 @@ class TestOnACluster:
     @pytest.mark.parametrize("words", [("--signal=KILL",), ("--signal=KILL", "--full")])
     def test_a_job_that_is_killed_is_submitted_again_and_goes_on(self, tmp_path: Path, words: tuple[str, ...]) -> None:
         runs, wanted = tmp_path / "runs", tickets(2, pause=0.1, steps=100)
-        killer = in_the_middle(runs, wanted[0], scancel(*words))
-        summary, said = go(runs, wanted)
-        killer.join()
+        with in_the_middle(runs, wanted[0], scancel(*words)):
+            summary, said = go(runs, wanted)
         assert [row.state for row in summary.rows] == [State.FINISHED] * 2
         assert [finishes(runs, ticket) for ticket in wanted] == [1, 1]
         assert [attempts(runs, ticket) for ticket in wanted] == [2, 1]
@@ -136,9 +126,8 @@ class TestOnACluster:
 
     def test_a_job_that_is_warned_is_put_back_and_goes_on_from_its_checkpoint(self, tmp_path: Path) -> None:
         runs, wanted = tmp_path / "runs", tickets(1, pause=0.1, steps=60)
-        warner = in_the_middle(runs, wanted[0], warn)
-        summary, said = go(runs, wanted)
-        warner.join()
+        with in_the_middle(runs, wanted[0], warn):
+            summary, said = go(runs, wanted)
         assert [row.state for row in summary.rows] == [State.FINISHED]
         assert finishes(runs, wanted[0]) == 1 and attempts(runs, wanted[0]) == 2
         assert said.count("submitted") == 1, "the job itself goes back to the queue"
@@ -146,9 +135,8 @@ class TestOnACluster:
 
     def test_jobs_outlive_the_command_and_the_next_one_watches_them(self, tmp_path: Path) -> None:
         runs, wanted = tmp_path / "runs", tickets(2, pause=0.1, steps=100)
-        stopper = in_the_middle(runs, wanted[0], lambda job: os.kill(os.getpid(), signal.SIGINT))
-        summary, said = go(runs, wanted)
-        stopper.join()
+        with in_the_middle(runs, wanted[0], lambda job: os.kill(os.getpid(), signal.SIGINT)):
+            summary, said = go(runs, wanted)
         assert summary.stopped_by == signal.SIGINT and "the jobs go on" in said
         before = jobs(runs)
         summary, said = go(runs, wanted)

@@ -6,8 +6,8 @@ import json
 import os
 import random
 import signal
-import threading
-import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from rich.console import Console
+from standin_runs import when
 
 from lit_transformers.config import ConfigError
 from lit_transformers.run import RunConfig, evaluate, run_key
@@ -48,7 +49,7 @@ def ticket(tmp_path_factory: pytest.TempPathFactory) -> Ticket:
                 "batch_size": 4,
                 "evaluation": {"documents": 3},
             },
-            "training": {"steps": 120, "device": "cpu", "devices": 2},
+            "training": {"steps": 300, "device": "cpu", "devices": 2},
         }
     )
     return Ticket(run_key(config), "plain", 0, config.to_dict())
@@ -80,18 +81,9 @@ def ranks_of(runs: Path) -> list[psutil.Process]:
     return found
 
 
-def when_training(runs: Path, ticket: Ticket, act: Any) -> threading.Thread:
+def when_training(runs: Path, ticket: Ticket, act: Callable[[], object]) -> AbstractContextManager[None]:
     """Does something in the middle of the run: once there is a checkpoint."""
-
-    def wait() -> None:
-        deadline = time.monotonic() + 90
-        while not (ticket.directory(runs) / "checkpoint.ckpt").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        act()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
+    return when((ticket.directory(runs) / "checkpoint.ckpt").exists, act)
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +103,8 @@ def test_a_run_of_two_ranks_is_done_by_the_command_and_leaves_no_process(whole: 
 def test_ranks_that_are_stopped_go_on_with_the_next_command_to_the_same_record(
     whole: Path, ticket: Ticket, tmp_path: Path
 ) -> None:
-    stopper = when_training(tmp_path, ticket, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    summary = go(tmp_path, ticket)
-    stopper.join()
+    with when_training(tmp_path, ticket, lambda: os.kill(os.getpid(), signal.SIGTERM)):
+        summary = go(tmp_path, ticket)
     assert summary.stopped_by == signal.SIGTERM and [row.state for row in summary.rows] == [State.STOPPED]
     assert not ranks_of(tmp_path) and not (ticket.directory(tmp_path) / "record.json").exists()
     assert [row.state for row in go(tmp_path, ticket).rows] == [State.FINISHED]
@@ -123,9 +114,8 @@ def test_ranks_that_are_stopped_go_on_with_the_next_command_to_the_same_record(
 def test_a_rank_that_is_killed_ends_the_run_with_the_reason_and_the_next_command_goes_on(
     whole: Path, ticket: Ticket, tmp_path: Path
 ) -> None:
-    killer = when_training(tmp_path, ticket, lambda: ranks_of(tmp_path)[-1].kill())
-    summary = go(tmp_path, ticket)
-    killer.join()
+    with when_training(tmp_path, ticket, lambda: ranks_of(tmp_path)[-1].kill()):
+        summary = go(tmp_path, ticket)
     assert [row.state for row in summary.rows] == [State.FAILED]
     assert summary.rows[0].reason == "a rank was killed: most likely out of memory"
     assert not ranks_of(tmp_path)
@@ -139,9 +129,8 @@ def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_th
     """Gradients are summed in another order, so float32 weights differ in their last bits: 1e-5, not equality."""
     config = RunConfig.from_dict(ticket.config).override({"training.strategy": "fsdp"})
     parts = Ticket(run_key(config), "parts", 0, config.to_dict())
-    stopper = when_training(tmp_path, parts, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert [row.state for row in go(tmp_path, parts).rows] == [State.STOPPED]
-    stopper.join()
+    with when_training(tmp_path, parts, lambda: os.kill(os.getpid(), signal.SIGTERM)):
+        assert [row.state for row in go(tmp_path, parts).rows] == [State.STOPPED]
     assert [row.state for row in go(tmp_path, parts).rows] == [State.FINISHED]
     ours = read(tmp_path, parts)["metrics"]
     assert ours == pytest.approx(read(whole, ticket)["metrics"], rel=1e-5)
