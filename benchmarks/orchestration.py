@@ -5,7 +5,8 @@ Each run notes when its own work (``fit``) began and ended, so what is left of t
 start of the command until the first run works, the gaps between a worker's runs, and the end. A worker that finds no
 run left is not waiting for anybody, so the time after a worker's last run counts once, for the command.
 
-Goals: less than 2 % of the study's time, or 1 s a run, whichever is more; a worker's next run starts within 2 s.
+Goals: the study takes less than 2 %, or 1 s a run, whichever is more, longer than its runs alone would have kept all
+workers busy; a worker's next run starts within 2 s.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class Cost(NamedTuple):
         """Seconds of workers' time that went neither into runs nor into having none left."""
         return self.start + sum(self.gaps) + self.end
 
+    def longer(self, workers: int) -> float:
+        """Seconds that the study takes longer than its runs alone on workers that are never idle."""
+        return self.wall - self.work / workers
+
 
 def measure(runs: Path, count: int, steps: int, share: Share) -> Cost:
     """Does a study of ``count`` runs that differ in their seed."""
@@ -99,18 +104,19 @@ def split(spans: Sequence[Span], begun: float, ended: float, workers: int) -> Co
     return Cost(ended - begun, work, start, gaps, ended - max(span.ended for span in spans))
 
 
-def shown(cost: Cost, count: int) -> Table:
+def shown(cost: Cost, count: int, workers: int) -> Table:
     """The split, and whether it keeps to the goals."""
     table = Table("", "seconds", "goal", title="what a study costs besides its runs", title_justify="left")
-    allowed = max(GOAL_SHARE * cost.work, GOAL_SECONDS * count)
+    allowed = max(GOAL_SHARE * cost.wall, GOAL_SECONDS * count)
     table.add_row("the study, on the clock", f"{cost.wall:.1f}", "")
     table.add_row("its runs' own work, summed", f"{cost.work:.1f}", "")
     table.add_row("workers' time until the first runs work", f"{cost.start:.2f}", "")
     table.add_row("between a worker's runs, mean", f"{sum(cost.gaps) / max(1, len(cost.gaps)):.2f}", "")
     table.add_row("between a worker's runs, longest", f"{max(cost.gaps, default=0):.2f}", f"{GOAL_GAP:.0f}")
     table.add_row("after the last run", f"{cost.end:.2f}", "")
-    table.add_row("orchestration in all", f"{cost.orchestration:.2f}", f"{allowed:.1f}")
-    table.add_row("orchestration, a run", f"{cost.orchestration / count:.2f}", f"{allowed / count:.2f}")
+    table.add_row("workers' time around the runs, a run", f"{cost.orchestration / count:.2f}", "")
+    table.add_row("the clock, longer than the runs", f"{cost.longer(workers):.2f}", f"{allowed:.1f}")
+    table.add_row("the same, a run", f"{cost.longer(workers) / count:.2f}", f"{allowed / count:.2f}")
     return table
 
 
@@ -124,11 +130,11 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         cost = measure(Path(folder), runs, steps, Share(workers, threads=1))
     out = Console()
-    out.print(shown(cost, runs))
+    out.print(shown(cost, runs, workers))
     if name:
         found: dict[str, Any] = describe(("torch", "lightning", "optuna"))
         found |= {"runs": runs, "steps": steps, "workers": workers, **cost._asdict()}
-        found |= {"orchestration": cost.orchestration, "a run": cost.orchestration / runs}
+        found |= {"orchestration": cost.orchestration, "longer": cost.longer(workers)}
         out.print(f"kept: {save(name, found)}", highlight=False)
 
 

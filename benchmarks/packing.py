@@ -30,8 +30,8 @@ from sweeps.ticket import State, Ticket
 
 RUNNER = "lit_transformers.run"
 ARMS = 4
-SIZES = {"dim 64, depth 2": (64, 2, 32, 32), "dim 256, depth 4": (256, 4, 64, 16)}
-"""Width, depth, length of a segment, and rows of a batch."""
+SIZES = {"dim 64, depth 2": (64, 2, 32, 32, 300), "dim 256, depth 4": (256, 4, 64, 16, 40)}
+"""Width, depth, length of a segment, rows of a batch, and updates of a run."""
 
 
 def tickets(dim: int, depth: int, segment: int, batch: int, steps: int) -> list[Ticket]:
@@ -86,7 +86,6 @@ def measure(wanted: list[Ticket], ways: dict[str, Share], rounds: int) -> dict[s
 
 
 def main(
-    steps: Annotated[int, typer.Option(min=1, help="Updates of each run.")] = 300,
     rounds: Annotated[int, typer.Option(min=1, help="How often each way is timed.")] = 3,
     json: Annotated[str | None, typer.Option(help="Also write benchmarks/results/NAME.json.")] = None,
 ) -> None:
@@ -97,11 +96,11 @@ def main(
     table = Table("size", *(f"{name}: {share.workers} x {share.threads} s" for name, share in ways.items()), "ratio")
     sizes = {}
     for name, size in SIZES.items():
-        told = sizes[name] = measure(tickets(*size, steps), ways, rounds)
+        told = sizes[name] = measure(tickets(*size), ways, rounds)
         table.add_row(name, *(f"{statistics.median(told['seconds'][way]):.1f}" for way in ways), f"{told['ratio']:.2f}")
     Console().print(table)
     if json:
-        save(json, {"hardware": describe(("torch", "lightning")), "steps": steps, "sizes": sizes})
+        save(json, {"hardware": describe(("torch", "lightning")), "sizes": sizes})
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ def test_time_is_shared_out_between_runs_their_workers_gaps_and_the_command() ->
     assert (cost.wall, cost.work, cost.start, cost.end) == (21, 8 + 9 + 9 + 5.5, 2 + 3, 1)
     assert list(cost.gaps) == [1, 0.5]
     assert cost.orchestration == 5 + 1.5 + 1
+    assert cost.longer(workers=2) == 21 - 31.5 / 2
 
 
 def test_a_worker_that_is_late_is_not_taken_for_the_one_that_was_free_first() -> None:
