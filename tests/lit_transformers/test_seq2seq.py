@@ -295,3 +295,37 @@ def test_a_smoothed_loss_of_a_uniform_model_is_the_logarithm_of_the_vocabulary()
     step = task.training_step(first_batch(data), 0)
     size = data.description.vocabulary.size
     assert step["loss"].item() == pytest.approx(math.log(size)) == pytest.approx(step["nats"].item())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", [{"kind": "window", "window": 32}, {"kind": "big_bird", "block": 64, "random": 1}])
+def test_an_encoder_of_windows_reads_documents_of_16k_symbols(mixer: dict[str, Any], tmp_path: Path) -> None:
+    """Longer ones are cut and counted; full attention would need 2 GiB a document and head for its weights alone."""
+    longest, corpus = 16_384, tmp_path / "corpus"
+    corpus.mkdir()
+    lengths = [longest + 100, longest - 100, 300, 20_000]
+    for split, repeats in (("train", 3), ("validation", 1), ("test", 1)):
+        documents = [{"source": " ".join(f"w{i % 7}" for i in range(n)), "target": f"of w{n % 7}"} for n in lengths]
+        lines = [json.dumps(document) + "\n" for document in documents * repeats]
+        (corpus / f"{split}.jsonl").write_text("".join(lines))
+    config = RunConfig.from_dict(
+        {
+            "model": {"kind": "encoder_decoder", "dim": 8, "heads": 2, "depth": 1, "mixer": mixer},
+            "task": {"kind": "seq2seq", "metrics": ["rouge"], "decoding": "greedy"},
+            "data": {
+                "kind": "pairs",
+                "source": {"kind": "jsonl", "path": str(corpus)},
+                "tokenizer": "words",
+                "tokens_per_batch": 2 * longest,
+                "longest_source": longest,
+            },
+            "training": {"steps": 3, "device": "cpu"},
+        }
+    )
+    record = fit(config, tmp_path / "run")
+    assert record["outcome"] == "finished", record["reason"]
+    assert config.data.build().kept()["counts"]["sources cut"] == 6
+    outputs = [json.loads(line) for line in (tmp_path / "run" / OUTPUTS).open(encoding="utf-8")]
+    assert [output["references"] for output in outputs] == [[f"of w{n % 7}"] for n in lengths]
+    batches = itertools.islice(config.data.build().train_dataloader(), 12)
+    assert max(batch.source.size(1) for batch in batches) == longest
