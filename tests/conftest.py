@@ -1,5 +1,5 @@
-"""Settings of every test: one thread each, since tests run side by side, and the stand-in of ``lit_transformers.run``
-(``tests/standin``) importable here and in the processes that tests start."""
+"""Settings of every test: one thread each, since tests run side by side; no example is timed; the stand-in of
+``lit_transformers.run`` (``tests/standin``) importable here and in the processes that tests start."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 TESTS = Path(__file__).resolve().parent
@@ -16,6 +17,8 @@ for folder in (str(TESTS.parent), str(TESTS)):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+settings.register_profile("untimed", settings(), deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)

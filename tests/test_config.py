@@ -185,7 +185,7 @@ names = st.sampled_from(
 
 
 @given(tree=plain)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_no_tree_raises_anything_but_a_config_error(tree: Any) -> None:
     owners: tuple[type[Config], ...] = (ModelConfig, MixerConfig, EncodingConfig, XLConfig)
     for owner in owners:
@@ -193,19 +193,19 @@ def test_no_tree_raises_anything_but_a_config_error(tree: Any) -> None:
 
 
 @given(values=st.dictionaries(names, plain, max_size=3))
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 def test_no_override_raises_anything_but_a_config_error(values: dict[str, Any]) -> None:
     make_or_refuse(lambda: MODEL.override(values))
 
 
 @given(damage=st.dictionaries(st.sampled_from(list(MODEL.to_dict())), plain, min_size=1, max_size=3))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_no_damaged_file_raises_anything_but_a_config_error(damage: dict[str, Any]) -> None:
     make_or_refuse(lambda: ModelConfig.from_dict(MODEL.to_dict() | damage))
 
 
 @given(text=st.text(max_size=30))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_no_assignment_raises_anything_but_a_config_error(text: str) -> None:
     try:
         values = parse_assignments([text])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from standin.run import RunConfig
 
@@ -162,7 +162,6 @@ paths = st.sampled_from(["model", "model.width", "model.mixer", "model.mixer.enc
 overrides = st.dictionaries(paths | st.text(max_size=12), plain, max_size=3)
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.text(max_size=5), st.dictionaries(st.text(max_size=5), overrides, max_size=3), max_size=3)
     | plain
@@ -174,7 +173,6 @@ def test_malformed_factors_never_raise_anything_but_a_config_error(factors: Any)
         assert str(error)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(["seeds", "scales", "contrasts", "published", "match", "arms", "metric", "source", "design"]), plain
 )

@@ -110,7 +110,7 @@ def read(
 @mixers("causal", "streams")
 @pytest.mark.parametrize("grad", [True, False])
 @given(cuts=st.sets(st.integers(1, 11), max_size=11))
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 def test_one_pass_equals_any_segmentation_while_memory_covers_the_history(
     case: Case, grad: bool, cuts: set[int]
 ) -> None:

@@ -17,7 +17,7 @@ SHORT = ListOpsConfig(shortest=4, longest=60)
 NEEDLE = NeedleConfig(length=12, distance=5, classes=3, noise=7)
 SUM = MaskedSumConfig(length=20, ones=4, levels=8)
 seeds = st.integers(0, 2**32)
-few = settings(max_examples=200, deadline=None)
+few = settings(max_examples=200)
 
 
 def many(config: SyntheticConfig, count: int = 4_000) -> list[Example]:

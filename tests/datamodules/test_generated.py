@@ -55,7 +55,7 @@ def read(inputs: list[int], targets: list[int]) -> tuple[list[int], list[int]]:
 
 
 @given(length=st.integers(1, 30), seed=st.integers(0, 9))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_duplication_copy_and_reverse_say_what_they_are_called(length: int, seed: int) -> None:
     question, answer = read(*make(DuplicationConfig(alphabet=4), length, seed))
     assert answer == question and len(question) == length and set(question) <= {1, 2, 3, 4}
@@ -66,7 +66,7 @@ def test_duplication_copy_and_reverse_say_what_they_are_called(length: int, seed
 
 
 @given(length=st.integers(3, 60), seed=st.integers(0, 9), base=st.integers(2, 12), first=st.booleans())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_the_answer_of_an_addition_is_the_sum(length: int, seed: int, base: int, first: bool) -> None:
     generator = AdditionConfig(base=base, order="first_first" if first else "last_first")
     question, answer = read(*make(generator, length, seed))
@@ -82,7 +82,7 @@ def test_the_answer_of_an_addition_is_the_sum(length: int, seed: int, base: int,
 
 
 @given(pairs=st.integers(1, 6), spare=st.integers(0, 20), seed=st.integers(0, 9), filled=st.booleans())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_recall_asks_every_key_once_for_its_value(pairs: int, spare: int, seed: int, filled: bool) -> None:
     length = 4 * pairs + spare
     inputs, targets = make(RecallConfig(alphabet=12, pairs=pairs, filled=filled), length, seed)

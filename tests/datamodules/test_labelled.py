@@ -91,7 +91,7 @@ def test_marked_places_are_those_of_the_row_that_begins_with_a_boundary() -> Non
         assert needles.sum(dim=1).tolist() == [2] * 4
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 3), st.integers(0, 3))
 def test_the_shards_of_a_pass_are_disjoint_and_complete(count: int, ranks: int, passes: int, seed: int) -> None:
     total = min(ranks, count)
@@ -103,7 +103,7 @@ def test_the_shards_of_a_pass_are_disjoint_and_complete(count: int, ranks: int, 
         assert sorted(seen) == list(range(count))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 5), st.none() | st.integers(1, 50))
 def test_the_shards_of_an_evaluation_are_disjoint_and_complete(count: int, ranks: int, limit: int | None) -> None:
     seen = [place for number in range(ranks) for place in Once(count, limit, Shard(number, ranks)).ordinals]

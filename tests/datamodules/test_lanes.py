@@ -18,7 +18,7 @@ from lit_transformers.batch import IGNORED, TextBatch
 MakeDocuments = Callable[[Sequence[bytes]], IndexedDocuments]
 BOUNDARY = 256
 ALONE = Shard()
-fixed = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fixed = settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 
 

@@ -343,7 +343,7 @@ def attend_without_dropout(encoding: Relative | None, inputs: Inputs) -> Tensor:
     step=st.integers(1, 4),
     size=st.integers(1, 13),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_blocks_hold_every_key_that_a_query_sees_and_every_query_once(
     before: int | None, after: int | None, queries: int, remembered: int, step: int, size: int
 ) -> None:
@@ -354,7 +354,7 @@ def test_blocks_hold_every_key_that_a_query_sees_and_every_query_once(
 
 @every_pattern
 @given(queries=st.integers(1, 12), remembered=st.integers(0, KEYS - 12), size=st.integers(1, 13))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_blocks_hold_all_that_any_pattern_sees(name: str, queries: int, remembered: int, size: int) -> None:
     keys = queries + remembered
     held = held_by(pattern_of(name, keys), queries, keys, size)

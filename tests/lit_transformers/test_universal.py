@@ -167,14 +167,14 @@ def test_what_never_halts_has_a_remainder_in_the_sum_alone() -> None:
 
 
 @given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=8))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_weights_of_the_sum_sum_to_one(probabilities: list[float]) -> None:
     found = coefficients("sum", probabilities)
     assert sum(found) == pytest.approx(1, abs=1e-12) and min(found) >= 0
 
 
 @given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=8))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_masks_are_those_of_the_listing(probabilities: list[float]) -> None:
     """Trap T-UT4: masks as numbers, with < 1 and <= threshold; its loop ends where ours adds nothing."""
     assume(all(abs(total - 0.99) > 1e-9 for total in accumulate(probabilities)))  # a tie falls as rounding has it

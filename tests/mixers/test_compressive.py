@@ -163,7 +163,7 @@ def test_every_parameter_has_a_gradient_in_the_first_segment_too(fields: dict[st
     rate=st.integers(1, 4),
     length=st.integers(1, 30),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_what_leaves_is_compressed_once_in_order_and_the_oldest_slots_go(
     cuts: set[int], memory: int, slots: int, rate: int, length: int
 ) -> None:

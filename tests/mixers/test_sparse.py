@@ -123,7 +123,7 @@ def test_in_an_image_the_strided_pattern_reads_the_column_above_and_the_fixed_on
     strided=st.booleans(),
     one=st.booleans(),
 )
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_in_two_steps_every_position_reaches_every_later_one(
     block: int, summary: int, length: int, strided: bool, one: bool
 ) -> None:

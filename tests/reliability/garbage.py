@@ -18,7 +18,6 @@ def examples(count: int) -> settings:
     """So many examples: always the same ones where CI is set, so that a red build is red again."""
     return settings(
         max_examples=count,
-        deadline=None,
         derandomize="CI" in os.environ,
         database=None,
         suppress_health_check=list(HealthCheck),
