@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
@@ -15,12 +14,10 @@ from typing import Any
 
 import torch
 from ports import free_port
+from waiting import SECONDS, wait_for
 
 from lit_transformers.run import Interrupted, RunConfig, fit
 from sweeps.process import prepare_server
-
-SECONDS = 120
-"""What a test starts takes ten; what hangs is ended."""
 
 
 class Forked:
@@ -42,12 +39,15 @@ class Forked:
 
     def until(self, happened: Callable[[], bool]) -> None:
         """Waits for something that it does, which has to come before its end and in time."""
-        deadline = time.monotonic() + SECONDS
-        while not happened():
+
+        def has_happened() -> bool:
+            if happened():
+                return True
             alive = all(process.exitcode is None for process in self.processes)
             assert alive, f"it ended before that: {self.log.read_text()}"
-            assert time.monotonic() < deadline, "it did not happen in time"
-            time.sleep(0.001)
+            return False
+
+        wait_for(has_happened, every=0.001)
 
     def send(self, number: signal.Signals) -> None:
         """A signal to all that live."""

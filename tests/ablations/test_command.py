@@ -8,11 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from standin.run import RunConfig, fit
+from waiting import wait_for
 
 from ablations import catalog
 from ablations.__main__ import main
@@ -160,10 +160,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on(
 ) -> None:
     words = command("run", study, "--runs", tmp_path / "runs", "--set", "training.pause=0.1", "--seeds", "1")
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/*/checkpoint.ckpt")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: list(tmp_path.glob("runs/*/checkpoint.ckpt")))
     os.killpg(process.pid, number)  # as a terminal or a batch system does: everyone hears it
     said, _ = process.communicate(timeout=120)
     assert process.returncode == status

@@ -9,7 +9,6 @@ import signal
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import wandb
+from waiting import wait_for
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made when it is imported
 
 from lit_transformers import mirror as mirrors
@@ -45,11 +45,8 @@ def nobody_is_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
 def files(directory: Path) -> list[Path]:
     """The files of all attempts, in order of time. wandb's own process may write their last block a moment later."""
     found = sorted(directory.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
-    deadline = time.monotonic() + 120
     for path in found:
-        while "exit" not in {record.WhichOneof("record_type") for record in records(path)}:
-            assert time.monotonic() < deadline, f"{path} has no end"
-            time.sleep(0.1)
+        wait_for(lambda path=path: "exit" in {record.WhichOneof("record_type") for record in records(path)})
     return found
 
 

@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+from waiting import SECONDS, wait_for
 
 __all__ = ["Ordeal", "finished_records", "run_command", "what_training_left"]
-
-PATIENCE = 120.0
 
 
 def run_command(study: Path, runs: Path, *words: str) -> list[str]:
@@ -80,7 +80,7 @@ class Ordeal:
     def go_on_undisturbed(self) -> None:
         """Starts the command until it says that all runs have finished."""
         for _ in range(3):
-            if self._started().wait(timeout=PATIENCE) == 0:
+            if self._started().wait(timeout=SECONDS) == 0:
                 break
             self.look()
         self.look()
@@ -109,20 +109,21 @@ class Ordeal:
         return self.process
 
     def _wait_for_a_run(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while process.poll() is None and not any(map(self._run_of, psutil.Process(process.pid).children(True))):
-            assert time.monotonic() < deadline, "no run was started"
-            time.sleep(0.02)
+        wait_for(lambda: process.poll() is not None or any(self._runs_at_work(process)), "no run was started")
 
     def _wait_for_a_checkpoint(self, process: subprocess.Popen[bytes]) -> None:
         """Until some run has one to go on from: nearly all kills would else hit runs that have only begun."""
-        deadline = time.monotonic() + PATIENCE
-        while process.poll() is None:
-            runs = filter(None, map(self._run_of, psutil.Process(process.pid).children(True)))
-            if any((run / "checkpoint.ckpt").exists() for run in runs):
-                return
-            assert time.monotonic() < deadline, "no run kept a checkpoint"
-            time.sleep(0.02)
+        wait_for(
+            lambda: (
+                process.poll() is not None
+                or any((run / "checkpoint.ckpt").exists() for run in self._runs_at_work(process))
+            ),
+            "no run kept a checkpoint",
+        )
+
+    def _runs_at_work(self, process: subprocess.Popen[bytes]) -> Iterator[Path]:
+        """The directories of the runs that a command's processes are at."""
+        return filter(None, map(self._run_of, psutil.Process(process.pid).children(recursive=True)))
 
     def _run_of(self, process: psutil.Process) -> Path | None:
         """The directory of the run that a process is at, by where it writes what it prints."""

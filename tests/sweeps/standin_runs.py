@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 
@@ -77,31 +73,3 @@ def workers_of(runs: Path) -> list[psutil.Process]:
         except OSError:
             continue
     return found
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
-@contextmanager
-def when(condition: Callable[[], object], act: Callable[[], object]) -> Iterator[None]:
-    """Does something besides, as soon as the condition holds, which it has to in time."""
-    failed: list[BaseException] = []
-
-    def watch() -> None:
-        try:
-            wait_for(condition)
-            act()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-    assert not failed, failed

@@ -23,10 +23,9 @@ from standin_runs import (
     never_interrupted,
     states,
     tickets,
-    wait_for,
-    when,
     workers_of,
 )
+from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
 from sweeps.lock import locked
@@ -123,8 +122,7 @@ def test_two_commands_share_the_runs_and_do_none_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_command_that_is_stopped_leaves_checkpoints_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
     wanted = tickets(3, pause=0.05, steps=400)
-    kept = lambda: len(list(tmp_path.glob("*/checkpoint.ckpt"))) == 2  # noqa: E731
-    with when(kept, lambda: os.kill(os.getpid(), number)):
+    with when(lambda: len(list(tmp_path.glob("*/checkpoint.ckpt"))) == 2, lambda: os.kill(os.getpid(), number)):
         summary = go(tmp_path, wanted)
     assert summary.stopped_by == number
     assert states(summary) == [State.STOPPED, State.STOPPED, State.WAITING]
@@ -133,11 +131,15 @@ def test_a_command_that_is_stopped_leaves_checkpoints_and_no_process(tmp_path: P
 
 
 def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
-    parent = subprocess.Popen(command_for(tmp_path, 2, 0.05, 400))
+    parent = subprocess.Popen(command_for(tmp_path, 2, 0.05, 400_000))  # their runs would take hours
     wait_for(lambda: len(workers_of(tmp_path)) == 2)
     parent.kill()
     parent.wait()
-    wait_for(lambda: not workers_of(tmp_path))
+    try:
+        wait_for(lambda: not workers_of(tmp_path))
+    finally:
+        for worker in workers_of(tmp_path):
+            worker.kill()
 
 
 @pytest.mark.slow

@@ -266,9 +266,7 @@ def held(path: Path) -> Iterator[Callable[[], None]]:
         thread.join()
 
 
-def test_a_file_that_another_program_writes_to_is_waited_for_and_said(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_another_program_writes_to_is_waited_for_and_said(ledger: Ledger, tmp_path: Path) -> None:
     said: list[str] = []
     with held(tmp_path / "ledger.db") as let_go:
 

@@ -1,24 +1,37 @@
-"""Processes of runs: a run begins as soon as the last has ended, for all that it needs has been imported once."""
+"""Processes of runs: what all runs need is imported once, before them, and each begins as soon as the last ended."""
 
 from __future__ import annotations
 
-import multiprocessing
+import json
+import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from standin.imported import NOTE
+from standin_runs import OPTIONS, go, states, tickets
 
-from sweeps.process import prepare_server
+from sweeps.share import Share
+from sweeps.ticket import State
 
-LOOK = "import pathlib, sys; pathlib.Path({place!r}).write_text(' '.join(sys.modules))"
+COUNT = 3
+RUNNER = "standin.imported"
 
 
 @pytest.mark.slow
-def test_a_process_begins_with_torch_and_lightning_imported(tmp_path: Path) -> None:
-    """What a run needs takes seconds to import; ``benchmarks.orchestration`` measures the time between two runs."""
-    prepare_server("lit_transformers.run")
-    found = tmp_path / "modules.txt"
-    process = multiprocessing.get_context("forkserver").Process(target=exec, args=(LOOK.format(place=str(found)),))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    assert {"torch", "lightning.pytorch", "lit_transformers.run", "sweeps.worker"} <= set(found.read_text().split())
+def test_what_runs_need_is_imported_once_for_all_of_them(tmp_path: Path) -> None:
+    """In a process of its own, whose fork server serves nobody else. The seconds are those of the real library in
+    ``benchmarks.orchestration``."""
+    done = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    places = [ticket.directory(tmp_path) for ticket in tickets(COUNT)]
+    importers, processes = zip(*(json.loads((place / NOTE).read_text()) for place in places), strict=True)
+    assert len(set(importers)) == 1 and len(set(processes)) == COUNT and not set(importers) & set(processes)
+    for first, then in pairwise(places):
+        assert (then / "lock").stat().st_mtime > (first / "record.json").stat().st_mtime
+
+
+if __name__ == "__main__":
+    alone = OPTIONS._replace(runner=RUNNER, share=Share(workers=1, threads=1))
+    assert states(go(Path(sys.argv[1]), tickets(COUNT), alone)) == [State.FINISHED] * COUNT

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from standin_runs import finishes, metrics, never_interrupted, tickets, wait_for, when
+from standin_runs import finishes, metrics, never_interrupted, tickets
+from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
 from sweeps.launch import Options, Summary

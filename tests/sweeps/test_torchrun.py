@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from rich.console import Console
-from standin_runs import when
+from waiting import when
 
 from lit_transformers.config import ConfigError
 from lit_transformers.run import RunConfig, evaluate, run_key

@@ -7,14 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from databases import SCRIPT, Server, proxy
 from standin.run import RunConfig, fit
+from waiting import wait_for
 
 from ablations.__main__ import main, out
 from ablations.catalog import load
@@ -66,13 +65,6 @@ class Worker:
         """What it said by its end."""
         said, _ = self.process.communicate(timeout=seconds)
         return said
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def finishes(runs: Path, wanted: list[Ticket]) -> list[int]:
