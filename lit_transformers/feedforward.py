@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lit_transformers.config import Config, Fraction, Positive, table
-from lit_transformers.mixer import Context, Mixed, Shape
+from lit_transformers.mixer import Context, Mixed, OutputProjection, Shape
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "identity"]
 
@@ -74,7 +74,7 @@ class FeedForward(Transition):
         self.gate = nn.Linear(self.dim, self.width, bias=config.bias) if config.gated else None
         self.activation = activation(config.activation)
         self.dropout = nn.Dropout(config.dropout)
-        self.narrow = nn.Linear(self.width, self.dim, bias=config.bias)
+        self.narrow = OutputProjection(self.width, shape, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
         if self.chunks == 1:
@@ -128,7 +128,7 @@ class SeparableConvolution(Transition):
         self.activation = activation(config.activation)
         self.dropout = nn.Dropout(config.dropout)
         self.second = nn.Conv1d(self.width, self.width, second, groups=self.width, bias=False)
-        self.narrow = nn.Linear(self.width, self.dim, bias=config.bias)
+        self.narrow = OutputProjection(self.width, shape, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
         before = state or {"input": None, "hidden": None}

@@ -101,6 +101,17 @@ class Mixed(NamedTuple):
     aux: Mapping[str, Tensor] = {}
 
 
+class OutputProjection(nn.Linear):
+    """The last map of a sublayer, whose output is added to the residual sum: width to dim.
+
+    A stack of ``depth`` layers adds at least twice as many of them, so each starts smaller the more there are.
+    """
+
+    def __init__(self, width: int, shape: Shape, bias: bool = True) -> None:
+        super().__init__(width, shape.dim, bias=bias)
+        self.sublayers = 2 * shape.depth
+
+
 class MixerConfig(Config):
     """Base of every mixer's config; the table MIXERS lists the kinds."""
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.config import ConfigError, Fraction, Positive
-from lit_transformers.mixer import Context, Layered, Mixed, Mixer, MixerConfig, Mode, Shape, at_layer
+from lit_transformers.mixer import Context, Layered, Mixed, Mixer, MixerConfig, Mode, OutputProjection, Shape, at_layer
 
 
 class ConvolutionConfig(MixerConfig, kind="convolution"):
@@ -59,7 +59,7 @@ class Convolution(Mixer):
         self.weight = None if config.dynamic else nn.Parameter(torch.empty(self.heads, self.kernel))
         if self.weight is not None:
             nn.init.xavier_uniform_(self.weight)
-        self.after = nn.Linear(self.dim, self.dim, bias=config.bias)
+        self.after = OutputProjection(self.dim, shape, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
         x = self.before(x)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.config import Positive, PositiveFloat
-from lit_transformers.mixer import Context, Mixed, Mixer, Shape, full_precision
+from lit_transformers.mixer import Context, Mixed, Mixer, OutputProjection, Shape, full_precision
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import refuse_gradients
@@ -54,7 +54,7 @@ class Linear(Mixer):
         self.phi = FEATURE_MAPS[config.features]
         self.eps, self.chunk_length = config.eps, config.chunk_length
         self.query, self.key, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3))
-        self.merge = nn.Linear(self.width, shape.dim, bias=config.bias)
+        self.merge = OutputProjection(self.width, shape, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
         q = self._features(self.query(x))

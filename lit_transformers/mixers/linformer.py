@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lit_transformers.config import Fraction
 from lit_transformers.executors import Inputs, attend, attend_flops
-from lit_transformers.mixer import Context, Layered, LengthError, Mixed, Mixer, Mode, Shape, at_layer
+from lit_transformers.mixer import Context, Layered, LengthError, Mixed, Mixer, Mode, OutputProjection, Shape, at_layer
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import some_key
 from lit_transformers.mixers.projections import Projection, ProjectionKind, Size, build_projection
@@ -69,7 +69,7 @@ class Linformer(Mixer):
         self.width = self.heads * self.head_dim
         self.dropout = config.dropout
         self.query, self.key, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3))
-        self.merge = nn.Linear(self.width, shape.dim, bias=config.bias)
+        self.merge = OutputProjection(self.width, shape, bias=config.bias)
         rank = at_layer(config.rank, shape, "mixer.rank")
         size = Size(self.length, rank, self.heads if config.sharing == "none" else 1, self.head_dim)
 

@@ -13,7 +13,7 @@ from lit_transformers.config import ConfigError, NonNegative, Positive
 from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
-from lit_transformers.mixer import Context, Mixed, Mixer, Mode, Shape, decide
+from lit_transformers.mixer import Context, Mixed, Mixer, Mode, OutputProjection, Shape, decide
 from lit_transformers.mixers.chunked import Chunked, attend_chunks
 from lit_transformers.mixers.chunks import By, Chunks, chunk_flops, ordered
 from lit_transformers.mixers.hashing import columns, digits, hashed, rotations
@@ -83,7 +83,7 @@ class LSH(Mixer):
         self.width = self.heads * self.head_dim
         self.scale = self.head_dim**-0.5 if config.scaled else 1.0
         self.query, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(2))
-        self.merge = nn.Linear(self.width, shape.dim, bias=config.bias)
+        self.merge = OutputProjection(self.width, shape, bias=config.bias)
         encoding = config.encoding.build(shape, self.head_dim) if config.encoding else None
         self.rotary = encoding if isinstance(encoding, Rotary) else None
         self.relative = encoding if isinstance(encoding, Relative) else None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lit_transformers.config import Positive
-from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Mode, Shape
+from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Mode, OutputProjection, Shape
 
 
 class LSTMConfig(MixerConfig, kind="lstm"):
@@ -40,7 +40,7 @@ class LSTM(Mixer):
         super().__init__()
         self.dim, self.width = shape.dim, config.width or shape.dim
         self.recurrence = nn.LSTM(self.dim, self.width, batch_first=True)
-        self.merge = nn.Linear(self.width, self.dim)
+        self.merge = OutputProjection(self.width, shape)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
         first = x.new_zeros(x.size(0), self.width)
@@ -75,7 +75,7 @@ class BiLSTM(Mixer):
         super().__init__()
         self.dim, self.width = shape.dim, config.width or shape.dim
         self.recurrence = nn.LSTM(self.dim, self.width, batch_first=True, bidirectional=True)
-        self.merge = nn.Linear(2 * self.width, self.dim)
+        self.merge = OutputProjection(2 * self.width, shape)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
         first = x.new_zeros(2, x.size(0), self.width)

@@ -15,7 +15,7 @@ from lit_transformers.encodings import EncodingConfig
 from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
-from lit_transformers.mixer import Context, Mixed, Mixer, Shape
+from lit_transformers.mixer import Context, Mixed, Mixer, OutputProjection, Shape
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import of_source, remember, some_key, unless_all
 
@@ -72,7 +72,7 @@ class QKVMixer(Mixer):
         self.scale = self.head_dim**-0.5 if config.scaled else 1.0
         self.dropout = config.dropout
         self.query, self.key, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3))
-        self.merge = nn.Linear(self.width, shape.dim, bias=config.bias)
+        self.merge = OutputProjection(self.width, shape, bias=config.bias)
         encoding = config.encoding.build(shape, self.head_dim) if config.encoding else None
         self.rotary = encoding if isinstance(encoding, Rotary) else None
         self.relative = encoding if isinstance(encoding, Relative) else None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.config import Fraction, Positive
-from lit_transformers.mixer import Context, LengthError, Mixed, Mixer, Mode, Shape, full_precision
+from lit_transformers.mixer import Context, LengthError, Mixed, Mixer, Mode, OutputProjection, Shape, full_precision
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.synthetic import (
     Dense,
@@ -92,7 +92,7 @@ class Synthesizer(Mixer):
         several = len(config.members) > 1
         self.mixture = nn.Parameter(torch.zeros(len(config.members), self.heads)) if several else None
         self.value = nn.Linear(shape.dim, self.width, bias=config.bias)
-        self.merge = nn.Linear(self.width, shape.dim, bias=config.bias)
+        self.merge = OutputProjection(self.width, shape, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
         if x.size(1) > self.length:

@@ -10,6 +10,7 @@ from contract_cases import (
     DIM,
     FEEDFORWARD_CASES,
     HEADS,
+    MIXER_CASES,
     POSITION_CASES,
     SHAPE,
     STACK_CASES,
@@ -27,8 +28,8 @@ from lit_transformers.config import ConfigError, field_types
 from lit_transformers.encodings import RotaryConfig, XLConfig
 from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
 from lit_transformers.gates import check
-from lit_transformers.mixer import Context, Mode, Shape, empty_rows, state_tensors
-from lit_transformers.mixers import AttentionConfig
+from lit_transformers.mixer import Context, MixerConfig, Mode, OutputProjection, Shape, empty_rows, state_tensors
+from lit_transformers.mixers import AttentionConfig, StarConfig
 from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.positions import PositionsConfig
 from lit_transformers.stacks import Entry, ReversibleConfig, SharedConfig, Stack, StackConfig
@@ -306,3 +307,10 @@ def test_a_cross_mixer_is_not_a_self_mixer() -> None:
     x, ctx = noise(1, 4, DIM), context(1, 4)
     with_source: Context = ctx._replace(source=noise(1, 3, DIM))
     assert torch.equal(block(x, ctx).y, block(x, with_source).y)
+
+
+@pytest.mark.parametrize("config", [*MIXER_CASES, *FEEDFORWARD_CASES], ids=name)
+def test_what_a_sublayer_adds_comes_through_an_output_projection(config: MixerConfig | TransitionConfig) -> None:
+    """Its weights start smaller in a deeper network. A star has none: what it adds is normalised."""
+    found = [module for module in config.build(SHAPE).modules() if isinstance(module, OutputProjection)]
+    assert bool(found) != isinstance(config, StarConfig)

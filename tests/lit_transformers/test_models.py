@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, Vocabulary
+from lit_transformers.block import Block
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig, WindowConfig
@@ -249,13 +250,29 @@ def test_no_logits_are_computed_for_what_is_ignored(smoothing: float) -> None:
         torch.testing.assert_close(part, all_of_it.masked_fill(ignored, 0.0))
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, 256**-0.5), (0.02, 0.02)])
-def test_weights_start_from_the_width_unless_a_deviation_is_given(given: float | None, expected: float) -> None:
-    network = LanguageModelConfig(dim=256, heads=4, depth=1, initial_std=given).build(500, 8)
+def test_weights_start_from_one_deviation_where_it_is_given() -> None:
+    network = LanguageModelConfig(dim=256, heads=4, depth=1, initial_std=0.02).build(500, 8)
     drawn = [module.weight for module in network.modules() if isinstance(module, nn.Linear | nn.Embedding)]
     assert len(drawn) > 4
     for weight in drawn:
-        assert weight.std().item() == pytest.approx(expected, rel=0.03)
+        assert weight.std().item() == pytest.approx(0.02, rel=0.03)
+
+
+def test_weights_start_so_that_signals_keep_their_size() -> None:
+    """Maps from n inputs with n^-0.5; those that are added to the residual sum smaller the more layers there are."""
+    decoder = EncoderDecoderConfig(dim=256, heads=4, depth=2, decoder_depth=8).build(500, 8).decoder
+    block = next(module for module in decoder.modules() if isinstance(module, Block))
+    network = LanguageModelConfig(dim=256, heads=4, depth=2).build(500, 8)
+    expected = [
+        (network.tokens.table, 256),
+        (block.feedforward.widen, 256),
+        (block.mixer.value, 256),
+        (block.mixer.merge, 256 * 16),
+        (block.cross.merge, 256 * 16),
+        (block.feedforward.narrow, 1024 * 16),
+    ]
+    for module, inputs in expected:
+        assert module.weight.std().item() == pytest.approx(inputs**-0.5, rel=0.03)
 
 
 def test_extra_tokens_are_seen_and_not_given_back() -> None:
