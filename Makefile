@@ -3,16 +3,17 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks
+CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks claims
 
-.PHONY: demo test quick lint types check clean
+.PHONY: demo test quick lint types check claims clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   ask whether recurrence helps, on this machine: about five minutes on two cores"
+	@echo "make demo   ask whether recurrence helps, on this machine: some minutes on two cores"
 	@echo "make test   all tests, the slow proofs included"
 	@echo "make quick  the tests that take seconds"
 	@echo "make check  lint, types and all tests: what has to pass before a change lands"
+	@echo "make claims which numbers of README and docs are older than the code; measures those again, for an hour or so"
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -38,6 +39,9 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 check: lint types test
+
+claims: $(STAMP)
+	$(BIN)/python -m claims measure
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

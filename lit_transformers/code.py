@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from lit_transformers.config import Config
 PACKAGES = ("lit_transformers", "datamodules")
 
 
-def code_hash(config: Config, roots: Iterable[str]) -> str:
-    """A hash of every module of the library that ``roots`` and the config's own classes import, comments and
+def code_hash(config: Config, roots: Iterable[str], packages: Sequence[str] = PACKAGES) -> str:
+    """A hash of every module of ``packages`` that ``roots`` and the config's own classes import, comments and
     docstrings aside.
 
     The tables in the packages' __init__ files are not followed: a new mixer leaves the runs of the others valid.
@@ -24,7 +24,7 @@ def code_hash(config: Config, roots: Iterable[str]) -> str:
     seen: dict[str, str] = {}
     while waiting:
         module = waiting.pop()
-        path = source(module)
+        path = source(module) if module.split(".")[0] in packages else None
         if module in seen or path is None:
             continue
         seen[module], imported = read(path)
@@ -46,9 +46,7 @@ def modules_of(config: Config) -> set[str]:
 
 @cache
 def source(module: str) -> Path | None:
-    """The file of a module of the library; None for anything else."""
-    if module.split(".")[0] not in PACKAGES:
-        return None
+    """The file of a module; None where there is none."""
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # "from package.module import name" was read as a module package.module.name

@@ -1,0 +1,104 @@
+"""``python -m claims``: which numbers in README and docs are older than the code, and measuring them again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from claims.catalog import CLAIMS
+from claims.claim import Claim, ClaimError, values_of
+from claims.text import filled, pages
+from lit_transformers.files import write_text
+
+HELP = """Numbers in README and docs: where each comes from, and whether the code has changed since it was measured.
+
+Every number stands between marks that name a claim; its results are in claims/results, with commands and commit.
+"""
+EXAMPLES = """Examples:
+
+python -m claims status              which claims are older than the code on their path; measures nothing
+
+python -m claims measure             measure those again, then put the numbers into the text
+
+python -m claims measure multi30k    one of them, whether it is older or not
+
+python -m claims write               put what was measured into the text
+
+Exit status: 0 all is well, 1 some claim is older than the code, 2 bad input or a measurement that failed.
+"""
+app = typer.Typer(
+    help=HELP, epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+out, err = Console(), Console(stderr=True)
+
+
+@app.command()
+def status() -> None:
+    """Lists every claim with its commit, its date, and whether the code on its path has changed since."""
+    show_standings()
+    raise typer.Exit(int(any(claim.is_older_than_code() for claim in CLAIMS.values())))
+
+
+@app.command()
+def measure(
+    names: Annotated[list[str] | None, typer.Argument(help="Claims; without any, those older than the code.")] = None,
+    folder: Annotated[Path | None, typer.Option("--in", help="Where runs go; without it they are removed.")] = None,
+) -> None:
+    """Measures claims again by their commands, and puts the numbers into the text; what fails stays as it was."""
+    if not names:
+        show_standings()
+    wanted = [claim_of(name) for name in names or ()] or [c for c in CLAIMS.values() if c.is_older_than_code()]
+    minutes = sum(claim.minutes for claim in wanted)
+    err.print(f"{len(wanted)} to measure, about {minutes:.0f} minutes on two cores", highlight=False)
+    with TemporaryDirectory(prefix="claims-") as spare:
+        for claim in wanted:
+            err.print(f"measuring {claim.name}, about {claim.minutes:.0f} minutes", highlight=False)
+            claim.measure_and_write((folder or Path(spare)) / claim.name)
+            write()
+
+
+@app.command()
+def write() -> None:
+    """Puts what was measured into README and docs."""
+    values = values_of(CLAIMS)
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        if (fresh := filled(text, values)) != text:
+            write_text(page, fresh)
+            out.print(f"{page.name} is written anew", highlight=False)
+
+
+def show_standings() -> None:
+    """Prints where every claim and every published study stands."""
+    from claims.published import published_standings
+    from claims.show import standing_table
+
+    out.print(standing_table(CLAIMS.values(), published_standings()))
+
+
+def claim_of(name: str) -> Claim:
+    """A claim by its name. Raises ClaimError that lists those there are."""
+    if name not in CLAIMS:
+        raise ClaimError(f"{name} is no claim; there are {', '.join(CLAIMS)}")
+    return CLAIMS[name]
+
+
+def main() -> int:
+    """Runs the command and returns its exit status. Bad input ends in one line on standard error."""
+    try:
+        typer.main.get_command(app).main(prog_name="python -m claims")
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except ClaimError as error:
+        err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

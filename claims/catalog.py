@@ -1,0 +1,105 @@
+"""All claims by name. Adding one costs an entry here and its marks in the text."""
+
+from __future__ import annotations
+
+import time
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from ablations import catalog
+from claims import starting_weights
+from claims.canaries import CANARIES, intervals
+from claims.claim import ROOT, Claim
+from claims.shell import metrics_in, run_line
+from lit_transformers.config import Plain
+from lit_transformers.run import RunConfig
+from reports.page import find
+from reports.results import RESULTS, read_results
+from reports.sections import all_tables
+from reports.tables import to_rich
+
+__all__ = ["CLAIMS"]
+
+STUDY = "xl_recurrence"
+EXAMPLE = ROOT / "examples" / "multi30k.yaml"
+
+
+def _demo_configs() -> list[RunConfig]:
+    ablation = catalog.load(catalog.find(STUDY))
+    configs = ablation.resolve("demo", {}).configs.values()
+    return [config for config in configs if isinstance(config, RunConfig)]
+
+
+def _measure_demo(folder: Path, commands: tuple[str, ...]) -> dict[str, Plain]:
+    """The table of paired differences as a terminal of 80 columns shows it, and the minutes it took."""
+    begun = time.monotonic()
+    for command in commands:
+        run_line(command, folder)
+    minutes = (time.monotonic() - begun) / 60
+    findings = find(read_results(folder / "studies" / STUDY / "report" / RESULTS))
+    differences = next(table for table in all_tables(findings) if table.name == "differences")
+    console = Console(width=80, file=StringIO())
+    console.print(to_rich(differences.shortened(), console.width))
+    assert isinstance(console.file, StringIO)
+    lines = [line.rstrip() for line in console.file.getvalue().rstrip().splitlines()]
+    first = findings.comparisons[0].estimate
+    assert first is not None
+    return {"table": "\n".join(["```", *lines, "```"]), "minutes": minutes, "gain": -first.difference}
+
+
+def _measure_multi30k(folder: Path, commands: tuple[str, ...]) -> dict[str, Plain]:
+    """BLEU on the validation split and on test2016, and the minutes that training took."""
+    train, test = commands
+    begun = time.monotonic()
+    validation = metrics_in(run_line(train, folder))
+    minutes = (time.monotonic() - begun) / 60
+    return {
+        "validation_bleu": validation["val/bleu"],
+        "test_bleu": metrics_in(run_line(test, folder))["val/bleu"],
+        "minutes": minutes,
+        "steps": RunConfig.from_yaml(EXAMPLE).training.steps,
+    }
+
+
+CLAIMS = {
+    claim.name: claim
+    for claim in (
+        Claim(
+            "demo",
+            (f"python -m ablations run {STUDY} --runs {{folder}}",),
+            _measure_demo,
+            _demo_configs,
+            (f"ablations.studies.{STUDY}", "reports.comparisons"),
+            minutes=7,
+        ),
+        Claim(
+            "multi30k",
+            (
+                "python -m lit_transformers fit examples/multi30k.yaml --to {folder}/multi30k",
+                "python -m lit_transformers evaluate {folder}/multi30k/checkpoint.ckpt"
+                " --set data.evaluation.split=test",
+            ),
+            _measure_multi30k,
+            lambda: [RunConfig.from_yaml(EXAMPLE)],
+            minutes=40,
+        ),
+        Claim(
+            "canaries",
+            ("python -m claims measure canaries",),
+            lambda folder, commands: intervals(folder),
+            lambda: [canary.config for canary in CANARIES.values()],
+            ("claims.canaries",),
+            minutes=8,
+        ),
+        Claim(
+            "starting_weights",
+            ("python -m claims measure starting_weights",),
+            lambda folder, commands: starting_weights.compared(folder),
+            starting_weights.configs,
+            ("claims.starting_weights",),
+            minutes=45,
+        ),
+    )
+}

@@ -1,0 +1,55 @@
+"""Published studies beside today's code: which were measured on code that has changed since."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from lit_transformers.config import ConfigError, Plain
+from lit_transformers.run import RunConfig, code_of
+from reports.publish import PUBLISHED, published
+from reports.results import RESULTS
+
+__all__ = ["PublishedStanding", "published_standings"]
+
+
+class PublishedStanding(NamedTuple):
+    """A published study, the commits that were run, and how many of its arms are older than the code on their path."""
+
+    study: str
+    commits: tuple[str, ...]
+    arms: int
+    older: int
+
+
+def published_standings(folder: Path = PUBLISHED) -> list[PublishedStanding]:
+    """One for every published study, by name; the first finished run of every arm stands for the arm."""
+    return [_standing(directory) for directory in published(folder)]
+
+
+def _standing(directory: Path) -> PublishedStanding:
+    arms: dict[str, dict[str, Plain]] = {}
+    for run in _runs(directory / RESULTS):
+        if run.get("outcome") == "finished":
+            arms.setdefault(run["arm"], run)
+    commits = sorted({str(run["environment"].get("commit")) for run in arms.values()})
+    older = sum(_is_older(run) for run in arms.values())
+    return PublishedStanding(directory.name, tuple(commits), len(arms), older)
+
+
+def _runs(path: Path) -> Iterator[dict[str, Plain]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            plain = json.loads(line)
+            if plain["kind"] == "run":
+                yield plain
+
+
+def _is_older(run: dict[str, Plain]) -> bool:
+    """A config that today's code refuses is of older code, too."""
+    try:
+        return run["environment"].get("library") != code_of(RunConfig.from_dict(run["config"]))
+    except ConfigError:
+        return True

@@ -1,0 +1,52 @@
+"""Marks in Markdown between which measured values stand, and how they are put there.
+
+``<!-- claim demo.difference:.3f -->0.124<!-- /claim -->`` holds the value ``difference`` of the claim ``demo`` with
+three decimals; a reader sees the number alone. A value of several lines, such as a table, stands on lines of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from claims.claim import ROOT, ClaimError
+from lit_transformers.config import Plain
+
+__all__ = ["HISTORY", "filled", "pages", "unmarked_measurements"]
+
+HISTORY = "decisions.md"
+"""The dated record of decisions: its numbers are those of the day in the heading, and are not kept up."""
+
+_MARK = re.compile(r"<!-- claim (?P<value>[\w.]+)(?::(?P<format>\S+))? -->(?P<text>.*?)<!-- /claim -->", re.DOTALL)
+_FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"`[^`\n]*`")
+_UNITS = "BLEU|ROUGE|bits|perplexity|%|seconds?|minutes?|hours?|ms|GB|GiB|MiB|times|tokens a second"
+_MEASUREMENT = re.compile(rf"\b\d[\d.,]*(?: (?:to|of|\+-) \d[\d.,]*)? ?(?:{_UNITS})(?![\w-])")
+
+
+def pages() -> list[Path]:
+    """The README and every page of docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def filled(page: str, values: Mapping[str, Plain]) -> str:
+    """The page with today's values between its marks. Raises ClaimError for a value that was not measured."""
+
+    def fill(mark: re.Match[str]) -> str:
+        name, style = mark["value"], mark["format"] or ""
+        if name not in values:
+            raise ClaimError(f"{name} was not measured: python -m claims measure {name.partition('.')[0]}")
+        value = values[name]
+        text = format(value, style)
+        opening = f"<!-- claim {name}{f':{style}' if style else ''} -->"
+        return f"{opening}\n{text}\n<!-- /claim -->" if "\n" in text else f"{opening}{text}<!-- /claim -->"
+
+    return _MARK.sub(fill, page)
+
+
+def unmarked_measurements(page: str) -> Iterator[str]:
+    """Numbers with a unit of measurement that stand outside of all marks; code is left out."""
+    for pattern in (_MARK, _FENCE, _CODE):
+        page = pattern.sub("", page)
+    yield from (found.group() for found in _MEASUREMENT.finditer(page))
