@@ -21,6 +21,7 @@ from lit_transformers.decoding import BeamConfig, GreedyConfig
 from lit_transformers.feedforward import FeedForwardConfig
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.models import EncoderDecoderConfig
+from lit_transformers.models.tokens import FullTokensConfig
 from lit_transformers.positions import SinusoidalConfig
 from lit_transformers.run import RunConfig
 from lit_transformers.stacks import UniversalConfig
@@ -114,6 +115,7 @@ STRINGS = RunConfig(
         norm="post",
         positions=SinusoidalConfig(restart="document", offset=32),
         stack=UniversalConfig(),
+        tokens=FullTokensConfig(scaled=False),
     ),
     task=Seq2SeqConfig(metrics=("accuracy",), label_smoothing=0.0),
     data=PairDataConfig(
@@ -128,7 +130,9 @@ STRINGS = RunConfig(
         device="cpu",
     ),
 )
-"""Strings of up to 10 symbols, measured at 20; offsets let every position be met in training."""
+"""Strings of up to 10 symbols, measured at 20; offsets let every position be met in training. Symbols are unscaled, so
+that what a place says is larger than what stands there: a copy of twice the trained length is then whole, and hardly
+two of three of its symbols are right with scaled ones."""
 
 
 def strings_scale(lengths: tuple[int, ...], steps: int, **sizes: int) -> dict[str, Any]:

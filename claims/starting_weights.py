@@ -1,7 +1,7 @@
 """What weights should start from: three ways side by side, for language models, strings and translation.
 
 The ways are by place (``model.initial_std`` of None, see ``lit_transformers/initialisation.py``), 0.02 everywhere, and
-dim^-0.5 everywhere. Translation is varied in what might decide: depth, norm, scaled symbols and learning rate.
+dim^-0.5 everywhere. What might decide is varied: depth, norm, scaled symbols and learning rate.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ CASES = {
     "language model, pre-norm": Case(_run(CHARACTERS), "val/bpb"),
     "answers to strings": Case(_run(UNIVERSAL_DEPTH.baseline), "val/accuracy", True),
     "strings to strings": Case(STRINGS, "val/accuracy", True),
+    "strings to strings, symbols scaled": Case(
+        _run(STRINGS.override({"model.tokens.scaled": True})), "val/accuracy", True
+    ),
     "translation": _translation(),
     "translation, 6 layers": _translation(model__depth=6),
     "translation, pre-norm": _translation(model__norm="pre"),
