@@ -12,7 +12,7 @@ from rich.console import Console
 
 from claims.catalog import CLAIMS
 from claims.claim import Claim, ClaimError, values_of
-from claims.text import filled, pages
+from claims.text import filled, pages, unmeasured
 from lit_transformers.files import write_text
 
 HELP = """Numbers in README and docs: where each comes from, and whether the code has changed since it was measured.
@@ -64,10 +64,13 @@ def measure(
 
 @app.command()
 def write() -> None:
-    """Puts what was measured into README and docs."""
+    """Puts what was measured into README and docs, and says what they have marks for that was not measured."""
     values = values_of(CLAIMS)
     for page in pages():
         text = page.read_text(encoding="utf-8")
+        for name in unmeasured(text, values):
+            claim = claim_of(name.partition(".")[0])
+            err.print(f"{page.name}: {name} was not measured: python -m claims measure {claim.name}", highlight=False)
         if (fresh := filled(text, values)) != text:
             write_text(page, fresh)
             out.print(f"{page.name} is written anew", highlight=False)

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from claims.claim import ROOT, ClaimError
+from claims.claim import ROOT
 from lit_transformers.config import Plain
 
-__all__ = ["HISTORY", "filled", "pages", "unmarked_measurements"]
+__all__ = ["HISTORY", "filled", "pages", "unmarked_measurements", "unmeasured"]
 
 HISTORY = "decisions.md"
 """The dated record of decisions: its numbers are those of the day in the heading, and are not kept up."""
@@ -30,15 +30,19 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+def unmeasured(page: str, values: Mapping[str, Plain]) -> list[str]:
+    """The values that the page has marks for and nobody has measured."""
+    return [mark["value"] for mark in _MARK.finditer(page) if mark["value"] not in values]
+
+
 def filled(page: str, values: Mapping[str, Plain]) -> str:
-    """The page with today's values between its marks. Raises ClaimError for a value that was not measured."""
+    """The page with today's values between its marks; where there is none, the mark stays as it is."""
 
     def fill(mark: re.Match[str]) -> str:
         name, style = mark["value"], mark["format"] or ""
         if name not in values:
-            raise ClaimError(f"{name} was not measured: python -m claims measure {name.partition('.')[0]}")
-        value = values[name]
-        text = format(value, style)
+            return mark.group()
+        text = format(values[name], style)
         opening = f"<!-- claim {name}{f':{style}' if style else ''} -->"
         return f"{opening}\n{text}\n<!-- /claim -->" if "\n" in text else f"{opening}{text}<!-- /claim -->"
 
