@@ -10,6 +10,7 @@ from rich.text import Text
 
 from claims.claim import Claim
 from claims.published import PublishedStanding
+from sweeps.status import plain_table
 
 __all__ = ["standing_table"]
 
@@ -20,7 +21,7 @@ def standing_table(claims: Iterable[Claim], studies: Iterable[PublishedStanding]
 
 
 def _claims(claims: Iterable[Claim]) -> Table:
-    table = Table("Claim", "Commit", "Date", "Standing", title="Numbers in README and docs", title_justify="left")
+    table = plain_table("Numbers in README and docs", "Commit", "Date", "Standing")
     for claim in claims:
         result = claim.read()
         commit, date = (result["commit"], result["date"]) if result else ("-", "-")
@@ -30,8 +31,7 @@ def _claims(claims: Iterable[Claim]) -> Table:
 
 
 def _studies(studies: Iterable[PublishedStanding]) -> Table:
-    title = "Published studies: measure one again by ablations run and reports publish"
-    table = Table("Study", "Commit", "Arms older than the code", title=title, title_justify="left")
+    table = plain_table("Published study", "Commits", "Arms older than the code")
     for study in studies:
         table.add_row(study.study, ", ".join(study.commits), f"{study.older} of {study.arms}")
     return table
