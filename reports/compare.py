@@ -221,8 +221,10 @@ def _certainty(joint: Study, comparison: Comparison) -> tuple[Interval | None, s
         return None, comparison.reason or "-"
     if found.interval is not None:
         return found.interval, f"{found.seeds} seeds{' and documents' if comparison.documents else ''}"
-    evidence = gather(joint, [])
-    resampled = evidence.at_documents(comparison.weights, evidence.seeds(list(comparison.weights)))
+    evidence, arms = gather(joint, []), list(comparison.weights)
+    if reason := evidence.without_interval(arms, evidence.seeds(arms)):
+        return None, reason
+    resampled = evidence.at_documents(comparison.weights, evidence.seeds(arms))
     if resampled is None:
         return (
             None,

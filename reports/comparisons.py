@@ -144,8 +144,13 @@ def _measure(wanted: Comparison, study: Study, evidence: Evidence, unmatched: bo
     seeds = evidence.seeds(arms)
     if not seeds:
         return replace(wanted, reason=_why_missing(study, arms))
+    if reason := evidence.without_value(arms, seeds):
+        return replace(wanted, reason=reason)
+    pairs = evidence.pairs(wanted.weights, seeds)
+    if reason := evidence.without_interval(arms, seeds):
+        return replace(wanted, estimate=Estimate(sum(pairs) / len(pairs), len(pairs)), reason=reason)
     resampled = evidence.at_documents(wanted.weights, seeds)
-    found = estimate(evidence.pairs(wanted.weights, seeds), resampled)
+    found = estimate(pairs, resampled)
     reason = None if unmatched else _obstacle(study, wanted.weights, seeds)
     if reason is None and found.p is None:
         reason = "one seed: no interval, no verdict" if len(seeds) == 1 else "every seed gives the same difference"

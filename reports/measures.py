@@ -59,7 +59,9 @@ def _rate(top: Callable[[Documents], Array], size: Callable[[Documents], Array])
 
 
 def _ratio(totals: Array) -> Array:
-    found: Array = totals[..., 0] / totals[..., 1]
+    """Not a number where the totals hold nothing that is measured."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Array = totals[..., 0] / totals[..., 1]
     return found
 
 

@@ -91,12 +91,16 @@ class Resampled:
     """A difference at resampled documents, ``values`` [resamples, seeds], and the documents' ``sizes`` [documents].
 
     ``off`` [documents, seeds], by how much each document's own difference lies off that of all, is needed only where
-    one of them dominates.
+    one of them dominates. Raises ValueError for what is not finite: it has no variance.
     """
 
     values: Array
     sizes: Array
     off: Array | None = None
+
+    def __post_init__(self) -> None:
+        for numbers in (self.values, self.sizes, *([] if self.off is None else [self.off])):
+            _require_finite(numbers, "a difference at resampled documents")
 
     def variance(self) -> float:
         """The variance, of the mean over documents, of what seeds share."""
@@ -122,17 +126,28 @@ def dominates(sizes: Array) -> bool:
     return bool(sizes.max() >= DOMINANT * sizes.sum())
 
 
+def _require_finite(numbers: Array, what: str) -> None:
+    """Python's ``max(0.0, nan)`` is 0.0, and ``nan > 1`` is False: what is not finite must not get that far."""
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{what} is not finite, so nothing can be said of how far it varies")
+
+
 def _shared(values: Array) -> float:
     """The mean covariance of two seeds' values [n, seeds], or zero where it is negative."""
     off = values - values.mean(axis=0)
     products = off.T @ off / (len(values) - 1)
+    _require_finite(products, "a covariance of two seeds")
     seeds = len(products)
     return max(0.0, float(products.sum() - np.trace(products)) / (seeds * (seeds - 1)))
 
 
 def estimate(differences: Sequence[float] | Array, resampled: Resampled | None = None) -> Estimate:
-    """The mean of paired differences, one per seed, with its intervals; without documents it speaks of seeds only."""
+    """The mean of paired differences, one per seed, with its intervals; without documents it speaks of seeds only.
+
+    Raises ValueError: a difference is not finite.
+    """
     pairs = np.asarray(differences, dtype=np.float64)
+    _require_finite(pairs, "a paired difference")
     seeds = len(pairs)
     mean = float(pairs.mean())
     if seeds < 2 or np.ptp(pairs) <= 1e-12 * max(1.0, float(np.abs(pairs).max())):

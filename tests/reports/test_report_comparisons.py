@@ -192,6 +192,16 @@ def test_rates_may_be_compared_by_their_ratio(tmp_path: Path) -> None:
     assert found.verdict == "better"
 
 
+def test_a_run_that_has_no_ratio_is_named_and_not_left_out(tmp_path: Path) -> None:
+    write_plan(tmp_path, product_arms()[::2], seeds=4, design="explicit", metric={"name": "score", "compare": "ratio"})
+    for arm, scores in ((ON, (0.5, 0.52, 0.48, 0.51)), (OFF, (0.6, 0.61, 0.0, 0.62))):
+        for seed, score in enumerate(scores):
+            write_run(tmp_path, arm, seed, BYTES, metrics={"score": score})
+    found = compared(tmp_path)[0][OFF_AGAINST_ON]
+    assert found.estimate is None and found.verdict is None
+    assert found.reason == f"the value of {OFF} (seed 2) is not positive, so it has no ratio; compare by difference"
+
+
 EXAMPLES: dict[str, tuple[dict[str, list[float]], float]] = {
     "val/accuracy": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2]}, 10 / 12),
     "val/sequence_accuracy": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2]}, 2 / 4),

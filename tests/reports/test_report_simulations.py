@@ -58,6 +58,12 @@ def estimated(generator: np.random.Generator, effects: Array, sizes: Array) -> D
     return documents(ones, ones, 0 * ones, squared_error=(generator.normal(size=len(sizes)) + 0.3 * effects) ** 2)
 
 
+def seldom_right(generator: np.random.Generator, effects: Array, sizes: Array) -> Documents:
+    """About one answer of eight is right, of the same examples for most seeds."""
+    right = generator.binomial(sizes.astype(int), 1 / (1 + np.exp(18 - 15 * effects)))
+    return documents(np.ones(len(sizes)), sizes, np.zeros(len(sizes)), correct=right.astype(float))
+
+
 def documents(nats: Array, tokens: Array, size: Array, **others: Array) -> Documents:
     return Documents(tuple(map(str, range(len(size)))), nats, tokens, size, others)
 
@@ -128,6 +134,26 @@ def outcomes(corpus: Corpus, seeds: int, variations: Sequence[Variation], studie
         covered += [interval.low <= 0 <= interval.high for interval in intervals if interval]
         erring += any(comparison.verdict in ("better", "worse") for comparison in found)
     return float(np.mean(covered)), erring / studies
+
+
+@pytest.mark.parametrize(
+    ("sizes", "comparing", "reason"),
+    [
+        (np.ones(30), "ratio", "so they have no ratio; compare by difference"),
+        (np.array([1.0] * 4 + [0.0] * 26), "difference", "have no value"),
+    ],
+    ids=["ratios of what may be nought", "documents of which few are measured"],
+)
+@pytest.mark.usefixtures("quickly")
+def test_where_a_resample_has_no_value_there_is_no_verdict(sizes: Array, comparing: str, reason: str) -> None:
+    corpus, generator = Corpus("val/accuracy", sizes, seldom_right, comparing), np.random.default_rng(0)
+    reasons = []
+    for _ in range(30):
+        found = compare(simulated(generator, corpus, Variation(0.01, 1.0, 0.02), plan(corpus, 3)), [])
+        assert not any(comparison.verdict for comparison in found)
+        assert not any(comparison.estimate.interval for comparison in found if comparison.estimate)
+        reasons += [str(comparison.reason) for comparison in found]
+    assert any("of 1,000 resamples of arm " in found and found.endswith(reason) for found in reasons)
 
 
 @pytest.mark.slow

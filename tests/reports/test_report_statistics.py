@@ -58,6 +58,16 @@ def test_seeds_that_never_differ_carry_no_interval() -> None:
     assert estimate([0.25, 0.25, 0.25]).interval is None
 
 
+def test_what_is_not_finite_is_refused_and_never_counts_as_no_variance() -> None:
+    for lost in (math.nan, math.inf, -math.inf):
+        with pytest.raises(ValueError, match="not finite"):
+            estimate([0.1, lost, 0.3])
+        with pytest.raises(ValueError, match="not finite"):
+            Resampled(np.array([[0.1, 0.2], [lost, 0.4]]), np.ones(2))
+    with pytest.raises(ValueError, match="not finite"), np.errstate(over="ignore", invalid="ignore"):
+        Resampled(np.array([[1e300, -1e300], [-1e300, 1e300]]), np.ones(2)).variance()
+
+
 def test_documents_widen_the_interval_by_what_all_seeds_share() -> None:
     generator = np.random.default_rng(0)
     shared = generator.normal(0, 1, 40)
