@@ -52,12 +52,14 @@ class Comparison:
 
 
 def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Comparison, ...]:
-    """All comparisons of a study in print order. ``unmatched`` gives verdicts where arms do not match, too."""
+    """All comparisons of a study in print order, one family that errs in 5 % of studies.
+
+    ``unmatched`` gives verdicts where arms do not match, too.
+    """
     evidence = gather(study, notes)
     contrasts = [_measure(wanted, study, evidence, unmatched) for wanted in planned_contrasts(study.plan)]
     effects = [_measure(wanted, study, evidence, unmatched) for wanted in planned_effects(study.plan, evidence)]
-    goal = study.plan.metric.goal
-    return *_judge(contrasts, goal), *_judge(effects, goal)
+    return tuple(_judge([*contrasts, *effects], study.plan.metric.goal))
 
 
 def planned_contrasts(plan: Plan) -> list[Comparison]:

@@ -27,7 +27,8 @@ Differences are paired: the same seeds, data order and evaluation documents for 
 the variance between seeds (Student's t with one degree of freedom fewer than seeds) and that between documents \
 ({RESAMPLES:,} resamples, the same documents for all seeds and arms). In simulations it covers the truth 93 to 97 % \
 of the time at three and at five seeds, where a percentile bootstrap covers it about 75 and 85 %. Verdicts hold \
-after Holm's correction over the comparisons of a table, at 5 %, so an interval that just excludes zero may still be \
+after Holm's correction over all comparisons of the study, contrasts, main effects and interactions alike, so that \
+at most 5 % of studies in which nothing differs have any verdict; an interval that just excludes zero may still be \
 unresolved. The smallest detectable difference is what so many seeds show four times out of five at the level which \
 that correction asks for; the seeds needed are those that would show the observed difference as often. Arms whose \
 matched budgets, planned or measured, lie further apart than the study allows get no verdict."""

@@ -24,6 +24,7 @@ from reports.comparisons import Comparison, compare
 from reports.measurements import as_documents
 from reports.measures import measure_of
 from reports.records import load_study
+from reports.statistics import holm
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 OFF_AGAINST_ON = "recurrence=off against the baseline"
@@ -103,6 +104,14 @@ def test_a_main_effect_uses_the_pairs_that_exist_and_says_so(tmp_path: Path) -> 
     found, _ = compared(tmp_path)
     assert "recurrence: off against on (over 1 of 2 combinations)" in found
     assert found["recurrence=off with positions=absolute"].estimate is None
+
+
+def test_contrasts_and_effects_of_a_study_are_one_family(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.01, "absolute": 0.02})
+    found = list(compared(tmp_path)[0].values())
+    assert {comparison.kind for comparison in found} == {"contrast", "main effect", "interaction"}
+    p = [comparison.estimate.p for comparison in found if comparison.estimate and comparison.estimate.p is not None]
+    assert [comparison.adjusted for comparison in found] == holm(p)
 
 
 def test_only_seeds_that_both_arms_finished_are_paired(tmp_path: Path) -> None:
