@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from reports.comparisons import Comparison, Verdict
-from reports.fairness import cost_of
+from reports.costs import CostRatio, cost_ratio
 from reports.sections import Findings, seeds_needed
 from reports.tables import fixed, interval_text
 
@@ -16,6 +14,7 @@ __all__ = ["answer", "headline", "sentence"]
 
 _MOST = 8
 _COSTS = (("flops_per_token", "FLOPs per token"), ("seconds", "time"))
+_EQUAL = "equal"
 _VERDICTS: tuple[Verdict, ...] = ("better", "worse", "differs", "unresolved")
 _EXTREMES: tuple[tuple[Verdict, str], ...] = (
     ("better", "The largest gain is"),
@@ -140,21 +139,20 @@ def _way_out(findings: Findings, comparison: Comparison) -> Iterator[str]:
 
 
 def _price(findings: Findings, comparison: Comparison) -> Iterator[str]:
-    """The cost of the first arm as a multiple of the second's, where both are known."""
+    """The cost of the first arm as a multiple of the second's, where it is known, and how sure where measured."""
     if comparison.kind != "contrast":
         return
-    arm, against = comparison.weights
-    known = [
-        (mine / theirs, title)
-        for key, title in _COSTS
-        if (mine := _mean_cost(findings, arm, key)) and (theirs := _mean_cost(findings, against, key))
-    ]
-    parts = [f"{ratio:.2f} times the {title}" for ratio, title in known if f"{ratio:.2f}" != "1.00"]
-    parts += [f"equal {title}" for ratio, title in known if f"{ratio:.2f}" == "1.00"]
+    mine, theirs = map(findings.study.finished, comparison.weights)
+    found = [(cost_ratio(mine, theirs, key), title) for key, title in _COSTS]
+    parts = [_multiple(ratio, title) for ratio, title in found if ratio is not None and ratio.telling]
+    parts.sort(key=lambda part: part.startswith(_EQUAL))
     if parts:
         yield f"at {' and '.join(parts)}"
 
 
-def _mean_cost(findings: Findings, arm: str, key: str) -> float | None:
-    values = [value for run in findings.study.finished(arm) if (value := cost_of(run, key)) is not None]
-    return float(np.mean(values)) if values else None
+def _multiple(ratio: CostRatio, title: str) -> str:
+    ends = ratio.interval or (ratio.value, ratio.value)
+    if {fixed(value, 2) for value in (ratio.value, *ends)} == {"1.00"}:
+        return f"{_EQUAL} {title}"
+    certainty = f" (95 % interval {interval_text(*ends, 2)})" if ratio.measured else ""
+    return f"{fixed(ratio.value, 2)} times the {title}{certainty}"

@@ -16,8 +16,9 @@ import numpy as np
 from lit_transformers.config import nearest
 from reports.comparisons import Comparison
 from reports.comparisons import compare as compare_arms
+from reports.costs import CostRatio, cost_ratio
 from reports.evidence import gather
-from reports.fairness import cost_of
+from reports.fairness import mean_cost
 from reports.plans import Arm, Contrast, Metric, Plan, PlannedRun
 from reports.publish import PUBLISHED, published
 from reports.records import ReportError, Run, Study, Told, assemble, load_study, read_run, require_name
@@ -242,20 +243,26 @@ def costs(one: Side, other: Side, pairs: list[Pair]) -> Table:
         Column(one.name),
         Column(other.name),
         Column("Ratio", "number", decimals=2),
+        Column("95 % interval", "interval", decimals=2),
     )
     rows = []
     for key, title, kind in COSTS:
         for pair in pairs:
-            mine, theirs = _mean_cost(pair.one, key), _mean_cost(pair.other, key)
+            mine, theirs = mean_cost(pair.one, key), mean_cost(pair.other, key)
             if mine is not None and theirs is not None:
                 shown = [Cell(plain(Cell(value), Column(title, kind))) for value in (mine, theirs)]
-                rows.append((Cell(title), Cell(pair.arm), *shown, Cell(theirs / mine if mine else None)))
-    return Table("costs", "Costs", columns, tuple(rows), ("Means over the runs that finished.",))
+                rows.append((Cell(title), Cell(pair.arm), *shown, *_multiple(cost_ratio(pair.other, pair.one, key))))
+    notes = ("Means over the runs that finished. Ratios of what was measured are those of runs of the same seed.",)
+    return Table("costs", "Costs", columns, tuple(rows), notes)
 
 
-def _mean_cost(runs: tuple[Run, ...], key: str) -> float | None:
-    values = [value for run in runs if run.missing is None and (value := cost_of(run, key)) is not None]
-    return float(np.mean(values)) if values else None
+def _multiple(ratio: CostRatio | None) -> tuple[Cell, Cell]:
+    """A ratio of costs, and its interval if it needs one."""
+    if ratio is None or not ratio.measured:
+        return Cell(ratio.value if ratio else None), Cell()
+    if ratio.interval is None:
+        return Cell(ratio.value), Cell(missing="not measured often enough")
+    return Cell(ratio.value), Cell(low=ratio.interval.low, high=ratio.interval.high)
 
 
 def to_page(one: Side, other: Side, tables: Iterable[Table], notes: Iterable[str]) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from reports.records import Record, Run, Study
 
-__all__ = ["cost_of", "mismatch", "provenance", "spent"]
+__all__ = ["cost_of", "mean_cost", "mismatch", "provenance", "spent"]
 
 _SPENT: Mapping[str, str] = {
     "tokens": "tokens",
@@ -32,11 +32,16 @@ def cost_of(run: Run, key: str) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
+def mean_cost(runs: Iterable[Run], key: str) -> float | None:
+    """One cost as the mean over the runs that finished; None where none of them holds it."""
+    values = [value for run in runs if run.missing is None and (value := cost_of(run, key)) is not None]
+    return float(np.mean(values)) if values else None
+
+
 def spent(study: Study, arm: str) -> float | None:
     """What the finished runs of an arm have spent of the matched budget, as their mean; None where none tells."""
     key = _SPENT.get(study.plan.match.on) if study.plan.match else None
-    values = [value for run in study.finished(arm) if key and (value := cost_of(run, key)) is not None]
-    return float(np.mean(values)) if values else None
+    return mean_cost(study.finished(arm), key) if key else None
 
 
 def mismatch(study: Study, arms: Sequence[str]) -> str | None:

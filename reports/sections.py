@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from reports.comparisons import Comparison
-from reports.fairness import cost_of, environments, provenance, spent
+from reports.costs import is_measured
+from reports.fairness import cost_of, environments, mean_cost, provenance, spent
 from reports.plans import Arm, Metric, PublishedCell
 from reports.records import Run, Study
 from reports.significance import bleu_tests
@@ -242,8 +243,11 @@ def _interval(findings: Findings, interval: Interval | None) -> Cell:
 
 
 def costs(study: Study) -> Table:
-    """What each arm costs, as means over its runs; columns that no record fills are left away."""
-    rows = {arm.name: {key: _cost(study.of(arm.name), key) for key, _, _ in COSTS} for arm in study.plan.arms}
+    """What each arm costs, as means over its runs, with the standard deviation of what was measured.
+
+    Columns that no record fills are left away.
+    """
+    rows = {arm.name: {key: _cost(study.finished(arm.name), key) for key, _, _ in COSTS} for arm in study.plan.arms}
     kept = [cost for cost in COSTS if any(row[cost[0]].value is not None for row in rows.values())]
     columns = (Column("Arm"), *(Column(title, kind, detail=i > 3) for i, (_, title, kind) in enumerate(kept)))
     cells = tuple((Cell(arm), *(row[key] for key, _, _ in kept)) for arm, row in rows.items()) if kept else ()
@@ -252,9 +256,10 @@ def costs(study: Study) -> Table:
     return Table("costs", "Cost", columns, cells, notes)
 
 
-def _cost(runs: Iterable[Run], key: str) -> Cell:
-    values = [value for run in runs if run.missing is None and (value := cost_of(run, key)) is not None]
-    return Cell(float(np.mean(values))) if values else Cell()
+def _cost(runs: Sequence[Run], key: str) -> Cell:
+    values = [value for run in runs if (value := cost_of(run, key)) is not None]
+    varies = len(values) > 1 and is_measured(runs, key)
+    return Cell(mean_cost(runs, key), spread=float(np.std(values, ddof=1)) if varies else None)
 
 
 def published(findings: Findings) -> Table:

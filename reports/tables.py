@@ -93,8 +93,12 @@ def plain(cell: Cell, column: Column) -> str:
         return cell.value
     if not math.isfinite(cell.value):
         return "not a number"
-    text = _FORMATS[column.kind](cell.value) if column.kind in _FORMATS else fixed(cell.value, column.decimals)
-    return text if cell.spread is None else f"{text} ± {fixed(cell.spread, column.decimals)}"
+    text = _number(cell.value, column)
+    return text if cell.spread is None else f"{text} ± {_number(cell.spread, column)}"
+
+
+def _number(value: float, column: Column) -> str:
+    return _FORMATS[column.kind](value) if column.kind in _FORMATS else fixed(value, column.decimals)
 
 
 def interval_text(low: float | None, high: float | None, decimals: int) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from study_on_disk import BYTES, name_of, product_arms, write_plan, write_product, write_run
+from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, write_plan, write_product, write_run
 
 from reports.answer import answer, headline
 from reports.page import find
@@ -42,6 +43,28 @@ def test_of_one_comparison_the_headline_is_what_was_found_and_the_answer_adds_it
     assert re.fullmatch(pattern + r"\.", headline(findings))
     (sentence,) = answer(findings)
     assert re.fullmatch(pattern + r"; at equal FLOPs per token and equal time\.", sentence)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "time"),
+    [
+        # By hand: the mean of the logarithms is -0.6696 and their standard deviation 0.0233.
+        ((20.0, 21.0, 22.0), r"0\.51 times the time \(95 % interval 0\.48 to 0\.54\) and "),
+        ((9.2, 41.0, 130.0), ""),
+        ((9.2, None, None), ""),
+    ],
+    ids=["measured well", "so unevenly that it says nothing", "once"],
+)
+def test_a_measured_price_has_an_interval_that_says_something_or_is_not_told(
+    tmp_path: Path, seconds: tuple[float | None, ...], time: str
+) -> None:
+    write_product(tmp_path, {"off": 0.123}, contrasts=ONE)
+    for arm, measured in ((ON, seconds), (OFF, (40.0, 41.0, 42.0))):
+        for seed, value in enumerate(measured):
+            path = tmp_path / key_of(arm, seed) / "record.json"
+            write_json(path, json.loads(path.read_text()) | {"measured": {"seconds": value}})
+    (sentence,) = answer(found(tmp_path))
+    assert re.search(rf"; at {time}equal FLOPs per token\.$", sentence)
 
 
 def test_of_several_the_largest_gain_leads_with_a_tally_of_verdicts(tmp_path: Path) -> None:

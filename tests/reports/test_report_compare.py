@@ -57,9 +57,12 @@ def test_two_runs_have_an_interval_over_the_documents_of_both(tmp_path: Path) ->
     assert "1 of 2 runs have no losses per document" in notes[0]
 
 
-def test_costs_are_told_as_ratios(tmp_path: Path) -> None:
+def test_costs_are_told_as_ratios_and_one_measurement_has_no_interval(tmp_path: Path) -> None:
     found, _ = tables(tmp_path, *two_runs(tmp_path))
-    assert texts(found["costs"])[0] == ["Parameters", "100 k", "150 k", "1.50"]
+    assert texts(found["costs"])[:2] == [
+        ["Parameters", "100 k", "150 k", "1.50", "-"],
+        ["Time", "50 s", "51 s", "1.02", "not measured often enough"],
+    ]
 
 
 def test_only_metrics_and_costs_that_both_have_are_told(tmp_path: Path) -> None:
@@ -77,6 +80,8 @@ def test_two_studies_are_compared_arm_by_arm_over_their_seeds(tmp_path: Path) ->
     assert list(lines) == [ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE]
     assert lines[ON][4] == "0.0000" and lines[OFF][4] == "0.2000"
     assert lines[OFF][6] == "10 documents"
+    costs = {line[0]: line[2:] for line in texts(found["costs"]) if line[1] == ON}
+    assert costs["Time"] == ["51 s", "51 s", "1.00", "1.00 to 1.00"] and costs["Tokens"][-1] == "-"
 
 
 def test_a_published_study_stands_beside_the_one_run_here(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_a_table_gives_mean_and_spread_by_hand(tmp_path: Path) -> None:
             write_run(tmp_path, arm, seed, level * BYTES * math.log(2))
     page, _ = report(tmp_path)
     assert row(page, f"{ON} (baseline)") == [f"{ON} (baseline)", "2.10 ± 0.10", "3"]
+    assert "51 s ± 1 s" in row(page.partition("## Cost")[2], ON)
     cells = row(page, "recurrence=off against the baseline")
     # half-width 0.2484; Student's t of 0.2 / (0.1 / sqrt(3)) with 2 degrees of freedom
     assert cells[1:5] == ["0.20", "-0.05 to 0.45", "unresolved", "0.074"]
