@@ -48,6 +48,19 @@ def test_p_is_the_level_whose_interval_touches_zero() -> None:
     assert variances.half_width(p) == pytest.approx(0.25, rel=1e-9)
 
 
+def test_seeds_and_documents_have_the_degrees_of_freedom_of_welch_as_scipy_computes_them() -> None:
+    """The mean of a sample of seeds, less that of a sample of documents, has the sum of their two variances."""
+    generator = np.random.default_rng(6)
+    of_seeds, of_documents = generator.normal(0, 1, 4), generator.normal(0, 4, 12)
+    test = stats.ttest_ind(of_seeds, of_documents, equal_var=False)
+    ends = test.confidence_interval(0.95)
+    document = float(of_documents.var(ddof=1)) / 12
+    variances = Variances(4, float(of_seeds.var(ddof=1)), document, document_freedom=11.0)
+    assert test.df == pytest.approx(9.89, abs=0.01)
+    assert variances.half_width(0.05) == pytest.approx((ends.high - ends.low) / 2, rel=1e-9)
+    assert variances.p(of_seeds.mean() - of_documents.mean()) == pytest.approx(test.pvalue, rel=1e-6)
+
+
 def test_one_seed_has_a_difference_but_no_interval() -> None:
     found = estimate([0.5])
     assert found.difference == 0.5
