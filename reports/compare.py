@@ -92,7 +92,10 @@ def _run_side(directory: Path) -> Side:
 
 
 def compare(one: Side, other: Side) -> tuple[tuple[Table, ...], tuple[str, ...]]:
-    """The tables that have rows, and notes. Raises ReportError: a run and a study, or no arm that both have."""
+    """The tables that have rows, and notes.
+
+    Raises ReportError: a run and a study, no arm that both have, or nothing that has run on both sides.
+    """
     if one.kind != other.kind:
         raise ReportError(f"{one.name} is a {one.kind} and {other.name} a {other.kind}; compare two of the same kind")
     pairs = list(_pairs(one.study, other.study))
@@ -102,7 +105,23 @@ def compare(one: Side, other: Side) -> tuple[tuple[Table, ...], tuple[str, ...]]
     notes = [*one.study.notes, *other.study.notes]
     made = (configs(one, other, pairs), metrics(one, other, pairs, notes), costs(one, other, pairs))
     tables = [table if one.kind == "study" else _without_arms(table) for table in made if table.rows]
+    if not tables:
+        raise ReportError(_nothing(one, other))
     return tuple(tables), tuple(dict.fromkeys(notes))
+
+
+def _nothing(one: Side, other: Side) -> str:
+    """Why there is nothing to compare: what has not run, or that nothing that has is of the same arm."""
+    lacking = [side for side in (one, other) if side.study.missing() == len(side.study.runs)]
+    if not lacking:
+        return f"{one.name} and {other.name} have no arm of which a run has finished on both sides; finish one of each"
+    told = [f"{side.name}: no run has finished ({', '.join(_reasons(side.study))})" for side in lacking]
+    ways = [command for side in lacking if (command := side.study.plan.commands.get("run"))]
+    return "; ".join([*dict.fromkeys(told), f"run it by: {ways[0]}" if ways else "run it first"])
+
+
+def _reasons(study: Study) -> list[str]:
+    return list(dict.fromkeys(run.missing for run in study.runs if run.missing)) or ["no runs are planned"]
 
 
 def _without_arms(table: Table) -> Table:

@@ -121,6 +121,21 @@ def test_what_cannot_be_compared_is_refused_by_one_line(tmp_path: Path, one: str
     assert "\n" not in str(caught.value)
 
 
+def test_studies_of_which_one_has_never_run_are_refused_by_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_product(tmp_path / "one", {})
+    write_plan(tmp_path / "two", study="never_run")
+    sides = (str(tmp_path / "one" / "studies" / "xl_recurrence"), str(tmp_path / "two" / "studies" / "never_run"))
+    assert main(["compare", *sides, "--runs", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        "error: never_run: no run has finished (not run); "
+        "run it by: python -m ablations run xl_recurrence --scale demo\n"
+    )
+
+
 def test_a_folder_without_results_and_a_damaged_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ReportError, match=r"neither record\.json nor results\.jsonl nor plan\.json"):
