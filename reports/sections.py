@@ -252,8 +252,10 @@ def costs(study: Study) -> Table:
     columns = (Column("Arm"), *(Column(title, kind, detail=i > 3) for i, (_, title, kind) in enumerate(kept)))
     cells = tuple((Cell(arm), *(row[key] for key, _, _ in kept)) for arm, row in rows.items()) if kept else ()
     hardware = environments(study, "hardware")
-    notes = (f"Measured on {'; '.join(hardware)}.",) if hardware else ()
-    return Table("costs", "Cost", columns, cells, notes)
+    notes = [f"Measured on {'; '.join(hardware)}."] if hardware else []
+    if any(cell.spread is not None for row in rows.values() for cell in row.values()):
+        notes.insert(0, "Means over runs; ± is the standard deviation of what was measured.")
+    return Table("costs", "Cost", columns, cells, tuple(notes))
 
 
 def _cost(runs: Sequence[Run], key: str) -> Cell:
