@@ -127,7 +127,8 @@ def by_key(k: Float[Tensor, "*b s k"], table: Float[Tensor, "*h w k"], queries: 
     keys = k.size(-2)
     short = -keys % queries
     tiles = F.pad(k, (0, 0, 0, short)).unflatten(-2, (-1, queries))
-    table = F.pad(table, (0, 0, 0, queries + keys + short - table.size(-2)))
+    width = queries + max(keys + short, queries)  # a window even where there is no tile, for keys that are all listed
+    table = F.pad(table, (0, 0, 0, width - table.size(-2)))
     windows = table.unfold(-2, 2 * queries, queries)  # (*h, tiles, k, 2t)
     products = tiles @ windows  # row a of a tile wants its columns a to a + t - 1, for the queries from last to first
     skewed = F.pad(products.flatten(-2), (0, queries)).unflatten(-1, (queries, 2 * queries + 1))[..., :queries]

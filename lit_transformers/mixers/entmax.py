@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
-from entmax import entmax15, entmax_bisect, sparsemax
+from entmax import entmax15, sparsemax
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
@@ -91,20 +91,19 @@ class Entmax(QKVMixer, Observable):
     def bisected(
         self, logits: Float[Tensor, "b h t s"], i: Tensor, j: Tensor, alpha: Float[Tensor, "h 1 1"] | float
     ) -> Float[Tensor, "b h t s"]:
-        """Weights by bisection among the largest scores, and more of them until the least has none.
-
-        Hidden keys stay minus infinity, which gives weights of zero for every alpha: finite ones would get some as
-        alpha nears 1.
-        """
+        """Weights by bisection among the largest scores, and more of them until the least has none. Hidden keys stay
+        minus infinity and weigh nothing for every alpha: finite ones would get some as alpha nears 1."""
         iterations = self.iterations or round(1 - torch.tensor(torch.finfo(logits.dtype).eps).log2().item())
+        alpha = torch.as_tensor(alpha, dtype=logits.dtype, device=logits.device)
+        keys = logits.isfinite().sum(dim=-1, keepdim=True)
         count = CANDIDATES
         while count < logits.size(-1):
             largest, places = logits.topk(count, dim=-1)
-            weights = entmax_bisect(largest, alpha, dim=-1, n_iter=iterations)
+            weights = Bisection.apply(largest, alpha, keys, iterations)
             if not weights[..., -1].any():
                 return torch.zeros_like(logits).scatter(-1, places, weights)
             count *= 4
-        return entmax_bisect(logits, alpha, dim=-1, n_iter=iterations)
+        return Bisection.apply(logits, alpha, keys, iterations)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """Of the products; what the threshold costs is elementwise."""
@@ -114,3 +113,36 @@ class Entmax(QKVMixer, Observable):
             pattern, queries, keys, self.width, causal=causal, encoding=self.relative, weighed=self.fixed != 1
         )
         return self.projection_flops(queries, keys) + attention
+
+
+class Bisection(torch.autograd.Function):
+    """The weights of rows of scores by halving an interval that holds tau, with the gradients of exact weights
+    (arXiv:1905.05702; of alpha, arXiv:1909.00015, proposition 1). The first interval is as wide as the number of
+    ``keys`` (b, h, t, 1) that a row sees asks for: in the authors' code it counts hidden keys too, so that after a few
+    halvings weights depend on what is padded to a row."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, alpha: Tensor, keys: Tensor, iterations: int) -> Tensor:
+        power = alpha - 1
+        scores = scores * power
+        tau, width = scores.amax(dim=-1, keepdim=True) - 1, 1 - keys.to(scores.dtype) ** -power
+        for _ in range(iterations):
+            width = width / 2
+            weights = (scores - tau - width).clamp(min=0) ** (1 / power)
+            tau = torch.where(weights.sum(dim=-1, keepdim=True) >= 1, tau + width, tau)
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+        ctx.save_for_backward(weights, alpha)
+        return weights
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        weights, alpha = ctx.saved_tensors
+        slopes = torch.where(weights > 0, weights ** (2 - alpha), 0)
+        shares = slopes / slopes.sum(dim=-1, keepdim=True)
+        of_scores = slopes * (gradient - (shares * gradient).sum(dim=-1, keepdim=True))
+        if not ctx.needs_input_grad[1]:
+            return of_scores, None, None, None
+        power, surprise = alpha - 1, torch.special.xlogy(weights, weights)
+        change = (weights - shares) / power**2 - (surprise - shares * surprise.sum(dim=-1, keepdim=True)) / power
+        return of_scores, (gradient * change).sum_to_size(alpha.shape), None, None

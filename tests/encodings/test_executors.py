@@ -144,12 +144,17 @@ def agree(one: Tensor, other: Tensor, leaves: list[Tensor]) -> None:
 @every_encoding
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("length", "size"), [(14, 2), (13, 2), (7, 1), (3, 4), (1, 2)])
-@pytest.mark.parametrize("alike", ["nothing", "heads", "rows and heads"])
+@pytest.mark.parametrize("alike", ["nothing", "heads", "rows and heads", "not even the own block"])
 def test_a_graph_of_blocks_equals_its_mask(
     config: EncodingConfig | None, padded: bool, length: int, size: int, alike: str
 ) -> None:
     torch.manual_seed(0)
-    edges = {"nothing": EDGES, "heads": EDGES[:, :1], "rows and heads": EDGES[:1, :1]}[alike]
+    edges = {
+        "nothing": EDGES,
+        "heads": EDGES[:, :1],
+        "rows and heads": EDGES[:1, :1],
+        "not even the own block": EDGES & ~(torch.arange(2)[:, None, None, None] * torch.eye(7)).bool(),
+    }[alike]
     encoding, inputs = encoding_of(config), random_inputs(length, length, padded)
     full = with_tables(encoding, inputs, causal=False) if encoding else inputs
     graph = Graph(edges, size)

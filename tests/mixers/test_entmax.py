@@ -192,6 +192,17 @@ def test_more_iterations_come_nearer() -> None:
     assert distances[0] > distances[1] > distances[2] > 0
 
 
+@pytest.mark.parametrize("iterations", [1, 2, 8])
+@pytest.mark.parametrize("seen", [9, CANDIDATES + 30])
+def test_hidden_keys_change_no_weight_however_few_the_iterations(iterations: int, seen: int) -> None:
+    layer = build(alpha="learned", iterations=iterations)
+    logits = noise(1, HEADS, 4, seen)
+    padded = torch.cat([logits, torch.full((1, HEADS, 4, 2 * CANDIDATES), -torch.inf).double()], dim=-1)
+    alone = weighed(layer, logits.clone())
+    same(weighed(layer, padded)[..., :seen], alone)
+    same(alone.sum(-1), torch.ones(1, HEADS, 4).double())
+
+
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 def test_iterations_where_there_is_no_bisection_are_refused(alpha: float) -> None:
     with pytest.raises(ConfigError, match="needs none; drop them"):
