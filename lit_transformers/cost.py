@@ -25,8 +25,9 @@ class Cost(NamedTuple):
     """Of one network.
 
     flops_per_token: forward FLOPs (2 for a multiply-add) of one token in a training row, with memory full where rows
-    continue each other; training takes three times as many. state_bytes: what one lane carries from segment to segment,
-    in float32; of a model whose rows do not continue each other, nothing.
+    continue each other; training takes three times as many. Where memory holds inputs they are projected anew in every
+    row, which evaluation does not do: it keeps keys and values, and costs less by their projections. state_bytes: what
+    one lane carries from segment to segment, in float32; of a model whose rows do not continue each other, nothing.
     """
 
     parameters: int
@@ -112,7 +113,7 @@ def remembers(network: nn.Module) -> bool:
 def flops_by_length(
     network: nn.Module, dim: int, length: int, continued: bool, source: int = 0
 ) -> list[tuple[int, float]]:
-    """Forward FLOPs of one token in rows of ``length`` tokens, and of twice, four and eight times as many.
+    """Forward FLOPs in training of one token in rows of ``length`` tokens, and of twice, four and eight times as many.
 
     continued: each row goes on where the one before it ended, with memory full. source: the tokens of what rows of
     ``length`` are made of, where a network makes one sequence of another; longer ones are made of longer ones.

@@ -134,7 +134,8 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        """Forward FLOPs, 2 for a multiply-add, for one sequence of ``queries`` tokens after ``remembered`` ones."""
+        """Forward FLOPs of training, 2 for a multiply-add, for one sequence of ``queries`` tokens after ``remembered``
+        ones. Evaluation spends less on memory, whose projections it keeps (``lit_transformers.mixers.memory``)."""
 
     def cross_flops(self, queries: int, source: int) -> int:
         """The same for ``queries`` tokens that read a source of so many. Of mixers that promise ``cross``."""

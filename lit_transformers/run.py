@@ -106,7 +106,8 @@ class RunConfig(Config):
 
 
 class Description(NamedTuple):
-    """What a run will cost, told without training. FLOPs of training are three times those of the forward pass."""
+    """What a run will cost, told without training. FLOPs are those of a forward pass in training (see ``Cost``), and
+    ``train_flops`` three times as many; none of them is of an evaluation."""
 
     parameters: int
     embedding_parameters: int

@@ -136,7 +136,7 @@ class QKVMixer(Mixer):
         return Inputs(q, found.k, found.v, unless_all(found.flags["seen"])), found.state, heard
 
     def projection_flops(self, queries: int, keys: int) -> int:
-        """FLOPs of the four projections for one sequence."""
+        """FLOPs of the four projections for one sequence. While gradients are on, keys of memory are projected anew."""
         return 2 * self.dim * self.width * (2 * queries + 2 * keys)
 
     def cross_flops(self, queries: int, source: int) -> int:

@@ -14,9 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from lit_transformers.batch import DataDescription, Vocabulary
 from lit_transformers.block import BlockConfig
 from lit_transformers.cost import cost, cost_of_pairs
+from lit_transformers.encodings import XLConfig
 from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
-from lit_transformers.mixer import Context, Shape
-from lit_transformers.mixers import AttentionConfig
+from lit_transformers.mixer import Context, MixerConfig, Shape
+from lit_transformers.mixers import AttentionConfig, LSRAConfig, TopKConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import TokensConfig
 from lit_transformers.patterns import BLOCK
@@ -44,6 +45,26 @@ def test_the_flops_of_a_mixer_are_those_counted(case: Case, queries: int, rememb
     assert mixer.flops(queries, remembered) == pytest.approx(
         counted(mixer, x, context(1, queries, start=remembered), state), rel=TOLERANCE
     )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        AttentionConfig(encoding=XLConfig()),
+        WindowConfig(window=20, global_tokens="first"),
+        TopKConfig(kept=4),
+        LSRAConfig(branches="attention"),
+    ],
+    ids=name,
+)
+def test_evaluation_spends_less_than_training_by_the_projections_of_memory(config: MixerConfig) -> None:
+    queries, remembered = 30, 100
+    mixer = Case(config).build("causal", memory=remembered)
+    with torch.no_grad():
+        state = mixer(torch.randn(1, remembered, DIM).double(), context(1, remembered)).state
+        found = counted(mixer, torch.randn(1, queries, DIM).double(), context(1, queries, start=remembered), state)
+    of_keys_and_values = 2 * 2 * DIM * DIM * remembered
+    assert mixer.flops(queries, remembered) - found == pytest.approx(of_keys_and_values, rel=TOLERANCE)
 
 
 @mixers("bidirectional")
