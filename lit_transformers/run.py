@@ -32,6 +32,7 @@ from lit_transformers.callbacks import (
     Watch,
     measured,
 )
+from lit_transformers.checkpoints import read
 from lit_transformers.code import code_hash
 from lit_transformers.config import Config, ConfigError, Plain, Seed, canonical_hash
 from lit_transformers.cost import flops_by_length
@@ -50,7 +51,6 @@ from lit_transformers.record import (
     RUN,
     VERSION,
     environment,
-    first_line,
     is_disk_full,
     peak_memory,
     quiet,
@@ -312,13 +312,10 @@ def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[
 def load(checkpoint: Path, changes: dict[str, Plain] | None = None) -> tuple[Task, RunConfig, dict[str, Plain]]:
     """A trained task, its run's config, and what the checkpoint keeps of its data. Nothing in the file is executed.
 
-    Raises ConfigError for a file that is no checkpoint of this suite.
+    Raises ConfigError for a file that is damaged or no checkpoint of this suite.
     """
-    try:
-        found = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        extra = found["lit_transformers"]
-    except Exception as error:
-        raise ConfigError(f"is no checkpoint of a run: {first_line(error)}", str(checkpoint)) from None
+    found = read(checkpoint)
+    extra = found["lit_transformers"]
     config = RunConfig.from_dict(extra["config"]).override(changes or {})
     task = config.task.build(config.model, config.data.describe(extra), config.training)
     task.load_state_dict(found["state_dict"])
@@ -331,19 +328,17 @@ def contents(config: RunConfig, data: Data) -> dict[str, Plain]:
 
 
 def usable(path: Path) -> Path | None:
-    """A checkpoint that can be read; a damaged one is moved aside, and said so."""
+    """A checkpoint that is as it was written; a damaged one is moved aside, and said so."""
     if not path.exists():
         return None
     try:
-        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:
+        read(path, mmap=True)
+    except ConfigError as error:
         if not is_first_rank():
             return None
         aside = path.with_suffix(".damaged")
         path.replace(aside)
-        print(
-            f"{path} cannot be read ({first_line(error)}); it is now {aside.name}, and the run starts anew", flush=True
-        )
+        print(f"{path} cannot be read: it {error.reason}. It is now {aside.name}, and the run starts anew", flush=True)
         return None
     return path
 

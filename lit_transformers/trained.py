@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from lit_transformers.checkpoints import verify
+from lit_transformers.config import ConfigError
 from lit_transformers.files import replace_file
 
 FOLDER = "trained"
@@ -13,7 +15,8 @@ FOLDER = "trained"
 def take_over(directory: Path, training_key: str, checkpoint: str) -> str | None:
     """Copies the final checkpoint of a finished run that was trained alike into ``directory``, unless it has its own.
 
-    Returns the name of the run it came from, or None. Runs that train at the same time do so apart, with equal results.
+    Returns the name of the run it came from, or None, as where its checkpoint is damaged. Runs that train at the same
+    time do so apart, with equal results.
     """
     note = directory.parent / FOLDER / training_key
     if (directory / checkpoint).exists() or not note.exists():
@@ -21,6 +24,11 @@ def take_over(directory: Path, training_key: str, checkpoint: str) -> str | None
     donor = note.read_text(encoding="utf-8").strip()
     source = directory.parent / donor / checkpoint
     if donor != Path(donor).name or not source.exists():
+        return None
+    try:
+        verify(source)
+    except ConfigError as error:
+        print(f"{error}; this run is trained by itself", flush=True)
         return None
     replace_file(directory / checkpoint, lambda fresh: shutil.copyfile(source, fresh))
     return donor

@@ -207,6 +207,24 @@ def test_runs_that_are_only_measured_differently_are_trained_once(config: RunCon
     assert left(tmp_path / "second") == left(tmp_path / "elsewhere" / "third")
 
 
+def test_weights_of_which_a_bit_has_flipped_are_not_measured_not_resumed_and_not_taken_over(
+    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config.override({"training.validate_every": None, "training.steps": 5})
+    sound = fit(config, tmp_path / "first")
+    checkpoint = tmp_path / "first" / CHECKPOINT
+    weight = load(checkpoint)[0].state_dict()["network.norm.bias"].numpy().tobytes()
+    content = checkpoint.read_bytes()
+    assert content.count(weight) == 1
+    checkpoint.write_bytes(content.replace(weight, bytes([weight[0] ^ 1]) + weight[1:]))
+    with pytest.raises(ConfigError, match=r"first/checkpoint\.ckpt: is a damaged checkpoint"):
+        evaluate(checkpoint)
+    again = fit(config.override({"task.evaluation": {"mixer.memory": 24}}), tmp_path / "second")
+    assert again["measured"]["trained_by"] is None and "is a damaged checkpoint" in capsys.readouterr().out
+    assert lasting(fit(config, tmp_path / "first")) == lasting(sound)
+    assert checkpoint.with_suffix(".damaged").exists()
+
+
 @pytest.mark.slow
 def test_a_compiled_network_computes_the_same(config: RunConfig, tmp_path: Path) -> None:
     config = config.override({"training.steps": 4, "training.validate_every": None, "model.dropout": 0.0})
