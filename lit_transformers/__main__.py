@@ -22,7 +22,9 @@ Assignments = Annotated[
 @app.command()
 def fit(
     run: Annotated[Path, typer.Argument(help="The run.yaml of a run, or one written by hand.")],
-    directory: Annotated[Path | None, typer.Option("--to", help="Where to; default: beside run.yaml.")] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--to", help="Where to: an empty folder, or the run's own; default: beside RUN.")
+    ] = None,
     changes: Assignments = None,
 ) -> None:
     """Trains the run that RUN describes, or goes on with it from its checkpoint.

@@ -51,6 +51,7 @@ __all__ = [
     "canonical_hash",
     "nearest",
     "parse_assignments",
+    "plain_leaves",
     "table",
 ]
 
@@ -277,6 +278,15 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Plain]:
             value = _number(value)
         values[path.strip()] = value
     return values
+
+
+def plain_leaves(plain: Mapping[str, Plain], head: str = "") -> Iterator[tuple[str, Plain]]:
+    """Every value of a config's plain tree with its dotted path; an empty mapping is a value."""
+    for name, value in plain.items():
+        if isinstance(value, Mapping) and value:
+            yield from plain_leaves(value, f"{head}{name}.")
+        else:
+            yield f"{head}{name}", value
 
 
 def _read_yaml(text: str) -> Plain:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from lit_transformers.config import Plain
+from lit_transformers.config import ConfigError, Plain
 
 OUTPUTS = "outputs.jsonl"
 """What a run wrote for every example of its evaluation: here, because reports and library both name it."""
@@ -34,3 +34,13 @@ def write_json(path: Path, plain: Plain) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes text as UTF-8, with the line ends that it has."""
     replace_file(path, lambda fresh: fresh.write_text(text, encoding="utf-8", newline=""))
+
+
+def set_aside(path: Path) -> Path:
+    """Moves a damaged file to a free name beside it, ``<name>.damaged`` or ``<name>.damaged-2``; returns that name."""
+    for number in range(1, 1_000_000):
+        moved = path.with_name(f"{path.name}.damaged" + (f"-{number}" if number > 1 else ""))
+        if not moved.exists():
+            path.rename(moved)
+            return moved
+    raise ConfigError("too many damaged files beside it; delete them", str(path))

@@ -184,7 +184,7 @@ def _start(mirror: Mirror, directory: Path, record: dict[str, Plain]) -> Copy:
     return Copy(run, directory)
 
 
-def replay(mirror: Mirror, directory: Path, record: dict[str, Plain]) -> None:
+def replay(mirror: Mirror | None, directory: Path, record: dict[str, Plain]) -> None:
     """Mirrors a run that is over from what it left in its directory."""
     with mirrored(mirror, directory, record) as copy:
         if copy is None:

@@ -37,8 +37,9 @@ from lit_transformers.code import code_hash
 from lit_transformers.config import Config, ConfigError, Plain, Seed, canonical_hash
 from lit_transformers.cost import flops_by_length
 from lit_transformers.files import OUTPUTS, replace_file, write_json
+from lit_transformers.folder import TRAINING, Identity, claim
 from lit_transformers.knobs import changes_nothing
-from lit_transformers.mirror import Copy, Mirror, mirrored
+from lit_transformers.mirror import Copy, Mirror, mirrored, replay
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.observe import observe
 from lit_transformers.pruning import Bars, Pruned, Pruner
@@ -151,20 +152,26 @@ def fit(
     keep_every: float = 30.0,
     mirror: Mirror | None = None,
 ) -> dict[str, Plain]:
-    """Trains, measures, and writes the record, which is also returned.
+    """Trains, measures, and writes the record, which is also returned. Of a run that has finished it is read.
 
     What goes wrong inside is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
-    Raises ConfigError or DataError before anything starts, and Interrupted after SIGTERM, with a checkpoint written.
+    Raises ConfigError or DataError before anything starts, also where the directory holds another run, and Interrupted
+    after SIGTERM, with a checkpoint written.
     keep_every: seconds between checkpoints. mirror: a copy for Weights & Biases, None for none.
     """
     data = config.data.build()
     require_device(config.training)
+    identity = Identity(config, run_key(config, data), training_key(config, data), code_of(config))
+    finished = claim(directory, identity)
+    if finished is not None:
+        replay(mirror, directory, finished)
+        return finished
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / RUN, lambda fresh: fresh.write_text(config.to_yaml(), encoding="utf-8"))
     started, begun = datetime.now(UTC), time.monotonic()
     record: dict[str, Plain] = {
         "version": VERSION,
-        "key": run_key(config, data),
+        "key": identity.key,
         "outcome": "failed",
         "reason": None,
         "seed": config.seed,
@@ -174,7 +181,7 @@ def fit(
         "protocol": protocol(config),
         "cost": describe(config, data)._asdict(),
         "gates": [],
-        "environment": environment(config.training, code_of(config)),
+        "environment": environment(config.training, identity.library),
         "measured": {"started": started.isoformat(timespec="seconds")},
     }
     with stop_requests() as stopping, mirrored(mirror, directory, record) as copy:
@@ -319,12 +326,12 @@ def load(checkpoint: Path, changes: dict[str, Plain] | None = None) -> tuple[Tas
     config = RunConfig.from_dict(extra["config"]).override(changes or {})
     task = config.task.build(config.model, config.data.describe(extra), config.training)
     task.load_state_dict(found["state_dict"])
-    return task.eval(), config, {name: value for name, value in extra.items() if name != "config"}
+    return task.eval(), config, {name: value for name, value in extra.items() if name not in ("config", TRAINING)}
 
 
 def contents(config: RunConfig, data: Data) -> dict[str, Plain]:
-    """What a checkpoint needs to be used without the data."""
-    return {"config": config.to_dict(), **data.kept()}
+    """What a checkpoint needs to be used without the data, and the name of the training that it is of."""
+    return {"config": config.to_dict(), TRAINING: training_key(config, data), **data.kept()}
 
 
 def usable(path: Path) -> Path | None:

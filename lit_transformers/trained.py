@@ -8,6 +8,7 @@ from pathlib import Path
 from lit_transformers.checkpoints import verify
 from lit_transformers.config import ConfigError
 from lit_transformers.files import replace_file
+from lit_transformers.folder import TRAINING, kept_in
 
 FOLDER = "trained"
 
@@ -15,15 +16,15 @@ FOLDER = "trained"
 def take_over(directory: Path, training_key: str, checkpoint: str) -> str | None:
     """Copies the final checkpoint of a finished run that was trained alike into ``directory``, unless it has its own.
 
-    Returns the name of the run it came from, or None, as where its checkpoint is damaged. Runs that train at the same
-    time do so apart, with equal results.
+    Returns the name of the run it came from, or None, as where its checkpoint is damaged or its folder holds another run
+    by now. Runs that train at the same time do so apart, with equal results.
     """
     note = directory.parent / FOLDER / training_key
     if (directory / checkpoint).exists() or not note.exists():
         return None
     donor = note.read_text(encoding="utf-8").strip()
     source = directory.parent / donor / checkpoint
-    if donor != Path(donor).name or not source.exists():
+    if donor != Path(donor).name or (kept_in(source) or {}).get(TRAINING) != training_key:
         return None
     try:
         verify(source)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+from lit_transformers.config import plain_leaves
 from reports.fairness import cost_of
 from reports.markup import Html, details, element, escape, items, name_of, pairs
 from reports.observed import observed
@@ -59,21 +60,11 @@ def _titled(title: str, inside: Html) -> Html:
 
 def differences(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Paths of two configs that differ, with both values as they are written on a command line."""
-    ours, theirs = dict(leaves(base)), dict(leaves(other))
+    ours, theirs = dict(plain_leaves(base)), dict(plain_leaves(other))
     for path in chain(ours, (path for path in theirs if path not in ours)):
         one, two = (_value(side[path]) if path in side else _ABSENT for side in (ours, theirs))
         if one != two and not path.endswith("seed"):
             yield path, one, two
-
-
-def leaves(config: Mapping[str, Any], head: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a tree with its dotted path."""
-    for name, value in config.items():
-        path = f"{head}.{name}" if head else str(name)
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, path)
-        else:
-            yield path, value
 
 
 def _value(value: Any) -> str:

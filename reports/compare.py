@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lit_transformers.config import nearest
+from lit_transformers.config import nearest, plain_leaves
 from reports.comparisons import Comparison
 from reports.comparisons import compare as compare_arms
 from reports.costs import CostRatio, cost_ratio
@@ -153,18 +153,14 @@ def _differing(pair: Pair, seeds: bool) -> list[tuple[str, str, str]]:
     one, other = (next((run.record for run in runs if run.record), None) for runs in (pair.one, pair.other))
     if one is None or other is None:
         return []
-    mine, theirs = dict(leaves(one.config)), dict(leaves(other.config))
+    mine, theirs = _texts(one.config), _texts(other.config)
     told = [(path, mine.get(path, "-"), theirs.get(path, "-")) for path in dict.fromkeys([*mine, *theirs])]
     return [line for line in told if line[1] != line[2] and (seeds or line[0] not in ("seed", "data.seed"))]
 
 
-def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _texts(config: Mapping[str, Any]) -> dict[str, str]:
     """Every value of a config, as text, by its dotted path."""
-    for name, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", "null" if value is None else str(value)
+    return {path: "null" if value is None else str(value) for path, value in plain_leaves(config)}
 
 
 def metrics(one: Side, other: Side, pairs: list[Pair], notes: list[str]) -> Table:

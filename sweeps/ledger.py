@@ -22,9 +22,9 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from lit_transformers.files import set_aside
 from sweeps.lock import locked
 from sweeps.owner import Owner, identify, machine, name_folder
-from sweeps.records import set_aside
 from sweeps.storage import LOCK_SECONDS, LedgerError, Line, damage, find_address, open_storage
 from sweeps.ticket import Ticket
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lit_transformers.config import ConfigError
-from lit_transformers.files import write_json
+from lit_transformers.files import set_aside, write_json
 from sweeps.ticket import Ticket
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "Found",
     "is_resumable",
     "read_record",
-    "set_aside",
     "write_failure",
 ]
 
@@ -86,16 +85,6 @@ def is_resumable(record: dict[str, Any], time_limit: float | None = 0.0) -> bool
     if isinstance(earlier, int | float):
         return time_limit is None or time_limit > earlier
     return record.get("resumable") is True
-
-
-def set_aside(path: Path) -> Path:
-    """Moves a damaged file to a free name beside it, ``<name>.damaged`` or ``<name>.damaged-2``; returns that name."""
-    for number in range(1, 1_000_000):
-        moved = path.with_name(f"{path.name}.damaged" + (f"-{number}" if number > 1 else ""))
-        if not moved.exists():
-            path.rename(moved)
-            return moved
-    raise ConfigError("too many damaged files beside it; delete them", str(path))
 
 
 def write_failure(

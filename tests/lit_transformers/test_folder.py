@@ -1,0 +1,129 @@
+"""A folder holds one run: another one is refused before anything is written, the same one goes on or is read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_transformers import run
+from lit_transformers.config import ConfigError
+from lit_transformers.record import CHECKPOINT, RECORD, RUN
+from lit_transformers.run import RunConfig, fit, run_key
+from sweeps.order import Fault, Order, perform
+from sweeps.ticket import Ticket
+
+EVALUATED = {"task.evaluation": {"mixer.memory": 24}}
+
+
+@pytest.fixture(scope="module")
+def config(small_run: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """A short run on a corpus of its own."""
+    corpus = tmp_path_factory.mktemp("own") / "corpus"
+    shutil.copytree(small_run.data.source.path, corpus)
+    return small_run.override({"training.steps": 4, "training.log_every": 2, "data.source.path": str(corpus)})
+
+
+@pytest.fixture(scope="module")
+def finished(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("finished") / "n"
+    assert fit(config, directory)["outcome"] == "finished"
+    return directory
+
+
+@pytest.fixture
+def occupied(finished: Path, tmp_path: Path) -> Path:
+    """A folder with a finished run in it, to be changed at will."""
+    return Path(shutil.copytree(finished, tmp_path / "n"))
+
+
+def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file with its bytes and the time of its last change."""
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
+
+
+def refused(config: RunConfig, directory: Path) -> str:
+    """The error of a run that is refused and has left everything as it was."""
+    before = contents(directory)
+    with pytest.raises(ConfigError) as error:
+        fit(config, directory)
+    assert contents(directory) == before
+    assert str(error.value).startswith(f"{directory}: holds another run: ")
+    assert str(error.value).endswith("choose another folder (--to), or remove this one")
+    return str(error.value)
+
+
+def test_a_finished_run_is_read_and_nothing_is_written(config: RunConfig, occupied: Path) -> None:
+    before = contents(occupied)
+    assert fit(config, occupied) == json.loads((occupied / RECORD).read_text())
+    assert contents(occupied) == before
+
+
+def test_a_run_of_another_config_is_refused_with_what_differs(config: RunConfig, occupied: Path) -> None:
+    changes = {"training.optimizer.learning_rate": 1e-7, "seed": 7, "model.dim": 32, "model.depth": 3}
+    error = refused(config.override(changes), occupied)
+    assert "model.dim is 16 there and 32 here; model.depth is 1 there and 3 here; " in error
+    assert "; and 1 more; choose" in error
+
+
+@pytest.mark.parametrize("lost", [(RECORD, CHECKPOINT), (RECORD, RUN), (RUN, CHECKPOINT)])
+def test_each_file_alone_says_whose_the_folder_is(config: RunConfig, occupied: Path, lost: tuple[str, str]) -> None:
+    for name in lost:
+        (occupied / name).unlink()
+    assert "seed is 0 there and 7 here" in refused(config.override({"seed": 7}), occupied)
+
+
+def test_a_run_of_other_data_is_refused(config: RunConfig, occupied: Path) -> None:
+    text = Path(config.data.source.path, "0.txt")
+    before = text.read_text()
+    text.write_text(before + "omega")
+    try:
+        assert "the data have changed since" in refused(config, occupied)
+    finally:
+        text.write_text(before)
+
+
+def test_a_run_of_other_code_is_refused_finished_or_not(
+    config: RunConfig, occupied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "code_of", lambda config: "of later code")
+    assert "the code has changed since" in refused(config, occupied)
+    (occupied / RECORD).unlink()
+    assert "the code or the data have changed since" in refused(config, occupied)
+
+
+def test_a_run_whose_record_is_lost_or_damaged_goes_on_from_its_checkpoint(config: RunConfig, occupied: Path) -> None:
+    def lasting(record: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in record.items() if name not in ("measured", "environment")}
+
+    text = (occupied / RECORD).read_text()
+    (occupied / RECORD).write_text(text[: len(text) // 2])
+    again = fit(config, occupied)
+    assert lasting(again) == lasting(json.loads(text)) == lasting(json.loads((occupied / RECORD).read_text()))
+    assert (occupied / "record.json.damaged").read_text() == text[: len(text) // 2]
+
+
+def test_weights_are_taken_over_from_no_folder_that_holds_another_run_by_now(config: RunConfig, occupied: Path) -> None:
+    shutil.rmtree(occupied)
+    fit(config, occupied)
+    shutil.rmtree(occupied)
+    assert fit(config.override({"model.dim": 32}), occupied)["outcome"] == "finished"
+    other = fit(config.override(EVALUATED), occupied.with_name("measured otherwise"))
+    assert (other["outcome"], other["measured"]["trained_by"]) == ("finished", None)
+
+
+def test_a_worker_leaves_a_folder_that_holds_another_run_as_it_is(config: RunConfig, occupied: Path) -> None:
+    other = config.override({"seed": 7})
+    key = run_key(other)
+    (occupied / RECORD).unlink()
+    damaged = occupied.rename(occupied.with_name(key))
+    before = contents(damaged)
+    order = Order(
+        Ticket(key, "arm", 7, other.to_dict()), damaged.parent, "lit_transformers.run", 1, None, False, "s", "disabled"
+    )
+    ended = perform(order, None)
+    assert isinstance(ended, Fault) and "seed is 0 there and 7 here" in ended.reason
+    assert contents(damaged) == before
