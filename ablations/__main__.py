@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -14,11 +14,13 @@ from rich.console import Console
 
 from ablations import catalog
 from ablations.cache import cached_plan
-from ablations.plan import Plan, Request, make_plan, plan_path
+from ablations.plan import Plan, Request, kept_document, make_plan
+from ablations.results import write_report
 from lit_transformers.config import Config, ConfigError
 from sweeps.limits import parse_bytes, parse_seconds
 from sweeps.live import Board, Row
 from sweeps.share import Share, cuda_devices, memory_of, share_machine
+from sweeps.study_folder import folder_name
 from sweeps.ticket import State
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ python -m ablations run xl_recurrence                          train and report;
 
 python -m ablations run xl_recurrence --seeds 5                two seeds more: the three that are there are kept
 
-python -m ablations run xl_recurrence --set training.steps=50  a quick look
+python -m ablations run xl_recurrence --set training.steps=50  a quick look, with a report of its own
 
 python -m ablations run xl_recurrence --scale gpu --device cuda
 
@@ -178,17 +180,18 @@ def run(
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
-    planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=launcher == "local")
-    planned.write(runs)
+    request = request_of(scale, changes, seeds, device)
+    planned = plan_for(study, runs, request, warm_up=launcher == "local")
+    planned.require_all_seeds(runs)
     rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)
     if todo:
-        cluster = cluster_for(study, runs, slurm or [], storage) if launcher == "slurm" else None
+        cluster = cluster_for(study, runs, request, slurm or [], storage) if launcher == "slurm" else None
         share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)
         options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb)
-        rows = train(runs, rows, options, storage, cluster)
-    write_report(runs, planned.study, unmatched)
+        rows = train(runs, rows, options, storage, cluster, begin=lambda: planned.write(runs))
+    write_report(runs, planned.document, out, unmatched=unmatched)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
 
 
@@ -214,12 +217,15 @@ def report(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, unmatched: Unmatched = False,
 ) -> None:  # fmt: skip
-    """The report of what is there: by the options given, else by those of the last run."""
-    path = catalog.find(study)
+    """The report of what is there for these options; without --seeds, of as many seeds as their last run had."""
     request = request_of(scale, changes, seeds, device)
-    if request != Request() or not plan_path(runs, path.stem).exists():
-        plan_for(study, runs, request).write(runs)
-    write_report(runs, path.stem, unmatched)
+    folder = folder_name(catalog.find(study).stem, request.scale, request.changes)
+    document = None if seeds else kept_document(runs, folder)
+    if document is None:
+        planned = plan_for(study, runs, request)
+        planned.require_all_seeds(runs)
+        document = planned.document
+    write_report(runs, document, out, unmatched=unmatched, computed=False)
 
 
 @app.command()
@@ -261,9 +267,9 @@ def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False)
 
             prepare_server("lit_transformers.run")
         with err.status(f"planning {path.stem}"):
-            return make_plan(path.stem, catalog.load(path), request, runs=runs)
+            return make_plan(path.stem, catalog.load(path), request, runs=runs, typed=study)
 
-    return cached_plan(runs, path, request, make)
+    return cached_plan(runs, path, study, request, make)
 
 
 def look(
@@ -300,13 +306,13 @@ def options_for(planned: Plan, share: Share, limits: Limits, *, retry_failed: bo
     )
 
 
-def cluster_for(study: str, runs: Path, parameters: list[str], storage: str | None) -> Cluster:
+def cluster_for(study: str, runs: Path, request: Request, parameters: list[str], storage: str | None) -> Cluster:
     """How the jobs of a study are submitted, and the report after them."""
     try:
         from sweeps.slurm import Cluster, parse_parameters
     except ModuleNotFoundError as error:
         raise ConfigError(f"needs {error.name}: pip install 'lit-transformers[cluster]'", "--launcher slurm") from None
-    report = (sys.executable, "-m", "ablations", "report", study, "--runs", str(runs.resolve()))
+    report = (sys.executable, "-m", "ablations", "report", study, *request.arguments(), "--runs", str(runs.resolve()))
     return Cluster(parse_parameters(parameters), storage, report)
 
 
@@ -317,9 +323,10 @@ def warn(notes: Iterable[str]) -> None:
 
 
 def launched(
-    runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None
-) -> Summary:
-    """Does the runs under the live table, here or on a cluster."""
+    runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None,
+    begin: Callable[[], None] = lambda: None,
+) -> Summary:  # fmt: skip
+    """Does the runs under the live table, here or on a cluster. begin: is called when nothing stands in their way."""
     from sweeps.launch import launch
     from sweeps.ledger import Ledger
 
@@ -329,29 +336,23 @@ def launched(
         if cluster:
             from sweeps.slurm import launch_on_slurm
 
-            return launch_on_slurm(runs, ledger, board, rows, options, cluster)
+            return launch_on_slurm(runs, ledger, board, rows, options, cluster, begin)
+        begin()
         return launch(runs, ledger, board, rows, options)
     finally:
         ledger.close()
 
 
 def train(
-    runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None
-) -> list[Row]:
+    runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None,
+    begin: Callable[[], None] = lambda: None,
+) -> list[Row]:  # fmt: skip
     """Does the runs, and leaves with the status of the signal where one came."""
-    summary = launched(runs, rows, options, storage, cluster)
+    summary = launched(runs, rows, options, storage, cluster, begin)
     if summary.stopped_by is not None:
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + summary.stopped_by)
     return list(summary.rows)
-
-
-def write_report(runs: Path, study: str, unmatched: bool) -> None:
-    """Prints the report and says where its files are."""
-    import reports
-
-    page = reports.write_report(runs, study, console=out, unmatched=unmatched)
-    out.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
 
 
 OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports")

@@ -25,9 +25,13 @@ __all__ = ["cached_plan"]
 PACKAGES = ("lit_transformers", "datamodules", "ablations", "sweeps")
 
 
-def cached_plan(runs: Path, study: Path, request: Request, make: Callable[[], Plan]) -> Plan:
-    """The kept plan where it still holds, else the one that ``make`` makes, which is then kept."""
-    name = canonical_hash([str(study.resolve()), request.arguments(), sys.version, os.environ.get("LIT_DATA", "")])
+def cached_plan(runs: Path, study: Path, typed: str, request: Request, make: Callable[[], Plan]) -> Plan:
+    """The kept plan where it still holds, else the one that ``make`` makes, which is then kept.
+
+    typed: the study as the command line names it, which stands in the plan's commands, as the folder of runs does.
+    """
+    places = [str(study.resolve()), typed, str(runs), os.environ.get("LIT_DATA", "")]
+    name = canonical_hash([places, request.arguments(), sys.version])
     kept = runs / "studies" / study.stem / "plans" / f"{name}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         plain = json.loads(kept.read_text(encoding="utf-8"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
@@ -16,9 +18,10 @@ from ablations.probing import measured_spending
 from lit_transformers.amounts import count
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
 from lit_transformers.files import write_json
+from sweeps.study_folder import PLAIN_SCALE, folder_name
 from sweeps.ticket import Ticket
 
-__all__ = ["Plan", "Request", "make_plan", "plan_path"]
+__all__ = ["Plan", "Request", "as_typed", "folder_of", "kept_document", "make_plan", "plan_path", "write_document"]
 
 VERSION = 1
 Tuned = Mapping[str, Mapping[str, Plain]]
@@ -28,9 +31,14 @@ Tuned = Mapping[str, Mapping[str, Plain]]
 class Request:
     """What the command line asks of a study: a scale, overrides as typed, and a number of seeds."""
 
-    scale: str = "demo"
+    scale: str = PLAIN_SCALE
     assignments: tuple[str, ...] = ()
     seeds: int | None = None
+
+    @property
+    def changes(self) -> dict[str, Plain]:
+        """The overrides by path."""
+        return parse_assignments(self.assignments)
 
     def arguments(self) -> list[str]:
         """The same as words of a command line."""
@@ -69,9 +77,26 @@ class Plan:
                 found.setdefault(run["key"], Ticket(run["key"], arm["name"], run["seed"], self.configs[run["key"]]))
         return list(found.values())
 
+    @property
+    def folder(self) -> str:
+        """The name of its folder below ``runs/studies``."""
+        return folder_of(self.document)
+
     def write(self, runs: Path) -> None:
         """Leaves ``plan.json`` where reports look for it."""
-        write_json(plan_path(runs, self.study), self.document)
+        write_document(runs, self.document)
+
+    def require_all_seeds(self, runs: Path) -> None:
+        """Raises ConfigError where its report would replace one of more seeds."""
+        kept = kept_document(runs, self.folder)
+        has_report = plan_path(runs, self.folder).with_name("report").is_dir()
+        there, here = (max(len(arm["runs"]) for arm in one["arms"]) if one else 0 for one in (kept, self.document))
+        if has_report and there > here:
+            raise ConfigError(
+                f"a report of {there} seeds stands there, and this one would be of {here}; "
+                f"ask for --seeds {there}, or remove that folder",
+                str(runs / "studies" / self.folder),
+            )
 
     def to_dict(self) -> dict[str, Plain]:
         """Plain data."""
@@ -91,31 +116,68 @@ class Planner(Protocol):
     def changes_nothing(self, arm: Any, baseline: Any) -> bool: ...
 
 
-def plan_path(runs: Path, study: str) -> Path:
-    """Where a study's last plan is kept."""
-    return runs / "studies" / study / "plan.json"
+def plan_path(runs: Path, folder: str) -> Path:
+    """Where a plan is kept. folder: its own, as ``folder_of`` names it."""
+    return runs / "studies" / folder / "plan.json"
+
+
+def folder_of(document: Mapping[str, Plain]) -> str:
+    """The name of a plan's folder, by what ``plan.json`` holds."""
+    return folder_name(document["study"], document["scale"], document["changes"])
+
+
+def write_document(runs: Path, document: dict[str, Plain]) -> None:
+    """Writes ``plan.json``."""
+    write_json(plan_path(runs, folder_of(document)), document)
+
+
+def kept_document(runs: Path, folder: str) -> dict[str, Plain] | None:
+    """What the ``plan.json`` of a folder holds; None where it lacks, cannot be read, or is of another scale or changes,
+    as one may be from when a study had one folder for all of them."""
+    try:
+        document: dict[str, Plain] = json.loads(plan_path(runs, folder).read_text(encoding="utf-8"))
+        is_own = folder_of(document) == folder and all(arm["runs"] for arm in document["arms"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return document if is_own else None
+
+
+def as_typed(words: Sequence[str], runs: Path) -> str:
+    """A command as it can be pasted into a shell, with the folder of runs where that is not the default one."""
+    return shlex.join([*words, *([] if runs == Path("runs") else ["--runs", str(runs)])])
 
 
 def make_plan(
-    study: str, ablation: Ablation, request: Request, tuned: Tuned | None = None, runs: Path = Path("runs")
+    study: str,
+    ablation: Ablation,
+    request: Request,
+    tuned: Tuned | None = None,
+    runs: Path = Path("runs"),
+    typed: str | None = None,
 ) -> Plan:
     """Resolves, matches and names every run. Raises ConfigError that names the study and the place.
 
     tuned: what a search has found, by arm; it wins over the arm's own overrides. runs: where measurements are kept,
-    of budgets that only these tell.
+    of budgets that only these tell. typed: the study as the command line names it, where that is not by its name.
     The module that defines the baseline's class also says what a run costs and what its key is.
     """
     runner = type(ablation.baseline).__module__
     planner = cast(Planner, importlib.import_module(runner))
     try:
-        resolved = _with_values(ablation.resolve(request.scale, parse_assignments(request.assignments)), tuned or {})
+        resolved = _with_values(ablation.resolve(request.scale, request.changes), tuned or {})
         configs, matched = _matched(ablation, resolved, planner, runs)
         _require_effects(configs, planner)
         by_key, of_arms = _runs(resolved, configs, request.seeds or resolved.seeds, planner)
         costs = {name: dict(planner.describe(config)._asdict()) for name, config in configs.items()}
     except ConfigError as error:
         raise ConfigError(str(error), f"study {study}") from None
-    document = _document(study, ablation, request, resolved, matched) | {"protocol": _protocol(configs, costs, of_arms)}
+    document = _document(study, ablation, request, resolved, matched) | {
+        "protocol": _protocol(configs, costs, of_arms),
+        "commands": {
+            verb: as_typed(["python", "-m", "ablations", verb, typed or study, *request.arguments()], runs)
+            for verb in ("run", "report")
+        },
+    }
     for arm in document["arms"]:
         arm["runs"] = of_arms[arm["name"]]
     return Plan(document, by_key, costs, runner)
@@ -171,11 +233,11 @@ def _document(
     study: str, ablation: Ablation, request: Request, resolved: Resolved, matched: dict[str, Matched]
 ) -> dict[str, Plain]:
     match, metric = ablation.match, ablation.metric
-    command: Callable[[str], str] = lambda verb: " ".join(["python -m ablations", verb, study, *request.arguments()])  # noqa: E731
     return {
         "version": VERSION,
         "study": study,
         "scale": request.scale,
+        "changes": request.changes,
         "question": ablation.question,
         "source": asdict(ablation.source) if ablation.source else None,
         "metric": asdict(metric),
@@ -193,7 +255,6 @@ def _document(
         "contrasts": _contrasts(ablation, resolved),
         "published": ablation.published and _published(ablation.published, ablation, resolved),
         "left_out": [{"arm": name, "reason": reason} for name, reason in resolved.left_out.items()],
-        "commands": {"run": command("run"), "report": command("report")},
     }
 
 

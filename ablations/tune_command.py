@@ -31,8 +31,8 @@ from ablations.__main__ import (
     share_for,
     train,
     warn,
-    write_report,
 )
+from ablations.results import write_report
 from lit_transformers.config import ConfigError
 from sweeps.live import Row
 from sweeps.ticket import State
@@ -92,13 +92,13 @@ def tune(
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + stopped_by)
     planned = tuned_plan(tuning, found, budget, runs)
-    planned.write(runs)
+    planned.require_all_seeds(runs)
     rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)
     if todo:
         share = share_for(planned, todo, workers, threads, limits.needed)
         options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb)
-        rows = train(runs, rows, options, storage)
-    write_report(runs, planned.study, unmatched=False)
+        rows = train(runs, rows, options, storage, begin=lambda: planned.write(runs))
+    write_report(runs, planned.document, out)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))

@@ -13,8 +13,8 @@ from typing import Any
 
 from ablations import catalog
 from ablations.ablation import Ablation
-from ablations.plan import Plan, Request, make_plan
-from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
+from ablations.plan import Plan, Request, as_typed, folder_of, make_plan
+from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.space import Choice, Knob, is_own, searched
 from sweeps.search import Budget
 from sweeps.tune import REPORTED_ON, SELECTED_ON, SPLIT, Arm, Found, Goal, trial_config
@@ -26,13 +26,18 @@ METRICS = "val/"
 
 @dataclass(frozen=True)
 class Tuning:
-    """A study made ready: its plan without tuning, its arms with their spaces, and what decides."""
+    """A study made ready: its plan without tuning, its arms with their spaces, and what decides.
+
+    typed: the study as the command line names it. own: whether what an arm's mixer declares is searched, too.
+    """
 
     plan: Plan
     ablation: Ablation
     request: Request
     arms: list[Arm]
     goal: Goal
+    typed: str
+    own: bool
 
 
 def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: bool = False) -> Tuning:
@@ -43,8 +48,8 @@ def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: boo
     path = catalog.find(study)
     ablation = catalog.load(path)
     _require_tunable(ablation, own=own)
-    plan = make_plan(path.stem, ablation, request, runs=runs)
-    resolved = ablation.resolve(request.scale, parse_assignments(request.assignments))
+    plan = make_plan(path.stem, ablation, request, runs=runs, typed=study)
+    resolved = ablation.resolve(request.scale, request.changes)
     fixed = {name for arm in resolved.arms for name in arm.overrides if not is_own(name)}
     runner = type(ablation.baseline)
     arms = []
@@ -54,7 +59,7 @@ def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: boo
         space = searched(config, fixed | set(arm.overrides), own=own)
         arms.append(Arm(arm.name, config, space, int(plan.costs[arm.name]["tokens"])))
     _require_alike(arms)
-    return Tuning(plan, ablation, request, arms, Goal(ablation.metric.name, ablation.metric.goal))
+    return Tuning(plan, ablation, request, arms, Goal(ablation.metric.name, ablation.metric.goal), study, own)
 
 
 def tuned_plan(tuning: Tuning, found: Sequence[Found], budget: Budget, runs: Path = Path("runs")) -> Plan:
@@ -65,12 +70,15 @@ def tuned_plan(tuning: Tuning, found: Sequence[Found], budget: Budget, runs: Pat
     tuned = {one.arm: {**(one.values or {}), SPLIT: REPORTED_ON} for one in found}
     study = tuning.plan.study
     plan = make_plan(study, tuning.ablation, tuning.request, tuned, runs)
-    command = ["python -m sweeps tune", study, *tuning.request.arguments()]
-    command += ["--trials", str(budget.trials)] if budget.trials else ["--tokens", str(budget.tokens)]
+    again = ["python", "-m", "sweeps", "tune", tuning.typed, *tuning.request.arguments()]
+    again += ["--trials", str(budget.trials)] if budget.trials else ["--tokens", str(budget.tokens)]
+    again += ["--with-mixer-space"] if tuning.own else []
+    name = f"{study}_tuned"
+    shown = ["python", "-m", "reports", "report", folder_of(plan.document | {"study": name})]
     named = {
-        "study": f"{study}_tuned",
+        "study": name,
         "protocol": f"{plan.document['protocol']}; tuned on the {SELECTED_ON} split, measured on {REPORTED_ON}",
-        "commands": {**plan.document["commands"], "run": " ".join(command)},
+        "commands": {"run": as_typed(again, runs), "report": as_typed(shown, runs)},
         "tuning": about(tuning, found, budget),
     }
     return replace(plan, document=plan.document | named)

@@ -9,7 +9,7 @@ import typer
 
 from ablations import catalog
 from ablations.__main__ import Device, Runs, Scale, Seeds, Set, Study, out, plan_for, request_of
-from ablations.plan import Plan, Request
+from ablations.plan import Plan, Request, as_typed, plan_path
 from ablations.tune_command import TRIALS, WithMixer
 from lit_transformers.config import Config, ConfigError, Plain, nearest
 
@@ -40,16 +40,17 @@ def wandb(
     from sweeps.wandb_sweep import agent_command, grid, search, write_sweep
 
     request = request_of(scale, changes, seeds, device)
-    folder = _folder(runs, study)
     words = [study, "--runs", str(runs), *request.arguments()]
     if method == "grid":
         planned = plan_for(study, runs, request)
+        folder = _folder(runs, planned)
         arms = planned.document["arms"]
         metric = {"name": planned.metric, "goal": planned.document["metric"]["goal"]}
         command = agent_command(words, _ranks(planned))
         found = {"grid": grid(planned.study, [arm["name"] for arm in arms], len(arms[0]["runs"]), metric, command)}
     else:
         tuning = _prepared(study, request, runs, own=with_mixer_space)
+        folder = _folder(runs, tuning.plan)
         metric = {"name": tuning.goal.metric, "goal": tuning.goal.direction}
         command = agent_command([*words, "--search"], int(tuning.arms[0].config.get("training.devices")))
         found = {
@@ -94,10 +95,11 @@ def dashboard(
     as a file."""
     from sweeps.dashboard import build, define, has_key, write_definition
 
-    planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
+    request = request_of(scale, changes, seeds, device)
+    planned = plan_for(study, runs, request)
     arms = [arm["name"] for arm in planned.document["arms"]]
     definition = define(PROJECT, planned.study, planned.document["question"], planned.metric, arms)
-    path = write_definition(_folder(runs, study), definition)
+    path = write_definition(_folder(runs, planned), definition)
     out.print(f"definition: {path}", markup=False, highlight=False, soft_wrap=True)
     if has_key():
         reason = build(definition, entity, lambda line: out.print(line, markup=False, soft_wrap=True))
@@ -109,7 +111,7 @@ def dashboard(
     for line in (
         "where there is a network:",
         f"wandb sync {runs}/*/wandb/offline-run-*",
-        " ".join(["python -m sweeps dashboard", study, *planned.document["commands"]["run"].split()[5:]]),
+        as_typed(["python", "-m", "sweeps", "dashboard", study, *request.arguments()], runs),
     ):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -152,8 +154,8 @@ def _ranks(planned: Plan) -> int:
     return int(found.pop())
 
 
-def _folder(runs: Path, study: str) -> Path:
-    return runs / "studies" / catalog.find(study).stem / "wandb"
+def _folder(runs: Path, planned: Plan) -> Path:
+    return plan_path(runs, planned.folder).with_name("wandb")
 
 
 def _file_name(arm: str) -> str:

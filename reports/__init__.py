@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.page import write_report
-from reports.records import ReportError
+from reports.page import write_report, write_study
+from reports.records import ReportError, as_plan, load_study
 
-__all__ = ["ReportError", "write_report"]
+__all__ = ["ReportError", "as_plan", "load_study", "write_report", "write_study"]

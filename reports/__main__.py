@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from lit_transformers.config import ConfigError, parse_assignments
 from reports.publish import PUBLISHED, published
 from reports.records import ReportError, require_name
 from reports.results import RESULTS, read_results
+from sweeps.study_folder import PLAIN_SCALE, folder_name
 
 HELP = """What studies have found: published, compared, and made again from their results alone.
 
@@ -48,14 +50,26 @@ Side = Annotated[str, typer.Argument(help="A run's key, a study's name, or the f
 
 @app.command()
 def publish(
-    study: Annotated[str, typer.Argument(help="The name of a study that was run here.")],
+    study: Annotated[str, typer.Argument(help="The name of a study that was run here, or the folder of its plan.")],
     runs: Runs = Path("runs"),
+    scale: Annotated[str, typer.Option("--scale", help="The scale that was run.")] = PLAIN_SCALE,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="What was changed. Repeatable.")
+    ] = None,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where studies are published.")] = PUBLISHED,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also what is more complete, or of another scale or changes.")
+    ] = False,
 ) -> None:
     """Results, tables, figures and page of a study, into a folder of its own. Names no machine, person or date."""
     from reports.publish import publish as publish_study
 
-    page = publish_study(runs, study, to)
+    if (Path(study) / "plan.json").is_file():
+        place = Path(study).resolve()
+        runs, name = place.parent.parent, place.name
+    else:
+        name = folder_name(study, scale, parse_assignments(changes or ()))
+    page = publish_study(runs, name, to, replace)
     if missing := read_results(page.with_name(RESULTS)).missing():
         err.print(f"published with {missing} of its runs missing", style="yellow", highlight=False)
     _say(page)
@@ -135,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         typer.main.get_command(app).main(arguments, prog_name="python -m reports")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 0
-    except ReportError as error:
+    except (ReportError, ConfigError) as error:
         return _complain(str(error))
     except OSError as error:
         return _complain(f"{error.filename or 'output'}: {error.strerror or error}")

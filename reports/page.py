@@ -47,10 +47,19 @@ def write_report(
 
     Raises ReportError: no such study, or a damaged plan; OSError: the folder cannot be written.
     """
-    read = load_study(Path(runs), study)
     directory = Path(out) if out is not None else Path(runs) / "studies" / study / "report"
+    return write_study(load_study(Path(runs), study), directory, console, unmatched)
+
+
+def write_study(
+    study: Study, directory: Path, console: Console | None = None, unmatched: bool = False, public: bool = False
+) -> Path:
+    """The same of a study that has been read. public: its commands name no folder of this machine.
+
+    Raises OSError: the folder cannot be written.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    write_results(read, directory / RESULTS)
+    write_results(study, directory / RESULTS, public)
     return render(directory, console, unmatched)
 
 

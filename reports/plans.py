@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from sweeps.study_folder import folder_name
+
 Label = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else json.dumps(value))]
 """The name of a level, a number included, or of anything else that is printed and compared but never computed with."""
 
@@ -147,6 +149,7 @@ class Plan(Data):
     version: int
     study: str
     scale: str = ""
+    changes: Mapping[str, Any] = Field(default_factory=dict)
     question: str
     source: Source | None = None
     metric: Metric
@@ -161,6 +164,11 @@ class Plan(Data):
     tuning: Tuning | None = None
     left_out: tuple[LeftOut, ...] = ()
     commands: Mapping[str, str] = Field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder below ``runs/studies``."""
+        return folder_name(self.study, self.scale, self.changes)
 
     def by_key(self) -> dict[str, PlannedRun]:
         """The planned runs by key, in order; one that several arms share stands once."""

@@ -6,28 +6,55 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from reports.page import write_report
-from reports.records import require_name
-from reports.results import RESULTS
+from reports.page import write_study
+from reports.records import ReportError, Study, load_study
+from reports.results import RESULTS, read_results
 
 PUBLISHED = Path(__file__).with_name("published")
 
 
-def publish(runs: Path, study: str, to: Path = PUBLISHED) -> Path:
+def publish(runs: Path, folder: str, to: Path = PUBLISHED, replace: bool = False) -> Path:
     """Puts a study's results, tables, figures and page into ``to/<study>``, in place of what was there.
 
-    Returns the path of report.md. Raises ReportError: no such study, or a name that leads elsewhere; OSError: the
-    folder cannot be written. What was published before stays where the new report cannot be made.
+    folder: the name of its plan's folder below ``runs/studies``. replace: also what is more complete, or of another
+    scale or changes. Returns the path of report.md.
+
+    Raises ReportError: no such study, a name that leads elsewhere, no run that has finished, or what is published holds
+    more; OSError: the folder cannot be written. What was published before stays where the new report cannot be made.
     """
-    require_name(study, "study")
+    read = load_study(runs, folder)
+    name = read.plan.study
+    if read.missing() == len(read.runs):
+        raise ReportError(f"{folder}: none of its {len(read.runs)} runs has finished, so there is nothing to publish")
+    if not replace and (to / name / RESULTS).is_file():
+        _require_no_loss(read, read_results(to / name / RESULTS), to / name)
     to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to, prefix=".") as fresh:
-        made = Path(fresh) / study
-        page = write_report(runs, study, out=made)
-        if (to / study).exists():
-            shutil.rmtree(to / study)
-        made.rename(to / study)
-    return to / study / page.name
+        made = Path(fresh) / name
+        page = write_study(read, made, public=True)
+        if (to / name).exists():
+            shutil.rmtree(to / name)
+        made.rename(to / name)
+    return to / name / page.name
+
+
+def _require_no_loss(here: Study, there: Study, place: Path) -> None:
+    """Raises ReportError where what is published is of another scale or changes, or where more of it has finished."""
+    way_out = "publish it all the same by --replace"
+    if here.plan.folder != there.plan.folder:
+        raise ReportError(f"{place}: what is published is of {there.plan.folder}, not {here.plan.folder}; {way_out}")
+    if any(ours < theirs for ours, theirs in zip(_finished(here), _finished(there), strict=True)):
+        counts = (
+            "{} runs, {} arms and {} seeds have finished {}".format(*_finished(one), where)
+            for one, where in ((here, "here"), (there, "there"))
+        )
+        raise ReportError(f"{place}: what is published is more complete: {', '.join(counts)}; {way_out}")
+
+
+def _finished(study: Study) -> tuple[int, int, int]:
+    """How many runs have finished, of how many arms, and how many seeds they have."""
+    runs = [run for run in study.runs if run.missing is None]
+    return len(runs), len({run.arm for run in runs}), len({run.seed for run in runs})
 
 
 def published(folder: Path = PUBLISHED) -> list[Path]:

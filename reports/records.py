@@ -111,13 +111,13 @@ class Told(NamedTuple):
     measurements: Measurements = NOTHING
 
 
-def load_study(runs: Path, study: str) -> Study:
-    """Reads the plan of a study, and of its runs the records, learning curves and documents.
+def load_study(runs: Path, study: str, plan: Plan | None = None) -> Study:
+    """Reads the plan of a study, where none is given, and of its runs the records, learning curves and documents.
 
     Raises ReportError: there is no such study, or its plan cannot be read. A damaged record raises nothing: it is moved
     aside to ``record.json.damaged`` and noted. Notes name files as they stand within ``runs``.
     """
-    plan = read_plan(runs, study)
+    plan = plan or read_plan(runs, study)
     notes: list[str] = []
     return assemble(plan, {key: read_run(runs / key, notes) for key in plan.by_key()}, notes)
 
@@ -146,7 +146,7 @@ def read_plan(runs: Path, study: str) -> Plan:
     if not path.is_file():
         known = [found.parent.name for found in (runs / "studies").glob("*/plan.json")]
         raise ReportError(f"{path}: no plan of a study {study!r} has been kept here; {nearest(study, known)}")
-    again = f"move it away and run `python -m ablations run {study}` again; finished runs are not repeated"
+    again = "move it away and run the study again; finished runs are not repeated"
     try:
         return as_plan(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:

@@ -2,7 +2,8 @@
 
 The first line holds the plan and the notes, every other one a run by its key: its record, its learning curves, and the
 sums of its documents. A column that several runs share, such as the documents' names, stands once, on a line of its
-own, and is referred to by its number. Nothing in the file tells when, by whom or on which machine it was made.
+own, and is referred to by its number. Nothing in the file tells when, by whom or on which machine it was made, but for
+its commands: they name files and folders as they were typed, and in what is published as they could be typed anywhere.
 
 Reading is as tolerant as that of records: a damaged line is named, and what it held counts as missing.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,27 +30,33 @@ RESULTS = "results.jsonl"
 VERSION = 1
 
 _PRIVATE = {"started", "ended", "host", "hostname", "node", "user", "process", "worker"}
+_ROOTED = re.compile(r"(^|=)~?/.*/(?=[^/])", re.DOTALL)
 _FOLDERS = re.compile(r"(?<![\w.:/~-])~?/(?:[^\s/'\":,;]+/)+")
 
 Column = Array | tuple[str, ...]
 Identity = bytes | tuple[str, ...]
 
 
-def write_results(study: Study, path: Path) -> None:
-    """Writes the file, or leaves the earlier one. The same study gives the same bytes."""
+def write_results(study: Study, path: Path, public: bool = False) -> None:
+    """Writes the file, or leaves the earlier one. The same study gives the same bytes.
+
+    public: its commands, too, name no folder of this machine.
+    """
 
     def write(fresh: Path) -> None:
         with fresh.open("w", encoding="utf-8", newline="\n") as file:
-            for line in _lines(study):
+            for line in _lines(study, public):
                 file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
 
     replace_file(path, write)
 
 
-def _lines(study: Study) -> Iterator[dict[str, Any]]:
+def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
     runs = list({run.key: run for run in study.runs}.values())
     plan = study.plan.model_dump(mode="json")
-    yield {"kind": "study", "version": VERSION, "plan": _public(plan), "notes": _public(list(study.notes))}
+    commands = {name: _public_command(text) if public else text for name, text in plan["commands"].items()}
+    plan = _public(plan) | {"commands": commands}
+    yield {"kind": "study", "version": VERSION, "plan": plan, "notes": _public(list(study.notes))}
     uses = Counter(_identity(column) for run in runs for column in _columns(run.measurements))
     numbers: dict[Identity, int] = {}
     for run in runs:
@@ -111,6 +119,18 @@ def _public(plain: Any) -> Any:
     if isinstance(plain, list):
         return [_public(value) for value in plain]
     return _FOLDERS.sub("", plain) if isinstance(plain, str) else plain
+
+
+def _public_command(command: str) -> str:
+    """A command without the folder of runs, and with files that stand somewhere on this machine by their names."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return str(_public(command))
+    if "--runs" in words:
+        place = words.index("--runs")
+        del words[place : place + 2]
+    return shlex.join(_public([_ROOTED.sub(r"\1", word) for word in words]))
 
 
 def read_results(path: Path) -> Study:

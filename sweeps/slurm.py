@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,6 +101,7 @@ class _Watch:
     options: Options
     cluster: Cluster
     folder: Path
+    begin: Callable[[], None]
     jobs: dict[str, str]
     unseen: Counter[str] = field(default_factory=Counter)
     submitted: Counter[str] = field(default_factory=Counter)
@@ -108,14 +109,16 @@ class _Watch:
 
 
 def launch_on_slurm(
-    runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: Options, cluster: Cluster
-) -> Summary:
+    runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: Options, cluster: Cluster,
+    begin: Callable[[], None] = lambda: None,
+) -> Summary:  # fmt: skip
     """Submits a job for every run that waits, and watches until all are over. Jobs outlive a command that is stopped.
 
+    begin: is called when SLURM has taken the runs, before the job of their report is submitted.
     Raises ConfigError where SLURM refuses the jobs.
     """
     folder = runs.resolve() / "studies" / options.study / "slurm"
-    watch = _Watch(runs.resolve(), ledger, board, options, cluster, folder, _kept_jobs(folder / JOBS))
+    watch = _Watch(runs.resolve(), ledger, board, options, cluster, folder, begin, _kept_jobs(folder / JOBS))
     with _signals(watch), board:
         board.watch(rows)
         _tell_jobs(cluster.storage)
@@ -221,6 +224,7 @@ def _submit(watch: _Watch, rows: list[Row]) -> None:
             watch.submitted[row.ticket.key] += 1
             watch.unseen[row.ticket.key] = 0
         write_json(watch.folder / JOBS, watch.jobs)
+        watch.begin()
         array = jobs[0].job_id.split("_")[0]
         if watch.cluster.report:
             executor.update_parameters(dependency=f"afterany:{array}", job_name=f"report-{watch.options.study}")

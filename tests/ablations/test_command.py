@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -134,17 +135,95 @@ def test_status_tells_where_every_run_stands(study: Path, tmp_path: Path, capsys
     assert main(words) == 0 and "6 runs: 5 waiting, 1 finished" in capsys.readouterr().out
 
 
-def test_report_shows_what_the_last_run_asked_for(study: Path, tmp_path: Path) -> None:
-    make_plan("memory_helps", catalog.load(study), Request("full", seeds=1)).write(tmp_path)
+def do(study: Path, runs: Path, request: Request) -> None:
+    """Every run of a request, without the command."""
+    for ticket in make_plan("memory_helps", catalog.load(study), request).tickets():
+        if not ticket.directory(runs).exists():
+            ticket.directory(runs).mkdir(parents=True)
+            fit(RunConfig.from_dict(ticket.config), ticket.directory(runs))
+
+
+def left(folder: Path) -> dict[Path, bytes]:
+    """The files of a plan and its report; plans that are kept to save time are not among them."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.parent.name != "plans"}
+
+
+def test_every_scale_and_set_of_changes_has_a_report_of_its_own(study: Path, tmp_path: Path) -> None:
     words = ["report", str(study), "--runs", str(tmp_path)]
+    requests = {
+        "memory_helps": Request(),
+        "memory_helps--full": Request("full"),
+        "memory_helps--training.steps=7": Request("demo", ("training.steps=7",)),
+    }
+    for request in requests.values():
+        do(study, tmp_path, request)
+    assert main(words) == 0
+    whole = left(tmp_path / "studies/memory_helps")
+    for folder, request in requests.items():
+        assert main([*words, *request.arguments()]) == 0
+        document = json.loads((tmp_path / "studies" / folder / "plan.json").read_text())
+        assert (document["scale"], document["changes"]) == (request.scale, request.changes)
+        assert (tmp_path / "studies" / folder / "report/report.md").exists()
+    assert left(tmp_path / "studies/memory_helps") == whole
 
-    def arms_and_seeds() -> tuple[int, int]:
-        document = json.loads((tmp_path / "studies/memory_helps/plan.json").read_text())
-        return len(document["arms"]), len(document["arms"][0]["runs"])
 
-    assert main(words) == 0 and arms_and_seeds() == (4, 1)
-    assert main([*words, "--seeds", "2"]) == 0 and arms_and_seeds() == (3, 2)
-    assert (tmp_path / "studies/memory_helps/report/report.md").exists()
+def test_a_report_without_seeds_has_those_of_the_last_run_and_never_fewer_than_stand_there(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(study), "--runs", str(tmp_path)]
+
+    def seeds() -> int:
+        return len(json.loads((tmp_path / "studies/memory_helps/plan.json").read_text())["arms"][0]["runs"])
+
+    do(study, tmp_path, Request(seeds=3))
+    assert main(["report", *words, "--seeds", "1"]) == 0 and seeds() == 1
+    assert main(["report", *words]) == 0 and seeds() == 1
+    assert main(["report", *words, "--seeds", "3"]) == 0 and seeds() == 3
+    before = left(tmp_path / "studies/memory_helps")
+    for less in (["report", *words, "--seeds", "1"], ["run", *words]):
+        assert main(less) == 2 and "a report of 3 seeds stands there" in capsys.readouterr().err
+    assert main(["report", *words]) == 0
+    assert left(tmp_path / "studies/memory_helps") == before
+
+
+def test_a_report_of_nothing_is_one_line_and_leaves_what_stands_there(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["report", str(study), "--runs", str(tmp_path), "--seeds", "2"]
+    do(study, tmp_path, Request())
+    assert main(words) == 0
+    before = left(tmp_path / "studies")
+    study.write_text(STUDY.replace("RunConfig()", "RunConfig(seed=0, training=TrainingConfig(steps=9))").replace(
+        "import RunConfig", "import RunConfig, TrainingConfig"
+    ))  # fmt: skip
+    capsys.readouterr()
+    assert main(words) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert "none of its 6 runs has finished" in line and f"python -m ablations run {study}" in line
+    assert left(tmp_path / "studies") == before
+
+
+def test_a_run_that_never_begins_or_finishes_nothing_leaves_the_report_as_it_was(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", str(study), "--runs", str(tmp_path)]
+    do(study, tmp_path, Request())
+    assert main(words) == 0
+    before = left(tmp_path / "studies/memory_helps")
+    study.write_text(STUDY.replace('"positions"', '"place"').replace("positions=", "place=").replace(
+        "RunConfig()", 'RunConfig(training=TrainingConfig(fault="nan"))').replace(
+        "import RunConfig", "import RunConfig, TrainingConfig"
+    ))  # fmt: skip
+    assert main([*words, "--storage", "nonsense://"]) == 2
+    assert left(tmp_path / "studies/memory_helps") == before
+    capsys.readouterr()
+    assert main(words) == 1
+    said = capsys.readouterr().out
+    assert "not-a-number" in said and "none of its 6 runs has finished, so no report is written" in said
+    after = left(tmp_path / "studies/memory_helps")
+    assert {path: text for path, text in after.items() if path.name != "plan.json"} == {
+        path: text for path, text in before.items() if path.name != "plan.json"
+    }
 
 
 def test_runs_that_fail_end_in_status_1_and_a_table(study: Path, tmp_path: Path) -> None:
@@ -263,8 +342,23 @@ def test_a_plan_holds_what_reports_read(study: Path) -> None:
     assert document["published"]["cells"] == [{"arm": {"recurrence": "on"}, "value": 26.77, "note": ""}]
     assert document["left_out"] == [{"arm": "recurrence=off positions=absolute", "reason": "no time"}]
     assert document["commands"]["run"] == "python -m ablations run memory_helps --scale demo"
+    assert (plan.folder, document["changes"]) == ("memory_helps", {})
     assert [ticket.seed for ticket in plan.tickets()] == [0, 0, 0, 1, 1, 1]
     assert json.loads(json.dumps(plan.to_dict())) == plan.to_dict()
+
+
+def test_the_commands_of_a_plan_can_be_pasted(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--set", "training.steps=3", "--set", "data.path=some corpus.txt", "--seeds", "1", "--runs", "my runs"]
+    monkeypatch.chdir(tmp_path)
+    Path("some corpus.txt").write_text("text")
+    do_first = ["run", "memory_helps.py", *words]
+    assert main(do_first) == 0
+    (report,) = Path("my runs/studies").glob("memory_helps--*/report/report.md")
+    line = next(line for line in report.read_text().splitlines() if line.startswith("- Run: "))
+    pasted = shlex.split(line.removeprefix("- Run: ").strip("`"))
+    assert pasted[:3] == ["python", "-m", "ablations"]
+    before = finishes(Path("my runs"))
+    assert main(pasted[3:]) == 0 and finishes(Path("my runs")) == before == [1] * 3
 
 
 @pytest.mark.parametrize("words", [[], ["--unmatched"]])
@@ -272,6 +366,7 @@ def test_verdicts_between_arms_that_do_not_match_are_given_on_request_alone(
     study: Path, tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr("reports.write_report", lambda *_, unmatched, **__: asked.append(unmatched) or tmp_path)
+    do(study, tmp_path, Request())
+    monkeypatch.setattr("reports.write_study", lambda *given: asked.append(given[-1]) or tmp_path)
     assert main(["report", str(study), "--runs", str(tmp_path), *words]) == 0
     assert asked == [bool(words)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_on_disk import key_of, name_of, product_arms, write_product
+from study_on_disk import key_of, name_of, product_arms, write_json, write_product
 
 from reports.__main__ import main
 from reports.agreement import better_sign, judge
@@ -16,7 +16,7 @@ from reports.gallery import write_gallery
 from reports.page import find
 from reports.publish import publish, published
 from reports.records import ReportError, load_study
-from reports.results import RESULTS, write_results
+from reports.results import RESULTS, read_results, write_results
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 CONTRAST = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]
@@ -149,6 +149,44 @@ def test_what_is_published_stays_where_the_new_report_cannot_be_made(tmp_path: P
     with pytest.raises(ReportError):
         publish(tmp_path, "xl_recurrence", tmp_path / "published")
     assert page.is_file()
+
+
+def test_what_is_published_is_replaced_by_less_on_request_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_product(tmp_path, {"off": 0.2})
+    words = ["publish", "xl_recurrence", "--runs", str(tmp_path), "--to", str(tmp_path / "published")]
+    assert main(words) == 0
+    results = tmp_path / "published" / "xl_recurrence" / "results.jsonl"
+    before = results.read_bytes()
+    (tmp_path / key_of(OFF, 2) / "record.json").unlink()
+    capsys.readouterr()
+    assert main(words) == 2 and results.read_bytes() == before
+    told = capsys.readouterr().err
+    assert "11 runs, 4 arms and 3 seeds have finished here, 12 runs, 4 arms and 3 seeds have finished there" in told
+    assert main([*words, "--replace"]) == 0 and results.read_bytes() != before
+    for record in tmp_path.glob("*/record.json"):
+        record.unlink()
+    before = results.read_bytes()
+    assert main([*words, "--replace"]) == 2 and results.read_bytes() == before
+    assert "none of its 12 runs has finished" in capsys.readouterr().err
+
+
+def test_another_scale_or_other_changes_are_published_by_name_and_replace_on_request_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = write_product(tmp_path, {"off": 0.2})
+    words = ["publish", "xl_recurrence", "--runs", str(tmp_path), "--to", str(tmp_path / "published")]
+    assert main(words) == 0
+    folder = tmp_path / "studies" / "xl_recurrence--gpu--training.steps=50"
+    write_json(folder / "plan.json", plan | {"scale": "gpu", "changes": {"training.steps": 50}})
+    asked = ["--scale", "gpu", "--set", "training.steps=50"]
+    capsys.readouterr()
+    for these in ([*words, *asked], ["publish", str(folder), *words[4:]]):
+        assert main(these) == 2
+        assert "is of xl_recurrence, not xl_recurrence--gpu--training.steps=50" in capsys.readouterr().err
+    assert main([*words, *asked, "--replace"]) == 0
+    assert read_results(tmp_path / "published" / "xl_recurrence" / "results.jsonl").plan.scale == "gpu"
 
 
 @pytest.mark.parametrize("name", ["../xl_recurrence", "/etc", "..", ".", "", "a/b", "a\\b", "a\0b"])

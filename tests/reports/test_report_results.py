@@ -130,6 +130,19 @@ def test_nothing_tells_of_a_machine_a_person_or_a_time(tmp_path: Path) -> None:
     assert "No such file: 'a.bin'" in text
 
 
+def test_commands_can_be_pasted_here_and_tell_of_no_folder_where_they_are_public(tmp_path: Path) -> None:
+    command = (
+        "python -m ablations run '/home/some one/mine.py' --set 'data.path=/scratch/a b.txt' --runs '/tmp/my runs'"
+    )
+    write_plan(tmp_path, seeds=1, commands={"run": command})
+    study = load_study(tmp_path, "xl_recurrence")
+    write_results(study, tmp_path / RESULTS)
+    assert read_results(tmp_path / RESULTS).plan.commands == {"run": command}
+    write_results(study, tmp_path / RESULTS, public=True)
+    public = "python -m ablations run mine.py --set 'data.path=a b.txt'"
+    assert read_results(tmp_path / RESULTS).plan.commands == {"run": public}
+
+
 def test_a_damaged_line_is_named_and_what_it_held_counts_as_missing(tmp_path: Path) -> None:
     path = distilled(tmp_path)
     lines = path.read_text().splitlines()

@@ -1,0 +1,39 @@
+"""The report of a plan, from the command line: written where something has finished, and over nothing otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from ablations.plan import plan_path, write_document
+from lit_transformers.config import ConfigError, Plain
+
+__all__ = ["write_report"]
+
+
+def write_report(
+    runs: Path, document: dict[str, Plain], console: Console, *, unmatched: bool = False, computed: bool = True
+) -> None:
+    """Prints the report of a plan and says where its files are. Where no run has finished, nothing is written.
+
+    document: what ``plan.json`` holds. computed: runs were done for it, so what became of them is printed in any case.
+    Raises ConfigError where no run has finished and none was done.
+    """
+    import reports
+
+    plan = reports.as_plan(document)
+    study = reports.load_study(runs, plan.folder, plan)
+    if study.missing() < len(study.runs):
+        write_document(runs, document)
+        directory = plan_path(runs, plan.folder).with_name("report")
+        page = reports.write_study(study, directory, console, unmatched)
+        console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+        return
+    reason = f"none of its {len(study.runs)} runs has finished, so no report is written"
+    if not computed:
+        raise ConfigError(f"{reason}; train them by: {plan.commands['run']}", plan.folder)
+    with TemporaryDirectory() as nowhere:
+        reports.write_study(study, Path(nowhere), console, unmatched)
+    console.print(f"{plan.folder}: {reason}", markup=False, highlight=False, soft_wrap=True)
