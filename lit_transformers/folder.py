@@ -12,14 +12,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
+from lit_transformers.checkpoints import read
 from lit_transformers.config import Config, ConfigError, Plain, plain_leaves
 from lit_transformers.files import set_aside
 from lit_transformers.ranks import is_first_rank
 from lit_transformers.record import CHECKPOINT, RECORD, RUN
 
-__all__ = ["TRAINING", "Identity", "claim", "kept_in"]
+__all__ = ["TRAINING", "Identity", "claim"]
 
 TRAINING = "training_key"
 """What a checkpoint calls the name of its training, among the plain data that it carries."""
@@ -46,7 +45,7 @@ def claim(directory: Path, run: Identity) -> dict[str, Plain] | None:
     if record is not None and record["key"] != run.key:
         raise _occupied(directory, _why(record["config"], run, _changed_since(record, run)))
     _require_same_config(directory, run)
-    kept = kept_in(directory / CHECKPOINT)
+    kept = _checkpoint(directory / CHECKPOINT)
     if kept is not None and kept.get(TRAINING) != run.training_key:
         raise _occupied(directory, _why(kept.get("config"), run, "the code or the data have changed since"))
     if record is None and (directory / RECORD).exists() and is_first_rank():
@@ -55,13 +54,13 @@ def claim(directory: Path, run: Identity) -> dict[str, Plain] | None:
     return record if record is not None and record["outcome"] == "finished" else None
 
 
-def kept_in(checkpoint: Path) -> dict[str, Plain] | None:
+def _checkpoint(path: Path) -> dict[str, Plain] | None:
     """The plain data that a checkpoint carries beside its weights; None where there is none that can be read."""
     try:
-        found = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["lit_transformers"]
-    except Exception:  # whatever is wrong with the file: it is nobody's
+        found: dict[str, Plain] = read(path, mmap=True)["lit_transformers"]
+    except ConfigError:
         return None
-    return found if isinstance(found, dict) else None
+    return found
 
 
 def _record(path: Path) -> dict[str, Plain] | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from lit_transformers.checkpoints import verify
+from lit_transformers.checkpoints import read
 from lit_transformers.config import ConfigError
 from lit_transformers.files import replace_file
-from lit_transformers.folder import TRAINING, kept_in
+from lit_transformers.folder import TRAINING
 
 FOLDER = "trained"
 
@@ -24,12 +24,14 @@ def take_over(directory: Path, training_key: str, checkpoint: str) -> str | None
         return None
     donor = note.read_text(encoding="utf-8").strip()
     source = directory.parent / donor / checkpoint
-    if donor != Path(donor).name or (kept_in(source) or {}).get(TRAINING) != training_key:
+    if donor != Path(donor).name or not source.exists():
         return None
     try:
-        verify(source)
+        trained_as = read(source, mmap=True)["lit_transformers"].get(TRAINING)
     except ConfigError as error:
         print(f"{error}; this run is trained by itself", flush=True)
+        return None
+    if trained_as != training_key:
         return None
     replace_file(directory / checkpoint, lambda fresh: shutil.copyfile(source, fresh))
     return donor
