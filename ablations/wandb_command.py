@@ -71,10 +71,12 @@ def agent(
 
     An ordinary run in its own directory: one that is finished is read. Under torchrun the ranks train as one run.
     """
+    from lit_transformers.cores import limit_threads
     from lit_transformers.mirror import Mirror
     from lit_transformers.ranks import is_first_rank
     from sweeps.agent import carry_out, describe, parameters
 
+    limit_threads()
     values = parameters(context.args)
     name = catalog.find(study).stem
     config, arm, runner = _asked(

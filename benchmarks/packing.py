@@ -7,7 +7,6 @@ imported torch already, and both are timed from the first run's start to the las
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 import time
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.hardware import describe, save
+from lit_transformers.cores import usable_cores
 from lit_transformers.run import RunConfig, run_key
 from sweeps.launch import Options, launch
 from sweeps.ledger import Ledger
@@ -90,7 +90,7 @@ def main(
     json: Annotated[str | None, typer.Option(help="Also write benchmarks/results/NAME.json.")] = None,
 ) -> None:
     """Prints the time of four runs both ways, and their ratio; the goal on two cores is 0.6 for small models."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     ways = {"one after another": Share(1, cores), "side by side": share_machine(ARMS)}
     prepare_server(RUNNER)
     table = Table("size", *(f"{name}: {share.workers} x {share.threads} s" for name, share in ways.items()), "ratio")

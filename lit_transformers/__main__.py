@@ -37,8 +37,10 @@ def fit(
 
     from lit_transformers import run as runs
     from lit_transformers.config import parse_assignments
+    from lit_transformers.cores import limit_threads
     from lit_transformers.ranks import is_first_rank
 
+    limit_threads()
     config = runs.RunConfig.from_yaml(run).override(parse_assignments(changes or []))
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -74,7 +76,9 @@ def evaluate(
     """
     from lit_transformers import run as runs
     from lit_transformers.config import parse_assignments
+    from lit_transformers.cores import limit_threads
 
+    limit_threads()
     for name, value in runs.evaluate(checkpoint, parse_assignments(changes or [])).items():
         print(f"{name} {value:.6f}")
 
@@ -96,8 +100,10 @@ def generate(
     Example: python -m lit_transformers generate runs/KEY/checkpoint.ckpt --prompt "def "
     """
     from lit_transformers.choosing import SamplingConfig
+    from lit_transformers.cores import limit_threads
     from lit_transformers.write import write
 
+    limit_threads()
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     for text in write(checkpoint, prompt, length, sampling, beams, memory):
         sys.stdout.write(text)
@@ -136,8 +142,10 @@ def write_lines(
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
+    from lit_transformers.cores import limit_threads
     from lit_transformers.translate import Translator, Wanted, size_of
 
+    limit_threads()
     window = window or (1 if sys.stdin.isatty() else 1000)
     translator = Translator(checkpoint, Wanted(beams, length_penalty, batch_tokens, window, overlong, source, target))
     console = Console(stderr=True)

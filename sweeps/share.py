@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import psutil
 
 from lit_transformers.config import ConfigError
+from lit_transformers.cores import requested_threads, usable_cores
 
 __all__ = ["Share", "cuda_devices", "memory_of", "share_machine"]
 
@@ -52,10 +52,11 @@ def share_machine(
     """A worker a core, as far as cores, memory and runs go; on CUDA one a device, or as many as its free memory holds.
 
     Small models gain little from a second thread and runs are many, so processes come before threads.
+    threads: None for what OMP_NUM_THREADS asks for, else an equal part of the cores.
     ranks: processes of one run; memory: bytes that one run declares to need, on its device where that is CUDA.
     Raises ConfigError where a run has more ranks than there are devices.
     """
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    cores, threads = usable_cores(), threads or requested_threads()
     devices = cuda_devices() if cuda else ()
     if devices and ranks > len(devices):
         raise ConfigError(f"asks for {ranks} devices, and {len(devices)} can be found", "training.devices")

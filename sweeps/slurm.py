@@ -28,6 +28,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.helpers import CommandFunction, DelayedSubmission
 
 from lit_transformers.config import ConfigError, nearest
+from lit_transformers.cores import requested_threads
 from lit_transformers.files import write_json
 from sweeps.launch import MAX_STOPS, Options, Summary, launch
 from sweeps.ledger import Ledger
@@ -158,10 +159,10 @@ def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def _share(ticket: Ticket) -> Share:
-    """The share of the node that the job was given."""
+    """The share of the node that the job was given, in equal parts for its ranks unless OMP_NUM_THREADS is set."""
     cores = os.environ.get("SLURM_CPUS_PER_TASK") or "1"
     training = ticket.config.get("training") or {}
-    threads = max(1, int(cores) // ticket.ranks)
+    threads = requested_threads() or max(1, int(cores) // ticket.ranks)
     return share_machine(1, 1, threads, cuda=training.get("device") in ("auto", "cuda"), ranks=ticket.ranks)
 
 

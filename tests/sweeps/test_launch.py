@@ -176,12 +176,28 @@ def strike(process: int, number: signal.Signals) -> None:
         return
 
 
-def test_cores_go_to_processes_before_threads() -> None:
-    cores = len(os.sched_getaffinity(0))
-    assert share_machine(todo=1) == Share(1, cores)
-    assert share_machine(todo=1000) == Share(cores, 1)
-    assert share_machine(12, workers=3) == Share(3, max(1, cores // 3))
-    assert share_machine(12, threads=cores) == Share(1, cores)
+def have_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    """So many, and nobody asks for a number of threads."""
+    monkeypatch.setattr("sweeps.share.usable_cores", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+def test_cores_go_to_processes_before_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    have_cores(monkeypatch, 6)
+    assert share_machine(todo=1, memory=1) == Share(1, 6)
+    assert share_machine(todo=1000, memory=1) == Share(6, 1)
+    assert share_machine(12, workers=3) == Share(3, 2)
+    assert share_machine(12, threads=6) == Share(1, 6)
+
+
+def test_a_run_gets_the_threads_that_the_environment_asks_for_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    have_cores(monkeypatch, 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert share_machine(todo=12, memory=1) == Share(4, 2)
+    assert share_machine(todo=12, workers=1) == Share(1, 2)
+    assert share_machine(todo=12, workers=1, threads=5) == Share(1, 5)
 
 
 def test_every_cuda_device_gets_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +210,7 @@ def test_every_cuda_device_gets_a_worker(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_as_many_runs_are_done_at_a_time_as_their_declared_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5 << 30))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
+    have_cores(monkeypatch, 16)
     assert share_machine(todo=12, memory=2 << 30) == Share(2, 8)
     assert share_machine(todo=12, memory=8 << 30) == Share(1, 16)
     assert share_machine(todo=12, memory=memory_of(parameters=200_000_000)).workers == 1
@@ -202,7 +218,7 @@ def test_as_many_runs_are_done_at_a_time_as_their_declared_memory_allows(monkeyp
 
 
 def test_ranks_share_cores_and_each_has_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    have_cores(monkeypatch, 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     assert share_machine(todo=12, threads=1, ranks=4, memory=1 << 20) == Share(2, 1)
     share = share_machine(todo=12, cuda=True, ranks=2)
@@ -218,7 +234,7 @@ def test_several_runs_share_a_device_where_its_memory_allows(monkeypatch: pytest
     teller.write_text("#!/bin/sh\necho '0, GPU-a, 20480'\necho '1, GPU-b, 4096'\n")
     teller.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
+    have_cores(monkeypatch, 16)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert share_machine(todo=12, cuda=True).workers == 2
     assert share_machine(todo=12, cuda=True, memory=8 << 30).workers == 3

@@ -154,6 +154,17 @@ class TestOnACluster:
         ledger.close()
 
 
+def test_the_ranks_of_a_job_share_its_cores_unless_the_environment_asks_for_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    (ticket,) = tickets(1)
+    assert slurm._share(ticket).threads == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert slurm._share(ticket).threads == 8
+
+
 def test_parameters_are_what_submitit_calls_them() -> None:
     assert slurm.parse_parameters(["partition=gpu", "time=90", "mem=8GiB", "gpus_per_node=2"]) == {
         "partition": "gpu",
