@@ -14,12 +14,13 @@ from rich.console import Console
 
 from ablations import catalog
 from ablations.cache import cached_plan
+from ablations.launchers import require_fitting
 from ablations.plan import Plan, Request, kept_document, make_plan
 from ablations.results import write_report
 from lit_transformers.config import Config, ConfigError
 from sweeps.limits import parse_bytes, parse_seconds
 from sweeps.live import Board, Row
-from sweeps.share import Share, cuda_devices, memory_of, share_machine
+from sweeps.share import Share, cuda_devices, memory_of, require_cores, share_machine
 from sweeps.study_folder import folder_name
 from sweeps.ticket import State
 
@@ -178,6 +179,7 @@ def run(
     memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
+    require_fitting(launcher, slurm, {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run})
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
     request = request_of(scale, changes, seeds, device)
@@ -289,12 +291,13 @@ def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None
     ranks = max(training.get("devices", 1) for training in settings)
     if memory is None and not cuda:  # on a CUDA device nobody knows without trying
         memory = ranks * memory_of(int(max(cost["parameters"] for cost in planned.costs.values())))
-    share = share_machine(todo, workers, threads, cuda=cuda, ranks=ranks, memory=memory)
-    if "cuda" in devices and not share.devices:
+    if "cuda" in devices and not cuda:
         raise ConfigError(
             "no CUDA device is to be found here; take another machine, or --device cpu", "training.device"
         )
-    return share
+    if not cuda:
+        require_cores(ranks)
+    return share_machine(todo, workers, threads, cuda=cuda, ranks=ranks, memory=memory)
 
 
 def options_for(planned: Plan, share: Share, limits: Limits, *, retry_failed: bool, wandb: str) -> Options:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from datamodules.loading import EvaluationLoader, Position, Reading, TrainingLoa
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, Plain, canonical_hash
 
-__all__ = ["Data", "DataConfig"]
+__all__ = ["Data", "DataConfig", "row_conflicts"]
 
 
 class DataConfig(Config):
@@ -47,6 +47,10 @@ class DataConfig(Config):
         """Tokens of one update, over all ranks; rows may hold padding."""
         raise NotImplementedError
 
+    def rank_conflicts(self, ranks: int) -> Iterator[str]:
+        """A sentence, beginning with the field's name, for each batch that so many ranks cannot share."""
+        raise NotImplementedError
+
     def protocol(self) -> dict[str, Plain]:
         """How evaluation reads the data: recorded with every number."""
         raise NotImplementedError
@@ -58,6 +62,13 @@ class DataConfig(Config):
     def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
         """The description, from what a checkpoint kept (``Data.kept``): without the data itself."""
         raise NotImplementedError
+
+
+def row_conflicts(ranks: int, **rows: int | None) -> Iterator[str]:
+    """A sentence for each number of rows, by the name of its field, that ranks cannot share in equal parts."""
+    for name, count in rows.items():
+        if count is not None and count % ranks:
+            yield f"{name}: {count} rows cannot be shared by {ranks} ranks; make it a multiple of them"
 
 
 class Data(L.LightningDataModule, ABC):
@@ -162,10 +173,8 @@ class Data(L.LightningDataModule, ABC):
     def rows(self, batch_size: int) -> int:
         """This rank's rows of a batch. Raises DataError where ranks cannot share it."""
         total = self.rank().total
-        if batch_size % total:
-            raise DataError(
-                f"data.batch_size: {batch_size} rows cannot be shared by {total} ranks; make it a multiple of them"
-            )
+        for conflict in row_conflicts(total, batch_size=batch_size):
+            raise DataError(f"data.{conflict}")
         return batch_size // total
 
     def _where(self, reading: Reading) -> Position:

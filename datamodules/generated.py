@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 
-from datamodules.data import Data, DataConfig
+from datamodules.data import Data, DataConfig, row_conflicts
 from datamodules.documents import Shard, Split
 from datamodules.generators import CopyConfig, GeneratorConfig, String, random_of
 from datamodules.loading import Reading
@@ -91,6 +91,10 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
     @property
     def tokens_per_step(self) -> int:
         return self.batch_size * self.length
+
+    def rank_conflicts(self, ranks: int) -> Iterator[str]:
+        yield from row_conflicts(ranks, batch_size=self.batch_size)
+        yield from (f"evaluation.{one}" for one in row_conflicts(ranks, batch_size=self.evaluation.batch_size))
 
     def protocol(self) -> dict[str, Plain]:
         return {"lengths": list(self.measured_lengths), "examples": self.evaluation.examples}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from datamodules.data import Data, DataConfig
+from datamodules.data import Data, DataConfig, row_conflicts
 from datamodules.documents import Shard, Split
 from datamodules.examples import Example, Examples, ExamplesConfig
 from datamodules.listops import ListOpsConfig
@@ -71,6 +71,10 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
     def tokens_per_step(self) -> int:
         """As if every row were the longest: how long they are is known when they are read."""
         return self.batch_size * self.length
+
+    def rank_conflicts(self, ranks: int) -> Iterator[str]:
+        yield from row_conflicts(ranks, batch_size=self.batch_size)
+        yield from (f"evaluation.{one}" for one in row_conflicts(ranks, batch_size=self.evaluation.batch_size))
 
     def protocol(self) -> dict[str, Plain]:
         return self.source.protocol() | {"split": self.evaluation.split, "examples": self.evaluation.examples}

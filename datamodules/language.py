@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import ClassVar, Literal
 
-from datamodules.data import Data, DataConfig
+from datamodules.data import Data, DataConfig, row_conflicts
 from datamodules.documents import Corpus, Documents, DocumentStream, Limit, Shard, Split
 from datamodules.errors import DataError
 from datamodules.lanes import Lanes, LaneShape, empty_batch
@@ -86,6 +86,10 @@ class LanguageDataConfig(DataConfig, kind="language"):
     @property
     def tokens_per_step(self) -> int:
         return self.batch_size * self.segment_length
+
+    def rank_conflicts(self, ranks: int) -> Iterator[str]:
+        yield from row_conflicts(ranks, batch_size=self.batch_size)
+        yield from (f"evaluation.{one}" for one in row_conflicts(ranks, batch_size=self.evaluation.batch_size))
 
     def protocol(self) -> dict[str, Plain]:
         length = self.evaluation.segment_length or self.segment_length

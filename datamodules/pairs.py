@@ -91,10 +91,7 @@ class PairDataConfig(DataConfig, kind="pairs"):
             if (reason := self.source.refusal(length)) is not None:
                 yield f"evaluation.lengths {length}: {reason}"
                 return
-        yield from _too_small("tokens_per_batch", self.tokens_per_batch, max(self.longest))
-        reached = max(max(longest) for longest in self.evaluated)
-        place = "tokens_per_batch" if self.evaluation.tokens_per_batch is None else "evaluation.tokens_per_batch"
-        yield from _too_small(place, self.evaluation_tokens, reached)
+        yield from self.rank_conflicts(1)
 
     @property
     def longest(self) -> Longest:
@@ -128,6 +125,12 @@ class PairDataConfig(DataConfig, kind="pairs"):
         """Of targets, as if every pair were the longest: how long they are is known when they are read."""
         return self.tokens_per_batch // max(self.longest) * self.longest.target
 
+    def rank_conflicts(self, ranks: int) -> Iterator[str]:
+        yield from _too_small("tokens_per_batch", self.tokens_per_batch, max(self.longest), ranks)
+        reached = max(max(longest) for longest in self.evaluated)
+        place = "tokens_per_batch" if self.evaluation.tokens_per_batch is None else "evaluation.tokens_per_batch"
+        yield from _too_small(place, self.evaluation_tokens, reached, ranks)
+
     def protocol(self) -> dict[str, Plain]:
         evaluation, longest = self.evaluation, self.longest
         asked: dict[str, Plain] = {"lengths": list(evaluation.lengths)} if self.source.strings else {}
@@ -146,9 +149,11 @@ class PairDataConfig(DataConfig, kind="pairs"):
         return DataDescription(known.target, length, 0, known.source, source_length, known.written)
 
 
-def _too_small(place: str, tokens: int, longest: int) -> Iterator[str]:
-    if tokens < longest:
-        yield f"{place} {tokens} does not hold one pair, of up to {longest} tokens a side; make it {longest} or more"
+def _too_small(place: str, tokens: int, longest: int, ranks: int) -> Iterator[str]:
+    """A sentence where the tokens of a batch leave one of the ranks without room for the longest pair."""
+    if tokens // ranks < longest:
+        held = "does not hold one pair" if ranks == 1 else f"over {ranks} ranks does not hold one pair each"
+        yield f"{place} {tokens} {held}, of up to {longest} tokens a side; make it {longest * ranks} or more"
 
 
 class PairData(Data):
@@ -233,14 +238,11 @@ class PairData(Data):
         self, readable: _Readable, tokens: int, longest: list[Longest], order: partial[Endless] | partial[Once]
     ) -> Reading:
         rank, known = self.rank(), self.pairs.vocabularies
-        own, needed = tokens // rank.total, max(max(lengths) for lengths in longest)
-        if own < needed:
-            raise DataError(
-                f"data.tokens_per_batch: {tokens} tokens over {rank.total} ranks do not hold one pair each, of up to "
-                f"{needed} tokens a side; make it {needed * rank.total} or more"
-            )
+        needed = max(max(lengths) for lengths in longest)
+        for conflict in _too_small("data.tokens_per_batch", tokens, needed, rank.total):
+            raise DataError(conflict)
         limits = Longest(max(lengths.source for lengths in longest), max(lengths.target for lengths in longest))
-        shape = PairShape(own, known.source.boundary, known.target.boundary, limits)
+        shape = PairShape(tokens // rank.total, known.source.boundary, known.target.boundary, limits)
         opened = partial(_open, readable, shape, self.config.window, order)
         return Reading(opened, partial(batched, readable, shape, [], 0, ""), rank, self.config.workers)
 

@@ -88,6 +88,8 @@ class RunConfig(Config):
                 "training.strategy fsdp cannot measure another network than it trains: "
                 "empty task.evaluation, or set training.strategy to ddp"
             )
+        if self.training.devices > 1:
+            yield from (f"data.{reason}" for reason in self.data.rank_conflicts(self.training.devices))
         if self.data.batches is not self.task.batches:
             kinds = {k: data for k, data in DataConfig.kinds.items() if issubclass(data, DataConfig)}
             wanted = [kind for kind, data in kinds.items() if data.batches is self.task.batches]

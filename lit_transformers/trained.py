@@ -16,8 +16,8 @@ FOLDER = "trained"
 def take_over(directory: Path, training_key: str, checkpoint: str) -> str | None:
     """Copies the final checkpoint of a finished run that was trained alike into ``directory``, unless it has its own.
 
-    Returns the name of the run it came from, or None, as where its checkpoint is damaged or its folder holds another run
-    by now. Runs that train at the same time do so apart, with equal results.
+    Returns the name of the run it came from, or None, as where its checkpoint is damaged or its folder holds another
+    run by now. Runs that train at the same time do so apart, with equal results.
     """
     note = directory.parent / FOLDER / training_key
     if (directory / checkpoint).exists() or not note.exists():

@@ -13,7 +13,7 @@ import psutil
 from lit_transformers.config import ConfigError
 from lit_transformers.cores import requested_threads, usable_cores
 
-__all__ = ["Share", "cuda_devices", "memory_of", "share_machine"]
+__all__ = ["Share", "cuda_devices", "memory_of", "require_cores", "share_machine"]
 
 WORKER_BYTES = 1 << 30
 """What a worker with torch and a small model is expected to need of memory."""
@@ -59,7 +59,10 @@ def share_machine(
     cores, threads = usable_cores(), threads or requested_threads()
     devices = cuda_devices() if cuda else ()
     if devices and ranks > len(devices):
-        raise ConfigError(f"asks for {ranks} devices, and {len(devices)} can be found", "training.devices")
+        raise ConfigError(
+            f"asks for {ranks} devices, and {len(devices)} can be found; give --devices {len(devices)} or fewer",
+            "training.devices",
+        )
     if devices:
         room = min(_places(devices, memory), max(len(devices), cores)) // ranks
     else:
@@ -67,6 +70,17 @@ def share_machine(
         room = min(cores // ((threads or 1) * ranks), free // (memory or WORKER_BYTES * ranks))
     workers = workers or max(1, min(room, todo))
     return Share(workers, threads or max(1, cores // (workers * ranks)), devices)
+
+
+def require_cores(ranks: int) -> None:
+    """Raises ConfigError where a run that trains on this machine's CPU asks for more ranks than there are cores."""
+    cores = usable_cores()
+    if ranks > cores:
+        raise ConfigError(
+            f"asks for {ranks} ranks on a CPU of which {cores} cores may be used; give --devices {cores} or fewer, "
+            "or take a machine with CUDA devices",
+            "training.devices",
+        )
 
 
 def cuda_devices() -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from waiting import wait_for
 from ablations import catalog
 from ablations.__main__ import main
 from ablations.plan import Request, make_plan
+from lit_transformers.cores import usable_cores
 
 STUDY = """
 from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
@@ -260,6 +261,8 @@ WRONG = [
     (("run", "STUDY", "--set", "model.mixer.memory=0"), "are the same run: model.mixer.memory changes nothing there"),
     (("run", "STUDY", "--scale", "huge"), "no scale 'huge'"),
     (("run", "STUDY", "--seeds", "0"), "--seeds"),
+    (("run", "STUDY", "--slurm", "partition=gpu"), "--slurm: is for the jobs of a cluster; add --launcher slurm"),
+    (("run", "STUDY", "--launcher", "slurm", "--threads", "2"), "--threads: shares out this machine"),
     (("run", "STUDY", "--runs", "STUDY"), "memory_helps.py"),
     (("plan", "STUDY", "--wrong"), "No such option"),
     (("new", "no-name"), "a study's name is a Python name such as longer_memory, not 'no-name'"),
@@ -281,6 +284,16 @@ def test_bad_input_is_one_clear_line_and_status_2(
     status, said = try_here(capsys, *given, *place)
     assert status == 2, said
     assert line in re.sub(r"\s+", " ", said)
+
+
+def test_more_ranks_than_cores_are_refused_before_anything_is_written(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cores, runs = usable_cores(), tmp_path / "runs"
+    status, said = try_here(capsys, "run", study, "--runs", runs, "--devices", cores + 1)
+    line = f"training.devices: asks for {cores + 1} ranks on a CPU of which {cores} cores may be used; give --devices"
+    assert status == 2 and line in said
+    assert not (runs / "studies/memory_helps/plan.json").exists() and not list(runs.glob("*/log.txt"))
 
 
 @pytest.mark.parametrize(

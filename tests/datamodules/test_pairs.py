@@ -328,7 +328,9 @@ def test_ranks_that_cannot_share_the_budget_are_refused(
 ) -> None:
     data = config.build()
     monkeypatch.setattr(data, "rank", lambda: Shard(0, 4))
-    with pytest.raises(DataError, match=r"40 tokens over 4 ranks do not hold one pair each, of up to 20 .* 80 or more"):
+    with pytest.raises(
+        DataError, match=r"tokens_per_batch 40 over 4 ranks does not hold one pair each, of up to 20 .* 80 or more"
+    ):
         data.training()
 
 

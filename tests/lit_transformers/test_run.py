@@ -15,6 +15,7 @@ import pytest
 import torch
 from forked import training
 
+from datamodules import PairDataConfig
 from lit_transformers.config import ConfigError
 from lit_transformers.record import CHECKPOINT
 from lit_transformers.run import RunConfig, describe, evaluate, fit, load, run_key
@@ -159,6 +160,28 @@ def test_evaluation_settings_change_nothing_but_the_evaluation(config: RunConfig
     assert all(torch.equal(one[name], two[name]) for name in one)
     with pytest.raises(ConfigError, match=r"task\.evaluation changes what model does not have.*memory"):
         config.override({"task.evaluation": {"mixer.memmory": 24}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training.devices": 3}, "data.batch_size: 4 rows cannot be shared by 3 ranks"),
+        (
+            {"training.devices": 2, "data.evaluation.batch_size": 5},
+            "data.evaluation.batch_size: 5 rows cannot be shared by 2 ranks",
+        ),
+        (
+            {"training.devices": 4, "data": PairDataConfig(tokens_per_batch=60), "task": "seq2seq"},
+            "data.tokens_per_batch 60 over 4 ranks does not hold one pair each",
+        ),
+    ],
+)
+def test_ranks_that_cannot_share_a_batch_are_refused_before_any_starts(
+    small_run: RunConfig, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        small_run.override(changes)
+    assert str(error.value).startswith(said)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ class DataConfig(Config):
 class TrainingConfig(Config):
     steps: Positive = 20
     batch: Positive = 4
+    devices: Positive = 1
     pause: NonNegativeFloat = 0.0
     fault: Literal["none", "nan", "memory", "raise", "kill", "exit", "hang", "leak", "gate"] = "none"
 

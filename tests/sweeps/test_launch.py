@@ -224,7 +224,9 @@ def test_ranks_share_cores_and_each_has_a_device(monkeypatch: pytest.MonkeyPatch
     share = share_machine(todo=12, cuda=True, ranks=2)
     assert share == Share(2, 2, ("0", "1", "2", "3"))
     assert share.place([], ranks=2) == "0,1" and share.place(["0,1"], ranks=2) == "2,3"
-    with pytest.raises(ConfigError, match=r"training.devices: asks for 8 devices, and 4 can be found"):
+    with pytest.raises(
+        ConfigError, match=r"training.devices: asks for 8 devices, and 4 can be found; give --devices 4 or fewer"
+    ):
         share_machine(todo=12, cuda=True, ranks=8)
 
 
