@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ablations import catalog
 from ablations.cache import cached_plan
-from ablations.launchers import require_fitting
+from ablations.launchers import cluster_for, require_fitting
 from ablations.plan import Plan, Request, kept_document, make_plan
 from ablations.results import write_report
 from lit_transformers.config import Config, ConfigError
@@ -70,10 +70,15 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override the baseline, e.g. model.dim=64. Repeatable."),
 ]
-Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds, instead of the study's own number.")]
+Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.", show_default="the study's own")]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda: short for --set training.device=...")]
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Runs at a time [default: one a core or GPU].")]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads a run [default: cores / workers].")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Runs at a time.", show_default="one a core or GPU")
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="Threads a run.", show_default="OMP_NUM_THREADS, else cores / workers"),
+]
 Retry = Annotated[
     bool, typer.Option("--retry-failed", help="Try again what failed by itself, not only what was killed.")
 ]
@@ -90,7 +95,7 @@ Slurm = Annotated[
 ]
 Devices = Annotated[
     int | None,
-    typer.Option("--devices", min=1, help="Devices a run, by torchrun: short for --set training.devices=..."),
+    typer.Option("--devices", min=1, help="Ranks of a run, by torchrun: short for --set training.devices=..."),
 ]
 TimeLimit = Annotated[
     str | None,
@@ -101,7 +106,9 @@ MemoryLimit = Annotated[
 ]
 MemoryPerRun = Annotated[
     str | None,
-    typer.Option("--memory-per-run", metavar="SIZE", help="What a run needs, so many are done at a time [estimated]."),
+    typer.Option(
+        "--memory-per-run", metavar="SIZE", help="What a run needs: so many at a time.", show_default="estimated"
+    ),
 ]
 Wandb = Annotated[
     Literal["disabled", "offline", "online"],
@@ -113,7 +120,8 @@ Storage = Annotated[
         "--storage",
         metavar="URL",
         envvar="LIT_TRANSFORMERS_STORAGE",
-        help="The ledger of many machines: postgresql+psycopg://user@host/db or grpc://host:port [runs/ledger.db].",
+        help="The ledger that machines share; for addresses see: python -m sweeps --help.",
+        show_default="runs/ledger.db",
     ),
 ]
 
@@ -307,16 +315,6 @@ def options_for(planned: Plan, share: Share, limits: Limits, *, retry_failed: bo
     return Options(
         planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limits.seconds, limits.memory
     )
-
-
-def cluster_for(study: str, runs: Path, request: Request, parameters: list[str], storage: str | None) -> Cluster:
-    """How the jobs of a study are submitted, and the report after them."""
-    try:
-        from sweeps.slurm import Cluster, parse_parameters
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"needs {error.name}: pip install 'lit-transformers[cluster]'", "--launcher slurm") from None
-    report = (sys.executable, "-m", "ablations", "report", study, *request.arguments(), "--runs", str(runs.resolve()))
-    return Cluster(parse_parameters(parameters), storage, report)
 
 
 def warn(notes: Iterable[str]) -> None:

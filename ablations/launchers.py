@@ -1,12 +1,19 @@
-"""Which options of ``python -m ablations run`` go with which launcher: one that would have no effect is refused."""
+"""Where ``python -m ablations run`` has its runs done, and which options go with that: no other is taken in silence."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lit_transformers.config import ConfigError
 
-__all__ = ["require_fitting"]
+if TYPE_CHECKING:
+    from ablations.plan import Request
+    from sweeps.slurm import Cluster
+
+__all__ = ["cluster_for", "require_fitting"]
 
 ON_SLURM = {"--workers": "array_parallelism=N", "--threads": "cpus_per_task=N", "--memory-per-run": "mem=SIZE"}
 """What shares out this machine, and what says the same to SLURM."""
@@ -22,3 +29,13 @@ def require_fitting(launcher: str, slurm: Sequence[str] | None, local: Mapping[s
         if given is not None:
             reason = f"shares out this machine, and not the nodes of a cluster; give --slurm {ON_SLURM[option]} instead"
             raise ConfigError(reason, option)
+
+
+def cluster_for(study: str, runs: Path, request: Request, parameters: list[str], storage: str | None) -> Cluster:
+    """How the jobs of a study are submitted, and the report after them."""
+    try:
+        from sweeps.slurm import Cluster, parse_parameters
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"needs {error.name}: pip install 'lit-transformers[cluster]'", "--launcher slurm") from None
+    report = (sys.executable, "-m", "ablations", "report", study, *request.arguments(), "--runs", str(runs.resolve()))
+    return Cluster(parse_parameters(parameters), storage, report)

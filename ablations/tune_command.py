@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 TRIALS = 12
 
 Trials = Annotated[
-    int | None, typer.Option("--trials", min=1, help=f"Trials of each arm [default: {TRIALS}, unless --tokens].")
+    int | None,
+    typer.Option("--trials", min=1, help="Trials of each arm.", show_default=f"{TRIALS}, unless --tokens"),
 ]
 Tokens = Annotated[
     int | None, typer.Option("--tokens", min=1, help="Training tokens of each arm; what pruning saves buys trials.")

@@ -14,6 +14,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+OWN = ("lit_transformers", "datamodules")
+"""The packages whose ValueErrors are bad input, not faults of the program."""
+
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="path=value of the run's config; may be given again.")
 ]
@@ -23,7 +26,8 @@ Assignments = Annotated[
 def fit(
     run: Annotated[Path, typer.Argument(help="The run.yaml of a run, or one written by hand.")],
     directory: Annotated[
-        Path | None, typer.Option("--to", help="Where to: an empty folder, or the run's own; default: beside RUN.")
+        Path | None,
+        typer.Option("--to", help="Where to: an empty folder, or the run's own.", show_default="beside RUN"),
     ] = None,
     changes: Assignments = None,
 ) -> None:
@@ -32,27 +36,18 @@ def fit(
     Example: python -m lit_transformers fit runs/3f2a9c0e11d2b470/run.yaml --to /tmp/again
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
 
     from lit_transformers import run as runs
     from lit_transformers.config import parse_assignments
     from lit_transformers.cores import limit_threads
+    from lit_transformers.progress import shown
     from lit_transformers.ranks import is_first_rank
 
     limit_threads()
     config = runs.RunConfig.from_yaml(run).override(parse_assignments(changes or []))
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("gates", total=None)
-
-        def tell(progress: runs.Progress) -> None:
-            loss = "" if progress.phase != "fit" else f" loss {progress.loss:.4f}"
-            bar.update(task, description=progress.phase + loss, completed=progress.step, total=progress.steps)
-
+    with shown(Console(stderr=True)) as report:
         try:
-            record = runs.fit(config, directory or run.parent, tell)
+            record = runs.fit(config, directory or run.parent, report if is_first_rank() else None)
         except runs.Interrupted as stop:
             print(stop, file=sys.stderr)
             raise SystemExit(143) from None
@@ -92,7 +87,9 @@ def generate(
     top_k: Annotated[int, typer.Option(min=0, help="Sample among so many; 0 for all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample among the fewest that reach this probability.")] = 1.0,
     beams: Annotated[int, typer.Option(min=1, help="More than 1: beam search instead of sampling.")] = 1,
-    memory: Annotated[int | None, typer.Option(min=0, help="Tokens remembered; default: memory and segment.")] = None,
+    memory: Annotated[
+        int | None, typer.Option(min=0, help="Tokens remembered.", show_default="memory and segment")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Writes on from a prompt.
@@ -115,14 +112,20 @@ def write_lines(
     checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run of the task seq2seq.")],
     beams: Annotated[
         int | None,
-        typer.Option(min=1, help="Hypotheses of a beam search; 1: greedy. Default: as the run was measured."),
+        typer.Option(min=1, help="Hypotheses of a beam search; 1: greedy.", show_default="as the run was measured"),
     ] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(min=0.0, help="0 prefers short lines; 0.6 is the usual. Of a beam search alone.")
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="0 prefers short lines; 0.6 is the usual. Of a beam search alone.",
+            show_default="as the run was measured",
+        ),
     ] = None,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Symbols of a batch; fewer take less memory.")] = 4096,
     window: Annotated[
-        int | None, typer.Option(min=1, help="Lines read before any is written. Default: 1000; 1 from a terminal.")
+        int | None,
+        typer.Option(min=1, help="Lines read before any is written.", show_default="1000; 1 from a terminal"),
     ] = None,
     overlong: Annotated[
         Literal["cut", "refuse"],
@@ -202,12 +205,11 @@ def kinds(
 
 def main() -> None:
     """Runs the command; bad input is one line and exit status 2."""
-    from datamodules import DataError
-    from lit_transformers.config import ConfigError
-
     try:
         app()
-    except (ConfigError, DataError) as error:
+    except ValueError as error:
+        if type(error).__module__.partition(".")[0] not in OWN:  # looked up by name: importing them imports torch
+            raise
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 

@@ -33,3 +33,12 @@ def assignments(values: Mapping[str, Any]) -> Iterator[str]:
             yield f"{path}={value:.3g}"
         else:
             yield f"{path}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def clock(seconds: float | None) -> str:
+    """Seconds as 1:05 or 2:03:04; a dash where unknown."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

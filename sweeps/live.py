@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from lit_transformers.amounts import clock
 from sweeps.ticket import State, Ticket
 
 __all__ = ["Board", "Row", "clock"]
@@ -159,15 +160,6 @@ class Board:
             f"{clock(self.seconds_left())} left",
         )
         return total
-
-
-def clock(seconds: float | None) -> str:
-    """Seconds as 1:05 or 2:03:04; a dash where unknown."""
-    if seconds is None or not math.isfinite(seconds):
-        return "-"
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
 def _number(value: float) -> str:

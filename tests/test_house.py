@@ -184,7 +184,12 @@ def test_what_packages_need_beside_code_is_installed_with_them() -> None:
 
 
 @pytest.mark.parametrize("package", ["lit_transformers", "sweeps", "ablations", "reports"])
-def test_a_command_tells_how_it_is_used(package: str) -> None:
-    done = subprocess.run([sys.executable, "-m", package, "--help"], capture_output=True, text=True, timeout=120)
+def test_a_command_tells_how_it_is_used_without_importing_torch(package: str) -> None:
+    code = (
+        "import runpy, sys; sys.argv = ['command', '--help']\n"
+        f"try:\n    runpy.run_module({package!r}, run_name='__main__')\n"
+        "finally:\n    print('torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "Usage:" in done.stdout
+    assert "Usage:" in done.stdout and done.stderr == "False\n"

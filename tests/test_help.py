@@ -1,0 +1,43 @@
+"""What --help shows: every word and every default, on a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import typer
+from rich.text import Text
+from typer.testing import CliRunner
+
+PACKAGES = ("ablations", "sweeps", "reports", "lit_transformers")
+COMMANDS = [
+    (package, name)
+    for package in PACKAGES
+    for name in typer.main.get_command(importlib.import_module(f"{package}.__main__").app).commands  # type: ignore[attr-defined]
+]
+
+
+def default_of(option: Any) -> str | None:
+    """What an option that is left out stands for, if that is a value."""
+    if isinstance(option.show_default, str):
+        return f"({option.show_default})"
+    if option.secondary_opts:
+        return str((option.opts if option.default else option.secondary_opts)[0].lstrip("-"))
+    is_value = option.default not in (None, False, "") and not callable(option.default) and not option.required
+    return str(option.default) if is_value else None
+
+
+@pytest.mark.parametrize(("package", "name"), COMMANDS)
+def test_help_shows_every_default_and_loses_no_word(package: str, name: str) -> None:
+    app = importlib.import_module(f"{package}.__main__").app
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"})
+    words = "".join(shown.output.replace("│", "").split())
+    for option in command.params:
+        text, default = getattr(option, "help", None) or "", default_of(option)
+        assert Text.from_markup(text).plain == text, f"--{option.name}: a part is taken for markup"
+        if default is not None:
+            assert f"[default:{''.join(default.split())}]" in words, f"--{option.name}"
+    for text in (command.help or "", command.epilog or ""):
+        assert Text.from_markup(text).plain == text
