@@ -143,8 +143,8 @@ def _price(findings: Findings, comparison: Comparison) -> Iterator[str]:
     if comparison.kind != "contrast":
         return
     mine, theirs = map(findings.study.finished, comparison.weights)
-    found = [(cost_ratio(mine, theirs, key), title) for key, title in _COSTS]
-    parts = [_multiple(ratio, title) for ratio, title in found if ratio is not None and ratio.telling]
+    ratios = [(cost_ratio(mine, theirs, key), title) for key, title in _COSTS]
+    parts = [_multiple(ratio, title) for ratio, title in ratios if ratio is not None and ratio.informative]
     parts.sort(key=lambda part: part.startswith(_EQUAL))
     if parts:
         yield f"at {' and '.join(parts)}"

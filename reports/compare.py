@@ -106,18 +106,18 @@ def compare(one: Side, other: Side) -> tuple[tuple[Table, ...], tuple[str, ...]]
     made = (configs(one, other, pairs), metrics(one, other, pairs, notes), costs(one, other, pairs))
     tables = [table if one.kind == "study" else _without_arms(table) for table in made if table.rows]
     if not tables:
-        raise ReportError(_nothing(one, other))
+        raise ReportError(_why_nothing(one, other))
     return tuple(tables), tuple(dict.fromkeys(notes))
 
 
-def _nothing(one: Side, other: Side) -> str:
+def _why_nothing(one: Side, other: Side) -> str:
     """Why there is nothing to compare: what has not run, or that nothing that has is of the same arm."""
     lacking = [side for side in (one, other) if side.study.missing() == len(side.study.runs)]
     if not lacking:
         return f"{one.name} and {other.name} have no arm of which a run has finished on both sides; finish one of each"
-    told = [f"{side.name}: no run has finished ({', '.join(_reasons(side.study))})" for side in lacking]
+    reasons = [f"{side.name}: no run has finished ({', '.join(_reasons(side.study))})" for side in lacking]
     ways = [command for side in lacking if (command := side.study.plan.commands.get("run"))]
-    return "; ".join([*dict.fromkeys(told), f"run it by: {ways[0]}" if ways else "run it first"])
+    return "; ".join([*dict.fromkeys(reasons), f"run it by: {ways[0]}" if ways else "run it first"])
 
 
 def _reasons(study: Study) -> list[str]:

@@ -1,4 +1,4 @@
-"""What arms cost beside each other: a multiple, and how sure it is where the clock or the machine told it."""
+"""What arms cost beside each other: a multiple, and how sure it is where it was measured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CostRatio:
     interval: Interval | None = None
 
     @property
-    def telling(self) -> bool:
+    def informative(self) -> bool:
         """Whether it can be said in a sentence: it is exact, or its interval says something."""
         if self.interval is None:
             return not self.measured
@@ -54,10 +54,10 @@ def cost_ratio(mine: Sequence[Run], theirs: Sequence[Run], key: str) -> CostRati
     logarithms = _paired_logarithms(mine, theirs, key)
     if len(logarithms) < 2:
         return CostRatio(one / other, measured=True)
-    found = estimate(logarithms)
+    over_seeds = estimate(logarithms)
     # A machine that measures the same every time, as it may of memory, has no variance between seeds.
-    low, high = found.interval or (found.difference, found.difference)
-    return CostRatio(math.exp(found.difference), True, Interval(math.exp(low), math.exp(high)))
+    low, high = over_seeds.interval or (over_seeds.difference, over_seeds.difference)
+    return CostRatio(math.exp(over_seeds.difference), True, Interval(math.exp(low), math.exp(high)))
 
 
 def _paired_logarithms(mine: Sequence[Run], theirs: Sequence[Run], key: str) -> list[float]:

@@ -59,8 +59,8 @@ class Evidence:
         if not unfit:
             return None
         named = ", ".join(unfit[:_MOST]) + (f" and {len(unfit) - _MOST} more" if len(unfit) > _MOST else "")
-        told = "is not positive, so it has no ratio; compare by difference" if self.ratio else "is too large to square"
-        return f"the value of {named} {told}"
+        why = "is not positive, so it has no ratio; compare by difference" if self.ratio else "is too large to square"
+        return f"the value of {named} {why}"
 
     def without_interval(self, arms: Sequence[str], seeds: Sequence[int]) -> str | None:
         """Why resampled documents tell nothing of how far these runs vary with them; None where they do."""
@@ -70,8 +70,8 @@ class Evidence:
         if most is None or not lacking[most]:
             return None
         count = f"{lacking[most]:,} of {len(self.resampled[most]):,} resamples of {most[0]} (seed {most[1]})"
-        told = "are not positive, so they have no ratio; compare by difference" if self.ratio else "have no value"
-        return f"{count} {told}"
+        why = "are not positive, so they have no ratio; compare by difference" if self.ratio else "have no value"
+        return f"{count} {why}"
 
     def pairs(self, weights: Mapping[str, float], seeds: Sequence[int]) -> list[float]:
         """The weighted sum over arms, for each seed."""

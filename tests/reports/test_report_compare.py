@@ -128,9 +128,9 @@ def test_studies_of_which_one_has_never_run_are_refused_by_one_line(
     write_plan(tmp_path / "two", study="never_run")
     sides = (str(tmp_path / "one" / "studies" / "xl_recurrence"), str(tmp_path / "two" / "studies" / "never_run"))
     assert main(["compare", *sides, "--runs", str(tmp_path)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == (
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
         "error: never_run: no run has finished (not run); "
         "run it by: python -m ablations run xl_recurrence --scale demo\n"
     )
