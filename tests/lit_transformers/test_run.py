@@ -17,7 +17,7 @@ from forked import training
 
 from datamodules import PairDataConfig
 from lit_transformers.config import ConfigError
-from lit_transformers.record import CHECKPOINT
+from lit_transformers.record import CHECKPOINT, RECORD
 from lit_transformers.run import RunConfig, describe, evaluate, fit, load, run_key
 
 
@@ -244,6 +244,7 @@ def test_weights_of_which_a_bit_has_flipped_are_not_measured_not_resumed_and_not
         evaluate(checkpoint)
     again = fit(config.override({"task.evaluation": {"mixer.memory": 24}}), tmp_path / "second")
     assert again["measured"]["trained_by"] is None and "is a damaged checkpoint" in capsys.readouterr().out
+    (tmp_path / "first" / RECORD).unlink()
     assert lasting(fit(config, tmp_path / "first")) == lasting(sound)
     assert checkpoint.with_suffix(".damaged").exists()
 
