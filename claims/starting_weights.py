@@ -22,7 +22,7 @@ __all__ = ["CASES", "SEEDS", "Case", "compared", "configs"]
 
 SEEDS = 3
 BY_PLACE = "by place"
-SHORT = {"training.steps": 600, "training.schedule.warmup": 200}
+SHORT = {"training.steps": 500, "training.schedule.warmup": 150}
 """Translation for comparison: enough for a difference between starting weights to show."""
 
 
