@@ -282,6 +282,18 @@ def each_mode() -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("case", "mode"), found, ids=[f"{name(c.config)}-{mode}" for c, mode in found])
 
 
+def dropping() -> pytest.MarkDecorator:
+    """Parametrises over every mixer that has dropout, with every such field of it and a value that drops."""
+    found = [(case, dict.fromkeys(dropouts_of(case.config), 0.5)) for case in variants(False)]
+    found = [(case, dropouts) for case, dropouts in found if dropouts]
+    return pytest.mark.parametrize(("case", "dropouts"), found, ids=[name(case.config) for case, _ in found])
+
+
+def dropouts_of(config: Config) -> list[str]:
+    """The paths of all of its fields that drop."""
+    return [path for path, _ in config.leaves() if path.rsplit(".", 1)[-1] == "dropout"]
+
+
 def variants(encoded: bool) -> Iterator[Case]:
     tried: set[type[MixerConfig]] = set()
     for config in MIXER_CASES:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from contract_cases import DIM, Case, context, each_mode, mixers, noise
+from contract_cases import DIM, Case, context, dropping, each_mode, mixers, noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -37,6 +37,19 @@ def test_other_inputs_after_a_position_change_nothing_up_to_it(case: Case, lengt
     one, other = mixer(before, ctx).y, mixer(after, ctx).y
     same(one[:, : last + 1], other[:, : last + 1])
     assert moved(one[:, last + 1 :], other[:, last + 1 :]) > 1e-3, "what is changed is seen from itself"
+
+
+@dropping()
+def test_nothing_is_dropped_in_evaluation(case: Case, dropouts: dict[str, float]) -> None:
+    mixer, x, ctx = case.build(**dropouts), noise(2, 12, DIM), context(2, 12, case.mode == "causal")
+    trained, measured = [], []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        trained.append(mixer.train()(x, ctx).y)
+        torch.manual_seed(seed)
+        measured.append(mixer.eval()(x, ctx).y)
+    assert torch.equal(measured[0], measured[1])
+    assert moved(trained[0], trained[1]) > 1e-3, "dropout is on in training"
 
 
 @mixers("causal")
@@ -143,6 +156,15 @@ def test_an_emptied_lane_equals_one_that_starts_anew(case: Case, grad: bool) -> 
         same(y[1], read(mixer, torch.cat([second, third], dim=1)[1:2], [])[0][0])
         went_on = torch.cat([first, second, third], dim=1)
         same(y[[0, 2]], read(mixer, went_on, [])[0][[0, 2], 5:])
+
+
+def test_every_part_of_an_emptied_lane_is_emptied_however_small_it_is() -> None:
+    one, flags, large = torch.ones(3), torch.ones(3, 1, dtype=torch.bool), torch.ones(3, 40, 50)
+    state = {"one": one, "layers": (flags, [large, None]), "count": torch.full((3,), 7)}
+    emptied = list(state_tensors(empty_rows(state, torch.tensor([False, True, False]))))
+    for before, after in zip(state_tensors(state), emptied, strict=True):
+        assert not after[1].any() and torch.equal(after[[0, 2]], before[[0, 2]])
+    assert len(emptied) == 4
 
 
 @mixers("causal", "streams")

@@ -245,3 +245,17 @@ def test_the_cost_of_a_model_is_found_without_computing_it() -> None:
     config = LanguageModelConfig(dim=8, heads=2, depth=3, mixer=LinearConfig())
     floats = 2 * (4 * 4 + 4)
     assert cost(config, 11, 50).state_bytes == 3 * floats * 4
+
+
+def test_the_default_eps_does_not_show_in_single_precision_and_keeps_gradients_finite() -> None:
+    """The smallest denominator of a model as it starts is that of a first token, whose 64 features are near 1."""
+    shape, x, ctx = Shape(512, 8, 16), torch.randn(1, 9, 512), Context(torch.arange(9)[None], True)
+    with_none, layer = LinearConfig(eps=1e-30).build(shape), LinearConfig().build(shape)
+    for part in (layer.query, layer.key):
+        nn.init.zeros_(part.weight)
+    with_none.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(x, ctx).y, with_none(x, ctx).y)
+    blind = LinearConfig(features="relu").build(shape)
+    blind.query.weight.data = -blind.key.weight.data.abs()  # no feature of these queries is above zero
+    blind(x.abs().requires_grad_(), ctx).y.sum().backward()
+    assert all(p.grad is not None and p.grad.square().sum().isfinite() for p in blind.parameters())
