@@ -155,8 +155,12 @@ def plan(
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
     rows, _ = look(planned, runs)
     done = {row.ticket.key for row in rows if row.state.over}
-    share = share_machine(len(rows) - len(done), workers, threads)
-    out.print(plan_view(planned, estimate(planned, runs), done, share.workers))
+    guess = estimate(planned, runs)
+    if guess.cuda and not cuda_devices():  # of a machine elsewhere nothing is known but that it has a device
+        share = Share(workers or 1, threads or 1)
+    else:
+        share = share_machine(len(rows) - len(done), workers, threads, cuda=guess.cuda)
+    out.print(plan_view(planned, guess, done, share.workers))
 
 
 @app.command()

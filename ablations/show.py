@@ -132,7 +132,8 @@ def plan_view(plan: Plan, guess: Estimate, done: set[str], workers: int) -> Grou
     for reason in dict.fromkeys(one["reason"] for one in plan.document["left_out"]):
         arms = [one["arm"] for one in plan.document["left_out"] if one["reason"] == reason]
         lines.append(Text(f"left out, {reason}: {'; '.join(arms)}", style="dim"))
-    lines.append(Text(f"{len(left)} runs to do, about {clock(total)} with {workers} workers ({guess.basis})"))
+    number = "1 worker" if workers == 1 else f"{workers} workers"
+    lines.append(Text(f"{len(left)} runs to do, about {clock(total)} with {number} ({guess.basis})"))
     return Group(*lines)
 
 

@@ -6,7 +6,6 @@ import csv
 import errno
 import json
 import logging
-import os
 import platform
 import resource
 import subprocess
@@ -23,6 +22,7 @@ import torch
 from lit_transformers.callbacks import Diverged
 from lit_transformers.config import Plain
 from lit_transformers.files import replace_file
+from lit_transformers.machine import processor
 from lit_transformers.training import TrainingConfig
 
 VERSION = 1
@@ -47,7 +47,7 @@ def hardware(training: TrainingConfig) -> str:
     """The device that the run uses."""
     if training.device != "cpu" and torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    return f"{platform.machine()} CPU, {os.cpu_count()} cores"
+    return processor()
 
 
 def commit() -> str | None:

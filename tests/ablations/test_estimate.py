@@ -1,0 +1,89 @@
+"""How long a plan will take is told from runs that are long enough to tell, and of what machine is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations import estimate as estimates
+from ablations.estimate import ASSUMED_RATE, ENOUGH_SECONDS, estimate
+from ablations.plan import Plan
+from ablations.show import plan_view
+from lit_transformers.machine import processor
+
+FLOPS = 1e12
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.fixture(autouse=True)
+def _no_cuda_and_a_measured_rate_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "cuda_devices", lambda: ())
+    monkeypatch.setattr(estimates, "_measured_rate", lambda device: 2e10 / estimates.SMALL_MODEL_SHARE)
+
+
+def planned(device: str = "cpu") -> Plan:
+    """Two arms of two seeds; a run of the second computes twice as much."""
+    arms = [{"name": name, "runs": [{"seed": seed, "key": f"{name}{seed}"} for seed in (0, 1)]} for name in "ab"]
+    costs = {
+        name: {"train_flops": flops, "parameters": 1, "flops_per_token": 1, "tokens": 1}
+        for name, flops in (("a", FLOPS), ("b", 2 * FLOPS))
+    }
+    configs = {run["key"]: {"training": {"device": device}} for arm in arms for run in arm["runs"]}
+    document = {"study": "s", "scale": "gpu", "protocol": "", "match": None, "arms": arms, "left_out": []}
+    return Plan(document, configs, costs, "standin.run")
+
+
+def finish(runs: Path, key: str, seconds: float, rate: float, measuring: float = 0.0, **environment: Any) -> None:
+    """A run that trained so long at that rate, and was measured afterwards."""
+    record = {
+        "outcome": "finished",
+        "cost": {"tokens": 1000, "train_flops": rate * seconds},
+        "measured": {"tokens_per_second": 1000 / seconds, "seconds": seconds + measuring},
+        "environment": {"hardware": processor()} | environment,
+    }
+    (runs / key).mkdir()
+    (runs / key / "record.json").write_text(json.dumps(record))
+
+
+def test_quick_looks_change_nothing(tmp_path: Path) -> None:
+    clean = estimate(planned(), tmp_path)
+    assert clean.seconds == {"a0": 50, "a1": 50, "b0": 100, "b1": 100}
+    for number in range(4):
+        finish(tmp_path, f"quick{number}", 2.0, rate=1e9)
+    assert estimate(planned(), tmp_path) == clean
+    assert clean.basis == f"roughly, for {processor()}: no run that is long enough to tell was done here yet"
+
+
+def test_a_long_run_of_this_machine_tells_how_fast_others_are_and_one_of_another_does_not(tmp_path: Path) -> None:
+    finish(tmp_path, "long", ENOUGH_SECONDS, rate=1e11, measuring=1000.0)
+    finish(tmp_path, "elsewhere", 100.0, rate=1e15, hardware="abacus CPU, 512 cores")
+    finish(tmp_path, "on a device", 100.0, rate=1e15, hardware=H100)
+    told = estimate(planned(), tmp_path)
+    assert told.seconds == pytest.approx({"a0": 10, "a1": 10, "b0": 20, "b1": 20})
+    assert told.basis == f"from runs done on {processor()}: 1 of other plans"
+
+
+def test_runs_of_the_plan_count_alone_however_short_and_with_what_measuring_took(tmp_path: Path) -> None:
+    finish(tmp_path, "long", 100.0, rate=1e9)
+    finish(tmp_path, "a0", 4.0, rate=FLOPS / 4, measuring=3.0)
+    told = estimate(planned(), tmp_path)
+    assert told.seconds == pytest.approx({"a0": 7, "a1": 7, "b0": 8, "b1": 8})
+    assert told.basis == f"from runs done on {processor()}: 1 of this plan"
+
+
+def test_a_plan_for_a_device_that_is_not_here_names_the_one_it_assumes(tmp_path: Path) -> None:
+    finish(tmp_path, "long", 100.0, rate=1e9)
+    told = estimate(planned("cuda"), tmp_path)
+    assert told.seconds["a0"] == pytest.approx(FLOPS / ASSUMED_RATE)
+    shown = str(plan_view(planned("cuda"), told, set(), 1).renderables[-1])
+    assert "with 1 worker (assuming one A100 of 40 GB at 31 TFLOP/s: there is no CUDA device here)" in shown
+
+
+def test_runs_that_were_done_on_a_device_elsewhere_are_worth_more_than_an_assumption(tmp_path: Path) -> None:
+    finish(tmp_path, "there", 100.0, rate=1e14, hardware=H100)
+    told = estimate(planned("cuda"), tmp_path)
+    assert told.basis == f"from runs done on {H100}: 1 of other plans"
+    assert told.seconds["a0"] == pytest.approx(FLOPS / 1e14)
