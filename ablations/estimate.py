@@ -27,7 +27,7 @@ ENOUGH_SECONDS = 20.0
 """Of training, from which on a run tells how fast others will be. A start takes a few seconds."""
 ASSUMED_DEVICE = "one A100 of 40 GB"
 ASSUMED_RATE = 31e12
-"""Training FLOPs a second of the assumed device: what NVIDIA's own Transformer-XL (base, mixed precision) reaches on it.
+"""Training FLOPs a second of the assumed device: what NVIDIA's own Transformer-XL (base, mixed precision) reaches.
 That is 59,961 tokens a second by its README, at the 0.52 GFLOPs a training token that ``lit_transformers.cost`` counts.
 """
 
