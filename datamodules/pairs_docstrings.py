@@ -42,6 +42,7 @@ class DocstringsConfig(TextPairsConfig, kind="docstrings"):
     test
     """
 
+    summaries: ClassVar[bool] = True
     usual: ClassVar[Longest] = Longest(512, 64)
 
     validation: Fraction = 0.05

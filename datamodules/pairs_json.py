@@ -76,6 +76,7 @@ class SciTLDRConfig(TextPairsConfig, kind="scitldr"):
     path  a folder with train.jsonl.xz, dev.jsonl.xz and test.jsonl.xz
     """
 
+    summaries: ClassVar[bool] = True
     usual: ClassVar[Longest] = Longest(512, 64)
 
     path: str = "scitldr-a"
@@ -96,6 +97,7 @@ class QMSumConfig(TextPairsConfig, kind="qmsum"):
     path  a folder or tar with train/, val/ and test/, each meeting a .json file
     """
 
+    summaries: ClassVar[bool] = True
     usual: ClassVar[Longest] = Longest(4096, 256)
 
     path: str = "qmsum"

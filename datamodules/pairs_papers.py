@@ -31,6 +31,7 @@ class SciSummNetConfig(TextPairsConfig, kind="scisummnet"):
     test
     """
 
+    summaries: ClassVar[bool] = True
     usual: ClassVar[Longest] = Longest(4096, 256)
 
     path: str = "scisummnet"

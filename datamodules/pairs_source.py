@@ -103,10 +103,12 @@ class Pairs(ABC):
 class PairsConfig(Config):
     """Base of every config of pairs; the table PAIRS lists the kinds.
 
-    ``strings``: whether the pairs are symbols of their own, not texts.
+    ``strings``: whether the pairs are symbols of their own, not texts. ``summaries``: whether targets are known to be
+    summaries of their sources; of files that anyone brings it is not known.
     """
 
     strings: ClassVar[bool]
+    summaries: ClassVar[bool] = False
 
     @property
     def languages(self) -> Languages | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -109,6 +109,7 @@ def generate(
 
 
 def write_lines(
+    context: typer.Context,
     checkpoint: Annotated[Path, typer.Argument(help="The checkpoint.ckpt of a run of the task seq2seq.")],
     beams: Annotated[
         int | None,
@@ -150,7 +151,9 @@ def write_lines(
 
     limit_threads()
     window = window or (1 if sys.stdin.isatty() else 1000)
-    translator = Translator(checkpoint, Wanted(beams, length_penalty, batch_tokens, window, overlong, source, target))
+    purpose: Any = context.command.name  # it is the name of either command
+    wanted = Wanted(beams, length_penalty, batch_tokens, window, overlong, source, target, purpose)
+    translator = Translator(checkpoint, wanted)
     console = Console(stderr=True)
     columns = (TextColumn("{task.fields[lines]:,} lines"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console, disable=not console.is_terminal) as bar:

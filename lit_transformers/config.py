@@ -38,6 +38,8 @@ import yaml
 from pydantic import ConfigDict as PydanticConfig
 from pydantic import Field, TypeAdapter, ValidationError
 
+from lit_transformers.plain_yaml import read_yaml
+
 __all__ = [
     "Config",
     "ConfigError",
@@ -177,9 +179,13 @@ class Config:
     def from_yaml(cls, path: str | Path) -> Self:
         """Reads a YAML file. Raises ConfigError for a file that is missing, damaged or wrong."""
         try:
-            plain = _read_yaml(Path(path).read_text(encoding="utf-8"))
+            plain = read_yaml(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot be read as YAML: {error}", str(path)) from None
+        if not isinstance(plain, Mapping) and not (isinstance(plain, str) and cls.kinds):
+            held = "is empty" if plain is None else f"holds {plain!r}"
+            names = ", ".join(f"{field.name}: ..." for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+            raise ConfigError(f"{held}, and not the fields of a {cls.__name__} ({names})", str(path))
         return cls.from_dict(plain)
 
     def override(self, values: Mapping[str, Any]) -> Self:
@@ -271,7 +277,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Plain]:
         if not equals or not path:
             raise ConfigError(f"write path=value, not {assignment!r}")
         try:
-            value = _read_yaml(text)
+            value = read_yaml(text)
         except ValueError as error:
             raise ConfigError(f"{text!r} is not a YAML value: {error}", path) from None
         if isinstance(value, str) and text.strip() == value:
@@ -287,16 +293,6 @@ def plain_leaves(plain: Mapping[str, Plain], head: str = "") -> Iterator[tuple[s
             yield from plain_leaves(value, f"{head}{name}.")
         else:
             yield f"{head}{name}", value
-
-
-def _read_yaml(text: str) -> Plain:
-    """Plain data from YAML. Raises ValueError for what is no YAML, holds itself, or cannot be written as JSON."""
-    try:
-        plain = yaml.safe_load(text)
-        json.dumps(plain, ensure_ascii=False).encode()
-    except (yaml.YAMLError, TypeError, RecursionError) as error:
-        raise ValueError(str(error)) from None
-    return plain
 
 
 def _number(text: str) -> str | float:

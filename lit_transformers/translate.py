@@ -12,7 +12,7 @@ from typing import BinaryIO, Literal, NamedTuple
 import numpy as np
 import torch
 
-from datamodules import DataError, tokenizers_of
+from datamodules import DataError, PairsConfig, tokenizers_of
 from datamodules.tokenizers import Symbols
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.decoding import BeamConfig, DecodingConfig, GreedyConfig
@@ -25,6 +25,7 @@ NAMED = 10
 """Lines that are named by their number, of those that were cut or refused."""
 
 Overlong = Literal["cut", "refuse"]
+Purpose = Literal["translate", "summarize"]
 Tell = Callable[[int, int], None]
 """Hears of lines and bytes that have been dealt with since it was last called."""
 
@@ -35,7 +36,7 @@ class Wanted(NamedTuple):
     beams, length_penalty: None for what the run was measured with; 1 beam takes the likeliest symbol each time.
     batch_tokens: source symbols of a batch, with padding; window: lines that are read before the first is written, and
     sorted by length. overlong: a line longer than those of training is cut, or comes out empty. source, target: the
-    languages that are asked for.
+    languages that are asked for; purpose: what is, where a checkpoint of the other kind is to be refused.
     """
 
     beams: int | None = None
@@ -45,6 +46,7 @@ class Wanted(NamedTuple):
     overlong: Overlong = "cut"
     source: str | None = None
     target: str | None = None
+    purpose: Purpose | None = None
 
 
 @dataclass
@@ -97,6 +99,7 @@ class Translator:
             raise ConfigError(
                 f"only a seq2seq makes a text of another, and this is a run of {config.task.kind}", "task"
             )
+        require_purpose(wanted.purpose, config.data.get("source"), kept["languages"])
         require_languages(wanted, kept["languages"])
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.task: Seq2Seq = task.to(device)
@@ -191,6 +194,18 @@ def decoding(trained: DecodingConfig, wanted: Wanted) -> DecodingConfig:
     if not isinstance(trained, BeamConfig):
         raise ConfigError(f"{trained.kind} decoding compares no lengths; give more --beams", "--length-penalty")
     return trained.override({"length_penalty": wanted.length_penalty})
+
+
+def require_purpose(purpose: Purpose | None, source: PairsConfig, languages: Plain) -> None:
+    """Raises ConfigError where a translator is to summarize, or what writes summaries to translate.
+
+    Pairs of two languages are translations. Of files whose languages nobody named neither is known: both may be asked.
+    """
+    if purpose == "summarize" and languages and languages[0] != languages[1]:
+        reason = f"this checkpoint translates from {languages[0]} to {languages[1]}; use: translate"
+        raise ConfigError(reason, purpose)
+    if purpose == "translate" and source.summaries:
+        raise ConfigError(f"this checkpoint was trained on summaries, {source.kind}; use: summarize", purpose)
 
 
 def require_languages(wanted: Wanted, trained: Plain) -> None:

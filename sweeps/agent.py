@@ -14,12 +14,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import yaml
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
 from lit_transformers.mirror import Mirror, replay
+from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.ranks import is_first_rank
 from lit_transformers.record import RECORD
 from sweeps.lock import locked
@@ -76,9 +76,9 @@ def _from_file(name: str | None) -> dict[str, Plain]:
     if not name:
         return {}
     try:
-        plain = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
+        plain = read_yaml(Path(name).read_text(encoding="utf-8"))
         return {path: about["value"] for path, about in plain.items() if path != "wandb_version"}
-    except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError):
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
         raise ConfigError(
             f"cannot be read as W&B's parameters, {{path: {{value: ...}}}}; it is what {FILE} names", name
         ) from None

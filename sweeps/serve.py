@@ -32,8 +32,8 @@ def serve(runs: Path, storage: str | None, host: str, port: int, say: Callable[[
     address = find_address(storage, runs)
     if address.is_proxy:
         raise LedgerError("--storage: a proxy stands in front of a database, not of another proxy")
-    if address.path is not None:
-        address.path.parent.mkdir(parents=True, exist_ok=True)
+    if address.path is not None and address.path.parent.resolve() == runs.resolve():
+        runs.mkdir(parents=True, exist_ok=True)
     opened = Line(address, START_SECONDS).ask(lambda: open_storage(address))
     handlers = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     say(f"{address.name} is served; workers take --storage grpc://{host}:{port}")

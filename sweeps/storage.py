@@ -34,6 +34,9 @@ FIRST_SECONDS = 10.0
 TABLE_RACES = 20
 """How often tables are looked at again while another worker makes them."""
 
+IN_CLUSTER_EXTRA = ("postgresql+psycopg", "grpc")
+"""Schemes of addresses whose drivers the extra ``cluster`` brings."""
+
 Answer = TypeVar("Answer")
 
 
@@ -55,7 +58,10 @@ class Address(NamedTuple):
 
 
 def find_address(url: str | None, runs: Path) -> Address:
-    """The storage that ``--storage`` names; ``ledger.db`` in the folder of runs where it names none."""
+    """The storage that ``--storage`` names; ``ledger.db`` in the folder of runs where it names none.
+
+    Raises LedgerError for what is no address, and for a file in a folder that is not there.
+    """
     if url is None:
         path = runs / "ledger.db"
         return Address(f"sqlite:///{path.resolve()}", f"ledger {path}", path)
@@ -74,7 +80,10 @@ def find_address(url: str | None, runs: Path) -> Address:
     if parts.drivername.startswith("sqlite"):
         if not parts.database or parts.database == ":memory:":
             raise LedgerError("--storage: sqlite needs a file, sqlite:////path/file.db")
-        return Address(url, f"ledger {parts.database}", Path(parts.database))
+        path = Path(parts.database)
+        if not path.parent.is_dir() and path.parent.resolve() != runs.resolve():
+            raise LedgerError(f"--storage: there is no folder {path.parent}; make it, or correct the address")
+        return Address(url, f"ledger {path}", path)
     if parts.drivername == "postgresql":  # SQLAlchemy's own choice of a driver is one that is not installed here
         url = parts.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
     return Address(url, f"ledger {parts.get_backend_name()} {place}/{parts.database or ''}")
@@ -130,8 +139,9 @@ class Line:
         return FIRST_SECONDS if any(word in str(cause).lower() for word in passing) else 0.0
 
     def _explain(self, error: BaseException) -> str:
-        if isinstance(_innermost(error), ImportError):
-            return f"{self.address.name}: its driver is not installed; pip install 'lit-transformers[cluster]'"
+        cause = _innermost(error)
+        if isinstance(cause, ImportError):
+            return f"{self.address.name}: {_missing_driver(self.address, cause)}"
         advice = "another program holds it" if "locked" in str(_innermost(error)) else "the records are safe, run again"
         return f"{self.address.name}: {self._cause(error)}; {advice}"
 
@@ -144,6 +154,16 @@ class Line:
         line = next((line.strip() for line in text.splitlines() if line.strip()), type(cause).__name__)
         password = None if self.address.is_proxy else make_url(self.address.url).password
         return re.sub(rf"(?<!\w){re.escape(str(password))}(?!\w)", "***", line) if password else line
+
+
+def _missing_driver(address: Address, error: ImportError) -> str:
+    """What to do about a driver that cannot be imported."""
+    if make_url(address.url).drivername in IN_CLUSTER_EXTRA:
+        return "its driver is not installed; pip install 'lit-transformers[cluster]'"
+    return (
+        f"its driver {error.name or ''} is not installed, and no extra of lit-transformers brings it: "
+        "a ledger is tested on postgresql://, sqlite:/// and grpc:// alone; use one of these"
+    )
 
 
 def is_trouble(error: BaseException) -> bool:

@@ -88,6 +88,7 @@ WRONG: dict[str, tuple[Make, str, str]] = {
     "no such value": (lambda: MODEL.get("mixer.memori"), "mixer.memori", "did you mean memory?"),
     "no assignment": (lambda: parse_assignments(["mixer.memory"]), "", "write path=value, not 'mixer.memory'"),
     "no YAML": (lambda: parse_assignments(["mixer=[1"]), "mixer", "'[1' is not a YAML value"),
+    "a key twice": (lambda: parse_assignments(["mixer={a: 1, b: {a: 2}, a: 3}"]), "mixer", "key 'a' is given twice"),
 }
 
 
@@ -100,12 +101,22 @@ def test_an_error_names_the_place_and_the_way_out_in_one_line(make: Make, path: 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["dim: [", "\x00", "- 1", ""])
-def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("dim: [", "cannot be read as YAML: while parsing"),
+        ("\x00", "cannot be read as YAML: unacceptable character"),
+        ("- 1", "holds [1], and not the fields of a ModelConfig"),
+        ("", "is empty, and not the fields of a ModelConfig"),
+        ("kind: language_model\ndim: 8\ndim: 16\n", "line 3: the key 'dim' is given twice, first in line 2"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_fault(text: str, fault: str, tmp_path: Path) -> None:
     file = tmp_path / "model.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         ModelConfig.from_yaml(file)
+    assert caught.value.path == str(file) and fault in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -138,6 +138,11 @@ def test_a_file_is_short_and_says_what_it_is(path: Path) -> None:
         assert ast.get_docstring(tree(path)), "no docstring at its head"
 
 
+def test_yaml_is_read_in_one_place() -> None:
+    readers = [name(path) for path in SOURCES if re.search(r"\byaml\.(safe_)?load", path.read_text(encoding="utf-8"))]
+    assert readers == ["lit_transformers.plain_yaml"]
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_what_is_public_has_a_docstring(path: Path) -> None:
     bare = [

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from datamodules import DataError
+from datamodules import DataError, DocstringsConfig, JsonPairsConfig
 from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.record import CHECKPOINT
 from lit_transformers.run import RunConfig, fit
-from lit_transformers.translate import Translator, Wanted, batches
+from lit_transformers.translate import Translator, Wanted, batches, require_purpose
 
 WORDS = ["red", "green", "blue", "one", "two", "six"]
 LONGEST = 7
@@ -148,12 +148,29 @@ def test_options_change_the_decoding_and_nothing_else_of_it(checkpoint: Path) ->
     assert all(searched[name] == greedy[name] for name in ("ratio", "extra", "cache"))
 
 
-@pytest.mark.parametrize("command", ["translate", "summarize"])
-def test_the_command_writes_lines_to_one_stream_and_counts_to_the_other(checkpoint: Path, command: str) -> None:
-    run = [sys.executable, "-m", "lit_transformers", command, str(checkpoint)]
+def test_the_command_writes_lines_to_one_stream_and_counts_to_the_other(checkpoint: Path) -> None:
+    run = [sys.executable, "-m", "lit_transformers", "translate", str(checkpoint)]
     done = subprocess.run(run, input=b"red six\n\ntwo\n", capture_output=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, b"red six\n\ntwo\n"), done.stderr
     assert done.stderr.decode().splitlines() == ["lines: 3", "empty, and left so: 1"]
+
+
+def test_a_translator_summarizes_nothing(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["lit_transformers", "summarize", str(checkpoint)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    said = capsys.readouterr()
+    assert said.out == "" and "summarize: this checkpoint translates from aa to bb; use: translate" in said.err
+
+
+def test_what_writes_summaries_translates_nothing_and_of_unnamed_languages_both_are_believed() -> None:
+    with pytest.raises(ConfigError, match="translate: this checkpoint was trained on summaries, docstrings"):
+        require_purpose("translate", DocstringsConfig(), None)
+    require_purpose("summarize", DocstringsConfig(), None)
+    for purpose in ("translate", "summarize"):
+        require_purpose(purpose, JsonPairsConfig(path="pairs"), None)
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_a_ledger_cut_short_is_moved_aside(tmp_path: Path) -> None:
 
 def test_a_database_that_cannot_be_reached_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="unable to open"):
-        Ledger(tmp_path, f"sqlite:///{tmp_path}/nowhere/ledger.db")
+        Ledger(tmp_path, f"sqlite:///{tmp_path}")
 
 
 @contextmanager
@@ -306,6 +306,8 @@ def test_a_person_who_stops_the_command_does_not_wait_for_the_ledger(
         ("postgresql://me:secret@host:port/runs", "--storage: not an address"),
         ("grpc://host", "a proxy needs host and port"),
         ("sqlite://", "sqlite needs a file"),
+        ("mysql://me:secret@host/runs", "ledger mysql host/runs: its driver MySQLdb is not installed, and no extra of"),
+        ("sqlite:////no/such/folder/x.db", "--storage: there is no folder /no/such/folder; make it"),
         ("oracle9://me:secret@host/runs", "ledger oracle9 host/runs: not a kind of database"),
         ("postgresql://me:secret@127.0.0.1:1/runs", "ledger postgresql 127.0.0.1:1/runs: .*refused"),
         ("grpc://127.0.0.1:1", "ledger proxy 127.0.0.1:1: no answer; start one: python -m sweeps serve"),
@@ -315,6 +317,7 @@ def test_a_storage_that_cannot_be_used_is_one_clear_error_without_its_password(
     tmp_path: Path, url: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sweeps.storage.FIRST_SECONDS", 1.0)
+    monkeypatch.setitem(sys.modules, "MySQLdb", None)
     with pytest.raises(LedgerError, match=line) as raised:
         Ledger(tmp_path, url)
     assert "secret" not in str(raised.value) and "\n" not in str(raised.value)

@@ -180,7 +180,7 @@ def test_status_of_all_studies_names_study_arm_and_worker(tmp_path: Path, capsys
     ledger.close()
 
 
-def test_a_proxy_says_when_its_port_is_taken_or_it_is_sent_to_another_proxy(
+def test_a_proxy_says_when_its_port_is_taken_or_it_is_sent_to_no_folder_or_another_proxy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as taken:
@@ -189,5 +189,8 @@ def test_a_proxy_says_when_its_port_is_taken_or_it_is_sent_to_another_proxy(
         port = str(taken.getsockname()[1])
         assert sweeps(["serve", "--runs", str(tmp_path), "--host", "127.0.0.1", "--port", port]) == 2
     assert f"127.0.0.1:{port} cannot be listened on" in capsys.readouterr().err
+    assert sweeps(["serve", "--runs", str(tmp_path), "--storage", f"sqlite:///{tmp_path}/nowhere/x.db"]) == 2
+    assert f"there is no folder {tmp_path}/nowhere" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
     assert sweeps(["serve", "--runs", str(tmp_path), "--storage", "grpc://localhost:1"]) == 2
     assert "in front of a database, not of another proxy" in capsys.readouterr().err
