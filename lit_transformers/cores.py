@@ -58,7 +58,7 @@ def _cpu_cgroups(root: Path) -> Iterator[Path]:
         memberships = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:  # no Linux
         return
-    own = {}
+    own: dict[str, PurePosixPath] = {}
     for membership in memberships:
         _, controllers, path = membership.split(":", 2)
         own |= dict.fromkeys(controllers.split(","), PurePosixPath(path))  # version 2 names no controllers

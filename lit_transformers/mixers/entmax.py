@@ -99,11 +99,11 @@ class Entmax(QKVMixer, Observable):
         count = CANDIDATES
         while count < logits.size(-1):
             largest, places = logits.topk(count, dim=-1)
-            weights = Bisection.apply(largest, alpha, keys, iterations)
+            weights = Bisection.apply(largest, alpha, keys, iterations)  # type: ignore[no-untyped-call]
             if not weights[..., -1].any():
                 return torch.zeros_like(logits).scatter(-1, places, weights)
             count *= 4
-        return Bisection.apply(logits, alpha, keys, iterations)
+        return Bisection.apply(logits, alpha, keys, iterations)  # type: ignore[no-untyped-call]
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """Of the products; what the threshold costs is elementwise."""
