@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -96,14 +96,15 @@ class Entmax(QKVMixer, Observable):
         iterations = self.iterations or round(1 - torch.tensor(torch.finfo(logits.dtype).eps).log2().item())
         alpha = torch.as_tensor(alpha, dtype=logits.dtype, device=logits.device)
         keys = logits.isfinite().sum(dim=-1, keepdim=True)
+        bisect: Callable[..., Tensor] = Bisection.apply
         count = CANDIDATES
         while count < logits.size(-1):
             largest, places = logits.topk(count, dim=-1)
-            weights = Bisection.apply(largest, alpha, keys, iterations)  # type: ignore[no-untyped-call]
+            weights = bisect(largest, alpha, keys, iterations)
             if not weights[..., -1].any():
                 return torch.zeros_like(logits).scatter(-1, places, weights)
             count *= 4
-        return Bisection.apply(logits, alpha, keys, iterations)  # type: ignore[no-untyped-call]
+        return bisect(logits, alpha, keys, iterations)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """Of the products; what the threshold costs is elementwise."""
