@@ -1,0 +1,173 @@
+"""Configs drawn at random from the tables pass their gates, or are refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from random import Random
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+import torch
+
+from lit_transformers import gates, miniature
+from lit_transformers.config import Config, ConfigError, field_types
+from lit_transformers.mixer import MixerConfig
+from lit_transformers.mixers import (
+    MIXERS,
+    AdaptiveSpanConfig,
+    CompressiveConfig,
+    ConvolutionConfig,
+    DietConfig,
+    LinformerConfig,
+    LocalConfig,
+    LSHConfig,
+    LSRAConfig,
+    TopKConfig,
+    WindowConfig,
+)
+from lit_transformers.models import MODELS, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from lit_transformers.positions import LearnedConfig
+from lit_transformers.stacks import UniversalConfig
+
+ROUNDS = 3
+"""Configs of every mixer in every kind of model."""
+LAST = "every parameter learns"
+WHOLE = (0, 1, 2, 3, 4, 5, 8, 12)
+"""Lengths that act within the rows of a probe, and 0 where a field may be it."""
+FRACTIONS = (0.0, 0.01, 0.25, 0.5, 1.0, 1.3, 2.0)
+LENGTH = 4 * miniature.LONGEST
+"""What a table of positions must hold, for a probe's segments follow one another."""
+
+
+def drawn(hint: Any, random: Random) -> Any:
+    """Plain data that an annotation admits."""
+    origin, members = get_origin(hint), get_args(hint)
+    if hint is bool:
+        return random.random() < 0.5
+    if isinstance(hint, type) and issubclass(hint, Config):
+        return drawn_fields(random.choice([*hint.kinds.values()] or [hint]), random)
+    if origin is Literal:
+        return random.choice(members)
+    if origin in (Union, UnionType):
+        member = random.choice(members)
+        return None if member is NoneType else drawn(member, random)
+    if origin is tuple:
+        items = members[:1] * random.randint(1, 3) if members[-1] is Ellipsis else members
+        return [drawn(item, random) for item in items]
+    assert origin is Annotated, hint
+    limits = [limit for one in members[1:] for limit in one.metadata]
+    numbers = [number for number in (WHOLE if members[0] is int else FRACTIONS) if within(number, limits)]
+    return random.choice(numbers)
+
+
+def within(number: float, limits: list[Any]) -> bool:
+    """Whether a number keeps all limits of its field."""
+    tests = {"ge": number.__ge__, "gt": number.__gt__, "le": number.__le__, "lt": number.__lt__}
+    return all(tests[name](getattr(limit, name)) for limit in limits for name in tests if hasattr(limit, name))
+
+
+def drawn_fields(kind: type[Config], random: Random) -> dict[str, Any]:
+    """Plain data of a config of this kind: each field drawn as often as left at its default."""
+    hints = field_types(kind).items()
+    fields = {name: drawn(hint, random) for name, hint in hints if random.random() < 0.5}
+    return ({"kind": kind.kind} if kind.kind else {}) | fields
+
+
+def model_with(mixer: type[Config], model: type[Config], random: Random) -> ModelConfig:
+    """A model of one kind with a mixer of one kind and all else at random. Raises ConfigError where it is refused."""
+    fields = drawn_fields(model, random) | {"mixer": drawn_fields(mixer, random)}
+    fields |= {"dim": 16, "heads": 2, "depth": random.randint(1, 3)}
+    config = ModelConfig.from_dict(fields)
+    if isinstance(config.positions, LearnedConfig) and config.positions.restart == "document":
+        config = config.override({"positions.max_length": LENGTH})
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        config.build(miniature.VOCABULARY, LENGTH)
+    return config
+
+
+def accepted(rounds: int, tries: int = 20) -> Iterator[ModelConfig]:
+    """So many configs of every mixer in every kind of model, but where as many ``tries`` are refused, with a reason."""
+    random = Random(0)
+    for _ in range(rounds):
+        for mixer, model in product(MIXERS.values(), MODELS.values()):
+            for _ in range(tries):
+                try:
+                    config = model_with(mixer, model, random)
+                except ConfigError as refusal:
+                    assert refusal.reason
+                    continue
+                yield config
+                break
+
+
+def mixer_of(config: ModelConfig, parameter: str) -> MixerConfig:
+    """The config of the mixer that a parameter is of, or stands beside."""
+    mixer = config.mixer
+    if isinstance(config, EncoderDecoderConfig) and parameter.startswith("decoder."):
+        mixer = config.cross_mixer if ".cross" in parameter else config.decoder_mixer
+    return mixer.convolution if isinstance(mixer, LSRAConfig) and ".convolution." in parameter else mixer
+
+
+def shows_one_key(mixer: MixerConfig) -> bool:
+    """Whether queries of some layer see one key, whose weight is one whatever its score."""
+    match mixer:
+        case LocalConfig():
+            return mixer.block == 1
+        case TopKConfig():
+            return 1 in miniature.whole(mixer.kept)
+        case ConvolutionConfig():
+            return 1 in miniature.whole(mixer.kernel)
+        case LinformerConfig():
+            return 1 in miniature.whole(mixer.rank)
+        case DietConfig():
+            return 1 in (mixer.taps, mixer.window)
+        case AdaptiveSpanConfig():
+            return mixer.span == 1 or mixer.ramp + mixer.span * (mixer.initial or 0) <= 2
+    return False
+
+
+def rightly_idle(config: ModelConfig, parameter: str) -> bool:
+    """Whether a parameter of this model learns nothing by what its config asks for."""
+    mixer = mixer_of(config, parameter)
+    scores = ("query.", "key.", "relative.", "dynamic.", "mixer.weight", "convolution.weight", "cross_norm.")
+    if shows_one_key(mixer) and any(name in parameter for name in scores):
+        return True
+    if ".halting." in parameter:  # every token halts in its first step, so that its one weight is one
+        return isinstance(config.stack, UniversalConfig) and config.stack.halting is not None
+    if isinstance(mixer, CompressiveConfig) and (".compressor." in parameter or ".reconstruction." in parameter):
+        # The one segment of a target leaves nothing to compress.
+        return isinstance(config, EncoderDecoderConfig)
+    if ".spans." in parameter:  # longer than the rows of a probe, and without a penalty
+        return isinstance(mixer, AdaptiveSpanConfig) and not mixer.penalty and bool(mixer.initial)
+    if isinstance(mixer, WindowConfig):
+        return idle_in_a_window(config, mixer, parameter)
+    if parameter == "extra.weight":  # none of these looks far enough to see tokens before the first
+        return isinstance(mixer, LocalConfig | ConvolutionConfig | LSHConfig)
+    return False
+
+
+def idle_in_a_window(config: ModelConfig, mixer: WindowConfig, parameter: str) -> bool:
+    """Whether it is a projection that no query of a token of its kind, global or not, makes use of."""
+    if ".own." not in parameter:
+        return mixer.global_tokens == "periodic" and mixer.global_count == 1  # all tokens are global
+    if isinstance(config, EncoderConfig):  # all global tokens are extra ones, which nobody reads after the last layer
+        return config.extra_tokens > 0
+    if mixer.global_tokens == "first" and mixer.global_count == 1:  # as a causal query it sees itself alone
+        return ".own.2." not in parameter
+    return mixer.global_tokens == "marked"  # text has no marks
+
+
+@pytest.mark.slow
+def test_every_config_that_is_not_refused_passes_its_gates() -> None:
+    """But for parameters that its config leaves nothing to learn, which the last gate names."""
+    wrong, tried = [], set()
+    for config in accepted(ROUNDS):
+        tried.add((config.kind, config.mixer.kind))
+        for gate in gates.check(config):
+            idle = gate.detail.removeprefix("no gradient reaches ").split(", ") if gate.name == LAST else []
+            if not gate.passed and not (idle and all(rightly_idle(config, parameter) for parameter in idle)):
+                wrong.append(f"{gate.name}: {gate.detail}\n{config.to_yaml()}")
+    assert not wrong, "\n".join(wrong)
+    assert {mixer for _, mixer in tried} == set(MIXERS) and {model for model, _ in tried} == set(MODELS)
