@@ -20,7 +20,7 @@ from lit_transformers.run import RunConfig, fit
 
 __all__ = ["CASES", "SEEDS", "Case", "compared", "configs"]
 
-SEEDS = 3
+SEEDS = 2
 BY_PLACE = "by place"
 SHORT = {"training.steps": 500, "training.schedule.warmup": 150}
 """Translation for comparison: enough for a difference between starting weights to show."""
