@@ -243,7 +243,7 @@ def test_two_ranks_write_what_one_process_does_each_example_once(tmp_path: Path)
                 "decoding": {"kind": "beam", "beams": 2},
             },
             "data": {"kind": "pairs", "source": source, "tokens_per_batch": 64, "window": 32, "evaluation": evaluation},
-            "training": {"steps": 60, "device": "cpu", "devices": 2, "average": {"last": 2, "every": 10}},
+            "training": {"steps": 150, "device": "cpu", "devices": 2, "average": {"last": 2, "every": 10}},
         }
     )  # fmt: skip
     record = fit_together(config, tmp_path)

@@ -49,7 +49,8 @@ REASONS = {
     "hang": "failed: time limit of 15s reached",
     "gate": "invalid: a gate failed: no future leak",
 }
-LIMITS = {"time_limit": 15.0, "memory_limit": 256 << 20}
+LIMITS = {"time_limit": 15.0, "memory_limit": 768 << 20}
+"""More than runs hold that are forked from a server which other tests have had import torch."""
 
 
 @pytest.fixture(scope="module")
