@@ -70,7 +70,7 @@ def write() -> None:
         text = page.read_text(encoding="utf-8")
         for name in unmeasured(text, values):
             claim = claim_of(name.partition(".")[0])
-            err.print(f"{page.name}: {name} was not measured: python -m claims measure {claim.name}", highlight=False)
+            err.print(f"{page.name}: {name} was not measured; python -m claims measure {claim.name}", soft_wrap=True)
         if (fresh := filled(text, values)) != text:
             write_text(page, fresh)
             out.print(f"{page.name} is written anew", highlight=False)
