@@ -15,7 +15,7 @@ from pathlib import Path
 from scipy.stats import t as student
 
 from ablations.baselines import SUMS, TRANSFORMER_XL
-from ablations.pairs import STRINGS, TRANSLATION
+from ablations.pairs import TRANSLATION
 from ablations.studies.universal_depth import ABLATION as UNIVERSAL_DEPTH
 from datamodules import LabelledDataConfig, LabelledEvaluationConfig, NeedleConfig
 from lit_transformers.config import Config, Plain
@@ -57,7 +57,6 @@ CANARIES = {
     ),
     "regression": _canary(SUMS, "val/mse"),
     "translation": _canary(TRANSLATION, "val/nats", training__steps=500),
-    "strings to strings": _canary(STRINGS, "val/nats", training__steps=500),
 }
 """By kind of task. Corpora are those of this Python and of installed packages: other versions have other scores."""
 
