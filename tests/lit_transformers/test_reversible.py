@@ -326,6 +326,9 @@ def rank_of_two(directory: Path) -> None:
         parallel(rows[2 * rank : 2 * rank + 2], context()).y.square().mean().backward()
     if rank == 0:
         torch.save({name: p.grad for name, p in stack.named_parameters()}, directory / "gradients.pt")
+    # What communicates is freed while both ranks are there: freed after the group, it may wait for the other for ever.
+    del parallel
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
