@@ -360,7 +360,7 @@ def train(
     return list(summary.rows)
 
 
-OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports")
+OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "claims")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

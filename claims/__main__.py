@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ablations.__main__ import run_command
 from claims.catalog import CLAIMS
 from claims.claim import Claim, ClaimError, values_of
 from claims.text import filled, pages, unmeasured
@@ -40,8 +41,9 @@ out, err = Console(), Console(stderr=True)
 @app.command()
 def status() -> None:
     """Lists every claim with its commit, its date, and whether the code on its path has changed since."""
-    show_standings()
-    raise typer.Exit(int(any(claim.is_older_than_code() for claim in CLAIMS.values())))
+    older = older_than_code()
+    show_standings(older)
+    raise typer.Exit(int(bool(older)))
 
 
 @app.command()
@@ -50,9 +52,10 @@ def measure(
     folder: Annotated[Path | None, typer.Option("--in", help="Where runs go; without it they are removed.")] = None,
 ) -> None:
     """Measures claims again by their commands, and puts the numbers into the text; what fails stays as it was."""
+    wanted = [claim_of(name) for name in names or ()]
     if not names:
-        show_standings()
-    wanted = [claim_of(name) for name in names or ()] or [c for c in CLAIMS.values() if c.is_older_than_code()]
+        wanted = older_than_code()
+        show_standings(wanted)
     minutes = sum(claim.minutes for claim in wanted)
     err.print(f"{len(wanted)} to measure, about {minutes:.0f} minutes on two cores", highlight=False)
     with TemporaryDirectory(prefix="claims-") as spare:
@@ -69,19 +72,24 @@ def write() -> None:
     for page in pages():
         text = page.read_text(encoding="utf-8")
         for name in unmeasured(text, values):
-            claim = claim_of(name.partition(".")[0])
-            err.print(f"{page.name}: {name} was not measured; python -m claims measure {claim.name}", soft_wrap=True)
+            claim, _, _ = name.partition(".")
+            err.print(f"{page.name}: {name} was not measured; python -m claims measure {claim}", soft_wrap=True)
         if (fresh := filled(text, values)) != text:
             write_text(page, fresh)
             out.print(f"{page.name} is written anew", highlight=False)
 
 
-def show_standings() -> None:
+def older_than_code() -> list[Claim]:
+    """The claims whose code has changed since they were measured, or that were not measured."""
+    return [claim for claim in CLAIMS.values() if claim.is_older_than_code()]
+
+
+def show_standings(older: list[Claim]) -> None:
     """Prints where every claim and every published study stands."""
     from claims.published import published_standings
     from claims.show import standing_table
 
-    out.print(standing_table(CLAIMS.values(), published_standings()))
+    out.print(standing_table(CLAIMS.values(), older, published_standings()))
 
 
 def claim_of(name: str) -> Claim:
@@ -93,14 +101,7 @@ def claim_of(name: str) -> Claim:
 
 def main() -> int:
     """Runs the command and returns its exit status. Bad input ends in one line on standard error."""
-    try:
-        typer.main.get_command(app).main(prog_name="python -m claims")
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 0
-    except ClaimError as error:
-        err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        return 2
-    return 0
+    return run_command(app, "python -m claims", None)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from ablations.baselines import SUMS, TRANSFORMER_XL
 from ablations.pairs import TRANSLATION
 from ablations.studies.universal_depth import ABLATION as UNIVERSAL_DEPTH
 from datamodules import LabelledDataConfig, LabelledEvaluationConfig, NeedleConfig
-from lit_transformers.config import Config, Plain
+from lit_transformers.config import Plain
 from lit_transformers.run import RunConfig, fit
 from lit_transformers.tasks import ClassificationConfig
 
@@ -37,26 +37,26 @@ class Canary:
     metric: str
 
 
-def _canary(config: Config, metric: str, **changes: object) -> Canary:
-    made = config.override({path.replace("__", "."): value for path, value in changes.items()})
-    assert isinstance(made, RunConfig)
-    return Canary(made, metric)
-
-
-NEEDLES = NeedleConfig(length=64, distance=16)
+STRINGS = UNIVERSAL_DEPTH.baseline
+assert isinstance(STRINGS, RunConfig)
 CANARIES = {
-    "language model": _canary(TRANSFORMER_XL, "val/bpb", training__steps=700, training__validate_every=None),
-    "answers to strings": _canary(UNIVERSAL_DEPTH.baseline, "val/accuracy", training__steps=700),
-    "classification": _canary(
-        SUMS,
-        "val/nats",
-        task=ClassificationConfig(pooling="mean"),
-        data=LabelledDataConfig(
-            source=NeedleConfig(length=64, distance=16), evaluation=LabelledEvaluationConfig(examples=512)
-        ),
+    "language model": Canary(
+        TRANSFORMER_XL.override({"training.steps": 700, "training.validate_every": None}), "val/bpb"
     ),
-    "regression": _canary(SUMS, "val/mse"),
-    "translation": _canary(TRANSLATION, "val/nats", training__steps=500),
+    "answers to strings": Canary(STRINGS.override({"training.steps": 700}), "val/accuracy"),
+    "classification": Canary(
+        SUMS.override(
+            {
+                "task": ClassificationConfig(pooling="mean"),
+                "data": LabelledDataConfig(
+                    source=NeedleConfig(length=64, distance=16), evaluation=LabelledEvaluationConfig(examples=512)
+                ),
+            }
+        ),
+        "val/nats",
+    ),
+    "regression": Canary(SUMS, "val/mse"),
+    "translation": Canary(TRANSLATION.override({"training.steps": 500}), "val/nats"),
 }
 """By kind of task. Corpora are those of this Python and of installed packages: other versions have other scores."""
 

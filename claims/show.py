@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rich.console import Group
 from rich.table import Table
@@ -15,17 +15,17 @@ from sweeps.status import plain_table
 __all__ = ["standing_table"]
 
 
-def standing_table(claims: Iterable[Claim], studies: Iterable[PublishedStanding]) -> Group:
-    """Claims with commit, date and standing, and the published studies below them."""
-    return Group(_claims(claims), Text(), _studies(studies))
+def standing_table(claims: Iterable[Claim], older: Collection[Claim], studies: Iterable[PublishedStanding]) -> Group:
+    """Claims with commit, date and standing, and the published studies below them. older: those than their code."""
+    return Group(_claims(claims, older), Text(), _studies(studies))
 
 
-def _claims(claims: Iterable[Claim]) -> Table:
+def _claims(claims: Iterable[Claim], older: Collection[Claim]) -> Table:
     table = plain_table("Numbers in README and docs", "Commit", "Date", "Standing")
     for claim in claims:
         result = claim.read()
         commit, date = (result["commit"], result["date"]) if result else ("-", "-")
-        standing = "older than the code" if claim.is_older_than_code() else "of today's code"
+        standing = "older than the code" if claim in older else "of today's code"
         table.add_row(claim.name, commit, date, standing if result else "not measured")
     return table
 

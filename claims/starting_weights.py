@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ablations.baselines import CHARACTERS, TRANSFORMER_XL
 from ablations.pairs import STRINGS, TRANSLATION
 from ablations.studies.universal_depth import ABLATION as UNIVERSAL_DEPTH
-from lit_transformers.config import Config, Plain
+from lit_transformers.config import Plain
 from lit_transformers.run import RunConfig, fit
 
 __all__ = ["CASES", "SEEDS", "Case", "compared", "configs"]
@@ -35,32 +35,26 @@ class Case(NamedTuple):
 
     def way(self, std: float | None) -> RunConfig:
         """The same with other starting weights."""
-        return _run(self.config.override({"model.initial_std": std}))
-
-
-def _run(config: Config) -> RunConfig:
-    assert isinstance(config, RunConfig)
-    return config
+        return self.config.override({"model.initial_std": std})
 
 
 def _translation(**changes: Plain) -> Case:
-    values = {path.replace("__", "."): value for path, value in changes.items()}
-    return Case(_run(TRANSLATION.override(SHORT | values)), "val/nats")
+    return Case(TRANSLATION.override(SHORT | changes), "val/nats")
 
 
+STRINGS_OF_ONE_MODEL = UNIVERSAL_DEPTH.baseline
+assert isinstance(STRINGS_OF_ONE_MODEL, RunConfig)
 CASES = {
-    "language model, post-norm": Case(_run(TRANSFORMER_XL.override({"training.validate_every": None})), "val/bpb"),
-    "language model, pre-norm": Case(_run(CHARACTERS), "val/bpb"),
-    "answers to strings": Case(_run(UNIVERSAL_DEPTH.baseline), "val/accuracy", True),
+    "language model, post-norm": Case(TRANSFORMER_XL.override({"training.validate_every": None}), "val/bpb"),
+    "language model, pre-norm": Case(CHARACTERS, "val/bpb"),
+    "answers to strings": Case(STRINGS_OF_ONE_MODEL, "val/accuracy", True),
     "strings to strings": Case(STRINGS, "val/accuracy", True),
-    "strings to strings, symbols scaled": Case(
-        _run(STRINGS.override({"model.tokens.scaled": True})), "val/accuracy", True
-    ),
+    "strings to strings, symbols scaled": Case(STRINGS.override({"model.tokens.scaled": True}), "val/accuracy", True),
     "translation": _translation(),
-    "translation, 6 layers": _translation(model__depth=6),
-    "translation, pre-norm": _translation(model__norm="pre"),
-    "translation, symbols unscaled": _translation(model__tokens__scaled=False),
-    "translation, learning rate 0.005": _translation(training__optimizer__learning_rate=5e-3),
+    "translation, 6 layers": _translation(**{"model.depth": 6}),
+    "translation, pre-norm": _translation(**{"model.norm": "pre"}),
+    "translation, symbols unscaled": _translation(**{"model.tokens.scaled": False}),
+    "translation, learning rate 0.005": _translation(**{"training.optimizer.learning_rate": 5e-3}),
 }
 
 
@@ -97,12 +91,12 @@ def compared(folder: Path) -> dict[str, Plain]:
     return {"table": _table(found), "scores": found, "seeds": SEEDS}
 
 
-def _score(config: Config, place: Path, metric: str) -> float:
+def _score(config: RunConfig, place: Path, metric: str) -> float:
     """What a run scores, by one thread."""
     import torch
 
     torch.set_num_threads(1)
-    record = fit(_run(config), place)
+    record = fit(config, place)
     if record["outcome"] != "finished":
         return float("nan")
     return float(record["metrics"][metric])
