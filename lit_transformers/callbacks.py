@@ -223,11 +223,11 @@ class Watch(Callback):
         due = trainer.is_global_zero and now - self.told_at >= self.every
         if not due and task.device.type != "cpu":
             return  # reading the loss would make the device wait
+        self.told_at = now if due else self.told_at
         nats = float(outputs["nats"])
         if not math.isfinite(nats):
             raise Diverged(f"the loss is {nats} at step {trainer.global_step}")
         if due and self.report is not None:
-            self.told_at = now
             step, steps = trainer.global_step, int(trainer.max_steps)
             pace = (now - self.started) / max(1, step - self.first_step)
             self.report(Progress(step, steps, nats, measured(trainer), pace * (steps - step), "fit"))

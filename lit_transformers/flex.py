@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from lit_transformers.patterns import Graph, Marked, Pattern
 
 
 def flexible(q: Float[Tensor, "b h t k"]) -> bool:
-    """Whether the kernel trains on these queries: on CUDA, with heads of 16, 32, 64 or 128 channels."""
-    return q.is_cuda and q.size(-1) in (16, 32, 64, 128)
+    """Whether the kernel trains on these queries: on CUDA, in float32 or coarser, with heads of 16, 32, 64 or 128
+    channels."""
+    return q.is_cuda and q.size(-1) in (16, 32, 64, 128) and q.dtype != torch.float64
 
 
 def flex(
@@ -45,11 +46,28 @@ def block_mask(pattern: Pattern, seen: Tensor | None, offset: int, shape: tuple[
     return compiled(create_block_mask)(mask, *shape, device=device)
 
 
-kept_mask = cache(block_mask)
-"""Patterns of plain numbers need one mask for all passes of a length."""
+kept_mask = lru_cache(maxsize=None, typed=True)(block_mask)
+"""Patterns of plain numbers need one mask for all passes of a length. By their types too, for patterns are tuples, and
+those of two kinds that hold the same numbers are equal."""
+
+
+KERNELS = 1024
+"""Patterns and shapes that a process may compile kernels for."""
 
 
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, compiled when it is first called."""
-    return torch.compile(function, dynamic=False)
+    """The function, compiled for every pattern and shape when it is first called on them.
+
+    torch compiles a function for eight of them and then runs it as it is, which for attention is the dense form.
+    Here the limit is ``KERNELS``, and beyond it there is an error.
+    """
+    compiled_function = torch.compile(function, dynamic=False)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if torch.compiler.is_compiling():  # part of what a network is compiled to
+            return compiled_function(*arguments, **named)
+        with torch._dynamo.config.patch(recompile_limit=KERNELS, fail_on_recompile_limit_hit=True):
+            return compiled_function(*arguments, **named)
+
+    return call

@@ -182,10 +182,11 @@ class AdaptiveTokens(Tokens):
         vectors = self.softmax.head.weight.new_zeros(flat.size(0), self.softmax.in_features)
         for cluster, (start, end) in enumerate(zip(self.edges, self.edges[1:], strict=False)):
             here = ((flat >= start) & (flat < end)).nonzero().squeeze(1)
-            vectors = vectors.index_copy(0, here, self._cluster(cluster, flat[here] - start).to(vectors.dtype))
+            vectors = vectors.index_copy(0, here, self.of_cluster(cluster, flat[here] - start).to(vectors.dtype))
         return vectors.view(*symbols.shape, -1)
 
-    def _cluster(self, cluster: int, members: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
+    def of_cluster(self, cluster: int, members: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
+        """The vectors of a cluster's members, numbered from its first, unscaled."""
         if self.own is not None:
             vectors: Tensor = self.own[cluster](members)
             return vectors

@@ -94,7 +94,8 @@ class Task(L.LightningModule, ABC):
         self.evaluation_seconds = self._evaluation_began = 0.0
         self._random: list[Tensor] = []
         self._targets: Tensor | None = None
-        self._evaluator: tuple[nn.Module, ...] = ()  # in a tuple: its parameters are the network's own
+        # In a tuple, for its parameters are the network's own; with the device that its buffers lie on.
+        self._evaluator: tuple[nn.Module, torch.device] | None = None
 
     @abstractmethod
     def training_step(self, batch: Any, batch_index: int) -> dict[str, Any]:
@@ -138,11 +139,11 @@ class Task(L.LightningModule, ABC):
         """The network as it is measured: with the same parameters, and what ``evaluation`` changes."""
         if not self.config.evaluation:
             return self.network
-        if not self._evaluator:
+        if self._evaluator is None or self._evaluator[1] != self.device:  # a task that moves leaves them behind
             with torch.random.fork_rng(devices=[]), self.device:
                 network = self.build_network(self.model_config.override(self.config.evaluation))
             network.load_state_dict(self.network.state_dict(keep_vars=True), assign=True)
-            self._evaluator = (network.eval(),)
+            self._evaluator = (network.eval(), self.device)
         return self._evaluator[0]
 
     def begin_evaluation(self) -> None:

@@ -6,8 +6,12 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from lit_transformers.callbacks import Progress
+import torch
+
+from lit_transformers.callbacks import Progress, Watch
 from lit_transformers.progress import PlainLines
 from lit_transformers.run import RunConfig
 
@@ -35,6 +39,26 @@ def test_a_line_comes_with_every_phase_and_every_tenth() -> None:
 def test_a_slow_run_is_heard_of_twice_a_minute_and_a_quick_one_not_too_often() -> None:
     assert len(lines_of(60, seconds_a_step=30.0)) == 1 + 60 + 1
     assert len(lines_of(200, seconds_a_step=0.01)) == 4
+
+
+class Loss:
+    """A loss on a device, which is waited for when it is read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def __float__(self) -> float:
+        self.reads += 1
+        return 1.0
+
+
+def test_a_device_is_waited_for_now_and_then_also_where_nobody_listens() -> None:
+    trainer: Any = SimpleNamespace(is_global_zero=True, global_step=1, max_steps=100)
+    task: Any = SimpleNamespace(device=torch.device("cuda"))
+    watch, loss = Watch(None, every=3600.0), Loss()
+    for step in range(5):
+        watch.on_train_batch_end(trainer, task, {"nats": loss}, None, step)
+    assert loss.reads == 1
 
 
 def test_fit_that_is_piped_tells_how_it_goes_beside_its_metrics(small_run: RunConfig, tmp_path: Path) -> None:
