@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,29 @@ for folder in (str(TESTS.parent), str(TESTS)):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+import numerics  # noqa: E402
+
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
+pytest_addoption, pytest_configure = numerics.add_options, numerics.configure
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    selected, others = numerics.of_any_device(items)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = selected
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_device_asked_for(request: pytest.FixtureRequest) -> Iterator[None]:
+    with numerics.numerics(request.node.get_closest_marker("any_device") is not None):
+        yield

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import pytest
 import torch
+from numerics import placed, real
 from torch import Tensor, nn
 
 from lit_transformers.config import Config, field_types
@@ -231,7 +232,7 @@ MAX_LENGTH = 704
 
 
 class Case(NamedTuple):
-    """A mixer's config, built alone in float64 with weights large enough to show a difference."""
+    """A mixer's config, built alone with weights large enough to show a difference, as ``numerics`` places it."""
 
     config: MixerConfig
 
@@ -239,7 +240,7 @@ class Case(NamedTuple):
         torch.manual_seed(0)
         mixer = self.config.override(changes).build(SHAPE._replace(shared={}))
         mixer.require(mode or self.mode)
-        return randomised(mixer.double())
+        return placed(randomised(mixer.double()))
 
     @property
     def modes(self) -> list[Mode]:
@@ -336,4 +337,4 @@ def context(
 
 
 def noise(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
+    return torch.randn(*shape, dtype=real())

@@ -21,6 +21,7 @@ from contract_cases import (
     noise,
     randomised,
 )
+from numerics import bound, placed, same, same_gradients, unmoved
 from torch import Tensor, nn
 
 from lit_transformers.block import Block, BlockConfig
@@ -34,6 +35,7 @@ from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.positions import PositionsConfig
 from lit_transformers.stacks import Entry, ReversibleConfig, SharedConfig, Stack, StackConfig
 
+pytestmark = pytest.mark.any_device
 DEPTH = 4
 Norm = Literal["pre", "post"]
 norms = pytest.mark.parametrize("norm", ["pre", "post"])
@@ -54,7 +56,7 @@ feedforwards = pytest.mark.parametrize("feedforward", FEEDFORWARD_CASES, ids=nam
 
 def decoder_block(norm: Norm) -> Block:
     config = BlockConfig(mixer=AttentionConfig(encoding=XLConfig(), memory=16), norm=norm)
-    return randomised(config.build_block(Shape(DIM, HEADS, 16), "causal", AttentionConfig()).double())
+    return placed(randomised(config.build_block(Shape(DIM, HEADS, 16), "causal", AttentionConfig()).double()))
 
 
 def stack_of(
@@ -73,7 +75,7 @@ def stack_of(
     def make(layer: int, depth: int) -> Block:
         return block.build_block(shape._replace(layer=layer, depth=depth), mode)
 
-    return randomised(config.build(shape, make, entry).double())
+    return placed(randomised(config.build(shape, make, entry).double()))
 
 
 @norms
@@ -95,7 +97,7 @@ def test_a_decoder_block_ignores_padding_on_both_sides(norm: Norm) -> None:
         return y[keep]
 
     other = torch.where(keep[..., None], x, 9.0), torch.where(source_keep[..., None], source, 9.0)
-    torch.testing.assert_close(say(x, source), say(*other), atol=1e-10, rtol=1e-10)
+    unmoved(say(x, source), say(*other))
 
 
 @norms
@@ -110,7 +112,7 @@ def test_pre_norm_adds_to_what_it_was_given_and_post_norm_ends_normalised() -> N
     x = noise(2, 6, DIM) * 100
     pre, post = (randomised_but_for_norms(norm)(x, context(2, 6)).y for norm in ("pre", "post"))
     assert (pre - x).abs().mean() < x.abs().mean()
-    torch.testing.assert_close(post.mean(-1), torch.zeros_like(post[..., 0]), atol=1e-9, rtol=0)
+    assert post.mean(-1).abs().max() < bound(1e-9)
     torch.testing.assert_close(post.var(-1, correction=0), torch.ones_like(post[..., 0]), atol=1e-4, rtol=0)
 
 
@@ -119,7 +121,7 @@ def randomised_but_for_norms(norm: str) -> Block:
     for part in (block.mixer_norm, block.feedforward_norm):
         nn.init.ones_(part.weight)
         nn.init.zeros_(part.bias)
-    return block
+    return placed(block)
 
 
 def test_a_cross_mixer_with_distances_is_refused() -> None:
@@ -170,7 +172,7 @@ def in_segments_as_in_one(stack: Stack) -> None:
         read = stack(x[:, start:stop], context(2, stop - start, start=start), state)
         state = read.state
         parts.append(read.y)
-    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-10, rtol=1e-10)
+    same(torch.cat(parts, dim=1), whole)
 
 
 @stacks
@@ -185,11 +187,11 @@ def test_padding_changes_nothing_at_real_positions(
     read = stack(x, context(2, 9, causal, keep))
     other = stack(torch.where(keep[..., None], x, 9.0), context(2, 9, causal, keep))
     alone = stack(x[1:, :5], context(1, 5, causal)).y
-    torch.testing.assert_close(read.y[keep], other.y[keep], atol=1e-10, rtol=1e-10)
-    torch.testing.assert_close(read.y[1:, :5], alone, atol=1e-10, rtol=1e-10)
+    unmoved(read.y[keep], other.y[keep])
+    same(read.y[1:, :5], alone)
     assert read.aux.keys() == other.aux.keys()
     for loss in read.aux:
-        torch.testing.assert_close(read.aux[loss], other.aux[loss], atol=1e-10, rtol=1e-10)
+        unmoved(read.aux[loss], other.aux[loss])
 
 
 @stacks
@@ -200,8 +202,8 @@ def test_an_emptied_lane_of_a_stack_starts_anew(config: StackConfig, feedforward
     state = stack(first, context(2, 5)).state
     emptied = empty_rows(state, torch.tensor([True, False]))
     y = stack(second, context(2, 4), emptied).y
-    torch.testing.assert_close(y[:1], stack(second[:1], context(1, 4)).y, atol=1e-10, rtol=1e-10)
-    torch.testing.assert_close(y[1:], stack(second, context(2, 4), state).y[1:], atol=1e-10, rtol=1e-10)
+    same(y[:1], stack(second[:1], context(1, 4)).y)
+    same(y[1:], stack(second, context(2, 4), state).y[1:])
 
 
 @stacks
@@ -226,7 +228,7 @@ def test_a_model_of_every_stack_and_feed_forward_passes_every_gate(
 @feedforwards
 def test_every_parameter_of_a_translator_learns(config: StackConfig, feedforward: TransitionConfig) -> None:
     model = EncoderDecoderConfig(dim=8, heads=2, depth=2, stack=config, feedforward=feedforward)
-    network = randomised(model.build(11, 9).double())
+    network = placed(randomised(model.build(11, 9).double()))
     read = network(torch.arange(7).expand(2, -1), torch.arange(9).expand(2, -1))
     loss = (read.hidden * noise(2, 9, 8)).sum()
     sum(read.aux.values(), start=loss).backward()
@@ -284,16 +286,14 @@ def test_every_mixer_is_reversed_to_the_gradients_of_kept_activations(case: Case
         def make(layer: int, depth: int) -> Block:
             return block.build_block(shape._replace(layer=layer, depth=depth), case.mode)
 
-        stack = randomised(
-            ReversibleConfig(recompute=recompute).build(shape._replace(shared={}), make, Entry()).double()
-        )
+        stack = ReversibleConfig(recompute=recompute).build(shape._replace(shared={}), make, Entry())
+        stack = placed(randomised(stack.double()))
         torch.manual_seed(3)
         read = stack(x, ctx)
         loss = sum(read.aux.values(), start=read.y.sin().sum())
         return [loss.detach(), *torch.autograd.grad(loss, list(stack.parameters()), allow_unused=True)]
 
-    for one, other in zip(gradients(True), gradients(False), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-8, rtol=1e-8)
+    same_gradients(gradients(True), gradients(False), exact=1e-8)
 
 
 def test_groups_that_do_not_divide_the_depth_are_refused() -> None:
@@ -303,7 +303,8 @@ def test_groups_that_do_not_divide_the_depth_are_refused() -> None:
 
 def test_a_cross_mixer_is_not_a_self_mixer() -> None:
     """The block's own mixer never reads the source, though the context carries it for the cross mixer."""
-    block = BlockConfig(mixer=AttentionConfig()).build_block(Shape(DIM, HEADS, 16), "causal").double()
+    block = BlockConfig(mixer=AttentionConfig()).build_block(Shape(DIM, HEADS, 16), "causal")
+    block = placed(block.double())
     x, ctx = noise(1, 4, DIM), context(1, 4)
     with_source: Context = ctx._replace(source=noise(1, 3, DIM))
     assert torch.equal(block(x, ctx).y, block(x, with_source).y)

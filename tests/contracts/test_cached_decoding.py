@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from contract_cases import DIM, HEADS, Case, context, mixers, noise, randomised
+from numerics import placed, same, same_gradients
 from torch import Tensor
 
 from lit_transformers.mixer import Context, state_tensors
@@ -17,17 +18,13 @@ from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder, take_hypotheses
 
-EXACT = 1e-10
+pytestmark = pytest.mark.any_device
 TARGET = 20
-
-
-def same(one: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(one, other, atol=EXACT, rtol=EXACT)
 
 
 def network_of(**fields: Any) -> EncoderDecoder:
     config = EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2, **fields)
-    return randomised(config.build(11, TARGET).double()).eval()
+    return placed(randomised(config.build(11, TARGET).double())).eval()
 
 
 def texts() -> tuple[Tensor, Tensor, Tensor]:
@@ -132,5 +129,4 @@ def test_gradients_of_hypotheses_are_those_of_copies(stack: str) -> None:
         parameters = [p for name, p in network.named_parameters() if "logits.bias" not in name]
         return list(torch.autograd.grad((y * direction).sum(), parameters))
 
-    for one, other in zip(gradients(1), gradients(2), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-8, rtol=1e-8)
+    same_gradients(gradients(1), gradients(2), exact=1e-8)

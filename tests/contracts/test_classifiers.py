@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from contract_cases import DIM, HEADS, SHAPE, Case, mixers
+from numerics import placed, same
 
 from lit_transformers.batch import DataDescription, LabelledBatch, Vocabulary
 from lit_transformers.models import EncoderConfig
@@ -14,6 +15,7 @@ from lit_transformers.training import TrainingConfig
 
 DATA = DataDescription(Vocabulary(11, 10, "word", None), SHAPE.max_length, 3)
 LENGTH = 23
+pytestmark = pytest.mark.any_device
 
 
 def rows(lengths: tuple[int, ...]) -> LabelledBatch:
@@ -31,7 +33,7 @@ def test_a_row_is_classified_alike_in_any_company(case: Case, pooling: str) -> N
     # Positions tell equal symbols apart: among equal scores, rounding would choose what top-k keeps.
     model = EncoderConfig(dim=DIM, heads=HEADS, depth=1, mixer=case.config, dropout=0.0, positions=SinusoidalConfig())
     config = ClassificationConfig.from_dict({"kind": "classification", "pooling": pooling})
-    task = config.build(model, DATA, TrainingConfig(device="cpu")).double()
+    task = placed(config.build(model, DATA, TrainingConfig(device="cpu")).double())
     batch = rows((LENGTH, 9, 14, 1))
     task.training_step(batch, 0)["loss"].backward()
     task.eval()
@@ -40,5 +42,5 @@ def test_a_row_is_classified_alike_in_any_company(case: Case, pooling: str) -> N
         for row, length in enumerate(batch.keep.sum(dim=1).tolist()):
             part = [part[row : row + 1] for part in (batch.inputs[:, :length], batch.keep[:, :length], batch.labels)]
             alone = LabelledBatch(*part, None, batch.example[row : row + 1], 0, None)
-            torch.testing.assert_close(task.measured(alone)[0], together[row])
+            same(task.measured(alone)[0], together[row], exact=1e-7)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.head.parameters())

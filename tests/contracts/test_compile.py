@@ -75,7 +75,6 @@ def test_generated_code_computes_what_is_written(config: Any) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.slow
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_cuda_generated_code_of_every_kind_computes_what_is_written(kind: str) -> None:
     agree(KINDS[kind], "inductor", 9, "cuda")

@@ -10,18 +10,16 @@ import torch
 from contract_cases import DIM, Case, context, dropping, each_mode, mixers, noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numerics import exactly, half, same, same_gradients, unmoved
 from torch import Tensor
 
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, Mixer, Mode, detach, empty_rows, state_tensors, take_rows
+from lit_transformers.mixers import LSTMConfig
 
-EXACT = 1e-10
+pytestmark = pytest.mark.any_device
 LONG = 300
 """More than a block of queries, and no multiple of one."""
-
-
-def same(one: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(one, other, atol=EXACT, rtol=EXACT)
 
 
 def moved(one: Tensor, other: Tensor) -> float:
@@ -35,7 +33,7 @@ def test_other_inputs_after_a_position_change_nothing_up_to_it(case: Case, lengt
     before = noise(2, length, DIM)
     after = torch.cat([before[:, : last + 1], noise(2, length - last - 1, DIM)], dim=1)
     one, other = mixer(before, ctx).y, mixer(after, ctx).y
-    same(one[:, : last + 1], other[:, : last + 1])
+    unmoved(one[:, : last + 1], other[:, : last + 1])
     assert moved(one[:, last + 1 :], other[:, last + 1 :]) > 1e-3, "what is changed is seen from itself"
 
 
@@ -61,7 +59,8 @@ def test_no_output_has_a_gradient_with_respect_to_a_later_input(case: Case, leng
     assert not gradient[:, last + 1 :].any()
     assert gradient[:, last].any()
     if case.sees_all:
-        assert gradient[:, : last + 1].abs().amax(-1).min() > 0
+        forgets = isinstance(case.config, LSTMConfig) and x.dtype == torch.float32  # which ends at 1e-45
+        assert gradient[:, max(0, last - 30) if forgets else 0 : last + 1].abs().amax(-1).min() > 0
 
 
 @mixers("bidirectional", sees_all=True)
@@ -81,7 +80,7 @@ def test_what_stands_at_padded_positions_changes_nothing_at_real_ones(case: Case
     x = noise(3, length, DIM)
     changed = torch.where(keep[..., None], x, noise(3, length, DIM))
     one, other = (mixer(z, context(3, length, mode == "causal", keep)).y for z in (x, changed))
-    same(one[keep], other[keep])
+    unmoved(one[keep], other[keep])
     assert one.isfinite().all()
 
 
@@ -188,9 +187,7 @@ def test_a_state_made_without_gradients_is_refused_or_trains_all_weights(case: C
         assert "this state was made without gradients" in str(error)
         return
     other, _ = read(mixer, x[:, 5:], [], whole, start=5)
-    ours, theirs = (torch.autograd.grad(z.square().sum(), list(mixer.parameters())) for z in (y, other))
-    for one, two in zip(ours, theirs, strict=True):
-        same(one, two)
+    same_gradients(*(torch.autograd.grad(z.square().sum(), list(mixer.parameters())) for z in (y, other)))
 
 
 @mixers("causal", "streams")
@@ -209,7 +206,7 @@ def test_padding_of_an_earlier_segment_is_not_remembered(case: Case) -> None:
     x, second = noise(1, 5, DIM), noise(1, 4, DIM)
     changed = torch.where(keep[..., None], x, noise(1, 5, DIM))
     one, other = (read(mixer, second, [], read(mixer, z, [], keep=keep)[1], start=3)[0] for z in (x, changed))
-    same(one, other)
+    unmoved(one, other)
 
 
 @mixers("causal", "streams")
@@ -250,7 +247,7 @@ def test_padding_of_the_source_is_not_read(case: Case, targets: int, sources: in
         y: Tensor = mixer(x if len(source) == 2 else x[row : row + 1], ctx).y
         return y[row if len(source) == 2 else 0]
 
-    same(say(source, keep, 1), say(changed, keep, 1))
+    unmoved(say(source, keep, 1), say(changed, keep, 1))
     same(say(source, keep, 1), say(source[1:, : int(keep[1].sum())], None, 1))
 
 
@@ -316,9 +313,10 @@ def test_memory_is_refused_where_there_is_no_past(case: Case, mode: Mode) -> Non
 def test_half_precision_gives_what_single_precision_gives_to_its_own_tolerance(
     case: Case, mode: Mode, dtype: torch.dtype
 ) -> None:
-    mixer, x, ctx = case.build(mode), noise(2, 20, DIM) * 0.3, context(2, 20, mode == "causal")
-    exact = mixer(x, ctx).y
+    with exactly():
+        mixer, x, ctx = case.build(mode).float(), noise(2, 20, DIM) * 0.3, context(2, 20, mode == "causal")
+        exact = case.build(mode)(x, ctx).y
     tolerance = 0.1 if dtype == torch.bfloat16 else 1e-4
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-        y = mixer.float()(x.float(), ctx).y
+    with half(dtype == torch.bfloat16):
+        y = mixer(x.float(), ctx).y
     assert moved(y.double(), exact) < tolerance * exact.abs().max()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numerics import as_trained, here, placed, projected, real, same, same_gradients
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,7 +34,7 @@ from lit_transformers.executors import (
     dense,
     with_tables,
 )
-from lit_transformers.flex import flex
+from lit_transformers.flex import compiled, flex, kept_mask
 from lit_transformers.masks import indices
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
@@ -51,6 +52,9 @@ from lit_transformers.patterns import (
     visible,
 )
 
+attend, attend_heads, attend_union, dense, with_tables = map(
+    as_trained, (attend, attend_heads, attend_union, dense, with_tables)
+)
 HEADS, WIDTH, SCALE = 2, 4, 0.5
 CONFIGS: dict[str, EncodingConfig | None] = {
     "none": None,
@@ -89,9 +93,10 @@ LATER = {"everything", "both ways", "dilated both ways", "local both ways", "mar
 def pattern_of(name: str, keys: int) -> Pattern:
     """The pattern for so many keys."""
     pattern = PATTERNS[name]
-    return pattern._replace(marks=MARKS[:, :keys]) if isinstance(pattern, Marked) else pattern
+    return pattern._replace(marks=here(MARKS[:, :keys])) if isinstance(pattern, Marked) else pattern
 
 
+any_device = pytest.mark.any_device
 every_pattern = pytest.mark.parametrize("name", PATTERNS)
 every_encoding = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 
@@ -99,7 +104,7 @@ every_encoding = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS
 def encoding_of(config: EncodingConfig | None) -> Relative | None:
     if config is None:
         return None
-    encoding = config.build(Shape(HEADS * WIDTH, HEADS, 16), WIDTH).double()
+    encoding = placed(config.build(Shape(HEADS * WIDTH, HEADS, 16), WIDTH).double())
     assert isinstance(encoding, Relative)
     for parameter in encoding.parameters():
         torch.nn.init.normal_(parameter)
@@ -107,10 +112,11 @@ def encoding_of(config: EncodingConfig | None) -> Relative | None:
 
 
 def random_inputs(queries: int, keys: int, padded: bool) -> Inputs:
-    q, k, v = (torch.randn(2, HEADS, n, WIDTH, dtype=torch.float64, requires_grad=True) for n in (queries, keys, keys))
-    return Inputs(q, k, v, torch.rand(2, keys) < 0.7 if padded else None)
+    q, k, v = (torch.randn(2, HEADS, n, WIDTH, dtype=real(), requires_grad=True) for n in (queries, keys, keys))
+    return Inputs(projected(q), projected(k), projected(v), torch.rand(2, keys) < 0.7 if padded else None)
 
 
+@any_device
 @every_encoding
 @every_pattern
 @pytest.mark.parametrize("padded", [False, True])
@@ -131,16 +137,16 @@ def test_blocked_equals_dense(
 
 def agree(one: Tensor, other: Tensor, leaves: list[Tensor]) -> None:
     """Forward, and in the gradient of every leaf."""
-    torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)
+    same(one, other, exact=1e-12)
     direction = torch.randn_like(one)
     ours, theirs = (
         torch.autograd.grad((y * direction).sum(), leaves, materialize_grads=True, retain_graph=True)
         for y in (one, other)
     )
-    for mine, oracle in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, oracle, atol=1e-11, rtol=1e-11)
+    same_gradients(ours, theirs, exact=1e-11)
 
 
+@any_device
 @every_encoding
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("length", "size"), [(14, 2), (13, 2), (7, 1), (3, 4), (1, 2)])
@@ -150,10 +156,10 @@ def test_a_graph_of_blocks_equals_its_mask(
 ) -> None:
     torch.manual_seed(0)
     edges = {
-        "nothing": EDGES,
-        "heads": EDGES[:, :1],
-        "rows and heads": EDGES[:1, :1],
-        "not even the own block": EDGES & ~(torch.arange(2)[:, None, None, None] * torch.eye(7)).bool(),
+        "nothing": here(EDGES),
+        "heads": here(EDGES[:, :1]),
+        "rows and heads": here(EDGES[:1, :1]),
+        "not even the own block": here(EDGES) & ~(torch.arange(2)[:, None, None, None] * torch.eye(7)).bool(),
     }[alike]
     encoding, inputs = encoding_of(config), random_inputs(length, length, padded)
     full = with_tables(encoding, inputs, causal=False) if encoding else inputs
@@ -165,6 +171,7 @@ def test_a_graph_of_blocks_equals_its_mask(
     )
 
 
+@any_device
 @every_encoding
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", [2, 256])
@@ -176,7 +183,7 @@ def test_listed_queries_see_what_dense_attention_shows_them(
     full = with_tables(encoding, inputs, causal=causal) if encoding else inputs
     rows = attend(Rows(listed, causal), full, encoding=encoding, scale=SCALE, size=size)
     whole = dense(Band(None, 0 if causal else None), full, encoding=encoding, scale=SCALE)
-    torch.testing.assert_close(rows, whole[:, :, list(listed)], atol=1e-12, rtol=1e-12)
+    same(rows, whole[:, :, list(listed)], exact=1e-12)
 
 
 class Union(NamedTuple):
@@ -191,6 +198,7 @@ class Union(NamedTuple):
         yield Block(0, queries, 0, keys)
 
 
+@any_device
 @every_encoding
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(
@@ -210,6 +218,7 @@ def test_a_union_of_bands_is_one_softmax_over_all_that_they_see(
     )
 
 
+@any_device
 @every_encoding
 def test_heads_with_patterns_of_their_own_see_them(config: EncodingConfig | None) -> None:
     torch.manual_seed(0)
@@ -219,14 +228,15 @@ def test_heads_with_patterns_of_their_own_see_them(config: EncodingConfig | None
     y = attend_heads(own, full, encoding=encoding, scale=SCALE)
     for head, band in enumerate(own):
         whole = dense(band, full, encoding=encoding, scale=SCALE)
-        torch.testing.assert_close(y[:, head], whole[:, head], atol=1e-12, rtol=1e-12)
+        same(y[:, head], whole[:, head], exact=1e-12)
 
 
+@any_device
 @every_pattern
 def test_weights_of_ones_own_are_learned_through(name: str) -> None:
     torch.manual_seed(0)
     inputs = random_inputs(11, KEYS, padded=True)
-    power = torch.rand(HEADS, 1, 1, dtype=torch.float64, requires_grad=True)
+    power = torch.rand(HEADS, 1, 1, dtype=real(), requires_grad=True)
 
     def apply(logits: Tensor, i: Tensor, j: Tensor, power: Tensor) -> Tensor:
         near = (1.0 + (i - j).abs()) ** -power
@@ -235,12 +245,13 @@ def test_weights_of_ones_own_are_learned_through(name: str) -> None:
 
     weigh = Weigh(apply, (power,))
     agree(
-        attend(PATTERNS[name], inputs, scale=SCALE, weigh=weigh, size=3),
-        dense(PATTERNS[name], inputs, scale=SCALE, weigh=weigh),
+        attend(pattern_of(name, KEYS), inputs, scale=SCALE, weigh=weigh, size=3),
+        dense(pattern_of(name, KEYS), inputs, scale=SCALE, weigh=weigh),
         [inputs.q, inputs.k, inputs.v, power],
     )
 
 
+@any_device
 def test_a_query_that_sees_nothing_says_nothing() -> None:
     inputs = random_inputs(5, 5, padded=False)
     encoding = encoding_of(XLConfig())
@@ -267,6 +278,26 @@ def test_the_flops_of_a_pattern_are_those_counted(name: str, config: EncodingCon
     assert found == counter.get_total_flops()
 
 
+def test_masks_of_two_patterns_that_hold_the_same_numbers_are_not_taken_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lit_transformers.flex.compiled", lambda function: function)
+    band, summaries = Band(4, 2, 1), Summaries(4, 2, True)
+    assert band == summaries, "both are tuples"
+    one, other = (kept_mask(pattern, None, 0, (1, 1, 8, 8), "cpu") for pattern in (band, summaries))
+    assert one is not other
+
+
+@pytest.mark.slow
+def test_a_kernel_for_too_many_shapes_is_an_error_and_never_runs_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lit_transformers.flex.KERNELS", 2)
+    doubled = compiled(lambda x: 2 * x)
+    for length in (2, 3):
+        assert torch.equal(doubled(torch.ones(length)), torch.full((length,), 2.0))
+    with pytest.raises(Exception, match="recompile_limit"):
+        doubled(torch.ones(4))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["window", "both ways", "dilated", "fixed", "marked"])
 @torch.no_grad()
@@ -280,6 +311,7 @@ def test_flex_attention_equals_dense(name: str) -> None:
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
+@any_device
 @pytest.mark.parametrize("name", ["xl", "shaw", "huang", "huang per head"])
 def test_tables_of_past_distances_suffice_where_no_later_key_is_seen(name: str) -> None:
     encoding = encoding_of(CONFIGS[name])
@@ -289,7 +321,7 @@ def test_tables_of_past_distances_suffice_where_no_later_key_is_seen(name: str) 
         attend(Band(None, 0), with_tables(encoding, inputs, causal=causal), encoding=encoding, scale=SCALE, size=4)
         for causal in (True, False)
     )
-    torch.testing.assert_close(past, both, atol=1e-12, rtol=1e-12)
+    same(past, both, exact=1e-12)
 
 
 @every_encoding

@@ -7,23 +7,18 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from forked import training
+from shared_device import train_on_rows_of_both
 
 from datamodules import LanguageData, Shard
-from datamodules.lanes import LaneShape
-from datamodules.language import reading_lanes
-from lit_transformers.batch import TextBatch
 from lit_transformers.files import OUTPUTS
 from lit_transformers.record import CHECKPOINT, DOCUMENTS, RECORD
-from lit_transformers.run import RunConfig, evaluate, fit, load, train
-from lit_transformers.stopping import Stop
+from lit_transformers.run import RunConfig, evaluate, fit, load
 
 pytestmark = pytest.mark.slow
 
@@ -62,30 +57,6 @@ def curve(directory: Path) -> dict[tuple[str, str], float]:
     }
 
 
-def batches_of_both(data: LanguageData) -> Iterator[TextBatch]:
-    """What two ranks read, the first one's rows above the second one's."""
-    config = data.config
-    shape = LaneShape(config.batch_size // 2, config.segment_length, config.segment_length, joined=False)
-    ranks = []
-    for number in range(2):
-        documents = partial(data.documents("train").training, seed=config.seed)
-        reading = reading_lanes(documents, data.tokenizer, shape, Shard(number, 2), 0)
-        ranks.append(reading.batches(reading.start()))
-    for first, second in zip(*ranks, strict=False):
-        inputs, targets, keep, document, fresh = (torch.cat(pair) for pair in zip(first[:5], second[:5], strict=True))
-        yield TextBatch(inputs, targets, keep, document, fresh, stream=0, cursor="")
-
-
-class Both:
-    """A loader of ``batches_of_both``."""
-
-    def __init__(self, data: LanguageData) -> None:
-        self.data = data
-
-    def __iter__(self) -> Iterator[TextBatch]:
-        return batches_of_both(self.data)
-
-
 @pytest.fixture(scope="module")
 def together(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run of two ranks, started as a user would."""
@@ -104,11 +75,7 @@ def alone(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run of one process on the same rows."""
     torch.set_num_threads(1)
     directory = tmp_path_factory.mktemp("alone")
-    single = config.override({"training.devices": 1})
-    data = LanguageData(single.data)
-    data.train_dataloader = lambda: Both(data)  # type: ignore[method-assign, assignment, return-value]
-    metrics, _, _ = train(single, data, directory, None, 30.0, Stop())
-    (directory / RECORD).write_text(json.dumps({"metrics": metrics}))
+    train_on_rows_of_both(config, directory)
     return directory
 
 

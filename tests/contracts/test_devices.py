@@ -1,0 +1,133 @@
+"""What is computed on a device stays there: every mixer, task and search on one that stands in for CUDA, see
+``pretended_device``, where a tensor that the library left on the CPU meets one that lies elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pretended_device
+import pytest
+import torch
+from contract_cases import DIM, HEADS, Case, context, dropouts_of, each_mode, noise, randomised
+from pretended_device import DEVICE
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from lit_transformers.batch import DataDescription, Vocabulary
+from lit_transformers.decoding import BeamConfig, DecodingConfig, GreedyConfig, decode
+from lit_transformers.encodings import RotaryConfig, XLConfig
+from lit_transformers.generate import beam_search
+from lit_transformers.mixer import Mode
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig
+from lit_transformers.tasks import TASKS, CausalLMConfig
+from lit_transformers.training import TrainingConfig
+
+
+@pytest.fixture(autouse=True)
+def _a_device() -> Iterator[None]:
+    with pretended_device.pretended():
+        yield
+
+
+def there(tree: Any) -> Any:
+    """Every tensor of a tree, copied to the device; what gradients were asked of asks for them there."""
+
+    def move(leaf: Any) -> Any:
+        return leaf.detach().to(DEVICE).requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
+
+    return tree_map(move, tree)
+
+
+def test_tensors_of_two_devices_do_not_meet() -> None:
+    one, other = torch.ones(2), torch.ones(2, device=DEVICE)
+    assert other.device == (other + other).device == DEVICE and (other + 1).tolist() == [2, 2]
+    for meet in (lambda: one + other, lambda: other.add_(one), lambda: torch.cat([one, other])):
+        with pytest.raises(RuntimeError, match="same device"):
+            meet()
+    with pytest.raises(TypeError):
+        other.numpy()
+
+
+@pytest.mark.slow
+@each_mode()
+def test_a_mixer_computes_elsewhere_what_it_computes_here(case: Case, mode: Mode) -> None:
+    """Forward, backward, and after a state that it left; with padding, in several blocks."""
+    length, causal, keeps = 270, mode == "causal", torch.rand(2, 270) < 0.8
+    x, ctx = noise(2, length, DIM).requires_grad_(), context(2, length, causal, keeps)
+
+    def results(device: torch.device) -> list[Tensor]:
+        torch.manual_seed(1)
+        mixer = case.build(mode, **dict.fromkeys(dropouts_of(case.config), 0.1)).to(device)
+        own, given = (there(x), there(ctx)) if device == DEVICE else (x, ctx)
+        mixed = mixer(own, given)
+        again = mixer(own, given, mixed.state).y if causal and mixer.streams else mixed.y
+        loss = again.square().sum() + mixed.y.square().sum() + sum(mixed.aux.values())
+        wanted = [own, *mixer.parameters()]
+        return [mixed.y, *torch.autograd.grad(loss, wanted, materialize_grads=True, allow_unused=True)]
+
+    for one, other in zip(results(torch.device("cpu")), results(DEVICE), strict=True):
+        assert other.device == DEVICE
+        torch.testing.assert_close(one, other.cpu(), atol=1e-9, rtol=1e-9)
+
+
+VOCABULARY = Vocabulary(11, 10, "byte", tuple(range(1, 12)))
+DATA = DataDescription(VOCABULARY, 9, 3, VOCABULARY, 9, str)
+MODELS: dict[str, ModelConfig] = {
+    "causal_lm": LanguageModelConfig(
+        dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(encoding=XLConfig(), memory=4)
+    ),
+    "strings": LanguageModelConfig(dim=DIM, heads=HEADS, depth=2),
+    "classification": EncoderConfig(dim=DIM, heads=HEADS, depth=2),
+    "regression": EncoderConfig(dim=DIM, heads=HEADS, depth=2),
+    "seq2seq": EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2),
+}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_task_learns_and_is_measured_elsewhere(kind: str) -> None:
+    config = TASKS[kind]()
+    task = config.build(MODELS[kind], DATA, TrainingConfig(device="cpu")).to(DEVICE)
+    for _ in range(2):
+        loss = task.training_step(there(config.random_batch(DATA)), 0)["loss"]
+        loss.backward()
+        task.after_step()
+    task.eval().evaluator().eval()
+    with torch.no_grad():
+        assert loss.device == task.measured(there(config.random_batch(DATA))).device == DEVICE
+        task.validation_step(there(config.random_batch(DATA)), 0)
+        assert task.metric.rows()
+
+
+def test_a_network_as_it_is_measured_moves_with_its_task() -> None:
+    """As a trainer moves it: to the device, and back when it is through."""
+    config = CausalLMConfig(evaluation={"mixer.memory": 8})
+    model = LanguageModelConfig(dim=DIM, heads=HEADS, mixer=AttentionConfig(encoding=RotaryConfig(), memory=4))
+    task, batch = config.build(model, DATA, TrainingConfig(device="cpu")).eval(), config.random_batch(DATA)
+    with torch.no_grad():
+        task.to(DEVICE)
+        with pretended_device.swapping(False):
+            task.evaluator()
+        assert task.measured(there(batch)).device == DEVICE
+        task.to("cpu").begin_evaluation()
+        with pretended_device.swapping(False):
+            assert task.measured(batch).device.type == "cpu"
+
+
+@pytest.mark.parametrize("search", [GreedyConfig(), BeamConfig(beams=3, coverage=0.2)], ids=lambda search: search.kind)
+def test_a_search_finds_elsewhere_what_it_finds_here(search: DecodingConfig) -> None:
+    network = randomised(EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2).build(11, 9).double()).eval()
+    source, keep = torch.randint(1, 10, (3, 7)), torch.arange(7) < torch.tensor([[7], [3], [5]])
+    here = decode(network, source, keep, search, boundary=10)
+    away = decode(network.to(DEVICE), there(source), there(keep), search, boundary=10)
+    assert away.symbols == here.symbols and away.scores.device == DEVICE
+    torch.testing.assert_close(away.scores.cpu(), here.scores)
+
+
+def test_a_text_is_continued_elsewhere_as_here() -> None:
+    network = randomised(MODELS["causal_lm"].build(11, 9).double()).eval()
+    prompt = torch.tensor([10, 1, 2])
+    here, score = beam_search(network, prompt, 6, beams=3, forbidden=10)
+    away, other = beam_search(network.to(DEVICE), there(prompt), 6, beams=3, forbidden=10)
+    assert away == here and other == pytest.approx(score)

@@ -1,0 +1,60 @@
+"""Two ranks on one device by gloo train and measure what one rank by NCCL does on the rows of both."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shared_device
+import torch
+
+from lit_transformers.record import RECORD
+from lit_transformers.run import RunConfig
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+REHEARSAL = "LIT_TRANSFORMERS_REHEARSAL"
+"""The variable of the environment that has these tests run on a CPU."""
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        DEVICE == "cpu" and REHEARSAL not in os.environ, reason=f"needs a CUDA device, or {REHEARSAL}=1 for a rehearsal"
+    ),
+]
+
+
+def metrics_of(config: RunConfig, ranks: int, backend: str, folder: Path) -> dict[str, Any]:
+    """The metrics of a run by so many ranks of torchrun, all on one device."""
+    folder.mkdir()
+    (folder / "wanted.yaml").write_text(config.to_yaml())
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [*start, shared_device.__file__, str(folder / "wanted.yaml"), str(folder / "run"), backend]
+    (folder / "run").mkdir()
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    metrics: dict[str, Any] = json.loads((folder / "run" / RECORD).read_text())["metrics"]
+    return metrics
+
+
+def test_two_ranks_on_one_device_measure_what_one_rank_does(small_run: RunConfig, tmp_path: Path) -> None:
+    """Gradients are summed in another order, so float32 weights differ in their last bits: 1e-4, not equality."""
+    config = small_run.override(
+        {
+            "model.depth": 2,
+            "data.evaluation.documents": 5,
+            "training.steps": 20,
+            "training.devices": 2,
+            "training.device": DEVICE,
+        }
+    )
+    one = "nccl" if DEVICE == "cuda" else "gloo"
+    together = metrics_of(config, 2, "gloo", tmp_path / "two")
+    alone = metrics_of(config, 1, one, tmp_path / "one")
+    assert together.keys() == alone.keys() and {"val/bpb", "val/nats"} <= together.keys()
+    assert together == pytest.approx(alone, rel=1e-4)

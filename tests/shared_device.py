@@ -1,0 +1,90 @@
+"""Ranks that share one device, for a machine that has one alone; and one process that reads what two ranks would.
+
+As a script it is a rank, or the one process: ``python tests/shared_device.py RUN.yaml FOLDER BACKEND``, under torchrun.
+NCCL refuses two ranks on one device, gloo does not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.strategies import DDPStrategy
+
+from datamodules import LanguageData, Shard
+from datamodules.lanes import LaneShape
+from datamodules.language import reading_lanes
+from lit_transformers import run
+from lit_transformers.batch import TextBatch
+from lit_transformers.record import RECORD
+from lit_transformers.run import RunConfig
+from lit_transformers.stopping import Stop
+from lit_transformers.training import TrainingConfig
+
+
+def batches_of_both(data: LanguageData) -> Iterator[TextBatch]:
+    """What two ranks read, the first one's rows above the second one's."""
+    config = data.config
+    shape = LaneShape(config.batch_size // 2, config.segment_length, config.segment_length, joined=False)
+    ranks = []
+    for number in range(2):
+        documents = partial(data.documents("train").training, seed=config.seed)
+        reading = reading_lanes(documents, data.tokenizer, shape, Shard(number, 2), 0)
+        ranks.append(reading.batches(reading.start()))
+    for first, second in zip(*ranks, strict=False):
+        inputs, targets, keep, document, fresh = (torch.cat(pair) for pair in zip(first[:5], second[:5], strict=True))
+        yield TextBatch(inputs, targets, keep, document, fresh, stream=0, cursor="")
+
+
+class Both:
+    """A loader of ``batches_of_both``."""
+
+    def __init__(self, data: LanguageData) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[TextBatch]:
+        return batches_of_both(self.data)
+
+
+def train_on_rows_of_both(config: RunConfig, directory: Path) -> None:
+    """One process trains on the rows of two ranks, and writes a record of its metrics."""
+    single = config.override({"training.devices": 1})
+    data = LanguageData(single.data)
+    data.train_dataloader = lambda: Both(data)  # type: ignore[method-assign, assignment, return-value]
+    metrics, _, _ = run.train(single, data, directory, None, 30.0, Stop())
+    (directory / RECORD).write_text(json.dumps({"metrics": metrics}))
+
+
+def share_one_device(device: torch.device, backend: str) -> None:
+    """From here on all ranks of a run train on ``device`` and speak by ``backend``."""
+    world, make = int(os.environ["WORLD_SIZE"]), run.make_trainer
+
+    def strategy_of(training: TrainingConfig) -> DDPStrategy:
+        return DDPStrategy(parallel_devices=[device] * world, process_group_backend=backend)
+
+    def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Callback]) -> L.Trainer:
+        return make(training.override({"devices": 1}), directory, callbacks)  # Lightning counts devices, not ranks
+
+    run.strategy_of = strategy_of  # type: ignore[assignment]
+    run.make_trainer = make_trainer
+
+
+def main(config_file: str, folder: str, backend: str) -> Any:
+    config = RunConfig.from_yaml(config_file)
+    share_one_device(torch.device(config.training.device, 0 if config.training.device == "cuda" else None), backend)
+    if int(os.environ["WORLD_SIZE"]) == 1:
+        train_on_rows_of_both(config, Path(folder))
+    else:
+        record = run.fit(config, Path(folder))
+        assert record["outcome"] == "finished", record["reason"]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
