@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import platform
+import subprocess
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
+from lit_transformers.files import write_json
+from lit_transformers.record import commit
+
 RESULTS = Path(__file__).with_name("results")
+EVERYWHERE = ("torch", "triton")
+"""Packages whose versions every timing names, where they are installed."""
+JSON_HELP = "Also write the numbers to benchmarks/results/NAME.json, or to a path that ends with .json."
 
 
-def describe(packages: tuple[str, ...]) -> dict[str, Any]:
-    """Hardware, load and versions."""
+def describe(packages: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Hardware, load, versions and commit."""
     cuda = torch.cuda.is_available()
     return {
         "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
         "processor": processor(),
         "cores": psutil.cpu_count(),
         "threads": torch.get_num_threads(),
         "load": round(psutil.getloadavg()[0], 2),
         "gpu": torch.cuda.get_device_name() if cuda else None,
+        "gpu_memory_gib": round(torch.cuda.get_device_properties().total_memory / 2**30, 1) if cuda else None,
+        "driver": driver() if cuda else None,
+        "cuda": torch.version.cuda,
         "python": platform.python_version(),
-        "versions": {package: version(package) for package in packages},
+        "versions": {package: installed(package) for package in dict.fromkeys((*EVERYWHERE, *packages))},
     }
 
 
@@ -39,9 +49,26 @@ def processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
+def driver() -> str | None:
+    """The version of NVIDIA's driver, where nvidia-smi tells it."""
+    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        lines = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=20).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return lines[0] if lines else None
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, or None where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def save(name: str, found: dict[str, Any]) -> Path:
-    """Writes benchmarks/results/<name>.json."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    """Writes benchmarks/results/<name>.json, or the path itself where the name ends with .json."""
+    path = Path(name) if name.endswith(".json") else RESULTS / f"{name}.json"
+    write_json(path, found)
     return path

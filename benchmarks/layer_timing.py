@@ -1,12 +1,17 @@
-"""What the benchmarks of layers share: a step, turns side by side, peak memory in a process of its own, powers."""
+"""What the benchmarks of layers share: a step, its time, its peak memory, why it failed, powers.
+
+On a CPU layers take turns in one process, so that what else the machine does falls on all alike, and the peak of each
+is taken in a process of its own. On CUDA they are measured one after another, each in memory that is empty again.
+"""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +20,10 @@ from torch import Tensor, nn
 
 from lit_transformers.mixer import Context, MixerConfig, Shape
 from lit_transformers.patterns import BLOCK
+from lit_transformers.record import reason
 
 DIM, HEADS = 256, 4
+ABSENT = "not installed"
 
 
 class Work(NamedTuple):
@@ -75,31 +82,66 @@ class Taken(NamedTuple):
     processor: float
 
 
-def time_side_by_side(layers: Mapping[str, Layer], work: Work, device: torch.device, rounds: int) -> dict[str, Taken]:
-    """The layers take turns."""
-    steps = {name: layer(work, device) for name, layer in layers.items()}
+def time_side_by_side(
+    layers: Mapping[str, Layer], work: Work, device: torch.device, rounds: int
+) -> tuple[dict[str, Taken], dict[str, str]]:
+    """The layers take turns. Of those that fail there is the reason."""
+    steps: dict[str, Step] = {}
+    failed: dict[str, str] = {}
+    for name, layer in layers.items():
+        try:
+            step = layer(work, device)
+            step()  # warms up
+            steps[name] = step
+        except Exception as error:
+            failed[name] = failure(error)
     taken: dict[str, list[Taken]] = {name: [] for name in steps}
-    for turn in range(rounds + 1):
+    for _ in range(rounds):
         for name, step in steps.items():
-            clock, processor = time.perf_counter(), time.process_time()
-            step()
-            if turn:  # the first turn warms up
-                taken[name].append(Taken(time.perf_counter() - clock, time.process_time() - processor))
-    return {
-        name: Taken(*(1000 * statistics.median(column) for column in zip(*times, strict=True)))
-        for name, times in taken.items()
-    }
+            taken[name].append(timed(step))
+    return {name: middle(times) for name, times in taken.items()}, failed
 
 
-def peak_mib(layer: Layer, work: Work, device: torch.device) -> float:
-    """How far one step raises the peak of memory, in MiB."""
-    if device.type == "cuda":
-        step = layer(work, device)
-        step()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        step()
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
+def timed(step: Step) -> Taken:
+    """Seconds of one step."""
+    clock, processor = time.perf_counter(), time.process_time()
+    step()
+    return Taken(time.perf_counter() - clock, time.process_time() - processor)
+
+
+def middle(times: Sequence[Taken]) -> Taken:
+    """The medians, in milliseconds."""
+    return Taken(*(1000 * statistics.median(column) for column in zip(*times, strict=True)))
+
+
+def alone(layer: Layer, work: Work, device: torch.device, rounds: int, patience: float) -> tuple[Taken, float]:
+    """Times of one layer on CUDA, and how far its steps raise the peak of memory, in MiB.
+
+    Fewer steps are timed where they take long: none begins after five times ``patience`` seconds.
+    """
+    step = layer(work, device)
+    step()  # compiles what is compiled
+    step()
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    begun, times = time.perf_counter(), [timed(step)]
+    while len(times) < rounds and time.perf_counter() - begun < 5 * patience:
+        times.append(timed(step))
+    return middle(times), (torch.cuda.max_memory_allocated(device) - before) / 2**20
+
+
+def failure(error: Exception) -> str:
+    """Why a layer has no numbers, in one line: of a long message the first line and the last."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"{ABSENT}: {error.name}"
+    if "out of memory" in str(error).lower():
+        return "out of memory"
+    why, last = reason(error), (str(error).strip().splitlines() or [""])[-1].strip()
+    return why if not last or last[:200] in why else f"{why} ... {last[:200]}"
+
+
+def peak_mib(layer: Layer, work: Work) -> float:
+    """How far one step on the CPU raises the peak of memory, in MiB."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(resident_growth, (layer, work))
 
@@ -123,21 +165,65 @@ def power(points: Mapping[int, float]) -> float | None:
     return float(np.polyfit(lengths, values, 1)[0])
 
 
-def peaks_of(layers: Mapping[str, Layer], work: Work, device: torch.device) -> dict[str, float]:
-    """Peaks of all layers. To be taken before anything is timed: a child process inherits the peak of its parent."""
-    return {name: peak_mib(layer, work, device) for name, layer in layers.items()}
+class Peaks(NamedTuple):
+    """MiB of each layer, and why others have none."""
+
+    mib: dict[str, float]
+    failed: dict[str, str]
+
+
+def peaks_of(layers: Mapping[str, Layer], work: Work, device: torch.device) -> Peaks:
+    """Peaks of all layers on a CPU. To be taken before anything is timed: a child process inherits the peak of its
+    parent. On CUDA they are taken with the times."""
+    peaks = Peaks({}, {})
+    for name, layer in layers.items() if device.type == "cpu" else ():
+        try:
+            peaks.mib[name] = peak_mib(layer, work)
+        except Exception as error:
+            peaks.failed[name] = failure(error)
+    return peaks
 
 
 def row_of(
-    layers: Mapping[str, Layer], work: Work, device: torch.device, rounds: int, peaks: dict[str, float]
+    layers: Mapping[str, Layer], work: Work, device: torch.device, rounds: int, peaks: Peaks, patience: float = 4.0
 ) -> dict[str, Any]:
-    """Times of all layers on one work, beside the peaks taken before."""
-    taken = time_side_by_side(layers, work, device, rounds)
+    """Times and peaks of all layers on one work. ``failed``: why the others have none."""
+    if device.type == "cuda":
+        taken, peaks = row_on_device(layers, work, device, rounds, patience)
+        failed = peaks.failed
+    else:
+        able = {name: layer for name, layer in layers.items() if name not in peaks.failed}
+        taken, failed = time_side_by_side(able, work, device, rounds)
     return work._asdict() | {
         "milliseconds": {name: t.clock for name, t in taken.items()},
         "processor_milliseconds": {name: t.processor for name, t in taken.items()},
-        "peak_mib": peaks,
+        "peak_mib": peaks.mib,
+        "failed": peaks.failed | failed,
     }
+
+
+def row_on_device(
+    layers: Mapping[str, Layer], work: Work, device: torch.device, rounds: int, patience: float
+) -> tuple[dict[str, Taken], Peaks]:
+    """The layers one after another. Where one leaves the device unusable, those after it are not tried."""
+    taken: dict[str, Taken] = {}
+    peaks = Peaks({}, {})
+    broken = ""
+    for name, layer in layers.items():
+        if broken:
+            peaks.failed[name] = f"not tried: the device failed in {broken}"
+            continue
+        try:
+            taken[name], peaks.mib[name] = alone(layer, work, device, rounds, patience)
+        except Exception as error:
+            peaks.failed[name] = failure(error)
+        try:  # outside of the handler, for the error holds the frames that hold the layer's tensors
+            gc.collect()
+            torch.cuda.synchronize(device)
+            torch.cuda.empty_cache()
+        except RuntimeError:
+            broken = name
+    return taken, peaks
 
 
 QUANTITIES = {

@@ -2,14 +2,19 @@
 
     python -m benchmarks.layers [--lengths 1024,4096,16384] [--only lsh,linear] [--device cuda] [--json NAME]
 
-All take turns in one process, so that what else the machine does falls on all alike; times are medians. A layer that
-took longer than ``--patience`` seconds is left out at greater lengths, and so is one whose memory would not do. The
-power says how a quantity grows with length between 4k and 16k (where these were measured). Peak memory is of a process
-of its own for each. Peers need: pip install -e .[benchmarks]
+On a CPU all take turns in one process, so that what else the machine does falls on all alike, and peak memory is of a
+process of its own for each; on CUDA, in bfloat16, they are measured one after another. Times are medians. A layer that
+took longer than ``--patience`` seconds is left out at greater lengths, and so is one that failed; what has no numbers
+is listed with the reason, a peer that is not installed among them. The numbers are written after every length. The
+power says how a quantity grows with length between 4k and 16k (where these were measured). Peers need:
+pip install -e .[benchmarks], and on CUDA flash-linear-attention.
+
+A rehearsal of seconds: --lengths 64,128 --rounds 1 --no-peaks
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -19,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import peers
-from benchmarks.hardware import describe, save
-from benchmarks.layer_timing import DIM, HEADS, QUANTITIES, Layer, Work, ours, peaks_of, power, row_of
+from benchmarks.hardware import JSON_HELP, describe, save
+from benchmarks.layer_timing import ABSENT, DIM, HEADS, QUANTITIES, Layer, Peaks, Work, ours, peaks_of, power, row_of
 from benchmarks.peers import BLOCK, CHUNK, KEPT, RANK, ROUNDS, WINDOW
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.mixers import (
@@ -53,9 +58,11 @@ class Entry(NamedTuple):
 
 
 MIXERS: dict[str, Entry] = {
-    "attention": Entry(AttentionConfig(), True),
+    "attention": Entry(
+        AttentionConfig(), True, ("SDPA flash", "SDPA cuDNN", "SDPA memory-efficient", "FlexAttention causal")
+    ),
     "local": Entry(LocalConfig(block=WINDOW), True),
-    "window": Entry(WindowConfig(window=WINDOW), True, ("local-attention",)),
+    "window": Entry(WindowConfig(window=WINDOW), True, ("local-attention", "FlexAttention window")),
     "window both ways": Entry(WindowConfig(window=WINDOW), False, ("HF Longformer",)),
     "window dilated": Entry(WindowConfig(window=WINDOW, dilation=4, dilated_heads=2), True),
     "window global": Entry(WindowConfig(window=WINDOW, global_tokens="first", global_count=16), False),
@@ -67,7 +74,7 @@ MIXERS: dict[str, Entry] = {
     "entmax 1.5": Entry(EntmaxConfig(), True),
     "big bird": Entry(BigBirdConfig(block=BLOCK, random=3), False, ("HF BigBird",)),
     "linformer": Entry(LinformerConfig(rank=RANK), False, ("linformer",)),
-    "linear": Entry(LinearConfig(), True, ("running sums",)),
+    "linear": Entry(LinearConfig(), True, ("running sums", "flash-linear-attention")),
     "synthesizer": Entry(SynthesizerConfig(), True),
     "compressive": Entry(CompressiveConfig(memory=0), True),
     "diet": Entry(DietConfig(pattern="cascade", window=WINDOW), True),
@@ -84,25 +91,38 @@ PEERS: dict[str, Layer] = {
     "HF BigBird": peers.big_bird,
     "linformer": peers.linformer,
     "running sums": peers.running_sums,
+    "flash-linear-attention": peers.flash_linear_attention,
+    "SDPA flash": partial(peers.fused, "FLASH_ATTENTION"),
+    "SDPA cuDNN": partial(peers.fused, "CUDNN_ATTENTION"),
+    "SDPA memory-efficient": partial(peers.fused, "EFFICIENT_ATTENTION"),
+    "FlexAttention causal": partial(peers.flex, None),
+    "FlexAttention window": partial(peers.flex, WINDOW),
 }
 PLAIN = "attention"
 LONGEST = {"x-transformers top-k": 4096, "running sums": 4096, "synthesizer": 8192}
-"""What builds a matrix of the whole length, or its like, does not fit into memory beyond."""
+"""On a CPU, what builds a matrix of the whole length, or its like, does not fit into memory beyond. CUDA says so itself
+in time."""
 
 
 def layers(only: list[str]) -> dict[str, Layer]:
     """Plain attention first, then every mixer that is asked for with its peers after it."""
+    unknown = set(only) - set(MIXERS)
+    if unknown:
+        raise typer.BadParameter(f"no mixer is called {', '.join(sorted(unknown))}; there are: {', '.join(MIXERS)}")
     found: dict[str, Layer] = {}
     for name, entry in MIXERS.items():
-        if name == PLAIN or not only or name in only:
+        asked = not only or name in only
+        if asked or name == PLAIN:
             found[name] = partial(ours, entry.config, entry.causal)
+        if asked:
             found |= {peer if peer not in MIXERS else f"{peer} (peer)": PEERS[peer] for peer in entry.peers}
     return found
 
 
-def fitting(layers: dict[str, Layer], work: Work) -> dict[str, Layer]:
-    """The layers whose memory does."""
-    return {name: layer for name, layer in layers.items() if work.length <= LONGEST.get(name, work.length)}
+def too_long(layers: dict[str, Layer], work: Work, device: torch.device) -> dict[str, str]:
+    """The layers whose memory would not do on a CPU, and that it is so."""
+    beyond = {name for name in layers if work.length > LONGEST.get(name, work.length)}
+    return {name: f"left out on a CPU beyond {LONGEST[name]}" for name in beyond} if device.type == "cpu" else {}
 
 
 def show(rows: list[dict[str, Any]], quantity: str, device: torch.device) -> Table:
@@ -115,7 +135,7 @@ def show(rows: list[dict[str, Any]], quantity: str, device: torch.device) -> Tab
         table.add_column(f"{length:,}", justify="right")
     table.add_column("over plain", justify="right")
     table.add_column("power", justify="right")
-    for name in rows[0][quantity]:
+    for name in dict.fromkeys(name for row in rows for name in row[quantity]):
         values = {row["length"]: row[quantity][name] for row in rows if name in row[quantity]}
         longest = max(values)
         plain = next(row[quantity].get(PLAIN) for row in rows if row["length"] == longest)
@@ -126,6 +146,28 @@ def show(rows: list[dict[str, Any]], quantity: str, device: torch.device) -> Tab
     return table
 
 
+def measured(
+    trying: dict[str, Layer], works: list[Work], device: torch.device, rounds: int, patience: float, peaked: bool = True
+) -> Iterator[dict[str, Any]]:
+    """A row for each work, from the shortest to the longest; what failed or took too long is not tried at the next."""
+    lengthy = [too_long(trying, work, device) for work in works]
+    peaks = [
+        peaks_of({name: layer for name, layer in trying.items() if name not in beyond}, work, device)
+        if peaked
+        else Peaks({}, {})
+        for work, beyond in zip(works, lengthy, strict=True)
+    ]
+    left: dict[str, str] = {}
+    for work, peak, beyond in zip(works, peaks, lengthy, strict=True):
+        left |= beyond
+        row = row_of({n: layer for n, layer in trying.items() if n not in left}, work, device, rounds, peak, patience)
+        fresh, row["failed"] = row["failed"], left | row["failed"]
+        slow = {name: taken for name, taken in row["milliseconds"].items() if taken > 1000 * patience}
+        left |= {name: f"left out: took {taken / 1000:.1f} s at {work.length}" for name, taken in slow.items()}
+        left |= {name: why if why.startswith(ABSENT) else f"at {work.length}: {why}" for name, why in fresh.items()}
+        yield row
+
+
 def main(
     lengths: Annotated[str, typer.Option(help="Comma-separated; one sequence of each length.")] = "1024,2048,4096,8192",
     only: Annotated[str, typer.Option(help=f"Comma-separated, of: {', '.join(MIXERS)}.")] = "",
@@ -133,25 +175,28 @@ def main(
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 2,
     patience: Annotated[float, typer.Option(help="Seconds that a step may take to be tried at greater lengths.")] = 4.0,
     device: Annotated[str, typer.Option(help="cpu or cuda (bf16).")] = "cpu",
-    json: Annotated[str, typer.Option(help="Write benchmarks/results/NAME.json.")] = "",
+    peaked: Annotated[bool, typer.Option("--peaks/--no-peaks", help="On a CPU, whether to take peak memory.")] = True,
+    json: Annotated[str, typer.Option(help=JSON_HELP)] = "",
 ) -> None:
     """Times one layer of every mixer beside its peers."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     on, trying = torch.device(device), layers([name for name in only.split(",") if name])
     works = [Work(1, length) for length in sorted(int(length) for length in lengths.split(","))]
-    peaks = [peaks_of(fitting(trying, work), work, on) for work in works]
+    found = {"benchmark": "layers", "dim": DIM, "heads": HEADS, "device": on.type, "rounds": rounds}
+    found |= {"precision": "bf16 autocast" if on.type == "cuda" else "float32"}
     rows: list[dict[str, Any]] = []
-    for work, peak in zip(works, peaks, strict=True):
-        trying = fitting(trying, work)
-        rows.append(row_of(trying, work, on, rounds, peak))
-        slow = {name for name, taken in rows[-1]["milliseconds"].items() if taken > 1000 * patience}
-        trying = {name: layer for name, layer in trying.items() if name not in slow}
-        for quantity in QUANTITIES:
-            Console(width=120).print(show(rows, quantity, on))
+    for row in measured(trying, works, on, rounds, patience, peaked):
+        rows.append(row)
         if json:
-            found = {"benchmark": "layers", "dim": DIM, "heads": HEADS, "device": on.type, "rows": rows}
-            print(f"written: {save(json, found | describe(('torch', 'transformers')))}")
+            path = save(json, found | {"rows": rows} | describe(("transformers", "flash-linear-attention", "fla-core")))
+            print(f"written: {path}, up to length {row['length']}", flush=True)
+    for quantity in QUANTITIES:
+        if any(row[quantity] for row in rows):
+            Console(width=120).print(show(rows, quantity, on))
+    for row in rows:
+        for name, why in row["failed"].items():
+            print(f"{row['length']:>8,}  {name}: {why}")
 
 
 if __name__ == "__main__":

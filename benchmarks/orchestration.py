@@ -23,7 +23,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.hardware import describe, save
+from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.noted import NOTE, RunConfig, run_key
 from benchmarks.overhead import config
 from sweeps.launch import Options, launch
@@ -124,7 +124,7 @@ def main(
     runs: Annotated[int, typer.Option("--runs", min=2, help="How many runs.")] = 12,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Updates of each run.")] = 100,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Runs at a time.")] = 2,
-    name: Annotated[str | None, typer.Option("--json", help="Keep it as benchmarks/results/NAME.json.")] = None,
+    name: Annotated[str | None, typer.Option("--json", help=JSON_HELP)] = None,
 ) -> None:
     """Time a study of equal small runs, and what it spends besides them."""
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,13 @@
-"""What training through the suite costs over a bare loop: ``python -m benchmarks.overhead [--json NAME]``.
+"""What training through the suite costs over a bare loop.
+
+    python -m benchmarks.overhead [--device cuda] [--tiny] [--json NAME]
 
 The suite trains as ``fit`` does: Lightning's loop with the suite's callbacks and data module. After every few of its
 steps a bare loop takes as many with a network, an optimizer and a stream of its own, made alike, so that what else the
 machine does falls on both. The bare loop does what no training can leave out: batches, memory and its resets, loss,
 gradient, clipping, update, schedule. Checkpoints and validation are not part of the comparison; a checkpoint's cost
-stands beside it.
+stands beside it. On CUDA the network is one that a GPU is for, in bfloat16, and every chunk is timed from an idle
+device to an idle one.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from benchmarks.hardware import describe, save
+from benchmarks.hardware import JSON_HELP, describe, save
+from benchmarks.layer_timing import autocast
 from datamodules import LanguageData
 from lit_transformers.batch import IGNORED
 from lit_transformers.callbacks import Curves, Keeper, Watch
@@ -55,7 +59,7 @@ class Pair(NamedTuple):
     bare_processor: float
 
 
-def config(dim: int, depth: int, heads: int, segment: int, batch: int) -> RunConfig:
+def config(dim: int, depth: int, heads: int, segment: int, batch: int, device: str = "cpu") -> RunConfig:
     return RunConfig.from_dict(
         {
             "model": {
@@ -66,31 +70,44 @@ def config(dim: int, depth: int, heads: int, segment: int, batch: int) -> RunCon
                 "mixer": {"kind": "attention", "encoding": "xl", "memory": segment},
             },
             "data": {"source": {"kind": "stdlib", "piece": 4096}, "segment_length": segment, "batch_size": batch},
-            "training": {"device": "cpu"},
+            "training": {"device": device, "precision": "bf16" if device == "cuda" else "32"},
         }
     )
 
 
-CASES = (
-    Case("dim 96, depth 2, segment 32, batch 32", config(96, 2, 4, 32, 32), 20, 0.05),
-    Case("dim 512, depth 4, segment 128, batch 8", config(512, 4, 8, 128, 8), 2, 0.02),
-)
+CASES = {
+    "cpu": (
+        Case("dim 96, depth 2, segment 32, batch 32", config(96, 2, 4, 32, 32), 20, 0.05),
+        Case("dim 512, depth 4, segment 128, batch 8", config(512, 4, 8, 128, 8), 2, 0.02),
+    ),
+    "cuda": (Case("dim 512, depth 12, segment 512, batch 32", config(512, 12, 8, 512, 32, "cuda"), 10, 0.02),),
+}
+"""By device."""
+
+
+def tiny(device: str) -> Case:
+    """A case that says nothing about speed."""
+    return Case("dim 16, depth 1, segment 8, batch 4", config(16, 1, 2, 8, 4, device), 2, 0.05)
 
 
 def bare_steps(config: RunConfig) -> Iterator[None]:
     """A step of a plain training loop each time it is asked."""
     torch.manual_seed(config.seed)
-    data = LanguageData(config.data)
-    network = config.model.build(data.vocabulary.size, config.data.segment_length)
+    data, device = LanguageData(config.data), torch.device(config.training.device)
+    network = config.model.build(data.vocabulary.size, config.data.segment_length).to(device)
     optimizer, schedule = config.training.learn(network)
     parameters, state = list(network.parameters()), None
     for batch in data.train_dataloader():
+        inputs, targets, keep, fresh = (
+            part.to(device, non_blocking=True) for part in (batch.inputs, batch.targets, batch.keep, batch.fresh)
+        )
         if state is not None:
-            state = empty_rows(state, batch.fresh)
-        read = network(batch.inputs, state, batch.keep)
+            state = empty_rows(state, fresh)
+        with autocast(device):
+            read = network(inputs, state, keep)
+            nats = network.tokens.nats(read.hidden, targets)  # type: ignore[operator, union-attr]
+            loss = nats.sum() / (targets != IGNORED).sum()
         state = detach(read.state)
-        nats = network.tokens.nats(read.hidden, batch.targets)  # type: ignore[operator, union-attr]
-        loss = nats.sum() / (batch.targets != IGNORED).sum()
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, config.training.clip or float("inf"))
@@ -124,6 +141,9 @@ class Alternate(Callback):
 
 
 def now() -> tuple[float, float]:
+    """Of the clock and of the processor, when a device has done all that it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter(), time.process_time()
 
 
@@ -148,9 +168,9 @@ def measure(case: Case, chunks: int, folder: Path) -> tuple[list[Pair], float]:
 
 
 def timed(act: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    begun = now()
     act()
-    return time.perf_counter() - begun
+    return since(begun)[0]
 
 
 def summarise(case: Case, pairs: list[Pair], checkpoint: float) -> dict[str, Any]:
@@ -174,13 +194,17 @@ def summarise(case: Case, pairs: list[Pair], checkpoint: float) -> dict[str, Any
 def main(
     chunks: Annotated[int, typer.Option(min=4, help="Chunks of each loop.")] = 30,
     threads: Annotated[int, typer.Option(min=1)] = 1,
-    json: Annotated[str | None, typer.Option(help="Also write benchmarks/results/NAME.json.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda (bf16).")] = "cpu",
+    small: Annotated[bool, typer.Option("--tiny", help="A tiny network, to check this script.")] = False,
+    json: Annotated[str | None, typer.Option(help=JSON_HELP)] = None,
 ) -> None:
     """Prints how much longer a step takes through the suite."""
+    if device not in CASES:
+        raise typer.BadParameter(f"there is no device {device}, but {', '.join(CASES)}", param_hint="--device")
     torch.set_num_threads(threads)
     table = Table("size", "suite ms", "bare ms", "overhead", "quartiles", "of processor", "goal", "checkpoint s")
     found = []
-    for case in CASES:
+    for case in [tiny(device)] if small else CASES[device]:
         with tempfile.TemporaryDirectory() as folder:
             told = summarise(case, *measure(case, chunks, Path(folder)))
         found.append(told)
@@ -196,8 +220,10 @@ def main(
             f"{told['checkpoint_seconds']:.2f}",
         )
     Console().print(table)
+    if small:
+        typer.echo("A tiny network: these numbers say that the script runs, and nothing about speed.")
     if json:
-        save(json, {"hardware": describe(("torch", "lightning")), "cases": found})
+        save(json, {"hardware": describe(("lightning",)), "device": device, "tiny": small, "cases": found})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.hardware import describe, save
+from benchmarks.hardware import JSON_HELP, describe, save
 from lit_transformers.cores import usable_cores
 from lit_transformers.run import RunConfig, run_key
 from sweeps.launch import Options, launch
@@ -87,7 +87,7 @@ def measure(wanted: list[Ticket], ways: dict[str, Share], rounds: int) -> dict[s
 
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="How often each way is timed.")] = 3,
-    json: Annotated[str | None, typer.Option(help="Also write benchmarks/results/NAME.json.")] = None,
+    json: Annotated[str | None, typer.Option(help=JSON_HELP)] = None,
 ) -> None:
     """Prints the time of four runs both ways, and their ratio; the goal on two cores is 0.6 for small models."""
     cores = usable_cores()

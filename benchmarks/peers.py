@@ -1,13 +1,20 @@
-"""Attention layers of other libraries, as they come: what has no output projection is not given one."""
+"""Attention layers of other libraries, as they come: what has no output projection is not given one. What is a kernel
+alone stands between the projections that ours has."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from benchmarks.layer_timing import DIM, HEADS, Step, Work, stepper
+from lit_transformers.flex import compiled
+from lit_transformers.mixers.feature_maps import elu_plus_one
 
 WINDOW, BLOCK, CHUNK, ROUNDS, RANK, KEPT = 128, 64, 64, 4, 128, 8
 
@@ -99,17 +106,59 @@ def top_k(work: Work, device: torch.device) -> Step:
     return stepper(layer, x, lambda: layer(x)[0])
 
 
-def running_sums(work: Work, device: torch.device) -> Step:
-    """Causal linear attention as its equations read: sums of outer products at every position (no package builds)."""
+def projected(work: Work, device: torch.device, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Step:
+    """Projections to heads (b, h, t, k), what ``attend`` makes of them, and the projection back."""
     layer = nn.ModuleList(nn.Linear(DIM, DIM, bias=False) for _ in range(4)).to(device)
     query, key, value, merge = layer
     x = sequence(work, device)
 
     def forward() -> Tensor:
         q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (query, key, value))
-        q, k = torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1
-        sums = (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(dim=2)
-        y = (q.unsqueeze(-2) @ sums).squeeze(-2) / (q * k.cumsum(dim=2)).sum(-1, keepdim=True)
-        return merge(y.transpose(1, 2).flatten(2))
+        return merge(attend(q, k, v).transpose(1, 2).flatten(2))
 
     return stepper(layer, x, forward)
+
+
+def running_sums(work: Work, device: torch.device) -> Step:
+    """Causal linear attention as its equations read: sums of outer products at every position (no package builds)."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k = F.elu(q) + 1, F.elu(k) + 1
+        sums = (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(dim=2)
+        return (q.unsqueeze(-2) @ sums).squeeze(-2) / (q * k.cumsum(dim=2)).sum(-1, keepdim=True)
+
+    return projected(work, device, attend)
+
+
+def flash_linear_attention(work: Work, device: torch.device) -> Step:
+    """Causal linear attention by the Triton kernels of flash-linear-attention, which take (b, t, h, k)."""
+    from fla.ops.linear_attn import chunk_linear_attn
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (part.transpose(1, 2) for part in (elu_plus_one(q), elu_plus_one(k), v))
+        y, _ = chunk_linear_attn(q.to(v.dtype), k.to(v.dtype), v, scale=1.0, normalize=True)
+        return y.transpose(1, 2)
+
+    return projected(work, device, attend)
+
+
+def fused(backend: str, work: Work, device: torch.device) -> Step:
+    """Plain causal attention by one of the kernels that torch chooses from; an error where that one cannot."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(getattr(SDPBackend, backend)):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return projected(work, device, attend)
+
+
+def flex(window: int | None, work: Work, device: torch.device) -> Step:
+    """Causal FlexAttention: over everything, or over so many keys back."""
+    if device.type != "cuda":
+        raise RuntimeError("FlexAttention trains on CUDA alone")
+
+    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return j <= i if window is None else (j <= i) & (i - j <= window)
+
+    blocks = compiled(create_block_mask)(seen, None, None, work.length, work.length, device=str(device))
+    return projected(work, device, lambda q, k, v: compiled(flex_attention)(q, k, v, block_mask=blocks))

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.hardware import describe, save
+from benchmarks.hardware import JSON_HELP, describe, save
 from lit_transformers.files import write_json
 
 STUDY = "xl_recurrence"
@@ -108,7 +108,7 @@ def main(
     runs: Annotated[int, typer.Option(min=2, help="How many runs.")] = 1000,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds an arm.")] = 25,
     documents: Annotated[int, typer.Option(min=1, help="Documents a run.")] = 1000,
-    json: Annotated[str | None, typer.Option(help="Keep the numbers as benchmarks/results/NAME.json.")] = None,
+    json: Annotated[str | None, typer.Option(help=JSON_HELP)] = None,
 ) -> None:
     """Times the report of a study that was never run."""
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,13 @@
-"""Training speed of Transformer-XL base as NVIDIA runs it: ``python -m benchmarks.transformer_xl [--compile]``.
+"""Training speed of Transformer-XL base as NVIDIA runs it: ``python -m benchmarks.transformer_xl [--mode MODE]``.
 
 The network is that of NVIDIA's DeepLearningExamples (Transformer-XL for PyTorch, base on WikiText-103): 16 layers, dim
 512, 8 heads, inner 2048, segment and memory of 192 tokens, 32 sequences, 267,735 words with an adaptive softmax whose
 weights the input shares, mixed precision (here bfloat16). They publish 59,961 tokens a second on one A100 of 40 GB.
+
+Modes: ``eager`` is what a run of this library does, ``compiled`` what it does with ``training.compile``. In ``graphs``
+the whole update (loss, gradient, clipping, Adam) is one CUDA graph, with the adaptive softmax in fixed shapes
+(``benchmarks.fixed_shapes``); in ``compiled-graphs`` what is captured so is generated code. ``--check`` first compares
+a mode with eager over ten updates, and nothing is timed where they differ by more than eager differs from float32.
 
 Tokens are drawn from Zipf's law, as words are distributed; they cost what text costs and are learned from in vain.
 Model FLOPs are those of the mathematics, three times the forward pass, without what an implementation does twice.
@@ -10,9 +15,12 @@ Model FLOPs are those of the mathematics, three times the forward pass, without 
 
 from __future__ import annotations
 
+import gc
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from enum import StrEnum
 from itertools import cycle, pairwise
 from typing import Annotated, Any
 
@@ -21,13 +29,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.hardware import describe, save
+from benchmarks.captured import Captured, capturable
+from benchmarks.fixed_shapes import FixedShapes, capacities_of
+from benchmarks.hardware import JSON_HELP, describe, save
 from lit_transformers.cost import cost
-from lit_transformers.mixer import detach
+from lit_transformers.mixer import detach, map_state, state_tensors
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.language_model import LanguageModel
-from lit_transformers.models.tokens import AdaptiveTokensConfig
+from lit_transformers.models.tokens import AdaptiveTokens, AdaptiveTokensConfig
 from lit_transformers.run import RunConfig
 
 PUBLISHED = 59_961
@@ -50,7 +62,7 @@ BASE = RunConfig.from_dict(
             "tokens": {"kind": "adaptive", "cutoffs": [19_997, 39_997, 199_997], "shrink": 4},
         },
         "data": {"segment_length": 192, "batch_size": 32},
-        "training": {"optimizer": {"kind": "adam", "learning_rate": 0.01}, "clip": 0.25},
+        "training": {"optimizer": {"kind": "adam", "learning_rate": 0.001}, "clip": 0.25},
     }
 )
 VOCABULARY = 267_735
@@ -64,6 +76,8 @@ TINY = {
     "data.batch_size": 4,
 }
 TINY_VOCABULARY = 1_000
+TOLERANCE = {False: 1e-4, True: 1e-3}
+"""How far two computations of the same may lie apart beyond what eager's precision costs; True: of bfloat16."""
 
 
 def zipf(vocabulary: int, rows: int, length: int, device: torch.device) -> Tensor:
@@ -85,24 +99,115 @@ def train_flops(config: RunConfig, vocabulary: int, targets: Tensor) -> float:
     return 3 * found
 
 
-def steps(config: RunConfig, network: LanguageModel, text: Tensor, device: torch.device) -> Iterator[None]:
-    """A training step each time it is asked: memory, loss, gradient, clipping, update."""
-    optimizer, schedule = config.training.learn(network)
-    parameters, state, length = list(network.parameters()), None, config.data.segment_length
-    starts = range(0, text.size(1) - length, length)
-    for start in cycle(starts):
-        inputs, targets = text[:, start : start + length], text[:, start + 1 : start + length + 1]
-        # On a CPU torch's adaptive softmax cannot mix precisions: log_softmax stays in bfloat16 there.
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            read = network(inputs, state)
-            loss = network.tokens.nats(read.hidden, targets).mean()
-        state = detach(read.state)
-        optimizer.zero_grad()
+class Mode(StrEnum):
+    """How an update of the weights is run."""
+
+    EAGER = "eager"
+    COMPILED = "compiled"
+    GRAPHS = "graphs"
+    COMPILED_GRAPHS = "compiled-graphs"
+
+    @property
+    def captured(self) -> bool:
+        return self in (Mode.GRAPHS, Mode.COMPILED_GRAPHS)
+
+
+class Training:
+    """A network in training: every call is an update, and gives its loss and the norm of its gradient.
+
+    mixed: in bfloat16, on a device. All modes begin from the empty memory, which is all zeros, so that shapes stay.
+    """
+
+    def __init__(self, config: RunConfig, vocabulary: int, text: Tensor, mode: Mode, mixed: bool = True) -> None:
+        assert isinstance(config.model, LanguageModelConfig)
+        length, self.clip = config.data.segment_length, config.training.clip or float("inf")
+        self.mixed = mixed and text.is_cuda
+        torch.manual_seed(config.seed)
+        network = config.model.build(vocabulary, length).to(text.device).train()
+        starts = range(0, text.size(1) - length, length)
+        self.segments = cycle([(text[:, s : s + length], text[:, s + 1 : s + length + 1]) for s in starts])
+        with self.precision():
+            self.state = map_state(torch.zeros_like, network(text[:, :length]).state)
+        if mode.captured:
+            assert isinstance(network.tokens, AdaptiveTokens)
+            targets = torch.stack([text[:, s + 1 : s + length + 1].flatten() for s in starts])
+            network.tokens = FixedShapes(network.tokens, capacities_of(network.tokens, targets))
+        self.network, self.parameters = network, list(network.parameters())
+        self.optimizer, self.schedule = config.training.learn(network)
+        self.loss_of: Callable[..., tuple[Tensor, Any]] = loss_of
+        # On a CPU the graphs that are caught run operation by operation: this script is checked there, not timed.
+        backend = "inductor" if text.is_cuda else "aot_eager"
+        if mode is Mode.COMPILED:
+            network.compile(backend=backend)
+        if mode is Mode.COMPILED_GRAPHS:
+            self.loss_of = torch.compile(loss_of, fullgraph=True, dynamic=False, backend=backend)
+        if mode.captured:
+            capturable(self.optimizer)
+        self.run = Captured(self.update) if mode.captured else self.update
+
+    def precision(self) -> torch.autocast:
+        """On a CPU torch's adaptive softmax cannot mix precisions: log_softmax stays in bfloat16 there."""
+        return torch.autocast("cuda" if self.mixed else "cpu", torch.bfloat16, enabled=self.mixed)
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        inputs, targets = next(self.segments)
+        loss, norm, self.state = self.run(inputs, targets, self.state)
+        self.schedule.step()
+        return loss, norm
+
+    def update(self, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Tensor, Any]:
+        """Loss, gradient, clipping, update. Nothing here waits for the device."""
+        with self.precision():
+            loss, state = self.loss_of(self.network, inputs, targets, state)
+        self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(parameters, config.training.clip or float("inf"))
-        optimizer.step()
-        schedule.step()
-        yield
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        self.optimizer.step()
+        return loss.detach(), norm, detach(state)
+
+
+def loss_of(network: LanguageModel, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Any]:
+    """The mean over all targets, and the memory after the segment."""
+    read = network(inputs, state)
+    return network.tokens.nats(read.hidden, targets).mean(), read.state
+
+
+def check(config: RunConfig, vocabulary: int, text: Tensor, mode: Mode) -> dict[str, Any]:
+    """How far ten updates of a mode lie from the same in float32, beside how far those of eager do.
+
+    Without dropout, of which generated code draws other numbers, and at a learning rate that ten updates stay
+    comparable at. Of each quantity the distance is relative to its size in float32.
+    """
+    config = config.override(
+        {"model.dropout": 0, "model.feedforward.dropout": 0, "training.optimizer.learning_rate": 1e-4}
+    )
+    exact = followed(Training(config, vocabulary, text, Mode.EAGER, mixed=False))
+    eager = followed(Training(config, vocabulary, text, Mode.EAGER))
+    other = followed(Training(config, vocabulary, text, mode))
+    apart = {
+        name: {"eager": distance(eager[name], exact[name]), mode: distance(other[name], exact[name])} for name in exact
+    }
+    agrees = all(pair[mode] <= 3 * pair["eager"] + TOLERANCE[text.is_cuda] for pair in apart.values())
+    return {"agrees": agrees, "apart": apart, "losses": {"eager": eager["loss"].tolist(), mode: other["loss"].tolist()}}
+
+
+def followed(training: Training, updates: int = 10) -> dict[str, Tensor]:
+    """Losses and norms of some updates, and the memory and the weights after them."""
+    losses, norms = zip(*([part.double().item() for part in training()] for _ in range(updates)), strict=True)
+    memory = [part.flatten().double() for part in state_tensors(training.state)]
+    weights = [parameter.detach().flatten().double() for parameter in training.parameters]
+    return {
+        "loss": torch.tensor(losses),
+        "norm": torch.tensor(norms),
+        "memory": torch.cat(memory),
+        "weights": torch.cat(weights),
+    }
+
+
+def distance(found: Tensor, exact: Tensor) -> float:
+    """||found - exact|| / ||exact||; infinite where something is no number."""
+    apart = float((found - exact).norm() / exact.norm())
+    return apart if math.isfinite(apart) else math.inf
 
 
 def seconds_per_step(step: Callable[[], object], device: torch.device, warm: int, count: int, repeats: int) -> float:
@@ -131,14 +236,43 @@ def known_peak(device: torch.device) -> float | None:
     return next((float(peak) for name, peak in PEAKS.items() if name in gpu), None)
 
 
+def profiled(step: Callable[[], object], device: torch.device, count: int = 3, shown: int = 30) -> dict[str, Any]:
+    """Milliseconds of an update that the device works, and the kernels that take the most of them."""
+    cuda = device.type == "cuda"
+    step()
+    synchronise(device)
+    with profile(activities=[ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]) as found:
+        for _ in range(count):
+            step()
+        synchronise(device)
+    spent = [
+        (event.self_device_time_total if cuda else event.self_cpu_time_total, event.count, event.key)
+        for event in found.key_averages()
+        if not cuda or (event.device_type == DeviceType.CUDA and not event.is_user_annotation)  # which span kernels
+    ]
+    kernels = [
+        {"name": name[:200], "milliseconds": taken / count / 1000, "calls": calls / count}
+        for taken, calls, name in sorted(spent, reverse=True)
+        if taken > 0
+    ]
+    return {"busy_milliseconds": sum(kernel["milliseconds"] for kernel in kernels), "kernels": kernels[:shown]}
+
+
 def main(
     tiny: Annotated[bool, typer.Option("--tiny", help="A small network, to check this script without a GPU.")] = False,
-    compiled: Annotated[bool, typer.Option("--compile", help="Run the network through torch.compile.")] = False,
+    mode: Annotated[Mode, typer.Option(help="How an update is run.")] = Mode.EAGER,
+    checking: Annotated[
+        bool, typer.Option("--check", help="First compare ten updates of the mode with eager.")
+    ] = False,
+    check_depth: Annotated[int, typer.Option(min=1, help="Layers of the networks that --check compares.")] = 4,
+    profiling: Annotated[
+        bool, typer.Option("--profile", help="Also list the kernels that take the most time.")
+    ] = False,
     peak: Annotated[float | None, typer.Option(help="Dense bfloat16 TFLOP/s of a device not known here.")] = None,
     warm: Annotated[int, typer.Option(min=1, help="Steps before the measurement.")] = 10,
     count: Annotated[int, typer.Option(min=1, help="Steps of a measurement.")] = 20,
     repeats: Annotated[int, typer.Option(min=1, help="Measurements, of which the median counts.")] = 5,
-    json: Annotated[str | None, typer.Option(help="Also write benchmarks/results/NAME.json.")] = None,
+    json: Annotated[str | None, typer.Option(help=JSON_HELP)] = None,
 ) -> None:
     """Prints tokens a second and model FLOPs utilisation, beside NVIDIA's published speed."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -146,32 +280,75 @@ def main(
         typer.echo("error: no CUDA device is to be found; --tiny checks the script on a CPU", err=True)
         raise SystemExit(2)
     config, vocabulary = (BASE.override(TINY), TINY_VOCABULARY) if tiny else (BASE, VOCABULARY)
-    assert isinstance(config.model, LanguageModelConfig)
-    torch.manual_seed(config.seed)
-    network = config.model.build(vocabulary, config.data.segment_length).to(device).train()
-    if compiled:
-        network.compile()
     rows, length = config.data.batch_size, config.data.segment_length
     text = zipf(vocabulary, rows, 8 * length + 1, device)
-    stream = steps(config, network, text, device)
-    seconds = seconds_per_step(lambda: next(stream), device, warm, count, repeats)
-    flops = train_flops(config, vocabulary, text)
     found: dict[str, Any] = {
-        "hardware": describe(("torch",)),
+        "hardware": describe(),
         "tiny": tiny,
-        "compiled": compiled,
-        "parameters": sum(parameter.numel() for parameter in network.parameters()),
-        "seconds_per_step": seconds,
-        "tokens_per_second": rows * length / seconds,
-        "flops_per_token": flops,
+        "mode": mode,
         "peak_tflops": peak or known_peak(device),
-        "published_tokens_per_second": PUBLISHED,
     }
-    Console().print(view(found))
+    if checking and mode is not Mode.EAGER:
+        shallow = config.override({"model.depth": min(check_depth, config.model.depth)})
+        found["check"] = check(shallow, vocabulary, text, mode)
+        keep(json, found)
+        typer.echo(told_of(found["check"], mode))
+        if not found["check"]["agrees"]:
+            raise SystemExit(1)
+        torch.compiler.reset()
+        gc.collect()  # a training and its graph hold each other
+    if text.is_cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    begun = time.perf_counter()
+    training = Training(config, vocabulary, text, mode)
+    training()
+    synchronise(device)
+    found["seconds_until_first_step"] = time.perf_counter() - begun
+    found |= measured(training, config, text, warm, count, repeats)
+    found["flops_per_token"] = train_flops(config, vocabulary, text)
+    found["published_tokens_per_second"] = PUBLISHED
+    keep(json, found)
+    if found["last_loss"] is None:
+        typer.echo("error: the loss is no number any more, so that what was timed says nothing", err=True)
+        raise SystemExit(1)
+    Console(width=120).print(view(found))
+    if profiling:
+        found["profile"] = profiled(training, device)
+        keep(json, found)
+        for kernel in found["profile"]["kernels"][:12]:
+            typer.echo(f"{kernel['milliseconds']:8.3f} ms {kernel['calls']:7.1f} x  {kernel['name'][:90]}")
     if tiny:
         typer.echo("A tiny network: these numbers say that the script runs, and nothing about speed.")
-    if json:
-        save(json, found)
+
+
+def measured(
+    training: Training, config: RunConfig, text: Tensor, warm: int, count: int, repeats: int
+) -> dict[str, Any]:
+    """Speed and peak memory. The last loss is None where it is no number."""
+    seconds = seconds_per_step(training, text.device, warm, count, repeats)
+    loss = training()[0].item()
+    return {
+        "parameters": sum(parameter.numel() for parameter in training.parameters),
+        "seconds_per_step": seconds,
+        "tokens_per_second": config.data.batch_size * config.data.segment_length / seconds,
+        "last_loss": loss if math.isfinite(loss) else None,
+        "peak_memory_bytes": torch.cuda.max_memory_allocated() if text.is_cuda else None,
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved() if text.is_cuda else None,
+    }
+
+
+def keep(name: str | None, found: dict[str, Any]) -> None:
+    """What has been found so far, where it is wanted."""
+    if name:
+        save(name, found)
+
+
+def told_of(checked: dict[str, Any], mode: Mode) -> str:
+    """The comparison in one line."""
+    parts = (f"{name} {pair[mode]:.1e} (eager {pair['eager']:.1e})" for name, pair in checked["apart"].items())
+    verdict = "agrees with eager" if checked["agrees"] else "error: computes something else than eager"
+    return f"{mode} {verdict}; distance from float32 of {', '.join(parts)}"
 
 
 def view(found: dict[str, Any]) -> Table:
@@ -179,19 +356,21 @@ def view(found: dict[str, Any]) -> Table:
     achieved = found["tokens_per_second"] * found["flops_per_token"]
     peak = found["peak_tflops"]
     used = f"{achieved / peak / 1e12:.1%} of {peak:g} TFLOP/s" if peak else "unknown: give --peak"
-    table = Table("", "parameters", "ms a step", "tokens a second", "model TFLOP/s", "utilisation")
+    memory = found["peak_memory_bytes"]
+    table = Table("", "parameters", "ms a step", "tokens a second", "model TFLOP/s", "utilisation", "peak GB")
     table.add_row(
-        (found["hardware"]["gpu"] or found["hardware"]["processor"]) + (", compiled" if found["compiled"] else ""),
+        f"{found['hardware']['gpu'] or found['hardware']['processor']}, {found['mode']}",
         f"{found['parameters'] / 1e6:.1f} M",
         f"{1000 * found['seconds_per_step']:.1f}",
         f"{found['tokens_per_second']:,.0f}",
         f"{achieved / 1e12:.3g}",
         used,
+        f"{memory / 1e9:.1f}" if memory else "-",
     )
     if not found["tiny"]:
         spent = PUBLISHED * found["flops_per_token"] / 1e12
         used = f"{spent / PEAKS['A100']:.1%} of {PEAKS['A100']} TFLOP/s"
-        table.add_row("NVIDIA's, one A100 40 GB", "", "", f"{PUBLISHED:,} (published)", f"{spent:.3g}", used)
+        table.add_row("NVIDIA's, one A100 40 GB", "", "", f"{PUBLISHED:,} (published)", f"{spent:.3g}", used, "")
     return table
 
 

@@ -1,12 +1,12 @@
 """Training and decoding speed of our encoder-decoder beside transformers' Marian of the same size and weights.
 
-    python -m benchmarks.translation [--tiny] [--device cuda] [--json NAME]
+    python -m benchmarks.translation [--size small|base] [--tiny] [--device cuda] [--json NAME]
 
 Both take turns in one process, so that what else the machine does falls on both; times are medians, and a ratio is the
 median over turns that followed each other, above 1 where ours is faster. In training both run the same bare loop (loss
 of the real targets, gradient, clipping, Adam), with dropout; targets alone are counted. In decoding they have the same
 weights, with a state or a cache, and say as much: the boundary is made so unlikely that every row runs to the longest.
-Marian's beam search stops, as ours does, when nothing can be better.
+Marian's beam search stops, as ours does, when nothing can be better. On CUDA both compute in bfloat16 autocast.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ from rich.table import Table
 from torch import Tensor, nn
 from transformers import MarianMTModel
 
-from benchmarks.hardware import describe, save
+from benchmarks.hardware import JSON_HELP, describe, save
+from benchmarks.layer_timing import autocast
 from benchmarks.marian import BOUNDARY, Sizes, copied, theirs
 from lit_transformers.batch import IGNORED
 from lit_transformers.decoding import BeamConfig, DecodingConfig, GreedyConfig, decode
 from lit_transformers.models.encoder_decoder import EncoderDecoder
 from lit_transformers.models.tokens import FullTokens
 
-SIZES = Sizes(symbols=8_000, dim=256, heads=4, width=1_024, depth=3, decoder_depth=3, dropout=0.1)
+SIZES = {
+    "small": Sizes(symbols=8_000, dim=256, heads=4, width=1_024, depth=3, decoder_depth=3, dropout=0.1),
+    "base": Sizes(symbols=32_000, dim=512, heads=8, width=2_048, depth=6, decoder_depth=6, dropout=0.1),
+}
+"""base: of Vaswani et al. (arXiv:1706.03762, table 3)."""
 TINY = Sizes(symbols=500, dim=32, heads=4, width=64, depth=1, decoder_depth=1, dropout=0.1)
 SHORTEST, LONGEST = 8, 24
 """Symbols of a source or a target, drawn evenly: those of a caption in pieces."""
@@ -89,7 +94,9 @@ def trainer_of(network: nn.Module, batch: Batch) -> Callable[[], object]:
 
     def step() -> None:
         optimizer.zero_grad()
-        loss_of(network, batch).backward()
+        with autocast(batch.source.device):
+            loss = loss_of(network, batch)
+        loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
 
@@ -106,11 +113,13 @@ def speakers_of(
     )
 
     def our_output() -> list[list[int]]:
-        return decode(network, batch.source, batch.source_keep, config, BOUNDARY).symbols
+        with autocast(batch.source.device):
+            return decode(network, batch.source, batch.source_keep, config, BOUNDARY).symbols
 
     def their_output() -> list[list[int]]:
         keep = batch.source_keep.long()
-        said = model.generate(batch.source, attention_mask=keep, max_new_tokens=longest, do_sample=False, **beams)
+        with autocast(batch.source.device):
+            said = model.generate(batch.source, attention_mask=keep, max_new_tokens=longest, do_sample=False, **beams)
         assert isinstance(said, Tensor)
         return [row[1:] for row in said.tolist()]
 
@@ -168,14 +177,17 @@ def measure(sizes: Sizes, rows: int, longest: int, repeats: int, device: torch.d
 
 def main(
     tiny: Annotated[bool, typer.Option("--tiny", help="Small networks, to check this script.")] = False,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    size: Annotated[str, typer.Option(help=f"Of both networks: {', '.join(SIZES)}.")] = "small",
+    device: Annotated[str, typer.Option(help="cpu or cuda (bf16).")] = "cpu",
     rows: Annotated[int, typer.Option(min=1, help="Pairs of a batch.")] = 64,
     longest: Annotated[int, typer.Option(min=2, help="Symbols that every row says.")] = 24,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each, of which the median counts.")] = 7,
-    json: Annotated[str | None, typer.Option(help="Also write benchmarks/results/NAME.json.")] = None,
+    json: Annotated[str | None, typer.Option(help=JSON_HELP)] = None,
 ) -> None:
     """Prints target tokens a second of both, and how many times faster ours is."""
-    sizes = TINY if tiny else SIZES
+    if size not in SIZES:
+        raise typer.BadParameter(f"there is no size {size}, but {', '.join(SIZES)}", param_hint="--size")
+    sizes = TINY if tiny else SIZES[size]
     found = measure(sizes, rows, longest, repeats, torch.device(device))
     table = Table("target tokens a second", "ours", "Marian", "ratio")
     for name, row in found.items():
@@ -185,7 +197,7 @@ def main(
         typer.echo("Tiny networks: these numbers say that the script runs, and nothing about speed.")
     if json:
         settings = {"rows": rows, "longest": longest, "repeats": repeats, "sizes": sizes._asdict()}
-        result: dict[str, Any] = {"hardware": describe(("torch", "transformers")), "tiny": tiny}
+        result: dict[str, Any] = {"hardware": describe(("transformers",)), "tiny": tiny, "size": size, "device": device}
         save(json, result | settings | {"found": found})
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from benchmarks.hardware import describe, save
+from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.layer_timing import DIM, HEADS, QUANTITIES, Layer, Step, Work, ours, peaks_of, power, row_of, stepper
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig
@@ -93,7 +93,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="Steps of each layer that are timed.")] = 7,
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 2,
     device: Annotated[str, typer.Option(help="cpu or cuda (bf16).")] = "cpu",
-    json: Annotated[str, typer.Option(help="Write benchmarks/results/NAME.json.")] = "",
+    json: Annotated[str, typer.Option(help=JSON_HELP)] = "",
 ) -> None:
     """Times one XL attention layer against plain attention and XLNet's layer."""
     torch.set_num_threads(threads)

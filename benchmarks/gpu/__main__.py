@@ -1,0 +1,83 @@
+"""``python -m benchmarks.gpu --minutes 9``: everything worth measuring on a borrowed GPU, in calls of some minutes.
+
+Every call goes on where the last one ended. ``docs/gpu.md`` says how to prepare and what to carry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from benchmarks.gpu.runner import ROOT
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line, read by the standard library alone: wheels may have to be installed before all else."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=9, help="how long this call may take (default: 9)")
+    parser.add_argument("--part", action="append", metavar="N", help="only this part, a to g; repeatable")
+    parser.add_argument("--job", action="append", metavar="NAME", help="only this job; repeatable")
+    parser.add_argument(
+        "--out", type=Path, default=Path(".gpu/out"), help="where results go, and are read from (default: .gpu/out)"
+    )
+    parser.add_argument(
+        "--work", type=Path, help="where runs, checkpoints and logs stay between calls (default: a temporary folder)"
+    )
+    parser.add_argument("--wheels", type=Path, help="a wheelhouse to install from, by python -m benchmarks.gpu.wheels")
+    parser.add_argument("--rehearse", action="store_true", help="all of it on a CPU at toy size")
+    parser.add_argument("--again", action="store_true", help="also what finished, or failed on the very same code")
+    parser.add_argument("--list", action="store_true", help="the jobs and how they stand; runs nothing")
+    return parser.parse_args(arguments)
+
+
+def environment_with(wheels: Path | None, work: Path) -> dict[str, str]:
+    """The environment of every job: this checkout first, then what was installed from the wheelhouse.
+
+    Exits with status 2 where the wheelhouse cannot be installed.
+    """
+    paths = [str(ROOT)]
+    if wheels:
+        site = work / "site"
+        files = sorted(map(str, wheels.glob("*.whl")))
+        if not files:
+            fail(f"{wheels} holds no wheels; python -m benchmarks.gpu.wheels --to {wheels} makes them")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--upgrade"]
+        done = subprocess.run([*command, "--target", str(site), *files], capture_output=True, text=True)
+        if done.returncode != 0:
+            fail(f"the wheels of {wheels} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+        paths.append(str(site))
+        sys.path.insert(0, str(site))
+    earlier = os.environ.get("PYTHONPATH")
+    return dict(os.environ) | {"PYTHONPATH": os.pathsep.join([*paths, *([earlier] if earlier else [])])}
+
+
+def fail(why: str) -> NoReturn:
+    """Ends the command for bad input, with the reason on standard error."""
+    print(f"error: {why}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def main() -> int:
+    """Runs the kit and returns its exit status: 0 where nothing failed, 1 where a job did, 2 for bad input."""
+    options = parse_options()
+    work = options.work or Path(tempfile.gettempdir()) / "lit-transformers-gpu"
+    work.mkdir(parents=True, exist_ok=True)
+    environment = environment_with(options.wheels, work)
+    from benchmarks.gpu.session import Session, SessionError  # needs what the wheelhouse may have brought
+
+    try:
+        return Session(options, work.resolve(), environment).run()
+    except SessionError as error:
+        fail(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

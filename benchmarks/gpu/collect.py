@@ -1,0 +1,51 @@
+"""What the kit measured, into one file beside the other results: ``python -m benchmarks.gpu.collect OUT``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.gpu.runner import attempts_in, code_fingerprint, last_attempts
+from benchmarks.gpu.session import MACHINE
+from benchmarks.hardware import save
+from lit_transformers.record import commit
+
+
+def collected(folder: Path) -> dict[str, Any]:
+    """The machine, and the last attempt at every job with its result; failures as failures.
+
+    commit: of this checkout, where it has the code that an attempt ran; None for an attempt at other code.
+    """
+    here, own = commit(), code_fingerprint()
+    machine = json.loads((folder / MACHINE).read_text(encoding="utf-8"))
+    attempts = [
+        attempt._asdict() | {"commit": here if attempt.code == own else None}
+        for attempt in last_attempts(attempts_in(folder)).values()
+    ]
+    return {"benchmark": "gpu", "machine": machine, "attempts": attempts}
+
+
+def main(out: Annotated[Path, typer.Argument(help="The folder that --out of the kit named.")]) -> None:
+    """Writes benchmarks/results/NAME.json, named by the device."""
+    try:
+        result = collected(out)
+    except (OSError, ValueError) as error:
+        typer.echo(f"error: {out} holds no results of the kit: {error}", err=True)
+        raise SystemExit(2) from None
+    device = result["machine"]["gpu"]
+    if device is None:
+        typer.echo(f"error: {out} is of a rehearsal on a CPU, which measures nothing", err=True)
+        raise SystemExit(2)
+    path = save(re.sub(r"[^a-z0-9]+", "_", device.lower()), result)
+    typer.echo(f"{len(result['attempts'])} jobs, written to {path}")
+    other = sorted(attempt["name"] for attempt in result["attempts"] if attempt["commit"] is None)
+    if other:
+        typer.echo(f"run on other code than this checkout's, so without a commit: {', '.join(other)}", err=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,163 @@
+"""What the kit runs: parts in the order of their worth, and in each part jobs, which are processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["PARTS", "KitJob", "jobs", "rehearsals"]
+
+RANKS = "tests/lit_transformers/test_ranks_on_one_device.py"
+GPU_TESTS = (
+    "tests/contracts/test_compile.py",
+    "tests/encodings/test_executors_on_cuda.py",
+    "tests/lit_transformers/test_run_on_cuda.py",
+)
+"""The files with tests marked gpu. Others are not collected there: they import what a bare machine does not have."""
+MARKED = ("-m", "gpu", *GPU_TESTS)
+CACHED_DECODING = "tests/contracts/test_cached_decoding.py"
+CONTRACTS = (
+    "tests/contracts/test_promises.py",
+    "tests/contracts/test_blocks.py",
+    CACHED_DECODING,
+    "tests/contracts/test_classifiers.py",
+    "tests/encodings/test_executors.py",
+)
+"""The files with tests that run on any device."""
+PRECISIONS = ("float32", "bf16")
+LAYERS = (
+    ("attention", "window"),
+    ("linear", "lsra", "lstm"),
+    ("lsh", "big bird"),
+    ("sparse strided", "sparse fixed", "adaptive span"),
+    ("linformer", "local", "compressive", "star"),
+    ("window both ways", "window dilated", "window global"),
+    ("top-k", "entmax 1.5"),
+    ("diet", "synthesizer"),
+)
+"""Mixers that one process measures, so that what brings it down costs no others."""
+FURTHER_STUDIES = (
+    "relative_positions", "xl_memory", "linear_feature_map", "hash_rounds", "sparse_pattern", "bigbird_components",
+    "linformer_rank", "adaptive_span", "window_schedule", "compressive_function", "everything",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KitJob:
+    """A process: ``python -m`` module with arguments, in which {out} and {work} stand for the folders of the kit.
+
+    seconds: what it is expected to take; it is begun only where at least ``least`` seconds are left (all of them, where
+    nothing is said). limit: seconds after which it is ended. resumable: whether a job that was ended goes on where it
+    stopped. writes: the JSON file with its result.
+    """
+
+    part: str
+    name: str
+    module: str
+    arguments: tuple[str, ...]
+    seconds: float
+    limit: float
+    least: float | None = None
+    resumable: bool = False
+    writes: str | None = None
+
+    @property
+    def command(self) -> str:
+        """The job as one would type it, but for the two folders."""
+        return " ".join(["python -m", self.module, *self.arguments])
+
+    @property
+    def needed(self) -> float:
+        """Seconds that have to be left for the job to be begun."""
+        return self.seconds if self.least is None else self.least
+
+
+PARTS: Mapping[str, str] = {
+    "a": "tests marked gpu, and the contract tests in float32 and bf16",
+    "b": "training of Transformer-XL base: eager, compiled, CUDA graphs",
+    "c": "every mixer, forward and backward, at 4k, 16k and 64k beside its peers",
+    "d": "xl_recurrence at gpu scale, several runs on one device",
+    "e": "two ranks on one device by gloo, and one by NCCL: equal records",
+    "f": "throughput of training through the suite, and of decoding",
+    "g": "further studies at gpu scale, while time lasts",
+}
+
+
+def jobs() -> list[KitJob]:
+    """All jobs in order, at full size on a CUDA device."""
+    return [
+        pytest_job("a", "tests marked gpu", 240, *MARKED, "--dist", "worksteal", "-n", "6"),
+        *(contract_tests(precision, *CONTRACTS, "--device", "cuda", "-n", "12") for precision in PRECISIONS),
+        transformer_xl("eager", 45),
+        transformer_xl("graphs", 70, "--check"),
+        transformer_xl("compiled-graphs", 270, "--check"),
+        transformer_xl("compiled", 270, "--check"),
+        *(layer_job(number, names) for number, names in enumerate(LAYERS, start=1)),
+        study_job("d", "xl_recurrence", 400, "--workers", "6"),
+        pytest_job("e", "ranks on one device", 60, RANKS),
+        throughput("overhead", "training through the suite", 120, "--device", "cuda", "--chunks", "15"),
+        throughput("translation", "decoding, small", 40, "--device", "cuda", "--size", "small"),
+        throughput("translation", "decoding, base", 70, "--device", "cuda", "--size", "base", "--rows", "256"),
+        *(study_job("g", name, 400, "--workers", "6") for name in FURTHER_STUDIES),
+    ]
+
+
+def rehearsals() -> list[KitJob]:
+    """The same at toy size on a CPU: some of the tests, two modes, one process for all layers, one further study."""
+    timing = ("--tiny", "--warm", "2", "--count", "2", "--repeats", "1")
+    few = ("--set", "training.steps=3", "--set", "data.evaluation.bytes=4096", "--scale", "demo", "--workers", "2")
+    every = ",".join(name for names in LAYERS for name in names)
+    return [
+        pytest_job("a", "tests marked gpu", 10, "-m", "gpu", GPU_TESTS[-1]),
+        *(contract_tests(precision, CACHED_DECODING, "-k", "beam or xl") for precision in PRECISIONS),
+        transformer_xl("eager", 10, *timing),
+        transformer_xl("graphs", 10, "--check", *timing),
+        benchmark("c", "layers", "layers 1", 12, "--only", every, "--lengths", "64", "--rounds", "1", "--no-peaks"),
+        study_job("d", "xl_recurrence", 90, "--seeds", "1", *few),
+        pytest_job("e", "ranks on one device", 30, RANKS),
+        throughput("overhead", "training through the suite", 10, "--tiny", "--chunks", "4"),
+        throughput("translation", "decoding, small", 10, "--tiny", "--rows", "4", "--repeats", "1"),
+        study_job("g", "shared_qk", 90, "--seeds", "1", *few),
+    ]
+
+
+def pytest_job(part: str, name: str, seconds: float, *arguments: str) -> KitJob:
+    """Tests whose outcomes are appended to a log, so that those that passed are not run again."""
+    log = "{out}/" + f"{name.replace(' ', '-')}.jsonl"
+    fixed = ("--log", log, "--json", "{work}/tests.json", "--", *arguments)
+    return KitJob(part, name, "benchmarks.gpu.pytests", fixed, seconds, 540, 45, resumable=True, writes="tests.json")
+
+
+def contract_tests(precision: str, *arguments: str) -> KitJob:
+    """The contract tests of all mixers in one precision."""
+    return pytest_job("a", f"contract tests in {precision}", 180, *arguments, "--precision", precision)
+
+
+def benchmark(part: str, module: str, name: str, seconds: float, *arguments: str) -> KitJob:
+    """A benchmark that writes its numbers to a file of its own."""
+    writes = f"{name.replace(' ', '-').replace(',', '')}.json"
+    fixed = (*arguments, "--json", "{work}/" + writes)
+    return KitJob(part, name, f"benchmarks.{module}", fixed, seconds, max(60, 3 * seconds), writes=writes)
+
+
+def transformer_xl(mode: str, seconds: float, *arguments: str) -> KitJob:
+    """The speed of Transformer-XL base in one mode, with the kernels that take the most time."""
+    return benchmark("b", "transformer_xl", f"transformer-xl {mode}", seconds, "--mode", mode, "--profile", *arguments)
+
+
+def layer_job(number: int, names: Sequence[str]) -> KitJob:
+    """Some mixers with their peers, which compile for each of three lengths."""
+    sizes = ("--device", "cuda", "--lengths", "4096,16384,65536", "--rounds", "20", "--patience", "2")
+    return benchmark("c", "layers", f"layers {number}", 45 * len(names), "--only", ",".join(names), *sizes)
+
+
+def throughput(module: str, name: str, seconds: float, *arguments: str) -> KitJob:
+    """Ours beside a peer, or beside a bare loop."""
+    return benchmark("f", module, name, seconds, *arguments)
+
+
+def study_job(part: str, study: str, limit: float, *arguments: str) -> KitJob:
+    """A study, which goes on in the next call where this one ended it."""
+    writes = f"study-{study}.json"
+    fixed = (study, "--runs", "{work}/runs", "--json", "{work}/" + writes, *arguments)
+    return KitJob(part, study, "benchmarks.gpu.study", fixed, limit, limit, 60, resumable=True, writes=writes)

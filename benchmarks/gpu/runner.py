@@ -1,0 +1,215 @@
+"""Runs jobs one after the other until the time is up, and keeps one line of JSON for every attempt.
+
+A job is a process group of its own with its own limit. At the limit it is asked to stop (SIGTERM) and, some seconds
+later, killed. What a job measured is in ``results.jsonl`` the moment it ends, so that a call which is itself killed
+loses the job under way and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from benchmarks.gpu.job import KitJob
+
+__all__ = ["GRACE_SECONDS", "RESULTS", "JobAttempt", "Kit", "attempts_in", "code_fingerprint", "last_attempts"]
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "benchmarks", "tests")
+RESULTS = "results.jsonl"
+GRACE_SECONDS = 30.0
+"""Between the wish to stop and the kill: a study writes its checkpoints in this time."""
+TAIL_LINES = 15
+
+Outcome = Literal["finished", "failed", "timed out", "stopped"]
+"""timed out: the job's own limit ended it. stopped: the end of the call did, or a person, or the limit of a job that
+goes on where it was ended."""
+
+
+class JobAttempt(NamedTuple):
+    """One attempt at a job: how it ended, what it measured, and on what code. ``tail``: the end of its output."""
+
+    part: str
+    name: str
+    outcome: Outcome
+    seconds: float
+    command: str
+    code: str
+    result: Any = None
+    tail: Sequence[str] = ()
+    date: str = ""
+
+
+def attempts_in(folder: Path) -> list[JobAttempt]:
+    """All attempts that a folder of results holds, oldest first. A last line that was torn is left out.
+
+    Raises ValueError, with the place, for a line that is no attempt.
+    """
+    path = folder / RESULTS
+    if not path.exists():
+        return []
+    attempts = []
+    for number, line in enumerate(whole_lines(path.read_bytes()).decode().splitlines(), start=1):
+        try:
+            attempts.append(JobAttempt(**json.loads(line)))
+        except (ValueError, TypeError):
+            raise ValueError(f"{path}, line {number}: not an attempt of the kit") from None
+    return attempts
+
+
+def whole_lines(content: bytes) -> bytes:
+    """The content up to the end of its last whole line."""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def last_attempts(attempts: Iterable[JobAttempt]) -> dict[str, JobAttempt]:
+    """The last attempt at every job, by its name."""
+    return {attempt.name: attempt for attempt in attempts}
+
+
+def code_fingerprint() -> str:
+    """A hash of every Python file that a job may use: the machine may have the files and no git."""
+    digest = sha256()
+    for package in CODE:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Kit(NamedTuple):
+    """Where results go (``out``), where large things stay while the machine lasts (``work``), and what is printed."""
+
+    out: Path
+    work: Path
+    environment: Mapping[str, str]
+    say: Callable[[str], None] = print
+
+    def pending(self, jobs: Sequence[KitJob], again: bool = False) -> list[KitJob]:
+        """The jobs that are still to do: those that did not finish, but for those that failed on the very same code.
+
+        A job that failed is tried again once the code has changed, or where ``again`` is given, and then so is one that
+        finished.
+        """
+        done, code = last_attempts(attempts_in(self.out)), code_fingerprint()
+
+        def is_pending(job: KitJob) -> bool:
+            last = done.get(job.name)
+            if again or last is None or last.outcome == "stopped":
+                return True
+            return last.outcome != "finished" and last.code != code
+
+        return [job for job in jobs if is_pending(job)]
+
+    def run(self, jobs: Sequence[KitJob], seconds: float) -> list[KitJob]:
+        """Runs jobs in order within ``seconds``, and returns those for which too little time was left."""
+        deadline, waiting = time.monotonic() + seconds, []
+        for number, job in enumerate(jobs, start=1):
+            left = deadline - time.monotonic()
+            if left < job.needed:
+                waiting.append(job)
+                continue
+            self.say(f"[{number}/{len(jobs)}] {job.part} {job.name}: at most {min(left, job.limit):.0f} s")
+            begun = time.monotonic()
+            try:
+                attempt = self.attempt(job, left)
+            except KeyboardInterrupt:
+                seconds = round(time.monotonic() - begun, 1)
+                self.write(JobAttempt(job.part, job.name, "stopped", seconds, job.command, code_fingerprint()))
+                raise
+            self.write(attempt)
+            self.say(f"    {attempt.outcome} after {attempt.seconds:.0f} s")
+            if attempt.outcome in ("failed", "timed out"):
+                self.say("\n".join(f"    | {line}" for line in attempt.tail[-TAIL_LINES:]))
+        return waiting
+
+    def attempt(self, job: KitJob, left: float) -> JobAttempt:
+        """Runs one job for at most ``left`` seconds, or its own limit."""
+        limit = min(left, job.limit)
+        places = {"out": str(self.out), "work": str(self.work)}
+        arguments = [argument.format(**places) for argument in job.arguments]
+        writes = self.work / job.writes if job.writes else None
+        if writes:
+            writes.unlink(missing_ok=True)
+        log = self.work / "logs" / f"{job.part}-{job.name.replace(' ', '-')}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        begun = time.monotonic()
+        with log.open("ab") as output:
+            start = output.tell()
+            process = subprocess.Popen(
+                [sys.executable, "-m", job.module, *arguments],
+                cwd=ROOT, env=dict(self.environment), stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            try:
+                code = process.wait(max(0.1, limit))
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                end_group(process)
+        outcome: Outcome = "finished" if code == 0 else "failed"
+        if code is None:
+            outcome = "timed out" if limit == job.limit and not job.resumable else "stopped"
+        return JobAttempt(
+            job.part, job.name, outcome, round(time.monotonic() - begun, 1),
+            job.command, code_fingerprint(),
+            read_json(writes) if writes else None, tail_of(log, start), time.strftime("%Y-%m-%d"),
+        )  # fmt: skip
+
+    def write(self, attempt: JobAttempt) -> None:
+        """Appends an attempt to the results, of which a last line that was torn is cut off."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / RESULTS
+        with path.open("a+b") as file:
+            file.seek(0)
+            file.truncate(len(whole_lines(file.read())))
+            file.write(json.dumps(attempt._asdict()).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Asks what is left of a job's process group to stop, and kills it where it does not within the grace."""
+    for number, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, 5.0)):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            process.poll()
+            if not group_exists(process.pid):
+                return
+            time.sleep(0.05)
+
+
+def group_exists(group: int) -> bool:
+    """Whether any process of a group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None where it is missing or torn."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def tail_of(log: Path, start: int) -> list[str]:
+    """The last lines that were written to a log since byte ``start``; of a progress line its last state."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = deque((line.decode(errors="replace") for line in file), maxlen=TAIL_LINES)
+    return [line.rstrip().rsplit("\r", 1)[-1][:300] for line in lines]

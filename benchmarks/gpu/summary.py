@@ -1,0 +1,98 @@
+"""What a call of the kit says at its end: every job with how it ended and its most telling number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.gpu.job import PARTS, KitJob
+from benchmarks.gpu.runner import JobAttempt
+
+__all__ = ["headline", "markdown", "table_of"]
+
+
+def headline(attempt: JobAttempt) -> str:
+    """The most telling numbers of an attempt; of one without a result the last line of its output."""
+    if attempt.result is not None and (say := HEADLINES.get(attempt.part)):
+        return say(attempt.result)
+    return attempt.tail[-1] if attempt.tail and attempt.outcome != "finished" else ""
+
+
+def tests(result: Mapping[str, Any]) -> str:
+    """How many tests passed, failed and were skipped."""
+    return ", ".join(f"{count:,} {outcome}" for outcome, count in result["outcomes"].items()) or "no test was selected"
+
+
+def transformer_xl(result: Mapping[str, Any]) -> str:
+    """Speed, beside NVIDIA's published one; before it was timed, whether the mode computes what eager does."""
+    if "tokens_per_second" not in result:
+        return "agrees with eager, not timed" if result.get("check", {}).get("agrees") else "not timed"
+    speed, published = result["tokens_per_second"], result["published_tokens_per_second"]
+    return f"{speed:,.0f} tokens a second, {speed / published:.2f} times NVIDIA's A100"
+
+
+def layer(result: Mapping[str, Any]) -> str:
+    """Milliseconds at every length, the mixer before its peers."""
+    rows = [row for row in result["rows"] if row["milliseconds"]]
+    cells = (
+        f"{row['length']:,}: " + ", ".join(f"{name} {taken:.1f}" for name, taken in row["milliseconds"].items())
+        for row in rows
+    )
+    return "; ".join(cells) + (" ms" if rows else "nothing was measured")
+
+
+def study(result: Mapping[str, Any]) -> str:
+    """How many runs are finished, how fast one trains, and what was found."""
+    speed = result["tokens_per_second_of_a_run"]
+    parts = [f"{result['finished']} of {result['runs']} runs"]
+    parts += [f"{speed:,.0f} tokens a second each, {result['workers']} at a time"] if speed else []
+    parts += [f"failed: {'; '.join(result['failed'])}"] if result["failed"] else []
+    return "; ".join([*parts, *result["findings"][:1]])
+
+
+def throughput(result: Mapping[str, Any]) -> str:
+    """Ratios of ours to a peer, or to a bare loop."""
+    if "found" in result:
+        rows = result["found"].items()
+        return "; ".join(f"{name} {row['ours']:,.0f} tokens a second, {row['ratio']:.2f} times" for name, row in rows)
+    return "; ".join(f"{row['case']}: {row['overhead']:.1%} over a bare loop" for row in result["cases"])
+
+
+HEADLINES: Mapping[str, Callable[[Any], str]] = {
+    "a": tests, "b": transformer_xl, "c": layer, "d": study, "e": tests, "f": throughput, "g": study,
+}  # fmt: skip
+
+
+def rows_of(jobs: Sequence[KitJob], last: Mapping[str, JobAttempt]) -> list[tuple[str, str, str, str, str]]:
+    """Part, job, outcome, seconds and headline, in the order of the jobs."""
+    rows = []
+    for job in jobs:
+        attempt = last.get(job.name)
+        if attempt is None:
+            rows.append((job.part, job.name, "waits", f"about {job.seconds:.0f}", ""))
+        else:
+            rows.append((job.part, job.name, attempt.outcome, f"{attempt.seconds:.0f}", headline(attempt)))
+    return rows
+
+
+def table_of(jobs: Sequence[KitJob], last: Mapping[str, JobAttempt]) -> Table:
+    """For a terminal."""
+    table = Table("part", "job", "outcome", "seconds", "measured")
+    for row in rows_of(jobs, last):
+        table.add_row(*row)
+    return table
+
+
+def markdown(jobs: Sequence[KitJob], last: Mapping[str, JobAttempt], machine: Mapping[str, Any]) -> str:
+    """For a file: the machine, then a table for every part."""
+    versions = ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items())
+    lines = ["# What the kit measured", "", f"{machine.get('gpu') or machine.get('processor')}; {versions}", ""]
+    rows = rows_of(jobs, last)
+    for part, title in PARTS.items():
+        own = [row[1:] for row in rows if row[0] == part]
+        if own:
+            lines += [f"## {part}: {title}", "", "| job | outcome | seconds | measured |", "| --- | --- | ---: | --- |"]
+            lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in own] + [""]
+    return "\n".join(lines)

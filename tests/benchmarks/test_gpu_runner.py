@@ -1,0 +1,150 @@
+"""The kit for a borrowed GPU: jobs have limits, calls go on where the last one ended, what travels is complete."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import runner
+from benchmarks.gpu.job import KitJob
+from benchmarks.gpu.runner import RESULTS, Kit, attempts_in
+from benchmarks.gpu.session import pack, unpack
+
+CHILD = """
+import json, os, subprocess, sys, time
+what, work = sys.argv[1:]
+with open(f"{work}/begun.txt", "a") as file:
+    file.write(what + "\\n")
+if what == "measure":
+    json.dump({"value": 3}, open(f"{work}/measured.json", "w"))
+elif what == "fail":
+    sys.exit("the last line of the error")
+elif what == "hang":  # with a process of its own, as a study has
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    open(f"{work}/child.txt", "w").write(str(child.pid))
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
+    """A kit whose jobs are scripts of this file."""
+    (tmp_path / "kit_child.py").write_text(CHILD)
+    monkeypatch.setattr(runner, "code_fingerprint", lambda: "code")
+    work = tmp_path / "work"
+    work.mkdir()
+    return Kit(tmp_path / "out", work, dict(os.environ) | {"PYTHONPATH": str(tmp_path)}, lambda line: None)
+
+
+def job(what: str, limit: float = 20, least: float = 0, resumable: bool = False) -> KitJob:
+    writes = "measured.json" if what == "measure" else None
+    return KitJob("a", what, "kit_child", (what, "{work}"), 5, limit, least, resumable, writes)
+
+
+def status_of(process: int) -> str:
+    """What the system says of a process; of one that is gone, that it is a zombie."""
+    try:
+        return Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return "zombie"
+
+
+def begun(kit: Kit) -> list[str]:
+    """The jobs that were begun, in order, over all calls."""
+    return (kit.work / "begun.txt").read_text().split()
+
+
+def test_what_a_job_measured_is_in_the_results_when_it_ends(kit: Kit) -> None:
+    kit.run([job("measure")], 60)
+    (attempt,) = attempts_in(kit.out)
+    assert attempt.outcome == "finished" and attempt.result == {"value": 3}
+
+
+def test_a_later_job_runs_though_an_earlier_one_fails(kit: Kit) -> None:
+    kit.run([job("fail"), job("measure")], 60)
+    failed, measured = attempts_in(kit.out)
+    assert failed.outcome == "failed" and failed.tail[-1] == "the last line of the error"
+    assert measured.outcome == "finished"
+
+
+def test_a_job_that_hangs_is_ended_at_its_limit_with_all_that_it_started(kit: Kit) -> None:
+    kit.run([job("hang", limit=1)], 60)
+    (attempt,) = attempts_in(kit.out)
+    assert attempt.outcome == "timed out" and attempt.seconds < 15
+    assert "zombie" in status_of(int((kit.work / "child.txt").read_text()))
+
+
+def test_a_call_begins_nothing_that_the_time_left_does_not_hold(kit: Kit) -> None:
+    waiting = kit.run([job("measure", least=90), job("fail", least=1)], 60)
+    assert [one.name for one in waiting] == ["measure"] and begun(kit) == ["fail"]
+
+
+def test_the_next_call_does_what_the_last_one_did_not_finish(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [job("measure"), job("fail"), job("hang", limit=1), job("hang", limit=1, resumable=True)]
+    jobs[3] = jobs[3].__class__(**vars(jobs[3]) | {"name": "goes on"})
+    kit.run(jobs, 90)
+    assert [one.name for one in kit.pending(jobs)] == ["goes on"], "what fails, fails again on the same code"
+    monkeypatch.setattr(runner, "code_fingerprint", lambda: "mended")
+    assert [one.name for one in kit.pending(jobs)] == ["fail", "hang", "goes on"]
+    assert len(kit.pending(jobs, again=True)) == 4
+
+
+def test_a_job_that_the_end_of_the_call_stopped_is_still_to_do(kit: Kit) -> None:
+    kit.run([job("hang", limit=50)], 3)
+    assert attempts_in(kit.out)[0].outcome == "stopped"
+    assert len(kit.pending([job("hang", limit=50)])) == 1
+
+
+def test_a_call_that_a_person_stops_says_what_was_under_way(kit: Kit) -> None:
+    """By the signal that ends a call: the job's processes end with it."""
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 2.0)
+    with pytest.raises(KeyboardInterrupt):
+        kit.run([job("hang", limit=50)], 60)
+    signal.signal(signal.SIGALRM, before)
+    assert [(attempt.name, attempt.outcome) for attempt in attempts_in(kit.out)] == [("hang", "stopped")]
+    assert "zombie" in status_of(int((kit.work / "child.txt").read_text()))
+
+
+def test_a_result_that_was_torn_is_left_out_and_overwritten_by_the_next(kit: Kit) -> None:
+    kit.run([job("measure"), job("fail")], 60)
+    path = kit.out / RESULTS
+    path.write_bytes(path.read_bytes()[:-10])
+    assert [attempt.name for attempt in attempts_in(kit.out)] == ["measure"]
+    kit.run([job("fail")], 60)
+    assert [attempt.name for attempt in attempts_in(kit.out)] == ["measure", "fail"]
+    path.write_bytes(b"no attempt\n" + path.read_bytes())
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 1: not an attempt of the kit"):
+        attempts_in(kit.out)
+
+
+def test_records_travel_to_another_machine_and_weights_do_not(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "0a1b"
+    run.mkdir(parents=True)
+    (run / "record.json").write_text("{}")
+    (run / "checkpoint.ckpt").write_bytes(b"w" * 1000)
+    pack(tmp_path / "runs", tmp_path / "runs.tar.gz")
+    unpack(tmp_path / "runs.tar.gz", tmp_path / "elsewhere")
+    assert [path.name for path in (tmp_path / "elsewhere" / "0a1b").iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--part", "z"), "error: --part z: there are a, b, c, d, e, f, g"),
+        (
+            ("--wheels", "nowhere"),
+            "error: nowhere holds no wheels; python -m benchmarks.gpu.wheels --to nowhere makes them",
+        ),
+    ],
+    ids=["an unknown part", "no wheels"],
+)
+def test_bad_input_is_one_line_and_status_2(options: tuple[str, ...], error: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--list", *options, "--out", str(tmp_path)]
+    done = subprocess.run([*command, "--work", str(tmp_path)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, f"{error}\n")
