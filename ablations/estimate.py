@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ablations.plan import Plan
+from lit_transformers.files import RECORD
 from lit_transformers.machine import processor
 from sweeps.share import cuda_devices
 
@@ -52,7 +53,7 @@ class Done(NamedTuple):
 def estimate(plan: Plan, runs: Path) -> Estimate:
     """Seconds for every run of the plan: as an arm's own runs took, else in proportion to its training FLOPs."""
     needs_cuda = any((config.get("training") or {}).get("device") == "cuda" for config in plan.configs.values())
-    own = {key: done for key in plan.configs for done in _done([runs / key / "record.json"], needs_cuda)}
+    own = {key: done for key in plan.configs for done in _done([runs / key / RECORD], needs_cuda)}
     rate, basis = _rate(list(own.values()), runs, needs_cuda)
     seconds: dict[str, float] = {}
     for arm in plan.document["arms"]:

@@ -17,7 +17,7 @@ from ablations.matching import Matched, match_arms
 from ablations.probing import measured_spending
 from lit_transformers.amounts import count
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
-from lit_transformers.files import write_json
+from lit_transformers.files import PLAN, write_json
 from sweeps.study_folder import PLAIN_SCALE, folder_name
 from sweeps.ticket import Ticket
 
@@ -118,7 +118,7 @@ class Planner(Protocol):
 
 def plan_path(runs: Path, folder: str) -> Path:
     """Where a plan is kept. folder: its own, as ``folder_of`` names it."""
-    return runs / "studies" / folder / "plan.json"
+    return runs / "studies" / folder / PLAN
 
 
 def folder_of(document: Mapping[str, Plain]) -> str:

@@ -32,6 +32,7 @@ from benchmarks.layer_timing import autocast
 from datamodules import LanguageData
 from lit_transformers.batch import IGNORED
 from lit_transformers.callbacks import Curves, Keeper, Watch
+from lit_transformers.files import CHECKPOINT
 from lit_transformers.mixer import detach, empty_rows
 from lit_transformers.record import quiet
 from lit_transformers.run import RunConfig, contents, make_trainer
@@ -158,7 +159,7 @@ def measure(case: Case, chunks: int, folder: Path) -> tuple[list[Pair], float]:
     config, alternate = case.config, Alternate(case)
     torch.manual_seed(config.seed)
     data = LanguageData(config.data)
-    keeper = Keeper(folder / "checkpoint.ckpt", float("inf"), contents(config, data), Stop())
+    keeper = Keeper(folder / CHECKPOINT, float("inf"), contents(config, data), Stop())
     curves = Curves(config.training.log_every, config.data.tokens_per_step)
     callbacks = [alternate, curves, Watch(lambda progress: None), keeper]
     trainer = make_trainer(config.training, folder, callbacks)

@@ -20,7 +20,7 @@ import numpy as np
 import typer
 
 from benchmarks.hardware import JSON_HELP, describe, save
-from lit_transformers.files import write_json
+from lit_transformers.files import CURVES, DOCUMENTS, PLAN, RECORD, write_json
 
 STUDY = "xl_recurrence"
 SECONDS, BYTES = 20.0, 2e9
@@ -35,7 +35,7 @@ def write_study(runs: Path, arms: int, seeds: int, documents: int, points: int =
     planned = {
         name: [{"seed": seed, "key": f"{arm:04d}{seed:04d}"} for seed in range(seeds)] for arm, name in enumerate(names)
     }
-    write_json(runs / "studies" / STUDY / "plan.json", _plan(planned))
+    write_json(runs / "studies" / STUDY / PLAN, _plan(planned))
     for arm, name in enumerate(names):
         for run in planned[name]:
             bits = 2.5 + 0.01 * arm + hardness + generator.normal(0, 0.01) + generator.normal(0, 0.05, documents)
@@ -77,13 +77,13 @@ def _write_run(directory: Path, run: dict[str, Any], sizes: Any, nats: Any, poin
         "environment": {"torch": "2.13.0", "hardware": "2 cores"},
         "measured": {"seconds": 50.0, "tokens_per_second": 30_000.0},
     }
-    write_json(directory / "record.json", record)
+    write_json(directory / RECORD, record)
     curve = [(s * 10, s * 10_240, n, 5 / s + bpb) for s in range(1, points + 1) for n in ("train/loss", "train/nats")]
-    _write_rows(directory / "metrics.csv", ("step", "tokens", "name", "value"), curve)
+    _write_rows(directory / CURVES, ("step", "tokens", "name", "value"), curve)
     lines = [
         (i, f"module{i}.py", repr(float(n)), int(b), int(b)) for i, (n, b) in enumerate(zip(nats, sizes, strict=True))
     ]
-    _write_rows(directory / "documents.csv", ("document", "name", "nats", "tokens", "bytes"), lines)
+    _write_rows(directory / DOCUMENTS, ("document", "name", "nats", "tokens", "bytes"), lines)
 
 
 def _write_rows(path: Path, header: tuple[str, ...], lines: list[Any]) -> None:

@@ -1,4 +1,7 @@
-"""Files that are there whole or as they were before. Imports nothing heavy: a finished study is shown without torch."""
+"""The names of the files that runs and studies write, and how a file is replaced as a whole.
+
+Imports nothing heavy: a finished study is shown without torch.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,26 @@ from pathlib import Path
 
 from lit_transformers.config import ConfigError, Plain
 
+RUN = "run.yaml"
+"""The config of a run."""
+
+RECORD = "record.json"
+"""A run's outcome, metrics, measured costs and surroundings."""
+
+CHECKPOINT = "checkpoint.ckpt"
+"""The last state of a run, from which it goes on."""
+
+CURVES = "metrics.csv"
+"""A run's metrics by step."""
+
+DOCUMENTS = "documents.csv"
+"""The loss of every document or example of a run's last evaluation."""
+
 OUTPUTS = "outputs.jsonl"
-"""What a run wrote for every example of its evaluation: here, because reports and library both name it."""
+"""What a run wrote for every example of its last evaluation."""
+
+PLAN = "plan.json"
+"""The arms of a study and the keys of their runs."""
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from lit_transformers.checkpoints import read
 from lit_transformers.config import Config, ConfigError, Plain, plain_leaves
-from lit_transformers.files import set_aside
+from lit_transformers.files import CHECKPOINT, RECORD, RUN, set_aside
 from lit_transformers.ranks import is_first_rank
-from lit_transformers.record import CHECKPOINT, RECORD, RUN
 
 __all__ = ["TRAINING", "Identity", "claim"]
 

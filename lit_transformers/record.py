@@ -1,4 +1,4 @@
-"""What a run leaves behind besides its numbers: file names, surroundings, and why it failed."""
+"""What a run leaves behind besides its numbers: its surroundings, why it failed, and its losses by document."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from lit_transformers.machine import processor
 from lit_transformers.training import TrainingConfig
 
 VERSION = 1
-RECORD, CHECKPOINT, RUN = "record.json", "checkpoint.ckpt", "run.yaml"
-CURVES, DOCUMENTS = "metrics.csv", "documents.csv"
 
 
 def environment(training: TrainingConfig, library: str) -> dict[str, Plain]:

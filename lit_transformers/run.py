@@ -36,7 +36,7 @@ from lit_transformers.checkpoints import read
 from lit_transformers.code import code_hash
 from lit_transformers.config import Config, ConfigError, Plain, Seed, canonical_hash
 from lit_transformers.cost import flops_by_length
-from lit_transformers.files import OUTPUTS, replace_file, write_json
+from lit_transformers.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS, RECORD, RUN, replace_file, write_json
 from lit_transformers.folder import TRAINING, Identity, claim
 from lit_transformers.knobs import changes_nothing
 from lit_transformers.mirror import Copy, Mirror, mirrored, replay
@@ -45,11 +45,6 @@ from lit_transformers.observe import observe
 from lit_transformers.pruning import Bars, Pruned, Pruner
 from lit_transformers.ranks import is_first_rank
 from lit_transformers.record import (
-    CHECKPOINT,
-    CURVES,
-    DOCUMENTS,
-    RECORD,
-    RUN,
     VERSION,
     environment,
     is_disk_full,

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from lit_transformers.config import ConfigError, parse_assignments
+from lit_transformers.files import PLAN
 from reports.publish import PUBLISHED, published
 from reports.records import ReportError, require_name
 from reports.results import RESULTS, read_results
@@ -64,7 +65,7 @@ def publish(
     """Results, tables, figures and page of a study, into a folder of its own. Names no machine, person or date."""
     from reports.publish import publish as publish_study
 
-    if (Path(study) / "plan.json").is_file():
+    if (Path(study) / PLAN).is_file():
         place = Path(study).resolve()
         runs, name = place.parent.parent, place.name
     else:

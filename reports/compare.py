@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lit_transformers.config import nearest, plain_leaves
+from lit_transformers.files import PLAN, RECORD
 from reports.comparisons import Comparison
 from reports.comparisons import compare as compare_arms
 from reports.costs import CostRatio, cost_ratio
@@ -57,9 +58,9 @@ def find_side(name: str, runs: Path, folder: Path = PUBLISHED) -> Side:
     if path.is_dir():
         return _from_folder(path)
     require_name(name, "run or study")
-    if (runs / name / "record.json").is_file():
+    if (runs / name / RECORD).is_file():
         return _run_side(runs / name)
-    if (runs / "studies" / name / "plan.json").is_file():
+    if (runs / "studies" / name / PLAN).is_file():
         return Side(name, "study", load_study(runs, name))
     if (folder / name / RESULTS).is_file():
         return Side(name, "study", read_results(folder / name / RESULTS))
@@ -68,11 +69,11 @@ def find_side(name: str, runs: Path, folder: Path = PUBLISHED) -> Side:
 
 
 def _from_folder(path: Path) -> Side:
-    if (path / "record.json").is_file():
+    if (path / RECORD).is_file():
         return _run_side(path)
     if (path / RESULTS).is_file():
         return Side(path.name, "study", read_results(path / RESULTS))
-    if (path / "plan.json").is_file():
+    if (path / PLAN).is_file():
         return Side(path.name, "study", load_study(path.resolve().parent.parent, path.resolve().name))
     raise ReportError(
         f"{path}: holds neither record.json nor {RESULTS} nor plan.json; give a run's or a study's folder"

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from lit_transformers.config import nearest
+from lit_transformers.files import CURVES, DOCUMENTS, PLAN, RECORD
 from reports.measurements import NOTHING, Array, Documents, Measurements, read_curves, read_documents
 from reports.outputs import OUTPUTS, with_outputs
 from reports.plans import Data, Metric, Number, Plan, PlannedRun
@@ -130,19 +131,19 @@ def assemble(plan: Plan, told: Mapping[str, Told], notes: Iterable[str]) -> Stud
 
 def read_run(directory: Path, notes: list[str]) -> Told:
     """What a run left in its folder; curves and documents are read where they can enter a report."""
-    record = read_record(directory / "record.json", notes)
+    record = read_record(directory / RECORD, notes)
     if isinstance(record, str):
         return Told(record)
-    documents = read_documents(directory / "documents.csv", notes) if record.outcome == "finished" else None
+    documents = read_documents(directory / DOCUMENTS, notes) if record.outcome == "finished" else None
     if documents is not None:
         documents = with_outputs(documents, directory / OUTPUTS, record.metrics, notes)
-    return Told(record, Measurements(read_curves(directory / "metrics.csv"), documents))
+    return Told(record, Measurements(read_curves(directory / CURVES), documents))
 
 
 def read_plan(runs: Path, study: str) -> Plan:
     """The plan of a study. Raises ReportError where there is none that can be read."""
     require_name(study, "study")
-    path = runs / "studies" / study / "plan.json"
+    path = runs / "studies" / study / PLAN
     if not path.is_file():
         known = [found.parent.name for found in (runs / "studies").glob("*/plan.json")]
         raise ReportError(f"{path}: no plan of a study {study!r} has been kept here; {nearest(study, known)}")

@@ -18,10 +18,10 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
+from lit_transformers.files import RECORD
 from lit_transformers.mirror import Mirror, replay
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.ranks import is_first_rank
-from lit_transformers.record import RECORD
 from sweeps.lock import locked
 from sweeps.records import is_resumable, read_record
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lit_transformers.config import ConfigError
-from lit_transformers.files import set_aside, write_json
+from lit_transformers.files import RECORD, set_aside, write_json
 from sweeps.ticket import Ticket
 
 __all__ = [
@@ -34,7 +34,7 @@ class Found(NamedTuple):
 
 def read_record(directory: Path) -> Found:
     """The record of a run directory. A damaged or foreign one is moved aside, so that the run is repeated."""
-    path = directory / "record.json"
+    path = directory / RECORD
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         fault = _fault(record, directory.name)
@@ -112,5 +112,5 @@ def write_failure(
     }
     if time_limit is not None:
         record["time_limit"] = time_limit
-    write_json(ticket.directory(runs) / "record.json", record)
+    write_json(ticket.directory(runs) / RECORD, record)
     return record

@@ -29,7 +29,7 @@ from submitit.helpers import CommandFunction, DelayedSubmission
 
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.cores import requested_threads
-from lit_transformers.files import write_json
+from lit_transformers.files import RECORD, write_json
 from sweeps.launch import MAX_STOPS, Options, Summary, launch
 from sweeps.ledger import Ledger
 from sweeps.limits import parse_bytes, parse_seconds
@@ -178,7 +178,7 @@ def _clear(watch: _Watch, rows: list[Row]) -> None:
     queue = _queue()
     for row in rows:
         if not row.state.over and watch.jobs.get(row.ticket.key) not in queue:
-            (row.ticket.directory(watch.runs) / "record.json").unlink(missing_ok=True)
+            (row.ticket.directory(watch.runs) / RECORD).unlink(missing_ok=True)
 
 
 def _look(watch: _Watch, rows: list[Row]) -> list[Row]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from lit_transformers.files import CHECKPOINT
 from sweeps.live import Row, clock
 from sweeps.lock import is_locked
 from sweeps.ticket import State
@@ -48,7 +49,7 @@ def bring_up_to_date(rows: Sequence[Row], runs: Path, found: Mapping[str, Standi
             row.step, row.steps, row.seconds_left = standing.pulse.step, standing.pulse.steps, _left(standing)
         elif is_locked(directory / "lock"):
             row.state = State.FIT
-        elif (directory / "checkpoint.ckpt").exists():
+        elif (directory / CHECKPOINT).exists():
             row.state = State.STOPPED
 
 

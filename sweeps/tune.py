@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple, Protocol, cast
 import optuna
 
 from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
+from lit_transformers.files import CURVES, RECORD
 from lit_transformers.pruning import BARS, Bars
-from lit_transformers.record import CURVES, RECORD
 from lit_transformers.space import Knob
 from sweeps.launch import Options, Summary
 from sweeps.live import Row

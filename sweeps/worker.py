@@ -11,6 +11,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from lit_transformers.files import RECORD
 from sweeps.lock import BusyError, locked
 from sweeps.order import BUSY, INTERRUPTED, Fault, Order, perform, reporter
 from sweeps.records import is_resumable, read_record, write_failure
@@ -42,7 +43,7 @@ def _run(order: Order, speaker: Connection) -> int:
     if done is not None:
         if done["outcome"] != "failed" or not (order.repeat or is_resumable(done, order.time_limit)):
             return 0  # another command ended it between this one's look and its lock
-        (order.directory / "record.json").unlink()
+        (order.directory / RECORD).unlink()
     print(
         f"--- {datetime.now():%Y-%m-%d %H:%M:%S} process {os.getpid()}: {order.ticket.arm}, seed {order.ticket.seed}",
         flush=True,

@@ -23,7 +23,7 @@ from datamodules.lanes import LaneShape
 from datamodules.language import reading_lanes
 from lit_transformers import run
 from lit_transformers.batch import TextBatch
-from lit_transformers.record import RECORD
+from lit_transformers.files import RECORD
 from lit_transformers.run import RunConfig
 from lit_transformers.stopping import Stop
 from lit_transformers.training import TrainingConfig

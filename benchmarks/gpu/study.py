@@ -18,14 +18,13 @@ from typing import Annotated, Any
 import typer
 
 from lit_transformers.config import parse_assignments
-from lit_transformers.files import write_json
-from lit_transformers.record import RECORD
+from lit_transformers.files import PLAN, RECORD, write_json
 from sweeps.study_folder import folder_name
 
 
 def standing(study: Path, runs: Path) -> dict[str, Any]:
     """The runs of a study's newest plan: finished, of how many, their speed, and the lines that open its report."""
-    plan = json.loads((study / "plan.json").read_text(encoding="utf-8"))
+    plan = json.loads((study / PLAN).read_text(encoding="utf-8"))
     keys = [run["key"] for arm in plan["arms"] for run in arm["runs"]]
     records = [json.loads(path.read_text(encoding="utf-8")) for key in keys if (path := runs / key / RECORD).exists()]
     finished = [record for record in records if record["outcome"] == "finished"]

@@ -11,7 +11,7 @@ import pytest
 
 from lit_transformers import run
 from lit_transformers.config import ConfigError
-from lit_transformers.record import CHECKPOINT, RECORD, RUN
+from lit_transformers.files import CHECKPOINT, RECORD, RUN
 from lit_transformers.run import RunConfig, fit, run_key
 from sweeps.order import Fault, Order, perform
 from sweeps.ticket import Ticket

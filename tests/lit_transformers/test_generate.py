@@ -15,9 +15,9 @@ from torch import Tensor
 from datamodules import tokenizer_from_dict
 from lit_transformers.choosing import SamplingConfig
 from lit_transformers.config import ConfigError
+from lit_transformers.files import CHECKPOINT
 from lit_transformers.generate import beam_search, sample
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
-from lit_transformers.record import CHECKPOINT
 from lit_transformers.run import RunConfig, fit, load
 from lit_transformers.write import write
 

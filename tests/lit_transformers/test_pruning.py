@@ -13,8 +13,8 @@ from forked import training
 
 from lit_transformers.callbacks import Keeper
 from lit_transformers.config import ConfigError
+from lit_transformers.files import CHECKPOINT, RECORD
 from lit_transformers.pruning import BARS, Bars
-from lit_transformers.record import CHECKPOINT, RECORD
 from lit_transformers.run import RunConfig, fit
 
 NEVER = {10: math.inf, 20: math.inf, 30: math.inf, 40: math.inf}

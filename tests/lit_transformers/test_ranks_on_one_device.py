@@ -13,7 +13,7 @@ import pytest
 import shared_device
 import torch
 
-from lit_transformers.record import RECORD
+from lit_transformers.files import RECORD
 from lit_transformers.run import RunConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -27,17 +27,20 @@ pytestmark = [
 ]
 
 
-def metrics_of(config: RunConfig, ranks: int, backend: str, folder: Path) -> dict[str, Any]:
-    """The metrics of a run by so many ranks of torchrun, all on one device."""
-    folder.mkdir()
+def start(config: RunConfig, ranks: int, backend: str, folder: Path) -> subprocess.Popen[str]:
+    """Begins a run by so many ranks of torchrun, all on one device."""
+    (folder / "run").mkdir(parents=True)
     (folder / "wanted.yaml").write_text(config.to_yaml())
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command = [*start, shared_device.__file__, str(folder / "wanted.yaml"), str(folder / "run"), backend]
-    (folder / "run").mkdir()
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [*launcher, shared_device.__file__, str(folder / "wanted.yaml"), str(folder / "run"), backend]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def metrics_of(process: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
+    """Waits for a run, and returns its metrics."""
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output[-6000:]
     metrics: dict[str, Any] = json.loads((folder / "run" / RECORD).read_text())["metrics"]
     return metrics
 
@@ -54,7 +57,11 @@ def test_two_ranks_on_one_device_measure_what_one_rank_does(small_run: RunConfig
         }
     )
     one = "nccl" if DEVICE == "cuda" else "gloo"
-    together = metrics_of(config, 2, "gloo", tmp_path / "two")
-    alone = metrics_of(config, 1, one, tmp_path / "one")
+    processes = {"two": start(config, 2, "gloo", tmp_path / "two"), "one": start(config, 1, one, tmp_path / "one")}
+    try:
+        together, alone = (metrics_of(process, tmp_path / name) for name, process in processes.items())
+    finally:
+        for process in processes.values():
+            process.terminate()
     assert together.keys() == alone.keys() and {"val/bpb", "val/nats"} <= together.keys()
     assert together == pytest.approx(alone, rel=1e-4)

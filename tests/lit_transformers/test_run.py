@@ -17,7 +17,7 @@ from forked import training
 
 from datamodules import PairDataConfig
 from lit_transformers.config import ConfigError
-from lit_transformers.record import CHECKPOINT, RECORD
+from lit_transformers.files import CHECKPOINT, RECORD
 from lit_transformers.run import RunConfig, describe, evaluate, fit, load, run_key
 
 

@@ -10,8 +10,8 @@ import torch
 
 from lit_transformers.callbacks import Interrupted, Progress
 from lit_transformers.choosing import SamplingConfig
+from lit_transformers.files import CHECKPOINT
 from lit_transformers.generate import sample
-from lit_transformers.record import CHECKPOINT
 from lit_transformers.run import RunConfig, evaluate, fit, load
 
 STEPS = 300

@@ -17,10 +17,9 @@ from datamodules import Data
 from lit_transformers.batch import IGNORED, PairBatch
 from lit_transformers.callbacks import Interrupted
 from lit_transformers.config import ConfigError
-from lit_transformers.files import OUTPUTS
+from lit_transformers.files import CHECKPOINT, OUTPUTS
 from lit_transformers.knobs import changes_nothing
 from lit_transformers.models.tokens import AdaptiveTokensConfig, FullTokensConfig, TokensConfig
-from lit_transformers.record import CHECKPOINT
 from lit_transformers.run import RunConfig, describe, evaluate, fit, load
 from lit_transformers.tasks.seq2seq import Seq2Seq, real_rows
 from lit_transformers.tasks.task import averaged

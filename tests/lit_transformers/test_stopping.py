@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lit_transformers.callbacks import Progress
-from lit_transformers.record import CHECKPOINT, RECORD
+from lit_transformers.files import CHECKPOINT, RECORD
 from lit_transformers.run import Interrupted, RunConfig, fit
 from lit_transformers.stopping import Stop, stop_requests
 from lit_transformers.tasks.causal_lm import CausalLM

@@ -18,9 +18,9 @@ from datamodules import GeneratedData
 from lit_transformers.batch import IGNORED, StringBatch
 from lit_transformers.callbacks import Interrupted, Keeper
 from lit_transformers.config import ConfigError
+from lit_transformers.files import CHECKPOINT
 from lit_transformers.knobs import changes_nothing
 from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Shape
-from lit_transformers.record import CHECKPOINT
 from lit_transformers.run import RunConfig, describe, evaluate, fit, load, train
 from lit_transformers.stopping import Stop
 from lit_transformers.tasks.string_metric import StringMetric

@@ -15,7 +15,7 @@ import torch
 from datamodules import DataError, DocstringsConfig, JsonPairsConfig
 from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
-from lit_transformers.record import CHECKPOINT
+from lit_transformers.files import CHECKPOINT
 from lit_transformers.run import RunConfig, fit
 from lit_transformers.translate import Translator, Wanted, batches, require_purpose
 

@@ -16,8 +16,7 @@ from forked import training
 from shared_device import train_on_rows_of_both
 
 from datamodules import LanguageData, Shard
-from lit_transformers.files import OUTPUTS
-from lit_transformers.record import CHECKPOINT, DOCUMENTS, RECORD
+from lit_transformers.files import CHECKPOINT, DOCUMENTS, OUTPUTS, RECORD
 from lit_transformers.run import RunConfig, evaluate, fit, load
 
 pytestmark = pytest.mark.slow
