@@ -1,1 +1,1 @@
-"""The questions: what is varied, what is held, what counts as an answer. One file in ``studies`` asks one."""
+"""Ablation studies: what is varied, what is held fixed and which metric decides. Each file in ``studies`` is one."""

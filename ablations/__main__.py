@@ -1,4 +1,4 @@
-"""``python -m ablations``: ask a question of a model, and come back with a table that can be believed."""
+"""``python -m ablations``: the command line that lists, plans, runs and reports ablation studies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from ablations import catalog
 from ablations.cache import cached_plan
 from ablations.launchers import cluster_for, require_fitting
-from ablations.plan import Plan, Request, kept_document, make_plan
+from ablations.plan import Plan, Request, make_plan, read_plan_document
 from ablations.results import write_report
 from lit_transformers.config import Config, ConfigError
 from sweeps.limits import parse_bytes, parse_seconds
@@ -112,7 +112,7 @@ MemoryPerRun = Annotated[
 ]
 Wandb = Annotated[
     Literal["disabled", "offline", "online"],
-    typer.Option("--wandb", help="A mirror of every run for Weights & Biases; costs each run about a second."),
+    typer.Option("--wandb", help="Sends every run to Weights & Biases; costs each run about a second."),
 ]
 Storage = Annotated[
     str | None,
@@ -154,13 +154,13 @@ def plan(
 
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
     rows, _ = look(planned, runs)
-    done = {row.ticket.key for row in rows if row.state.over}
-    guess = estimate(planned, runs)
-    if guess.cuda and not cuda_devices():  # of a machine elsewhere nothing is known but that it has a device
+    ended = {row.ticket.key for row in rows if row.state.over}
+    time_estimate = estimate(planned, runs)
+    if time_estimate.cuda and not cuda_devices():  # nothing is known of the other machine but that it has a device
         share = Share(workers or 1, threads or 1)
     else:
-        share = share_machine(len(rows) - len(done), workers, threads, cuda=guess.cuda)
-    out.print(plan_view(planned, guess, done, share.workers))
+        share = share_machine(len(rows) - len(ended), workers, threads, cuda=time_estimate.cuda)
+    out.print(plan_view(planned, time_estimate, ended, share.workers))
 
 
 @app.command()
@@ -173,13 +173,13 @@ def check(
     planned = plan_for(study, runs, request_of(scale, changes, 1, device))
     runner = importlib.import_module(planned.runner)
     gates = importlib.import_module(f"{planned.runner.rpartition('.')[0]}.gates")
-    found: dict[str, Sequence[Any]] = {}
+    results: dict[str, Sequence[Any]] = {}
     with out.status("checking"):
         for ticket in planned.tickets():
             config: Config = runner.RunConfig.from_dict(ticket.config)
-            found[ticket.arm] = gates.check(config.get("model"))
-    out.print(gate_table(found))
-    raise typer.Exit(int(any(not gate.passed for gates_of_arm in found.values() for gate in gates_of_arm)))
+            results[ticket.arm] = gates.check(config.get("model"))
+    out.print(gate_table(results))
+    raise typer.Exit(int(any(not gate.passed for arm_results in results.values() for gate in arm_results)))
 
 
 @app.command()
@@ -221,9 +221,9 @@ def status(
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
     rows, notes = look(planned, runs)
     warn(notes)
-    found = {} if all(row.state.over for row in rows) else standings(runs, storage)
-    bring_up_to_date(rows, runs, found)
-    out.print(status_view(rows, planned.metric, found))
+    active_runs = {} if all(row.state.over for row in rows) else standings(runs, storage)
+    bring_up_to_date(rows, runs, active_runs)
+    out.print(status_view(rows, planned.metric, active_runs))
 
 
 @app.command()
@@ -234,7 +234,7 @@ def report(
     """The report of what is there for these options; without --seeds, of as many seeds as their last run had."""
     request = request_of(scale, changes, seeds, device)
     folder = folder_name(catalog.find(study).stem, request.scale, request.changes)
-    document = None if seeds else kept_document(runs, folder)
+    document = None if seeds else read_plan_document(runs, folder)
     if document is None:
         planned = plan_for(study, runs, request)
         planned.require_all_seeds(runs)
@@ -250,7 +250,7 @@ def new(name: Annotated[str, typer.Argument(help="The study's name, or the path 
 
 
 class Limits(NamedTuple):
-    """Of one run: the seconds it may take, the bytes it may hold, and the bytes it declares to need."""
+    """The limits of one run: the seconds it may take, the bytes it may hold, and the bytes it declares to need."""
 
     seconds: float | None
     memory: int | None
@@ -258,7 +258,7 @@ class Limits(NamedTuple):
 
 
 def limits_of(time_limit: str | None, memory_limit: str | None, memory_per_run: str | None) -> Limits:
-    """The options that say what a run may take. Raises ConfigError that names the option."""
+    """Parses the options that limit a run. Raises ConfigError that names the option."""
     return Limits(
         parse_seconds(time_limit, "--time-limit") if time_limit else None,
         parse_bytes(memory_limit, "--memory-limit") if memory_limit else None,
@@ -267,12 +267,15 @@ def limits_of(time_limit: str | None, memory_limit: str | None, memory_per_run: 
 
 
 def request_of(scale: str, changes: list[str] | None, seeds: int | None, device: str | None) -> Request:
-    """The options that say which runs are meant."""
+    """Builds the request from the options that select a study's runs."""
     return Request(scale, (*(changes or ()), *([f"training.device={device}"] if device else ())), seeds)
 
 
 def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False) -> Plan:
-    """The plan, kept or made. ``warm_up`` has the fork server import torch in the meantime: there will be runs."""
+    """Returns the plan of a study, from the cache where it still holds.
+
+    warm_up: runs will follow, so the fork server imports torch while the plan is made.
+    """
     path = catalog.find(study)
 
     def make() -> Plan:
@@ -289,19 +292,22 @@ def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False)
 def look(
     planned: Plan, runs: Path, *, retry_failed: bool = False, time_limit: float | None = 0.0
 ) -> tuple[list[Row], list[str]]:
-    """A row for every run, by its record."""
+    """Returns a row for every run, filled from its record, and notes about damaged records."""
     from sweeps.survey import survey
 
     return survey(runs, planned.tickets(), planned.metric, retry_failed=retry_failed, time_limit=time_limit)
 
 
 def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None, memory: int | None = None) -> Share:
-    """The share of the machine that each run gets; ``memory``: the bytes that it declares to need."""
+    """Returns the share of the machine that each run gets; ``memory`` is the bytes that a run declares to need.
+
+    Raises ConfigError where a CUDA device is required and there is none, or a run has more ranks than cores or devices.
+    """
     settings = [config.get("training") or {} for config in planned.configs.values()]
     devices = {training.get("device") for training in settings}
     cuda = bool(devices & {"auto", "cuda"}) and bool(cuda_devices())
     ranks = max(training.get("devices", 1) for training in settings)
-    if memory is None and not cuda:  # on a CUDA device nobody knows without trying
+    if memory is None and not cuda:  # on a CUDA device it is not known without trying
         memory = ranks * memory_of(int(max(cost["parameters"] for cost in planned.costs.values())))
     if "cuda" in devices and not cuda:
         raise ConfigError(
@@ -313,7 +319,7 @@ def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None
 
 
 def options_for(planned: Plan, share: Share, limits: Limits, *, retry_failed: bool, wandb: str) -> Options:
-    """How the runs of a plan are done."""
+    """Builds the launch options of a plan's runs."""
     from sweeps.launch import Options
 
     return Options(
@@ -322,7 +328,7 @@ def options_for(planned: Plan, share: Share, limits: Limits, *, retry_failed: bo
 
 
 def warn(notes: Iterable[str]) -> None:
-    """What was found damaged and set aside: a line each, on standard error."""
+    """Prints each note, of what was damaged and set aside, as a line on standard error."""
     for note in notes:
         err.print(note, markup=False, highlight=False, soft_wrap=True)
 
@@ -331,7 +337,10 @@ def launched(
     runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None,
     begin: Callable[[], None] = lambda: None,
 ) -> Summary:  # fmt: skip
-    """Does the runs under the live table, here or on a cluster. begin: is called when nothing stands in their way."""
+    """Does the runs under the live table, on this machine or on a cluster.
+
+    begin: called once the ledger is open and, on a cluster, SLURM has accepted the jobs.
+    """
     from sweeps.launch import launch
     from sweeps.ledger import Ledger
 
@@ -352,7 +361,7 @@ def train(
     runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None,
     begin: Callable[[], None] = lambda: None,
 ) -> list[Row]:  # fmt: skip
-    """Does the runs, and leaves with the status of the signal where one came."""
+    """Does the runs and returns their rows. Where a signal stopped them, raises typer.Exit with 128 plus its number."""
     summary = launched(runs, rows, options, storage, cluster, begin)
     if summary.stopped_by is not None:
         out.print("stopped; run the same command to go on", style="yellow")
@@ -369,23 +378,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_command(commands: typer.Typer, name: str, arguments: Sequence[str] | None) -> int:
-    """The exit status of a command. Bad input ends in one line on standard error."""
+    """Runs a command and returns its exit status. Bad input ends in one line on standard error."""
     try:
         typer.main.get_command(commands).main(arguments, prog_name=name)
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 0
+    except SystemExit as exit_request:
+        return exit_request.code if isinstance(exit_request.code, int) else 0
     except ValueError as error:
         if type(error).__module__.split(".")[0] not in OWN:
             raise
         return complain(str(error))
     except OSError as error:
-        what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
-        return complain(f"{error.filename or 'output'}: {what}; nothing that was finished is lost")
+        cause = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        return complain(f"{error.filename or 'output'}: {cause}; nothing that was finished is lost")
     return 0
 
 
 def complain(message: str) -> int:
-    """One line on standard error."""
+    """Prints one line on standard error and returns exit status 2."""
     err.print(f"error: {' '.join(message.split())}", markup=False, highlight=False, soft_wrap=True)
     return 2
 

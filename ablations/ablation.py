@@ -1,4 +1,4 @@
-"""The spec of an ablation: one question about a model, as data. It is checked when it is made."""
+"""The specification of an ablation study as data. It is validated when it is constructed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 from ablations.arms import Arm, Design, configure, list_arms, require_distinct, select
 from lit_transformers.config import Config, ConfigError, Positive, PositiveFloat, nearest
 
-__all__ = ["Ablation", "Cell", "Contrast", "Match", "Metric", "Published", "Resolved", "Scale", "Source"]
+__all__ = ["Ablation", "Contrast", "Match", "Metric", "Published", "PublishedValue", "Resolved", "Scale", "Source"]
 
 Name = Annotated[str, Field(min_length=1)]
 
 
 class _Spec:
-    """Base of the spec's parts: every field is checked against its annotation, strictly, when the part is made."""
+    """Base of the spec's parts: every field is validated strictly against its annotation at construction."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self), include_extras=True)
@@ -34,7 +34,7 @@ class _Spec:
         self.check()
 
     def check(self) -> None:
-        """Hook: raises ConfigError where fields that are right by themselves don't go together."""
+        """Hook: raises ConfigError where fields that are valid by themselves contradict each other."""
 
 
 def _adapter(hint: Any) -> TypeAdapter[Any]:
@@ -45,7 +45,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 @dataclass(frozen=True)
 class Source(_Spec):
-    """Whose question it is. ``table`` names the table or figure that asks it."""
+    """The paper that a study reproduces. ``table`` names the table or figure."""
 
     title: Name
     arxiv: str | None = None
@@ -54,7 +54,7 @@ class Source(_Spec):
 
 @dataclass(frozen=True)
 class Metric(_Spec):
-    """The number of a run's record that decides. Rates that span magnitudes are compared by ratio."""
+    """The metric of a run's record that decides. Rates that span magnitudes are compared by ratio."""
 
     name: Name
     goal: Literal["minimize", "maximize"] = "minimize"
@@ -78,17 +78,17 @@ class Match(_Spec):
 
     @property
     def measured(self) -> bool:
-        """Whether the budget is known by measuring alone."""
+        """Whether the budget can be known only by measuring it."""
         return self.on in ("seconds", "memory")
 
     @property
     def allowed(self) -> float:
-        """How far from the target, relatively, an arm may lie."""
+        """The largest relative deviation from the target that an arm may have."""
         return self.tolerance or (0.05 if self.measured else 0.01)
 
 
 @dataclass(frozen=True)
-class Cell(_Spec):
+class PublishedValue(_Spec):
     """A published number. ``arm`` is an arm's name, or levels it stands for: ``recurrence=off positions=shaw``."""
 
     arm: Name
@@ -98,20 +98,20 @@ class Cell(_Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Published(_Spec):
-    """What the source reports, with its protocol in a line; ``claims`` are what it says of numbers not in cells."""
+    """What the source reports: its protocol in a line, its numbers as cells, and ``claims`` that are no cells."""
 
     protocol: Name
     metric: Name
-    cells: Sequence[Cell] = ()
+    cells: Sequence[PublishedValue] = ()
     claims: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(_Spec):
-    """A size to run at: what it overrides in the baseline, how many seeds, and which arms.
+    """A size to run a study at: its overrides of the baseline, its number of seeds, and its arms.
 
-    ``arms`` keeps those alone; ``leave_out`` drops some, each with the reason that the report gives. Both take names or
-    levels, as a Cell does.
+    ``arms`` keeps only those named; ``leave_out`` drops some, each with the reason that the report gives. Both take
+    names or levels, as a PublishedValue does.
     """
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Contrast(_Spec):
 
 
 class Resolved(NamedTuple):
-    """A study at one scale: its arms, their configs by name, how many seeds, and what it leaves out and why."""
+    """A study at one scale: its arms, their configs by name, the number of seeds, and why each arm is left out."""
 
     arms: list[Arm]
     configs: dict[str, Config]
@@ -140,10 +140,10 @@ class Resolved(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation(_Spec):
-    """One question. ``python -m ablations new NAME`` writes an example with every field explained.
+    """An ablation study. ``python -m ablations new NAME`` writes an example with every field explained.
 
     The levels of a factor map a name to overrides of the baseline; the first is the baseline's own and is ``{}``.
-    Raises ConfigError, when made, for a mistyped path, a value out of range, two arms that are the same run.
+    The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
     """
 
     question: Name
@@ -160,28 +160,28 @@ class Ablation(_Spec):
     contrasts: Sequence[Contrast] = ()
 
     def check(self) -> None:
-        names = self.all_arms()
+        arms = self.all_arms()
         for number, contrast in enumerate(self.contrasts):
             for name in (contrast.arm, contrast.against):
-                if name not in {arm.name for arm in names}:
-                    known = nearest(name, [arm.name for arm in names])
-                    raise ConfigError(f"no arm is called {name!r}; {known}", f"contrasts.{number}")
+                if name not in {arm.name for arm in arms}:
+                    suggestion = nearest(name, [arm.name for arm in arms])
+                    raise ConfigError(f"no arm is called {name!r}; {suggestion}", f"contrasts.{number}")
         for number, cell in enumerate(self.published.cells if self.published else ()):
-            select(names, cell.arm, f"published.cells.{number}")
+            select(arms, cell.arm, f"published.cells.{number}")
         for scale in self.scales or ("demo",):
             self.resolve(scale)
 
     def all_arms(self) -> list[Arm]:
-        """Every arm of the design, whatever a scale leaves out."""
+        """Returns every arm of the design, including those that a scale leaves out."""
         return list_arms(self.design, self.factors, self.arms)
 
     def resolve(self, scale: str = "demo", changes: Mapping[str, Any] | None = None) -> Resolved:
-        """The arms at a scale; ``changes`` are overrides of the baseline, such as those of ``--set``.
+        """Resolves the arms at a scale; ``changes`` are overrides of the baseline, such as those of ``--set``.
 
         An arm's own overrides win over both, so a knob that is varied keeps its levels.
         """
         size = self.scale(scale)
-        arms, left_out = self._kept(size, scale)
+        arms, left_out = self._select_arms(size, scale)
         try:
             baseline = self.baseline.override(size.overrides)
         except ConfigError as error:
@@ -192,24 +192,24 @@ class Ablation(_Spec):
         return Resolved(arms, configs, size.seeds or self.seeds, left_out)
 
     def scale(self, name: str) -> Scale:
-        """A scale by its name; a study that lists none has the demo scale, as it stands."""
-        known = self.scales or {"demo": Scale()}
-        if name not in known:
-            raise ConfigError(f"no scale {name!r}; {nearest(name, known)}", "scales")
-        return known[name]
+        """Returns a scale by its name; a study that lists none has only a demo scale without overrides."""
+        scales = self.scales or {"demo": Scale()}
+        if name not in scales:
+            raise ConfigError(f"no scale {name!r}; {nearest(name, scales)}", "scales")
+        return scales[name]
 
-    def _kept(self, size: Scale, name: str) -> tuple[list[Arm], dict[str, str]]:
+    def _select_arms(self, size: Scale, name: str) -> tuple[list[Arm], dict[str, str]]:
         arms = self.all_arms()
         left_out = {
             arm.name: reason
             for selector, reason in size.leave_out.items()
             for arm in select(arms, selector, f"scales.{name}.leave_out")
         }
-        kept = {arm.name for arm in arms}
+        included = {arm.name for arm in arms}
         if size.arms is not None:
-            kept = {arm.name for selector in size.arms for arm in select(arms, selector, f"scales.{name}.arms")}
+            included = {arm.name for selector in size.arms for arm in select(arms, selector, f"scales.{name}.arms")}
         for arm in arms:
-            if arm.name not in kept:
+            if arm.name not in included:
                 left_out.setdefault(arm.name, f"not among the arms of scale {name}")
         if arms[0].name in left_out:
             raise ConfigError(f"the baseline {arms[0].name!r} cannot be left out", f"scales.{name}")

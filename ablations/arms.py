@@ -1,4 +1,4 @@
-"""From factors and a design to arms: which combinations of levels are run, and what each overrides."""
+"""Expands factors and a design into arms: the combinations of levels that are run, and what each overrides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ C = TypeVar("C", bound=Config)
 
 
 class Arm(NamedTuple):
-    """One way to run the study. ``levels`` names the level of every factor; explicit arms have none."""
+    """One configuration of the study. ``levels`` names the level of every factor; explicit arms have none."""
 
     name: str
     levels: dict[str, str]
@@ -26,11 +26,11 @@ class Arm(NamedTuple):
 
 
 def list_arms(design: Design, factors: Factors, explicit: Mapping[str, Overrides]) -> list[Arm]:
-    """The arms in order, the baseline first.
+    """Lists the arms in order, the baseline first.
 
-    product: every combination. one_factor: the baseline, and each other level by itself. leave_one_out: all of it, and
-    all but one. explicit: as given. A factor's first level is the baseline's. Raises ConfigError for a design without
-    what it needs, or two factors that set one path.
+    product: every combination. one_factor: the baseline, and each other level by itself. leave_one_out: all factors,
+    and all but one. explicit: the arms as listed. A factor's first level is the baseline's. Raises ConfigError for a
+    design without the factors or arms it needs, or two factors that set one path.
     """
     if design == "explicit":
         return _explicit(factors, explicit)
@@ -78,8 +78,8 @@ def _check_factor(name: str, levels: Mapping[str, Overrides], design: Design) ->
 
 
 def _product(factors: Factors, baseline: dict[str, str]) -> list[Arm]:
-    combined = product(*(levels for levels in factors.values()))
-    return [_arm(factors, dict(zip(factors, chosen, strict=True))) for chosen in combined]
+    level_tuples = product(*(levels for levels in factors.values()))
+    return [_arm(factors, dict(zip(factors, combination, strict=True))) for combination in level_tuples]
 
 
 def _one_factor(factors: Factors, baseline: dict[str, str]) -> list[Arm]:
@@ -116,52 +116,61 @@ def _arm(factors: Factors, levels: dict[str, str], name: str = "") -> Arm:
 
 
 def select(arms: Sequence[Arm], selector: str, place: str) -> list[Arm]:
-    """The arms that a selector names: an arm's name, or some of its levels, as in ``positions=shaw loss=half``.
+    """Returns the arms that a selector names: an arm's name, or some of its levels, as in ``positions=shaw loss=half``.
 
     Raises ConfigError where it names none.
     """
-    named = [arm for arm in arms if arm.name == selector]
-    if named:
-        return named
-    wanted = selector.split()
-    found = [arm for arm in arms if wanted and set(wanted) <= {f"{f}={level}" for f, level in arm.levels.items()}]
-    if not found:
-        known = [arm.name for arm in arms]
-        raise ConfigError(f"no arm is called {selector!r}; {nearest(selector, known)}", place)
-    return found
+    exact_matches = [arm for arm in arms if arm.name == selector]
+    if exact_matches:
+        return exact_matches
+    requested_levels = selector.split()
+    matches = [
+        arm
+        for arm in arms
+        if requested_levels and set(requested_levels) <= {f"{factor}={level}" for factor, level in arm.levels.items()}
+    ]
+    if not matches:
+        arm_names = [arm.name for arm in arms]
+        raise ConfigError(f"no arm is called {selector!r}; {nearest(selector, arm_names)}", place)
+    return matches
 
 
 def configure(baseline: C, arm: Arm, factors: Factors) -> C:
-    """The arm's config. Raises ConfigError that names factor, level and path where an override cannot be."""
+    """Returns the arm's config. Raises ConfigError that names factor, level and path of an invalid override."""
     try:
         return baseline.override(arm.overrides)
     except ConfigError as error:
-        culprit = f"arms.{arm.name}"
+        place = f"arms.{arm.name}"
         for factor, level in arm.levels.items():
-            if _is_about(factors[factor][level], error.path):
-                culprit = f"factors.{factor}.{level}"
-        raise ConfigError(str(error), culprit) from None
+            if _concerns_path(factors[factor][level], error.path):
+                place = f"factors.{factor}.{level}"
+        raise ConfigError(str(error), place) from None
 
 
-def _is_about(overrides: Overrides, path: str) -> bool:
-    """Whether an error at a path comes from one of these overrides: its path is the same, above or below."""
-    return any(path == own or own.startswith(f"{path}.") or path.startswith(f"{own}.") for own in overrides)
+def _concerns_path(overrides: Overrides, path: str) -> bool:
+    """Whether an error at a path comes from one of these overrides: their path equals, contains or is inside it."""
+    return any(
+        path == overridden or overridden.startswith(f"{path}.") or path.startswith(f"{overridden}.")
+        for overridden in overrides
+    )
 
 
 def require_distinct(arms: Sequence[Arm], configs: Mapping[str, Config]) -> None:
-    """Raises ConfigError for two arms that are the same run: one of their knobs does nothing."""
-    for one, other in combinations(arms, 2):
-        if configs[one.name] != configs[other.name]:
+    """Raises ConfigError for two arms with equal configs: an override of one of them has no effect."""
+    for first, second in combinations(arms, 2):
+        if configs[first.name] != configs[second.name]:
             continue
-        factors = [name for name in one.levels if one.levels[name] != other.levels[name]]
-        does_nothing = f": {_sets(one, other)} changes nothing there"
-        place = f"factors.{factors[0]}.{other.levels[factors[0]]}" if len(factors) == 1 else "arms"
-        raise ConfigError(f"arms {one.name!r} and {other.name!r} are the same run{does_nothing}", place)
+        factors = [name for name in first.levels if first.levels[name] != second.levels[name]]
+        does_nothing = f": {_differing_paths(first, second)} changes nothing there"
+        place = f"factors.{factors[0]}.{second.levels[factors[0]]}" if len(factors) == 1 else "arms"
+        raise ConfigError(f"arms {first.name!r} and {second.name!r} are the same run{does_nothing}", place)
 
 
-def _sets(one: Arm, other: Arm) -> str:
-    """What tells two arms apart on paper."""
+def _differing_paths(first: Arm, second: Arm) -> str:
+    """Returns the override paths in which two arms differ, joined by "and"."""
     paths = [
-        p for p in {**one.overrides, **other.overrides} if one.overrides.get(p, ...) != other.overrides.get(p, ...)
+        path
+        for path in {**first.overrides, **second.overrides}
+        if first.overrides.get(path, ...) != second.overrides.get(path, ...)
     ]
     return " and ".join(paths) or "nothing"

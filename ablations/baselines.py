@@ -1,4 +1,4 @@
-"""What studies of language models start from, and the sizes they share."""
+"""Baseline configs of the studies of language models and encoders, and the scales that these studies share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from datamodules import (
 from lit_transformers.encodings import HuangConfig, LearnedRelativeConfig, RotaryConfig, ShawConfig, XLConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, LanguageModelConfig
-from lit_transformers.models.tokens import AdaptiveTokensConfig
+from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
 from lit_transformers.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.run import RunConfig
 from lit_transformers.tasks import ClassificationConfig, RegressionConfig
@@ -73,7 +73,7 @@ POSITIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 def positions(*names: str) -> dict[str, Mapping[str, Any]]:
-    """Some of these levels, in order."""
+    """Returns the levels with these names, in order."""
     return {name: POSITIONS[name] for name in names}
 
 
@@ -94,7 +94,7 @@ GPU: Mapping[str, Any] = {
     "training.device": "cuda",
     "training.precision": "bf16",
 }
-"""The same question at the size of one GPU."""
+"""Overrides of TRANSFORMER_XL for a model that fills one GPU."""
 
 ENWIK8: Mapping[str, Any] = {
     "model.dim": 512,
@@ -122,7 +122,7 @@ ENWIK8: Mapping[str, Any] = {
 }
 """The 12-layer character model of Transformer-XL's own scripts (41M parameters on enwik8).
 
-enwik8 is read from a file below LIT_DATA: 90, 5 and 5 MB of it, as everybody splits it. The Hub's copy is a table of
+enwik8 is read from a file below LIT_DATA: 90, 5 and 5 MB of it, the usual split. The Hub's copy is a table of
 lines, on which bits per character would not be comparable.
 """
 
@@ -134,7 +134,7 @@ WIKITEXT_103: Mapping[str, Any] = {
     "model.initial_std": 0.02,
     "model.dropout": 0.1,
     "model.mixer.memory": 128,
-    "model.tokens": AdaptiveTokensConfig(cutoffs=(20_000, 40_000, 200_000), shrink=1),
+    "model.tokens": AdaptiveTokenEmbeddingConfig(cutoffs=(20_000, 40_000, 200_000), shrink=1),
     "data": LanguageDataConfig(
         source=HubConfig(name="Salesforce/wikitext", subset="wikitext-103-v1", rows="wikitext"),
         tokenizer="words",  # type: ignore[arg-type]
@@ -168,12 +168,12 @@ CHARACTERS = TRANSFORMER_XL.override(
 
 
 def forgetful(scale: Mapping[str, Any]) -> dict[str, Any]:
-    """A scale's overrides, for mixers that have no memory."""
+    """Returns a scale's overrides without that of the memory, for mixers that have none."""
     return {path: value for path, value in scale.items() if path != "model.mixer.memory"}
 
 
 def leaving(scales: Mapping[str, Scale], **left_out: Mapping[str, str]) -> dict[str, Scale]:
-    """The scales without some arms, by the name of the scale, with the reasons."""
+    """Returns the scales with arms left out: ``left_out`` maps each scale to its selectors and their reasons."""
     return {name: replace(scale, leave_out=left_out.get(name, {})) for name, scale in scales.items()}
 
 
@@ -182,7 +182,7 @@ CHARACTERS_GPU: Mapping[str, Any] = forgetful(GPU) | {
     "data.batch_size": 16,
     "training.validate_every": None,
 }
-"""The same at the size of one GPU."""
+"""Overrides of CHARACTERS for a model that fills one GPU."""
 
 CHARACTERS_PAPER: Mapping[str, Any] = forgetful(ENWIK8) | {"data.segment_length": 2048, "data.batch_size": 16}
 """12 layers on enwik8 with segments of 2,048: the first phase of arXiv:2004.05150, section 4.2."""
@@ -203,7 +203,7 @@ SUMS = RunConfig(
     ),
     training=TRANSFORMER_XL.training.override({"steps": 300, "validate_every": None}),
 )
-"""An encoder that adds up what is marked in a row, and says it at the first token: all of the row has to reach it."""
+"""An encoder that sums the marked values of a row and is read at its first token, which all of the row must reach."""
 
 SUMS_GPU: Mapping[str, Any] = {
     "model.dim": 256,
@@ -217,7 +217,7 @@ SUMS_GPU: Mapping[str, Any] = {
     "training.device": "cuda",
     "training.precision": "bf16",
 }
-"""The same at the size of one GPU."""
+"""Overrides of SUMS for a model that fills one GPU."""
 
 REVIEWS: Mapping[str, Any] = {
     "model.dim": 256,

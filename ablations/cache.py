@@ -1,7 +1,7 @@
-"""Plans that are kept: a finished study is shown without importing torch or reading its corpus.
+"""The cache of plans, so that a finished study is shown without importing torch or reading its corpus.
 
-A kept plan holds as long as the files it came from: the study, the suite's own code, and the corpus by names, sizes and
-times. Anything unexpected in a kept plan only means that it is made again.
+A cached plan is valid as long as its inputs are unchanged: the study, the suite's own code, and the corpus by names,
+sizes and times. A cached plan that cannot be read is made again.
 """
 
 from __future__ import annotations
@@ -26,72 +26,72 @@ PACKAGES = ("lit_transformers", "datamodules", "ablations", "sweeps")
 
 
 def cached_plan(runs: Path, study: Path, typed: str, request: Request, make: Callable[[], Plan]) -> Plan:
-    """The kept plan where it still holds, else the one that ``make`` makes, which is then kept.
+    """Returns the cached plan where it is still valid, else the one that ``make`` returns, which is then cached.
 
-    typed: the study as the command line names it, which stands in the plan's commands, as the folder of runs does.
+    typed: the study as the command line names it, which is part of the plan's commands, as the folder of runs is.
     """
-    places = [str(study.resolve()), typed, str(runs), os.environ.get("LIT_DATA", "")]
-    name = canonical_hash([places, request.arguments(), sys.version])
-    kept = runs / "studies" / study.stem / "plans" / f"{name}.json"
+    locations = [str(study.resolve()), typed, str(runs), os.environ.get("LIT_DATA", "")]
+    name = canonical_hash([locations, request.arguments(), sys.version])
+    cache_path = runs / "studies" / study.stem / "plans" / f"{name}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        plain = json.loads(kept.read_text(encoding="utf-8"))
-        plan = Plan.from_dict(plain["plan"])
-        if plain["stamp"] == _stamp(study, plan):
+        contents = json.loads(cache_path.read_text(encoding="utf-8"))
+        plan = Plan.from_dict(contents["plan"])
+        if contents["stamp"] == _stamp(study, plan):
             return plan
     plan = make()
-    with suppress(OSError):  # a plan that cannot be kept is made again next time
-        write_json(kept, {"stamp": _stamp(study, plan), "plan": plan.to_dict()})
+    with suppress(OSError):  # a plan that cannot be cached is made again next time
+        write_json(cache_path, {"stamp": _stamp(study, plan), "plan": plan.to_dict()})
     return plan
 
 
 def _stamp(study: Path, plan: Plan) -> str:
-    """A hash of everything a plan comes from: code by content, data by what the file system says."""
-    found = hashlib.sha256()
-    for path in (study, *_code(plan.runner)):
-        found.update(f"{path.resolve()}\0".encode() + path.read_bytes() + b"\0")
-    for folder in _data(plan.configs.values()):
-        for line in _listing(folder):
-            found.update(line.encode())
-    return found.hexdigest()
+    """Returns a hash of a plan's inputs: code by its content, data by names, sizes and times of files."""
+    digest = hashlib.sha256()
+    for path in (study, *_source_files(plan.runner)):
+        digest.update(f"{path.resolve()}\0".encode() + path.read_bytes() + b"\0")
+    for folder in _data_paths(plan.configs.values()):
+        for line in _file_stamps(folder):
+            digest.update(line.encode())
+    return digest.hexdigest()
 
 
-def _code(runner: str) -> Iterator[Path]:
-    """Every source file of the suite and of the runner's package."""
+def _source_files(runner: str) -> Iterator[Path]:
+    """Yields every source file of the suite and of the runner's package."""
     for package in sorted({*PACKAGES, runner.split(".")[0]}):
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations if spec else None) or ():
             yield from sorted(Path(folder).rglob("*.py"))
 
 
-def _data(configs: Iterable[dict[str, Plain]]) -> list[Path]:
-    """Files and folders that configs speak of, under LIT_DATA too; the standard library where one reads it."""
-    words = {word for config in configs for word in _words(config.get("data"))}
-    places = {Path(base, word) for word in words for base in ("", os.environ.get("LIT_DATA", ""))}
-    found = {place for place in places if place.exists()}
-    if "stdlib" in words:
-        found.add(Path(sysconfig.get_paths()["stdlib"]))
-    return sorted(found)
+def _data_paths(configs: Iterable[dict[str, Plain]]) -> list[Path]:
+    """Returns the files and folders that configs name, under LIT_DATA too, and the standard library if one reads it."""
+    strings = {string for config in configs for string in _strings_in(config.get("data"))}
+    candidates = {Path(base, string) for string in strings for base in ("", os.environ.get("LIT_DATA", ""))}
+    existing = {path for path in candidates if path.exists()}
+    if "stdlib" in strings:
+        existing.add(Path(sysconfig.get_paths()["stdlib"]))
+    return sorted(existing)
 
 
-def _words(plain: Plain) -> Iterator[str]:
-    """Every string in plain data that could be a path."""
-    if isinstance(plain, dict):
-        for value in plain.values():
-            yield from _words(value)
-    elif isinstance(plain, list):
-        for value in plain:
-            yield from _words(value)
-    elif isinstance(plain, str) and plain:
-        yield plain
+def _strings_in(value: Plain) -> Iterator[str]:
+    """Yields every non-empty string in plain data: each could be a path."""
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from _strings_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings_in(item)
+    elif isinstance(value, str) and value:
+        yield value
 
 
-def _listing(place: Path) -> Iterator[str]:
-    """Name, size and time of a file, or of every file below a folder that is not code's own by-product."""
-    if place.is_file():
-        status = place.stat()
-        yield f"{place} {status.st_size} {status.st_mtime_ns}\n"
+def _file_stamps(path: Path) -> Iterator[str]:
+    """Yields name, size in bytes and time of a file, or of every file below a folder except caches and packages."""
+    if path.is_file():
+        status = path.stat()
+        yield f"{path} {status.st_size} {status.st_mtime_ns}\n"
         return
-    for folder, folders, files in os.walk(place):
+    for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if name not in ("__pycache__", "site-packages", ".git"))
         for name in sorted(files):
-            yield from _listing(Path(folder, name))
+            yield from _file_stamps(Path(folder, name))

@@ -1,4 +1,4 @@
-"""Where studies are found: by name in the ``studies`` folder, or by the path of a file of one's own."""
+"""Finds and loads studies, by name in the ``studies`` folder or by the path of a user's own file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STUDIES = Path(__file__).parent / "studies"
 
 
 class Headline(NamedTuple):
-    """What a list shows of a study without importing it, and with it all of torch."""
+    """A study's entry in a list, which is read without importing the study and thus torch."""
 
     name: str
     question: str
@@ -26,16 +26,16 @@ class Headline(NamedTuple):
 
 
 def names(folder: Path = STUDIES) -> list[str]:
-    """The names of all studies, in order."""
+    """Returns the names of all studies, in alphabetical order."""
     return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
 
 
 def find(study: str, folder: Path = STUDIES) -> Path:
-    """The file of a study, given by its name or as a path ending in .py. Raises ConfigError where there is none."""
+    """Returns the file of a study, given by name or as a path ending in .py. Raises ConfigError where there is none."""
     if not study.endswith(".py"):
-        known = names(folder)
-        if study not in known:
-            raise ConfigError(f"no study {study!r}; {nearest(study, known)}")
+        study_names = names(folder)
+        if study not in study_names:
+            raise ConfigError(f"no study {study!r}; {nearest(study, study_names)}")
         return folder / f"{study}.py"
     path = Path(study)
     if not path.is_file() or path.stem.startswith(("_", ".")):
@@ -44,7 +44,7 @@ def find(study: str, folder: Path = STUDIES) -> Path:
 
 
 def load(path: Path) -> Ablation:
-    """The spec in a file. Raises ConfigError for whatever is wrong in it, naming the study and the place."""
+    """Loads the spec from a file. Raises ConfigError that names the study and the place of any error in it."""
     place = f"study {path.stem}"
     name = f"ablations.studies.{path.stem}" if path.parent == STUDIES else f"_study_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -60,14 +60,14 @@ def load(path: Path) -> Ablation:
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {reason}", place) from None
-    found = vars(module).get("ABLATION")
-    if not isinstance(found, Ablation):
+    ablation = vars(module).get("ABLATION")
+    if not isinstance(ablation, Ablation):
         raise ConfigError(f"{path} has to define ABLATION = Ablation(...)", place)
-    return found
+    return ablation
 
 
 def headline(path: Path) -> Headline:
-    """Reads question and source off the text of a study file; what is not a plain string there stays empty."""
+    """Reads question and source from the syntax tree of a study file; one that is no string literal stays empty."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
@@ -86,9 +86,9 @@ def _text(node: ast.expr) -> str:
 
 
 def write_new(study: str, folder: Path = STUDIES) -> Path:
-    """Writes the commented skeleton of a study and returns its path. Raises ConfigError for a bad or taken name."""
+    """Writes the commented skeleton of a study and returns its path. Raises ConfigError for a bad or used name."""
     path = Path(study) if study.endswith(".py") else folder / f"{study}.py"
-    name = path.stem if study.endswith(".py") else study  # a name that holds a folder leads out of this one
+    name = path.stem if study.endswith(".py") else study  # a name that contains a folder would leave this one
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise ConfigError(f"a study's name is a Python name such as longer_memory, not {name!r}")
     if path.exists():

@@ -1,4 +1,4 @@
-"""Where ``python -m ablations run`` has its runs done, and which options go with that: no other is taken in silence."""
+"""The launchers of ``python -m ablations run``, and the options of each: those of the other one are refused."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 __all__ = ["cluster_for", "require_fitting"]
 
 ON_SLURM = {"--workers": "array_parallelism=N", "--threads": "cpus_per_task=N", "--memory-per-run": "mem=SIZE"}
-"""What shares out this machine, and what says the same to SLURM."""
+"""The options that divide this machine among runs, and their equivalents for SLURM."""
 
 
 def require_fitting(launcher: str, slurm: Sequence[str] | None, local: Mapping[str, object]) -> None:
-    """Raises ConfigError for options of the other launcher. local: those of ON_SLURM as given, None where not."""
+    """Raises ConfigError for options of the other launcher. local: the values of ON_SLURM's options, or None."""
     if launcher != "slurm":
         if slurm:
             raise ConfigError("is for the jobs of a cluster; add --launcher slurm, or leave it out", "--slurm")
         return
-    for option, given in local.items():
-        if given is not None:
+    for option, value in local.items():
+        if value is not None:
             reason = f"shares out this machine, and not the nodes of a cluster; give --slurm {ON_SLURM[option]} instead"
             raise ConfigError(reason, option)
 
 
 def cluster_for(study: str, runs: Path, request: Request, parameters: list[str], storage: str | None) -> Cluster:
-    """How the jobs of a study are submitted, and the report after them."""
+    """Returns how to submit the jobs of a study and its report. Raises ConfigError where submitit is not installed."""
     try:
         from sweeps.slurm import Cluster, parse_parameters
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Fair comparisons: a free field of every arm is solved for, so that all arms have the baseline's budget."""
+"""Matches budgets: a free field of every arm is solved for, so that all arms have the baseline's budget."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, NamedTuple, Protocol
 from ablations.ablation import Match
 from lit_transformers.config import Config, ConfigError
 
-__all__ = ["Cost", "Matched", "match_arms"]
+__all__ = ["Matched", "MatchedCost", "match_arms"]
 
 DOUBLINGS = 40
 NOISE = 5
-"""The part of the tolerance that is near enough where the budget is measured: a fifth."""
+"""Where the budget is measured, the search stops within this fraction of the tolerance: a fifth."""
 
 
-class Cost(Protocol):
-    """What a run costs, as told without training."""
+class MatchedCost(Protocol):
+    """What a run costs, as computed without training."""
 
     @property
     def parameters(self) -> int: ...
@@ -27,10 +27,10 @@ class Cost(Protocol):
     def tokens(self) -> int: ...
 
 
-Describe = Callable[[Any], Cost]
+Describe = Callable[[Any], MatchedCost]
 Measure = Callable[[Config], float]
 
-_MEASURES: dict[str, Callable[[Cost], float]] = {
+_MEASURES: dict[str, Callable[[MatchedCost], float]] = {
     "tokens": lambda cost: cost.tokens,
     "parameters": lambda cost: cost.parameters,
     "flops": lambda cost: cost.train_flops,
@@ -38,7 +38,7 @@ _MEASURES: dict[str, Callable[[Cost], float]] = {
 
 
 class Matched(NamedTuple):
-    """How closely an arm comes to the budget."""
+    """The budget that was the target for an arm, and what it reached."""
 
     target: float
     reached: float
@@ -47,25 +47,25 @@ class Matched(NamedTuple):
 def match_arms(
     match: Match, configs: Mapping[str, Config], baseline: str, describe: Describe, measure: Measure | None = None
 ) -> tuple[dict[str, Config], dict[str, Matched]]:
-    """The configs with the free field solved for, and what was reached; the baseline stays as it is.
+    """Returns the configs with the free field solved for, and what was reached; the baseline stays as it is.
 
-    measure: what a run spends, where the budget is one that ``describe`` does not tell.
+    measure: returns what a run spends, for a budget that ``describe`` does not compute.
     Raises ConfigError for arms that differ and have no free field, or a field that does not move the budget.
     """
 
     @cache
-    def spent(config: Config) -> float:
+    def spending(config: Config) -> float:
         return measure(config) if measure else _MEASURES[match.on](describe(config))
 
-    target = spent(configs[baseline])
+    target = spending(configs[baseline])
     solved, reached = dict(configs), {}
     for name, config in configs.items():
         try:
-            if name != baseline and match.free and spent(config) != target:
-                solved[name] = _solve(config, match, target, spent)
+            if name != baseline and match.free and spending(config) != target:
+                solved[name] = _solve(config, match, target, spending)
         except ConfigError as error:
             raise ConfigError(f"arm {name!r}: {error}", "match") from None
-        reached[name] = Matched(target, spent(solved[name]))
+        reached[name] = Matched(target, spending(solved[name]))
         if not match.free and abs(reached[name].reached / target - 1) > match.allowed:
             raise ConfigError(
                 f"arm {name!r} has {reached[name].reached:,.0f} {match.on}, the baseline {target:,.0f}; "
@@ -75,8 +75,8 @@ def match_arms(
     return solved, reached
 
 
-def _solve(config: Config, match: Match, target: float, spent: Callable[[Config], float]) -> Config:
-    """The config whose free field brings it closest to the target; the budget must grow with the field."""
+def _solve(config: Config, match: Match, target: float, spending: Callable[[Config], float]) -> Config:
+    """Returns the config whose free field brings it closest to the target; the budget must grow with the field."""
     path, step = str(match.free), match.step
     start = config.get(path)
     if not isinstance(start, int) or isinstance(start, bool):
@@ -88,24 +88,24 @@ def _solve(config: Config, match: Match, target: float, spent: Callable[[Config]
         except ConfigError as error:
             raise ConfigError(f"{error}; Match(..., step=...) tries multiples of a number", path) from None
 
-    low, high = _bracket(max(1, start // step), target, lambda units: spent(with_units(units)), path, match.on)
+    low, high = _bracket(max(1, start // step), target, lambda units: spending(with_units(units)), path, match.on)
     while high - low > 1:
         middle = (low + high) // 2
-        if match.measured and abs(spent(with_units(middle)) / target - 1) < match.allowed / NOISE:
-            return with_units(middle)  # what lies nearer is hidden by noise, and every probe costs seconds
-        low, high = (middle, high) if spent(with_units(middle)) <= target else (low, middle)
-    return min(with_units(low), with_units(high), key=lambda candidate: abs(spent(candidate) - target))
+        if match.measured and abs(spending(with_units(middle)) / target - 1) < match.allowed / NOISE:
+            return with_units(middle)  # a closer match is hidden by noise, and every probe takes seconds
+        low, high = (middle, high) if spending(with_units(middle)) <= target else (low, middle)
+    return min(with_units(low), with_units(high), key=lambda candidate: abs(spending(candidate) - target))
 
 
-def _bracket(start: int, target: float, spent: Callable[[int], float], path: str, what: str) -> tuple[int, int]:
-    """Two values with the target between them; both are 1 where even the least is too much."""
+def _bracket(start: int, target: float, spending: Callable[[int], float], path: str, budget: str) -> tuple[int, int]:
+    """Returns two values with the target between them; both are 1 where even the smallest exceeds it."""
     low = high = start
     for _ in range(DOUBLINGS):
-        if spent(high) >= target:
+        if spending(high) >= target:
             break
         low, high = high, high * 2
-        if spent(high) <= spent(low):
-            raise ConfigError(f"a larger {path} does not give more {what}", path)
-    while low > 1 and spent(low) > target:
+        if spending(high) <= spending(low):
+            raise ConfigError(f"a larger {path} does not give more {budget}", path)
+    while low > 1 and spending(low) > target:
         low, high = low // 2, low
     return low, high

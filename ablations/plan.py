@@ -21,7 +21,7 @@ from lit_transformers.files import PLAN, write_json
 from sweeps.study_folder import PLAIN_SCALE, folder_name
 from sweeps.ticket import Ticket
 
-__all__ = ["Plan", "Request", "as_typed", "folder_of", "kept_document", "make_plan", "plan_path", "write_document"]
+__all__ = ["Plan", "Request", "as_typed", "folder_of", "make_plan", "plan_path", "read_plan_document", "write_document"]
 
 VERSION = 1
 Tuned = Mapping[str, Mapping[str, Plain]]
@@ -29,7 +29,7 @@ Tuned = Mapping[str, Mapping[str, Plain]]
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks of a study: a scale, overrides as typed, and a number of seeds."""
+    """The command line's options that select runs: a scale, overrides as typed, and a number of seeds."""
 
     scale: str = PLAIN_SCALE
     assignments: tuple[str, ...] = ()
@@ -37,11 +37,11 @@ class Request:
 
     @property
     def changes(self) -> dict[str, Plain]:
-        """The overrides by path."""
+        """The overrides as a mapping from path to value."""
         return parse_assignments(self.assignments)
 
     def arguments(self) -> list[str]:
-        """The same as words of a command line."""
+        """Returns the request as words of a command line."""
         words = ["--scale", self.scale]
         for assignment in self.assignments:
             words += ["--set", assignment]
@@ -50,7 +50,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
-    """``document`` is what ``plan.json`` holds; ``configs`` by key; ``costs`` by arm; ``runner`` names a module."""
+    """The runs of a study: ``document`` is what ``plan.json`` holds, ``configs`` are by key, ``costs`` by arm.
+
+    ``runner`` names the module that does a run.
+    """
 
     document: dict[str, Plain]
     configs: dict[str, dict[str, Plain]]
@@ -68,38 +71,41 @@ class Plan:
         return str(self.document["metric"]["name"])
 
     def tickets(self) -> list[Ticket]:
-        """Every run once, the first seed of all arms first, so that a comparison is there early."""
-        found: dict[str, Ticket] = {}
+        """Lists every run once, the first seed of all arms first, so that arms can be compared early."""
+        tickets: dict[str, Ticket] = {}
         arms = self.document["arms"]
-        for number in range(max(len(arm["runs"]) for arm in arms)):
+        for index in range(max(len(arm["runs"]) for arm in arms)):
             for arm in arms:
-                run = arm["runs"][number]
-                found.setdefault(run["key"], Ticket(run["key"], arm["name"], run["seed"], self.configs[run["key"]]))
-        return list(found.values())
+                run = arm["runs"][index]
+                tickets.setdefault(run["key"], Ticket(run["key"], arm["name"], run["seed"], self.configs[run["key"]]))
+        return list(tickets.values())
 
     @property
     def folder(self) -> str:
-        """The name of its folder below ``runs/studies``."""
+        """The name of the plan's folder below ``runs/studies``."""
         return folder_of(self.document)
 
     def write(self, runs: Path) -> None:
-        """Leaves ``plan.json`` where reports look for it."""
+        """Writes ``plan.json`` where reports look for it."""
         write_document(runs, self.document)
 
     def require_all_seeds(self, runs: Path) -> None:
-        """Raises ConfigError where its report would replace one of more seeds."""
-        kept = kept_document(runs, self.folder)
+        """Raises ConfigError where this plan's report would replace a report of more seeds."""
+        previous = read_plan_document(runs, self.folder)
         has_report = plan_path(runs, self.folder).with_name("report").is_dir()
-        there, here = (max(len(arm["runs"]) for arm in one["arms"]) if one else 0 for one in (kept, self.document))
-        if has_report and there > here:
+        previous_seeds, new_seeds = (
+            max(len(arm["runs"]) for arm in document["arms"]) if document else 0
+            for document in (previous, self.document)
+        )
+        if has_report and previous_seeds > new_seeds:
             raise ConfigError(
-                f"a report of {there} seeds stands there, and this one would be of {here}; "
-                f"ask for --seeds {there}, or remove that folder",
+                f"a report of {previous_seeds} seeds stands there, and this one would be of {new_seeds}; "
+                f"ask for --seeds {previous_seeds}, or remove that folder",
                 str(runs / "studies" / self.folder),
             )
 
     def to_dict(self) -> dict[str, Plain]:
-        """Plain data."""
+        """Returns the plan as plain data."""
         return asdict(self)
 
     @classmethod
@@ -109,7 +115,7 @@ class Plan:
 
 
 class Planner(Protocol):
-    """What the module of a RunConfig offers to planning."""
+    """What planning needs from the module of a RunConfig."""
 
     def describe(self, config: Any) -> Any: ...
     def run_key(self, config: Any) -> str: ...
@@ -117,23 +123,23 @@ class Planner(Protocol):
 
 
 def plan_path(runs: Path, folder: str) -> Path:
-    """Where a plan is kept. folder: its own, as ``folder_of`` names it."""
+    """Returns the path of a plan's ``plan.json``. folder: the name of its folder, as ``folder_of`` returns it."""
     return runs / "studies" / folder / PLAN
 
 
 def folder_of(document: Mapping[str, Plain]) -> str:
-    """The name of a plan's folder, by what ``plan.json`` holds."""
+    """Returns the name of a plan's folder from what ``plan.json`` holds."""
     return folder_name(document["study"], document["scale"], document["changes"])
 
 
 def write_document(runs: Path, document: dict[str, Plain]) -> None:
-    """Writes ``plan.json``."""
+    """Writes ``plan.json`` to the plan's folder."""
     write_json(plan_path(runs, folder_of(document)), document)
 
 
-def kept_document(runs: Path, folder: str) -> dict[str, Plain] | None:
-    """What the ``plan.json`` of a folder holds; None where it lacks, cannot be read, or is of another scale or changes,
-    as one may be from when a study had one folder for all of them."""
+def read_plan_document(runs: Path, folder: str) -> dict[str, Plain] | None:
+    """Returns what the ``plan.json`` of a folder holds; None where it is missing, cannot be read, or is of another
+    scale or changes, which occurs in folders from when a study had one folder for all of them."""
     try:
         document: dict[str, Plain] = json.loads(plan_path(runs, folder).read_text(encoding="utf-8"))
         is_own = folder_of(document) == folder and all(arm["runs"] for arm in document["arms"])
@@ -143,7 +149,7 @@ def kept_document(runs: Path, folder: str) -> dict[str, Plain] | None:
 
 
 def as_typed(words: Sequence[str], runs: Path) -> str:
-    """A command as it can be pasted into a shell, with the folder of runs where that is not the default one."""
+    """Returns a command that can be pasted into a shell, with the folder of runs where that is not the default one."""
     return shlex.join([*words, *([] if runs == Path("runs") else ["--runs", str(runs)])])
 
 
@@ -157,30 +163,30 @@ def make_plan(
 ) -> Plan:
     """Resolves, matches and names every run. Raises ConfigError that names the study and the place.
 
-    tuned: what a search has found, by arm; it wins over the arm's own overrides. runs: where measurements are kept,
-    of budgets that only these tell. typed: the study as the command line names it, where that is not by its name.
-    The module that defines the baseline's class also says what a run costs and what its key is.
+    tuned: the values that a search selected, by arm; they win over the arm's own overrides. runs: where measurements
+    of budgets are kept. typed: the study as the command line names it, where that is not its name.
+    The module that defines the baseline's class also computes what a run costs and what its key is.
     """
     runner = type(ablation.baseline).__module__
     planner = cast(Planner, importlib.import_module(runner))
     try:
         resolved = _with_values(ablation.resolve(request.scale, request.changes), tuned or {})
-        configs, matched = _matched(ablation, resolved, planner, runs)
+        configs, matched = _match_budgets(ablation, resolved, planner, runs)
         _require_effects(configs, planner)
-        by_key, of_arms = _runs(resolved, configs, request.seeds or resolved.seeds, planner)
+        configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.seeds, planner)
         costs = {name: dict(planner.describe(config)._asdict()) for name, config in configs.items()}
     except ConfigError as error:
         raise ConfigError(str(error), f"study {study}") from None
     document = _document(study, ablation, request, resolved, matched) | {
-        "protocol": _protocol(configs, costs, of_arms),
+        "protocol": _protocol(configs, costs, runs_by_arm),
         "commands": {
             verb: as_typed(["python", "-m", "ablations", verb, typed or study, *request.arguments()], runs)
             for verb in ("run", "report")
         },
     }
     for arm in document["arms"]:
-        arm["runs"] = of_arms[arm["name"]]
-    return Plan(document, by_key, costs, runner)
+        arm["runs"] = runs_by_arm[arm["name"]]
+    return Plan(document, configs_by_key, costs, runner)
 
 
 def _with_values(resolved: Resolved, tuned: Tuned) -> Resolved:
@@ -188,7 +194,7 @@ def _with_values(resolved: Resolved, tuned: Tuned) -> Resolved:
     return resolved._replace(configs=configs)
 
 
-def _matched(
+def _match_budgets(
     ablation: Ablation, resolved: Resolved, planner: Planner, runs: Path
 ) -> tuple[dict[str, Config], dict[str, Matched]]:
     match = ablation.match
@@ -209,23 +215,23 @@ def _require_effects(configs: dict[str, Config], planner: Planner) -> None:
             raise ConfigError("computes what the baseline computes: what it overrides does nothing here", name)
 
 
-def _runs(
+def _list_runs(
     resolved: Resolved, configs: dict[str, Config], seeds: int, planner: Planner
 ) -> tuple[dict[str, dict[str, Plain]], dict[str, list[dict[str, Plain]]]]:
-    """The config of every key, and the runs of every arm."""
-    by_key: dict[str, dict[str, Plain]] = {}
-    runs: dict[str, list[dict[str, Plain]]] = {}
+    """Returns the config of every key, and the runs of every arm."""
+    configs_by_key: dict[str, dict[str, Plain]] = {}
+    runs_by_arm: dict[str, list[dict[str, Plain]]] = {}
     for arm in resolved.arms:
         for seed in range(seeds):
-            config = configs[arm.name].override(_seeds(configs[arm.name], seed))
+            config = configs[arm.name].override(_seed_overrides(configs[arm.name], seed))
             key = planner.run_key(config)
-            by_key[key] = config.to_dict()
-            runs.setdefault(arm.name, []).append({"seed": seed, "key": key})
-    return by_key, runs
+            configs_by_key[key] = config.to_dict()
+            runs_by_arm.setdefault(arm.name, []).append({"seed": seed, "key": key})
+    return configs_by_key, runs_by_arm
 
 
-def _seeds(config: Config, seed: int) -> dict[str, int]:
-    """A seed is of the weights and of the order of the data, so that the spread over seeds holds both."""
+def _seed_overrides(config: Config, seed: int) -> dict[str, int]:
+    """Returns the overrides of a seed: of the weights and of the order of the data, so that seeds vary both."""
     return {path: seed for path, _ in config.leaves() if path in ("seed", "data.seed")}
 
 
@@ -249,7 +255,7 @@ def _document(
             "on": match.on,
             "free": match.free,
             "tolerance": match.allowed,
-            "per_arm": {n: m._asdict() for n, m in matched.items()},
+            "per_arm": {arm_name: closeness._asdict() for arm_name, closeness in matched.items()},
         },
         "arms": [{"name": arm.name, "levels": arm.levels} for arm in resolved.arms],
         "contrasts": _contrasts(ablation, resolved),
@@ -259,17 +265,19 @@ def _document(
 
 
 def _contrasts(ablation: Ablation, resolved: Resolved) -> list[dict[str, str]] | None:
-    """The contrasts whose arms are run at this scale; None, every arm against the baseline, where none are named."""
-    there = {arm.name for arm in resolved.arms}
-    return [asdict(one) for one in ablation.contrasts if {one.arm, one.against} <= there] or None
+    """Returns the contrasts whose arms are run at this scale; None, for every arm against the baseline, without any."""
+    arm_names = {arm.name for arm in resolved.arms}
+    return [
+        asdict(contrast) for contrast in ablation.contrasts if {contrast.arm, contrast.against} <= arm_names
+    ] or None
 
 
 def _published(published: Published, ablation: Ablation, resolved: Resolved) -> dict[str, Plain]:
-    """Cells by the name of their arm where they are about one, else by the levels they name."""
+    """Returns the published values, each by the name of its arm if it is about one, else by the levels it names."""
     cells = []
     for cell in published.cells:
-        about = select(ablation.all_arms(), cell.arm, "published.cells")
-        arm = about[0].name if len(about) == 1 else dict(part.split("=", 1) for part in cell.arm.split())
+        arms = select(ablation.all_arms(), cell.arm, "published.cells")
+        arm = arms[0].name if len(arms) == 1 else dict(part.split("=", 1) for part in cell.arm.split())
         cells.append({"arm": arm, "value": cell.value, "note": cell.note})
     return {
         "protocol": {"text": published.protocol},
@@ -280,11 +288,11 @@ def _published(published: Published, ablation: Ablation, resolved: Resolved) -> 
 
 
 def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float]], runs: dict[str, list[Any]]) -> str:
-    """Our protocol in a line: the corpus, the budget and the size of the baseline, and the seeds."""
+    """Returns our protocol in a line: the corpus, the budget and the size of the baseline, and the number of seeds."""
     baseline = next(iter(configs))
-    # What data is made of stands one level below it: data.source, or data.generator.
-    made_of = (value for path, value in configs[baseline].leaves() if re.fullmatch(r"data\.\w+\.kind", path))
-    corpus = next(made_of, None)
+    # The kind of the data is one level below it: data.source.kind, or data.generator.kind.
+    source_kinds = (value for path, value in configs[baseline].leaves() if re.fullmatch(r"data\.\w+\.kind", path))
+    corpus = next(source_kinds, None)
     parts = [str(corpus)] if corpus else []
     parts.append(f"{count(costs[baseline]['tokens'])} training tokens")
     parts.append(f"{count(costs[baseline]['parameters'])} parameters")

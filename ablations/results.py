@@ -1,4 +1,4 @@
-"""The report of a plan, from the command line: written where something has finished, and over nothing otherwise."""
+"""Writes the report of a plan for the command line; where no run has finished, earlier files are left as they are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_report(
 ) -> None:
     """Prints the report of a plan and says where its files are. Where no run has finished, nothing is written.
 
-    document: what ``plan.json`` holds. computed: runs were done for it, so what became of them is printed in any case.
+    document: what ``plan.json`` holds. computed: runs were done for it, so their outcomes are printed in any case.
     Raises ConfigError where no run has finished and none was done.
     """
     import reports
@@ -34,6 +34,6 @@ def write_report(
     reason = f"none of its {len(study.runs)} runs has finished, so no report is written"
     if not computed:
         raise ConfigError(f"{reason}; train them by: {plan.commands['run']}", plan.folder)
-    with TemporaryDirectory() as nowhere:
-        reports.write_study(study, Path(nowhere), console, unmatched)
+    with TemporaryDirectory() as temporary_directory:
+        reports.write_study(study, Path(temporary_directory), console, unmatched)
     console.print(f"{plan.folder}: {reason}", markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What the command prints: studies, plans, gates and the state of runs, as tables."""
+"""The tables that the commands print: studies, plans, gates and the state of runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ablations.ablation import Ablation
 from ablations.catalog import Headline
-from ablations.estimate import Estimate
+from ablations.estimate import TimeEstimate
 from ablations.plan import Plan
 from lit_transformers.amounts import assignments, count
 from sweeps.live import Row, clock
@@ -19,17 +19,17 @@ from sweeps.status import add_columns, cells, plain_table
 from sweeps.ticket import State
 
 if TYPE_CHECKING:
-    from sweeps.ledger import Standing
-    from sweeps.tune import Found
+    from sweeps.ledger import ActiveRun
+    from sweeps.tune import TuningResult
 
 __all__ = ["found_table", "gate_table", "plan_view", "status_view", "study_list", "study_view", "summary_line"]
 
 SHOWN = ("model", "model.mixer", "model.stack", "task", "data", "data.source", "data.generator")
-"""Parts whose kinds say what a study is about; ``python -m lit_transformers kinds`` lists all there are."""
+"""Parts whose kinds are shown of a baseline; ``python -m lit_transformers kinds`` lists all there are."""
 
 
 def study_list(headlines: Iterable[Headline]) -> Table:
-    """All studies: name, question, whose question it is."""
+    """Returns a table of all studies with name, question and source."""
     table = plain_table("study", "question", "source")
     table.columns[0].no_wrap = True  # to be copied whole
     for headline in headlines:
@@ -38,23 +38,23 @@ def study_list(headlines: Iterable[Headline]) -> Table:
 
 
 def study_view(name: str, ablation: Ablation) -> Group:
-    """One study in full: question, factors and levels, scales and what they leave out, and what was published."""
+    """Shows one study in full: question, factors and levels, scales and what they leave out, and published numbers."""
     lines: list[RenderableType] = [Text(name, style="bold"), Text(ablation.question)]
     if ablation.source:
         source = ablation.source
-        where = [f"table {source.table}"] if source.table else []
-        lines.append(Text(", ".join([source.title, *([f"arXiv:{source.arxiv}"] if source.arxiv else []), *where])))
-    decides = f"{ablation.metric.name}, {ablation.metric.goal}d"
+        table = [f"table {source.table}"] if source.table else []
+        lines.append(Text(", ".join([source.title, *([f"arXiv:{source.arxiv}"] if source.arxiv else []), *table])))
+    criterion = f"{ablation.metric.name}, {ablation.metric.goal}d"
     lines.append(
-        Text(f"decided by {decides}; design {ablation.design}; {ablation.seeds} seeds unless a scale says else")
+        Text(f"decided by {criterion}; design {ablation.design}; {ablation.seeds} seeds unless a scale says else")
     )
     if ablation.match:
         solved = f", solving for {ablation.match.free}" if ablation.match.free else ""
         lines.append(Text(f"arms have the same {ablation.match.on}{solved}"))
     kinds = {path: value for path, value in ablation.baseline.leaves() if path.rsplit(".", 1)[-1] == "kind"}
-    chosen = [f"{part} {kinds[f'{part}.kind']}" for part in SHOWN if f"{part}.kind" in kinds]
-    if chosen:
-        lines.append(Text(f"baseline: {', '.join(chosen)}"))
+    baseline_kinds = [f"{part} {kinds[f'{part}.kind']}" for part in SHOWN if f"{part}.kind" in kinds]
+    if baseline_kinds:
+        lines.append(Text(f"baseline: {', '.join(baseline_kinds)}"))
     lines += [Text(), _levels(ablation), Text(), _scales(ablation)]
     if ablation.published:
         lines += [Text(), _published(ablation)]
@@ -106,8 +106,8 @@ def _value(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def plan_view(plan: Plan, guess: Estimate, done: set[str], workers: int) -> Group:
-    """A plan: every arm with its runs and costs, and how long the rest will take."""
+def plan_view(plan: Plan, time_estimate: TimeEstimate, done: set[str], workers: int) -> Group:
+    """Shows a plan: every arm with its runs and costs, and how long the remaining runs will take."""
     table = plain_table("arm", "runs", "done", "params", "FLOPs a\ntoken", "train\nFLOPs", "tokens", "time", "matched")
     for column in table.columns[1:]:
         column.no_wrap = True
@@ -120,67 +120,71 @@ def plan_view(plan: Plan, guess: Estimate, done: set[str], workers: int) -> Grou
             str(len(keys)),
             str(sum(key in done for key in keys)),
             *(count(cost[name]) for name in ("parameters", "flops_per_token", "train_flops", "tokens")),
-            clock(guess.seconds[keys[0]]),
+            clock(time_estimate.seconds[keys[0]]),
             f"{matched['reached'] / matched['target'] - 1:+.2%}" if matched else "",
         )
-    left = {key: seconds for key, seconds in guess.seconds.items() if key not in done}
-    total = sum(left.values()) / min(workers, max(len(left), 1))
+    remaining = {key: seconds for key, seconds in time_estimate.seconds.items() if key not in done}
+    total = sum(remaining.values()) / min(workers, max(len(remaining), 1))
     lines: list[RenderableType] = [
         Text(f"{plan.study}, scale {plan.document['scale']}: {plan.document['protocol']}"),
         table,
     ]
-    for reason in dict.fromkeys(one["reason"] for one in plan.document["left_out"]):
-        arms = [one["arm"] for one in plan.document["left_out"] if one["reason"] == reason]
+    for reason in dict.fromkeys(omission["reason"] for omission in plan.document["left_out"]):
+        arms = [omission["arm"] for omission in plan.document["left_out"] if omission["reason"] == reason]
         lines.append(Text(f"left out, {reason}: {'; '.join(arms)}", style="dim"))
-    number = "1 worker" if workers == 1 else f"{workers} workers"
-    lines.append(Text(f"{len(left)} runs to do, about {clock(total)} with {number} ({guess.basis})"))
+    worker_count = "1 worker" if workers == 1 else f"{workers} workers"
+    lines.append(Text(f"{len(remaining)} runs to do, about {clock(total)} with {worker_count} ({time_estimate.basis})"))
     return Group(*lines)
 
 
-def gate_table(found: Mapping[str, Sequence[Any]]) -> Group:
-    """Gates by arm; what a failed one saw is told below."""
-    names = list(dict.fromkeys(gate.name for gates in found.values() for gate in gates))
+def gate_table(results: Mapping[str, Sequence[Any]]) -> Group:
+    """Shows the results of the gates by arm, with the details of failed ones below."""
+    names = list(dict.fromkeys(gate.name for gates in results.values() for gate in gates))
     table = plain_table("arm", *names)
     failures: list[Text] = []
-    for arm, gates in found.items():
+    for arm, gates in results.items():
         by_name = {gate.name: gate for gate in gates}
-        marks = [Text("-", style="dim") if name not in by_name else _mark(by_name[name].passed) for name in names]
+        marks = [
+            Text("-", style="dim") if name not in by_name else _verdict_cell(by_name[name].passed) for name in names
+        ]
         table.add_row(Text(arm), *marks)
         failures += [Text(f"{arm}: {gate.name}: {gate.detail}", style="red") for gate in gates if not gate.passed]
     return Group(table, *failures)
 
 
-def _mark(passed: bool) -> Text:
+def _verdict_cell(passed: bool) -> Text:
     return Text("passed", style="green") if passed else Text("failed", style="bold red")
 
 
-def status_view(rows: Sequence[Row], metric: str, found: Mapping[str, Standing]) -> Group:
-    """Where every run stands, by records, checkpoints and locks, and by the ledger who is at it."""
+def status_view(rows: Sequence[Row], metric: str, active_runs: Mapping[str, ActiveRun]) -> Group:
+    """Shows the state of every run by records, checkpoints and locks, and its worker by the ledger."""
     table = plain_table("arm", "seed", "run", metric)
     add_columns(table)
     for row in rows:
         state = row.state.value + (f": {row.reason}" if row.reason else "")
         value = "" if row.value is None else f"{row.value:.4g}"
         key = row.ticket.key
-        work = cells(found[key]) if key in found and not row.state.over else [Text(state)]
-        table.add_row(Text(row.ticket.arm), str(row.ticket.seed), key, value, *work)
+        status_cells = cells(active_runs[key]) if key in active_runs and not row.state.over else [Text(state)]
+        table.add_row(Text(row.ticket.arm), str(row.ticket.seed), key, value, *status_cells)
     return Group(table, Text(summary_line(rows)))
 
 
 def summary_line(rows: Sequence[Row]) -> str:
-    """How many runs are in which state."""
+    """Returns a line that counts the runs in each state."""
     counts = {state: sum(row.state == state for row in rows) for state in State}
-    told = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
-    return f"{len(rows)} runs: {told}"
+    summary = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
+    return f"{len(rows)} runs: {summary}"
 
 
-def found_table(metric: str, found: Iterable[Found]) -> Table:
-    """What every arm's search spent and found, by the best value of a metric."""
+def found_table(metric: str, results: Iterable[TuningResult]) -> Table:
+    """Returns a table of every arm's search: its trials, its tokens, the best value of the metric and its settings."""
     table = plain_table("arm", "trials", "pruned", "failed", "tokens", f"best {metric}", "values")
     for column in table.columns[1:-1]:
         column.no_wrap = True
-    for one in found:
-        best = "" if one.value is None else f"{one.value:.4g}"
-        counts = (str(number) for number in (one.trials, one.pruned, one.failed))
-        table.add_row(Text(one.arm), *counts, count(one.tokens), best, Text("\n".join(assignments(one.values or {}))))
+    for result in results:
+        best = "" if result.value is None else f"{result.value:.4g}"
+        counts = (str(number) for number in (result.trials, result.pruned, result.failed))
+        table.add_row(
+            Text(result.arm), *counts, count(result.tokens), best, Text("\n".join(assignments(result.values or {})))
+        )
     return table

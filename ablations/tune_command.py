@@ -1,4 +1,4 @@
-"""``python -m sweeps tune STUDY``: every arm at its best, under the live table, and the report of the winners."""
+"""``python -m sweeps tune STUDY``: tunes every arm under the live table, and reports the best configs."""
 
 from __future__ import annotations
 
@@ -82,17 +82,17 @@ def tune(
     share = share_for(tuning.plan, len(tuning.arms), workers, threads, limits.needed)
     options = options_for(tuning.plan, share, limits, retry_failed=retry_failed, wandb=wandb)
 
-    def do(rows: list[Row], options: Options) -> Summary:
+    def launch_rows(rows: list[Row], options: Options) -> Summary:
         return launched(runs, rows, options, storage)
 
-    found, stopped_by = search(
-        runs, storage, tuning.plan.study, tuning.arms, tuning.goal, budget, options, do, prune=prune
+    results, stopped_by = search(
+        runs, storage, tuning.plan.study, tuning.arms, tuning.goal, budget, options, launch_rows, prune=prune
     )  # fmt: skip
-    out.print(found_table(tuning.goal.metric, found))
+    out.print(found_table(tuning.goal.metric, results))
     if stopped_by is not None:
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + stopped_by)
-    planned = tuned_plan(tuning, found, budget, runs)
+    planned = tuned_plan(tuning, results, budget, runs)
     planned.require_all_seeds(runs)
     rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)

@@ -28,7 +28,7 @@ Searching = Annotated[
 ]
 Mode = Annotated[
     Literal["disabled", "offline", "online"],
-    typer.Option("--wandb", help="Where the run is mirrored; online without a network goes offline."),
+    typer.Option("--wandb", help="Whether the run is sent at once; online without a network goes offline."),
 ]
 
 
@@ -43,22 +43,24 @@ def wandb(
     words = [study, "--runs", str(runs), *request.arguments()]
     if method == "grid":
         planned = plan_for(study, runs, request)
-        folder = _folder(runs, planned)
+        folder = _wandb_folder(runs, planned)
         arms = planned.document["arms"]
         metric = {"name": planned.metric, "goal": planned.document["metric"]["goal"]}
-        command = agent_command(words, _ranks(planned))
-        found = {"grid": grid(planned.study, [arm["name"] for arm in arms], len(arms[0]["runs"]), metric, command)}
+        command = agent_command(words, _rank_count(planned))
+        definitions = {
+            "grid": grid(planned.study, [arm["name"] for arm in arms], len(arms[0]["runs"]), metric, command)
+        }
     else:
-        tuning = _prepared(study, request, runs, own=with_mixer_space)
-        folder = _folder(runs, tuning.plan)
+        tuning = _prepare_tuning(study, request, runs, own=with_mixer_space)
+        folder = _wandb_folder(runs, tuning.plan)
         metric = {"name": tuning.goal.metric, "goal": tuning.goal.direction}
         command = agent_command([*words, "--search"], int(tuning.arms[0].config.get("training.devices")))
-        found = {
+        definitions = {
             _file_name(arm.name): search(tuning.plan.study, arm.name, arm.space, method, trials, metric, command)
             for arm in tuning.arms
         }
-    for name, sweep in found.items():
-        write_sweep(folder / f"{name}.yaml", sweep)
+    for name, definition in definitions.items():
+        write_sweep(folder / f"{name}.yaml", definition)
         out.print(f"wandb sweep --project {PROJECT} {folder / name}.yaml", markup=False, soft_wrap=True)
     out.print("each prints the command of its agents: start as many as there are machines", highlight=False)
 
@@ -72,20 +74,20 @@ def agent(
     An ordinary run in its own directory: one that is finished is read. Under torchrun the ranks train as one run.
     """
     from lit_transformers.cores import limit_threads
-    from lit_transformers.mirror import Mirror
     from lit_transformers.ranks import is_first_rank
+    from lit_transformers.wandb_logging import WandbConfig
     from sweeps.agent import carry_out, describe, parameters
 
     limit_threads()
     values = parameters(context.args)
     name = catalog.find(study).stem
-    config, arm, runner = _asked(
+    config, arm, runner = _requested_run(
         study, request_of(scale, changes, seeds, device), dict(values), runs, searching=searching
     )
-    record = carry_out(config, runner, runs, Mirror(mode, PROJECT, name, arm))
+    record = carry_out(config, runner, runs, WandbConfig(mode, PROJECT, name, arm))
     if is_first_rank():
-        told = f"{record['outcome']}: {record['reason']}" if record["reason"] else record["outcome"]
-        out.print(f"{record['key']} ({describe(values)}): {told}", markup=False, highlight=False, soft_wrap=True)
+        outcome = f"{record['outcome']}: {record['reason']}" if record["reason"] else record["outcome"]
+        out.print(f"{record['key']} ({describe(values)}): {outcome}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(int(record["outcome"] in ("failed", "invalid")))
 
 
@@ -101,7 +103,7 @@ def dashboard(
     planned = plan_for(study, runs, request)
     arms = [arm["name"] for arm in planned.document["arms"]]
     definition = define(PROJECT, planned.study, planned.document["question"], planned.metric, arms)
-    path = write_definition(_folder(runs, planned), definition)
+    path = write_definition(_wandb_folder(runs, planned), definition)
     out.print(f"definition: {path}", markup=False, highlight=False, soft_wrap=True)
     if has_key():
         reason = build(definition, entity, lambda line: out.print(line, markup=False, soft_wrap=True))
@@ -118,10 +120,13 @@ def dashboard(
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _asked(
+def _requested_run(
     study: str, request: Request, values: dict[str, Plain], runs: Path, *, searching: bool
 ) -> tuple[Config, str, str]:
-    """The config of a run, its arm, and the module that does it."""
+    """Returns the config of the requested run, its arm, and the module that does it.
+
+    Raises ConfigError for an unknown arm or an invalid seed.
+    """
     from ablations.plan import make_plan
 
     path = catalog.find(study)
@@ -130,7 +135,7 @@ def _asked(
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ConfigError(f"a seed is a number from 0 on, not {seed!r}", "--seed")
     planned = make_plan(path.stem, ablation, request, runs=runs)
-    arms = {one["name"]: one["runs"][0]["key"] for one in planned.document["arms"]}
+    arms = {arm_document["name"]: arm_document["runs"][0]["key"] for arm_document in planned.document["arms"]}
     if arm not in arms:
         raise ConfigError(f"no arm is called {arm!r}; {nearest(str(arm), arms)}", "--arm")
     config: Config = type(ablation.baseline).from_dict(planned.configs[arms[arm]])
@@ -138,28 +143,28 @@ def _asked(
         from sweeps.tune import trial_config
 
         return trial_config(config, values), str(arm), planned.runner
-    seeded = {path: seed for path, _ in config.leaves() if path in ("seed", "data.seed")}
-    return config.override({**seeded, **values}), str(arm), planned.runner
+    seed_overrides = {path: seed for path, _ in config.leaves() if path in ("seed", "data.seed")}
+    return config.override({**seed_overrides, **values}), str(arm), planned.runner
 
 
-def _prepared(study: str, request: Request, runs: Path, *, own: bool) -> Tuning:
+def _prepare_tuning(study: str, request: Request, runs: Path, *, own: bool) -> Tuning:
     from ablations.tuning import prepare
 
     return prepare(study, request, runs, own=own)
 
 
-def _ranks(planned: Plan) -> int:
-    """How many ranks a run has; the arms of a sweep share one command."""
-    found = {(config.get("training") or {}).get("devices", 1) for config in planned.configs.values()}
-    if len(found) > 1:
-        raise ConfigError(f"arms with {sorted(found)} ranks need a command each; set one", "training.devices")
-    return int(found.pop())
+def _rank_count(planned: Plan) -> int:
+    """Returns the number of ranks of a run. Raises ConfigError where arms differ: a sweep's arms share one command."""
+    rank_counts = {(config.get("training") or {}).get("devices", 1) for config in planned.configs.values()}
+    if len(rank_counts) > 1:
+        raise ConfigError(f"arms with {sorted(rank_counts)} ranks need a command each; set one", "training.devices")
+    return int(rank_counts.pop())
 
 
-def _folder(runs: Path, planned: Plan) -> Path:
+def _wandb_folder(runs: Path, planned: Plan) -> Path:
     return plan_path(runs, planned.folder).with_name("wandb")
 
 
 def _file_name(arm: str) -> str:
-    """An arm's name as that of a file."""
+    """Returns an arm's name with all characters that are unsafe in file names replaced."""
     return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in arm)

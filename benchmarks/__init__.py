@@ -1,1 +1,1 @@
-"""Side-by-side timings. Each prints a table, and writes its numbers with --json."""
+"""Side-by-side timings. Each script prints a table, and writes its numbers to a file with --json."""

@@ -1,4 +1,4 @@
-"""An update of the weights captured as one CUDA graph: kernels are launched once, and then replayed together."""
+"""An update of the weights captured as one CUDA graph: its kernels are launched once and then replayed together."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor
 from lit_transformers.mixer import map_state, state_tensors
 
 Update = Callable[[Tensor, Tensor, Any], tuple[Tensor, Tensor, Any]]
-"""From inputs, targets and state to loss, norm of the gradient, and state, none of them with a history of gradients."""
+"""Maps inputs, targets and state to the loss, the norm of the gradient and the new state, all of them detached."""
 
 UNCAPTURED = 3
-"""Updates before the capture, in which libraries make their workspaces and compilers their code."""
+"""Updates before the capture, in which libraries allocate their workspaces and compilers generate their code."""
 
 
 class Captured:
-    """Calls ``update`` on buffers that stay where they are. The first few calls run as they are; then one is captured,
-    and from there on all are its replays. On a CPU nothing can be captured, and all calls run as they are.
+    """Calls ``update`` on buffers at fixed addresses. The first few calls run without capture; the next one is captured
+    as a graph, and every later call replays it. On a CPU nothing can be captured, and all calls run without capture.
 
-    Inputs, targets and state have one shape for all calls. What is returned is overwritten by the next call.
+    Inputs, targets and state have the same shapes in all calls. The returned tensors are overwritten by the next call.
     """
 
     def __init__(self, update: Update) -> None:
@@ -46,14 +46,14 @@ class Captured:
         return *self.outputs, self.buffers[2]
 
     def run(self, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Tensor]:
-        """One update, whose state takes the place of the last."""
+        """Runs one update and copies its new state over the old one."""
         loss, norm, after = self.update(inputs, targets, state)
         for old, new in zip(state_tensors(state), state_tensors(after), strict=True):
             old.copy_(new)
         return loss, norm
 
     def on_device(self, device: torch.device) -> None:
-        """Everything before the replays happens on one stream of its own, as a capture demands."""
+        """Runs, captures or replays the update. Before the replays it uses a side stream, as a capture requires."""
         assert self.buffers is not None
         self.stream = self.stream or torch.cuda.Stream(device)
         if self.calls < UNCAPTURED:
@@ -70,7 +70,7 @@ class Captured:
 
 
 def capturable(optimizer: torch.optim.Optimizer) -> None:
-    """Has an Adam read its learning rate from the device, where the schedule writes it between two replays."""
+    """Makes Adam read its learning rate from the device, where the schedule writes it between two replays."""
     for group in optimizer.param_groups:
         group["capturable"] = True
         group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)

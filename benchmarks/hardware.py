@@ -1,4 +1,4 @@
-"""What a timing was taken on, and where it is kept."""
+"""Describes the machine of a timing, and writes timings to files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lit_transformers.record import commit
 
 RESULTS = Path(__file__).with_name("results")
 EVERYWHERE = ("torch", "triton")
-"""Packages whose versions every timing names, where they are installed."""
+"""Packages whose versions are recorded with every timing, where they are installed."""
 JSON_HELP = "Also write the numbers to benchmarks/results/NAME.json, or to a path that ends with .json."
 
 
 def describe(packages: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Hardware, load, versions and commit."""
+    """The date, commit, hardware, load, and the versions of the packages."""
     cuda = torch.cuda.is_available()
     return {
         "date": time.strftime("%Y-%m-%d"),
@@ -41,7 +41,7 @@ def describe(packages: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name where the system tells it."""
+    """The processor's name, or the architecture where the system does not report a name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -50,10 +50,10 @@ def processor() -> str:
 
 
 def driver() -> str | None:
-    """The version of NVIDIA's driver, where nvidia-smi tells it."""
-    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    """The version of NVIDIA's driver as nvidia-smi reports it, or None."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        lines = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=20).stdout.split()
+        lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return None
     return lines[0] if lines else None
@@ -67,8 +67,8 @@ def installed(package: str) -> str | None:
         return None
 
 
-def save(name: str, found: dict[str, Any]) -> Path:
-    """Writes benchmarks/results/<name>.json, or the path itself where the name ends with .json."""
+def save(name: str, results: dict[str, Any]) -> Path:
+    """Writes results to benchmarks/results/<name>.json, or to ``name`` where it ends with .json; returns the path."""
     path = Path(name) if name.endswith(".json") else RESULTS / f"{name}.json"
-    write_json(path, found)
+    write_json(path, results)
     return path

@@ -1,7 +1,8 @@
-"""What the benchmarks of layers share: a step, its time, its peak memory, why it failed, powers.
+"""What the benchmarks of layers share: steps, their times and peak memory, reasons for failures, scaling exponents.
 
-On a CPU layers take turns in one process, so that what else the machine does falls on all alike, and the peak of each
-is taken in a process of its own. On CUDA they are measured one after another, each in memory that is empty again.
+On a CPU layers take turns in one process, so that other load on the machine affects all of them alike, and the peak
+memory of each is measured in a process of its own. On CUDA they are measured one after another, and the memory is freed
+in between.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ABSENT = "not installed"
 
 
 class Work(NamedTuple):
-    """What every layer is given: ``rows`` sequences of ``length`` after ``memory`` remembered inputs."""
+    """The input of every layer: ``rows`` sequences of ``length`` tokens after ``memory`` remembered inputs."""
 
     rows: int
     length: int
@@ -40,11 +41,11 @@ class Work(NamedTuple):
 
 Step = Callable[[], None]
 Layer = Callable[[Work, torch.device], Step]
-"""Makes the step of a layer; a function of a module, or a partial of one, so that a process can be told of it."""
+"""Makes the step of a layer. It is a module's function or a partial of one, so that it can be pickled for a process."""
 
 
 def ours(config: MixerConfig, causal: bool, work: Work, device: torch.device) -> Step:
-    """A mixer of this library, in training."""
+    """Returns a training step of one of this library's mixers."""
     layer = config.build(Shape(DIM, HEADS, work.length)).to(device)
     ctx = Context(torch.arange(work.length, device=device).expand(work.rows, -1), causal)
     x = torch.randn(work.rows, work.length, DIM, device=device, requires_grad=True)
@@ -56,7 +57,7 @@ def ours(config: MixerConfig, causal: bool, work: Work, device: torch.device) ->
 
 
 def stepper(layer: nn.Module, x: Tensor, forward: Callable[[], Tensor]) -> Step:
-    """One forward and backward pass, done when it returns."""
+    """Returns a function that runs one forward and backward pass and waits for the device."""
 
     def step() -> None:
         layer.zero_grad()
@@ -75,8 +76,8 @@ def autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
 
 
-class Taken(NamedTuple):
-    """Median milliseconds of one step, on the clock and of the processor."""
+class StepTime(NamedTuple):
+    """Time of one step in wall-clock and in processor time: seconds for one step, milliseconds for a median."""
 
     clock: float
     processor: float
@@ -84,8 +85,8 @@ class Taken(NamedTuple):
 
 def time_side_by_side(
     layers: Mapping[str, Layer], work: Work, device: torch.device, rounds: int
-) -> tuple[dict[str, Taken], dict[str, str]]:
-    """The layers take turns. Of those that fail there is the reason."""
+) -> tuple[dict[str, StepTime], dict[str, str]]:
+    """Times the layers in turns. Returns the median times by layer, and the reasons for those that failed."""
     steps: dict[str, Step] = {}
     failed: dict[str, str] = {}
     for name, layer in layers.items():
@@ -95,27 +96,27 @@ def time_side_by_side(
             steps[name] = step
         except Exception as error:
             failed[name] = failure(error)
-    taken: dict[str, list[Taken]] = {name: [] for name in steps}
+    samples: dict[str, list[StepTime]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
-            taken[name].append(timed(step))
-    return {name: middle(times) for name, times in taken.items()}, failed
+            samples[name].append(timed(step))
+    return {name: middle(times) for name, times in samples.items()}, failed
 
 
-def timed(step: Step) -> Taken:
-    """Seconds of one step."""
+def timed(step: Step) -> StepTime:
+    """Runs one step and returns the seconds that it takes."""
     clock, processor = time.perf_counter(), time.process_time()
     step()
-    return Taken(time.perf_counter() - clock, time.process_time() - processor)
+    return StepTime(time.perf_counter() - clock, time.process_time() - processor)
 
 
-def middle(times: Sequence[Taken]) -> Taken:
-    """The medians, in milliseconds."""
-    return Taken(*(1000 * statistics.median(column) for column in zip(*times, strict=True)))
+def middle(times: Sequence[StepTime]) -> StepTime:
+    """The medians of times in seconds, in milliseconds."""
+    return StepTime(*(1000 * statistics.median(column) for column in zip(*times, strict=True)))
 
 
-def alone(layer: Layer, work: Work, device: torch.device, rounds: int, patience: float) -> tuple[Taken, float]:
-    """Times of one layer on CUDA, and how far its steps raise the peak of memory, in MiB.
+def alone(layer: Layer, work: Work, device: torch.device, rounds: int, patience: float) -> tuple[StepTime, float]:
+    """Median time of one layer alone on CUDA, and by how many MiB its steps raise the peak of allocated memory.
 
     Fewer steps are timed where they take long: none begins after five times ``patience`` seconds.
     """
@@ -131,7 +132,7 @@ def alone(layer: Layer, work: Work, device: torch.device, rounds: int, patience:
 
 
 def failure(error: Exception) -> str:
-    """Why a layer has no numbers, in one line: of a long message the first line and the last."""
+    """Why a layer has no numbers, in one line: the first and the last line of a long message."""
     if isinstance(error, ModuleNotFoundError):
         return f"{ABSENT}: {error.name}"
     if "out of memory" in str(error).lower():
@@ -141,13 +142,13 @@ def failure(error: Exception) -> str:
 
 
 def peak_mib(layer: Layer, work: Work) -> float:
-    """How far one step on the CPU raises the peak of memory, in MiB."""
+    """By how many MiB one step on the CPU raises the peak of memory, measured in a new process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(resident_growth, (layer, work))
 
 
 def resident_growth(layer: Layer, work: Work) -> float:
-    """In a process of its own, because the peak of resident memory never falls."""
+    """By how many MiB one step raises the peak of resident memory, which never falls: hence a new process each time."""
     torch.set_num_threads(1)
     device = torch.device("cpu")
     layer(work._replace(rows=1, length=2 * BLOCK, memory=0), device)()  # all code paths, little memory
@@ -158,7 +159,7 @@ def resident_growth(layer: Layer, work: Work) -> float:
 
 
 def power(points: Mapping[int, float]) -> float | None:
-    """The exponent with which a quantity grows with length, fitted over all lengths measured."""
+    """The exponent with which a quantity grows with length, fitted over the measured lengths; None for fewer than 2."""
     if len(points) < 2 or min(points.values()) <= 0:
         return None
     lengths, values = np.log(np.array(sorted(points.items()), dtype=np.float64)).T
@@ -166,15 +167,15 @@ def power(points: Mapping[int, float]) -> float | None:
 
 
 class Peaks(NamedTuple):
-    """MiB of each layer, and why others have none."""
+    """Peak memory of each layer in MiB, and the reasons why others have none."""
 
     mib: dict[str, float]
     failed: dict[str, str]
 
 
 def peaks_of(layers: Mapping[str, Layer], work: Work, device: torch.device) -> Peaks:
-    """Peaks of all layers on a CPU. To be taken before anything is timed: a child process inherits the peak of its
-    parent. On CUDA they are taken with the times."""
+    """Peak memory of all layers on a CPU. Call it before anything is timed, for a child process inherits its parent's
+    peak. On CUDA peaks are measured together with the times, and this returns none."""
     peaks = Peaks({}, {})
     for name, layer in layers.items() if device.type == "cpu" else ():
         try:
@@ -187,16 +188,16 @@ def peaks_of(layers: Mapping[str, Layer], work: Work, device: torch.device) -> P
 def row_of(
     layers: Mapping[str, Layer], work: Work, device: torch.device, rounds: int, peaks: Peaks, patience: float = 4.0
 ) -> dict[str, Any]:
-    """Times and peaks of all layers on one work. ``failed``: why the others have none."""
+    """Times and peak memory of all layers on one input size. ``failed`` holds the reasons of those without."""
     if device.type == "cuda":
-        taken, peaks = row_on_device(layers, work, device, rounds, patience)
+        times, peaks = row_on_device(layers, work, device, rounds, patience)
         failed = peaks.failed
     else:
-        able = {name: layer for name, layer in layers.items() if name not in peaks.failed}
-        taken, failed = time_side_by_side(able, work, device, rounds)
+        runnable = {name: layer for name, layer in layers.items() if name not in peaks.failed}
+        times, failed = time_side_by_side(runnable, work, device, rounds)
     return work._asdict() | {
-        "milliseconds": {name: t.clock for name, t in taken.items()},
-        "processor_milliseconds": {name: t.processor for name, t in taken.items()},
+        "milliseconds": {name: t.clock for name, t in times.items()},
+        "processor_milliseconds": {name: t.processor for name, t in times.items()},
         "peak_mib": peaks.mib,
         "failed": peaks.failed | failed,
     }
@@ -204,17 +205,17 @@ def row_of(
 
 def row_on_device(
     layers: Mapping[str, Layer], work: Work, device: torch.device, rounds: int, patience: float
-) -> tuple[dict[str, Taken], Peaks]:
-    """The layers one after another. Where one leaves the device unusable, those after it are not tried."""
-    taken: dict[str, Taken] = {}
+) -> tuple[dict[str, StepTime], Peaks]:
+    """Measures the layers one after another. Where one leaves the device unusable, those after it are not tried."""
+    times: dict[str, StepTime] = {}
     peaks = Peaks({}, {})
-    broken = ""
+    culprit = ""
     for name, layer in layers.items():
-        if broken:
-            peaks.failed[name] = f"not tried: the device failed in {broken}"
+        if culprit:
+            peaks.failed[name] = f"not tried: the device failed in {culprit}"
             continue
         try:
-            taken[name], peaks.mib[name] = alone(layer, work, device, rounds, patience)
+            times[name], peaks.mib[name] = alone(layer, work, device, rounds, patience)
         except Exception as error:
             peaks.failed[name] = failure(error)
         try:  # outside of the handler, for the error holds the frames that hold the layer's tensors
@@ -222,8 +223,8 @@ def row_on_device(
             torch.cuda.synchronize(device)
             torch.cuda.empty_cache()
         except RuntimeError:
-            broken = name
-    return taken, peaks
+            culprit = name
+    return times, peaks
 
 
 QUANTITIES = {

@@ -2,14 +2,14 @@
 
     python -m benchmarks.layers [--lengths 1024,4096,16384] [--only lsh,linear] [--device cuda] [--json NAME]
 
-On a CPU all take turns in one process, so that what else the machine does falls on all alike, and peak memory is of a
-process of its own for each; on CUDA, in bfloat16, they are measured one after another. Times are medians. A layer that
-took longer than ``--patience`` seconds is left out at greater lengths, and so is one that failed; what has no numbers
-is listed with the reason, a peer that is not installed among them. The numbers are written after every length. The
-power says how a quantity grows with length between 4k and 16k (where these were measured). Peers need:
-pip install -e .[benchmarks], and on CUDA flash-linear-attention.
+On a CPU all layers take turns in one process, so that other load on the machine affects all of them alike, and the
+peak memory of each is measured in a process of its own; on CUDA, in bfloat16, they are measured one after another.
+Times are medians. A layer that took longer than ``--patience`` seconds is left out at greater lengths, and so is one
+that failed. Layers without numbers are listed with the reason, including peers that are not installed. The numbers are
+written after every length. The power is the exponent of a quantity's growth with length between 4k and 16k (where these
+were measured). Peers need: pip install -e .[benchmarks], and on CUDA flash-linear-attention.
 
-A rehearsal of seconds: --lengths 64,128 --rounds 1 --no-peaks
+A trial run that takes seconds: --lengths 64,128 --rounds 1 --no-peaks
 """
 
 from __future__ import annotations
@@ -49,38 +49,38 @@ from lit_transformers.mixers import (
 )
 
 
-class Entry(NamedTuple):
-    """A mixer of ours, the mode it is timed in, and the peers that do what it does."""
+class LayerCase(NamedTuple):
+    """One of our mixers, whether it is timed causally, and the names of the peers that compute the same."""
 
     config: MixerConfig
     causal: bool
     peers: tuple[str, ...] = ()
 
 
-MIXERS: dict[str, Entry] = {
-    "attention": Entry(
+MIXERS: dict[str, LayerCase] = {
+    "attention": LayerCase(
         AttentionConfig(), True, ("SDPA flash", "SDPA cuDNN", "SDPA memory-efficient", "FlexAttention causal")
     ),
-    "local": Entry(LocalConfig(block=WINDOW), True),
-    "window": Entry(WindowConfig(window=WINDOW), True, ("local-attention", "FlexAttention window")),
-    "window both ways": Entry(WindowConfig(window=WINDOW), False, ("HF Longformer",)),
-    "window dilated": Entry(WindowConfig(window=WINDOW, dilation=4, dilated_heads=2), True),
-    "window global": Entry(WindowConfig(window=WINDOW, global_tokens="first", global_count=16), False),
-    "adaptive span": Entry(AdaptiveSpanConfig(span=1024), True),
-    "lsh": Entry(LSHConfig(rounds=ROUNDS, chunk_length=CHUNK), True, ("HF Reformer", "reformer-pytorch")),
-    "sparse strided": Entry(SparseConfig(block=128), True),
-    "sparse fixed": Entry(SparseConfig(pattern="fixed", block=128, summary=8), True),
-    "top-k": Entry(TopKConfig(kept=KEPT), True, ("x-transformers top-k",)),
-    "entmax 1.5": Entry(EntmaxConfig(), True),
-    "big bird": Entry(BigBirdConfig(block=BLOCK, random=3), False, ("HF BigBird",)),
-    "linformer": Entry(LinformerConfig(rank=RANK), False, ("linformer",)),
-    "linear": Entry(LinearConfig(), True, ("running sums", "flash-linear-attention")),
-    "synthesizer": Entry(SynthesizerConfig(), True),
-    "compressive": Entry(CompressiveConfig(memory=0), True),
-    "diet": Entry(DietConfig(pattern="cascade", window=WINDOW), True),
-    "lsra": Entry(LSRAConfig(), True),
-    "star": Entry(StarConfig(), False),
-    "lstm": Entry(LSTMConfig(), True),
+    "local": LayerCase(LocalConfig(block=WINDOW), True),
+    "window": LayerCase(WindowConfig(window=WINDOW), True, ("local-attention", "FlexAttention window")),
+    "window both ways": LayerCase(WindowConfig(window=WINDOW), False, ("HF Longformer",)),
+    "window dilated": LayerCase(WindowConfig(window=WINDOW, dilation=4, dilated_heads=2), True),
+    "window global": LayerCase(WindowConfig(window=WINDOW, global_tokens="first", global_count=16), False),
+    "adaptive span": LayerCase(AdaptiveSpanConfig(span=1024), True),
+    "lsh": LayerCase(LSHConfig(rounds=ROUNDS, chunk_length=CHUNK), True, ("HF Reformer", "reformer-pytorch")),
+    "sparse strided": LayerCase(SparseConfig(block=128), True),
+    "sparse fixed": LayerCase(SparseConfig(pattern="fixed", block=128, summary=8), True),
+    "top-k": LayerCase(TopKConfig(kept=KEPT), True, ("x-transformers top-k",)),
+    "entmax 1.5": LayerCase(EntmaxConfig(), True),
+    "big bird": LayerCase(BigBirdConfig(block=BLOCK, random=3), False, ("HF BigBird",)),
+    "linformer": LayerCase(LinformerConfig(rank=RANK), False, ("linformer",)),
+    "linear": LayerCase(LinearConfig(), True, ("running sums", "flash-linear-attention")),
+    "synthesizer": LayerCase(SynthesizerConfig(), True),
+    "compressive": LayerCase(CompressiveConfig(memory=0), True),
+    "diet": LayerCase(DietConfig(pattern="cascade", window=WINDOW), True),
+    "lsra": LayerCase(LSRAConfig(), True),
+    "star": LayerCase(StarConfig(), False),
+    "lstm": LayerCase(LSTMConfig(), True),
 }
 PEERS: dict[str, Layer] = {
     "local-attention": peers.local_attention,
@@ -100,33 +100,33 @@ PEERS: dict[str, Layer] = {
 }
 PLAIN = "attention"
 LONGEST = {"x-transformers top-k": 4096, "running sums": 4096, "synthesizer": 8192}
-"""On a CPU, what builds a matrix of the whole length, or its like, does not fit into memory beyond. CUDA says so itself
-in time."""
+"""The longest inputs on a CPU of layers that build a matrix of the whole length, or one as large: beyond, it does not
+fit into memory. CUDA reports this itself, in time."""
 
 
 def layers(only: list[str]) -> dict[str, Layer]:
-    """Plain attention first, then every mixer that is asked for with its peers after it."""
+    """Plain attention, then every requested mixer followed by its peers. Raises BadParameter for an unknown mixer."""
     unknown = set(only) - set(MIXERS)
     if unknown:
         raise typer.BadParameter(f"no mixer is called {', '.join(sorted(unknown))}; there are: {', '.join(MIXERS)}")
-    found: dict[str, Layer] = {}
+    selected: dict[str, Layer] = {}
     for name, entry in MIXERS.items():
-        asked = not only or name in only
-        if asked or name == PLAIN:
-            found[name] = partial(ours, entry.config, entry.causal)
-        if asked:
-            found |= {peer if peer not in MIXERS else f"{peer} (peer)": PEERS[peer] for peer in entry.peers}
-    return found
+        is_selected = not only or name in only
+        if is_selected or name == PLAIN:
+            selected[name] = partial(ours, entry.config, entry.causal)
+        if is_selected:
+            selected |= {peer if peer not in MIXERS else f"{peer} (peer)": PEERS[peer] for peer in entry.peers}
+    return selected
 
 
 def too_long(layers: dict[str, Layer], work: Work, device: torch.device) -> dict[str, str]:
-    """The layers whose memory would not do on a CPU, and that it is so."""
+    """The reason for each layer that needs too much memory for this length on a CPU."""
     beyond = {name for name in layers if work.length > LONGEST.get(name, work.length)}
     return {name: f"left out on a CPU beyond {LONGEST[name]}" for name in beyond} if device.type == "cpu" else {}
 
 
 def show(rows: list[dict[str, Any]], quantity: str, device: torch.device) -> Table:
-    """One quantity of every layer at every length, over plain attention at the longest that it was measured at."""
+    """A table of one quantity of every layer at every length, and its ratio to plain attention at the longest."""
     sizes = f"One layer, dim {DIM}, {HEADS} heads, forward and backward, {device.type}"
     table = Table(title=f"{sizes}: {QUANTITIES[quantity]}")
     lengths = [row["length"] for row in rows]
@@ -139,32 +139,41 @@ def show(rows: list[dict[str, Any]], quantity: str, device: torch.device) -> Tab
         values = {row["length"]: row[quantity][name] for row in rows if name in row[quantity]}
         longest = max(values)
         plain = next(row[quantity].get(PLAIN) for row in rows if row["length"] == longest)
-        grown = power({length: value for length, value in values.items() if length >= min(4096, lengths[0])})
+        exponent = power({length: value for length, value in values.items() if length >= min(4096, lengths[0])})
         cells = (f"{values[length]:,.1f}" if length in values else "-" for length in lengths)
         over = f"{values[longest] / plain:.2f}" if plain else "-"
-        table.add_row(name, *cells, over, "-" if grown is None else f"{grown:.2f}")
+        table.add_row(name, *cells, over, "-" if exponent is None else f"{exponent:.2f}")
     return table
 
 
 def measured(
-    trying: dict[str, Layer], works: list[Work], device: torch.device, rounds: int, patience: float, peaked: bool = True
+    candidates: dict[str, Layer],
+    works: list[Work],
+    device: torch.device,
+    rounds: int,
+    patience: float,
+    peaked: bool = True,
 ) -> Iterator[dict[str, Any]]:
-    """A row for each work, from the shortest to the longest; what failed or took too long is not tried at the next."""
-    lengthy = [too_long(trying, work, device) for work in works]
+    """Yields a row for each input size, in order. Layers that failed or took too long are skipped afterwards."""
+    oversized = [too_long(candidates, work, device) for work in works]
     peaks = [
-        peaks_of({name: layer for name, layer in trying.items() if name not in beyond}, work, device)
+        peaks_of({name: layer for name, layer in candidates.items() if name not in beyond}, work, device)
         if peaked
         else Peaks({}, {})
-        for work, beyond in zip(works, lengthy, strict=True)
+        for work, beyond in zip(works, oversized, strict=True)
     ]
-    left: dict[str, str] = {}
-    for work, peak, beyond in zip(works, peaks, lengthy, strict=True):
-        left |= beyond
-        row = row_of({n: layer for n, layer in trying.items() if n not in left}, work, device, rounds, peak, patience)
-        fresh, row["failed"] = row["failed"], left | row["failed"]
-        slow = {name: taken for name, taken in row["milliseconds"].items() if taken > 1000 * patience}
-        left |= {name: f"left out: took {taken / 1000:.1f} s at {work.length}" for name, taken in slow.items()}
-        left |= {name: why if why.startswith(ABSENT) else f"at {work.length}: {why}" for name, why in fresh.items()}
+    skipped: dict[str, str] = {}
+    for work, peak, beyond in zip(works, peaks, oversized, strict=True):
+        skipped |= beyond
+        row = row_of(
+            {n: layer for n, layer in candidates.items() if n not in skipped}, work, device, rounds, peak, patience
+        )
+        new_failures, row["failed"] = row["failed"], skipped | row["failed"]
+        slow_layers = {name: ms for name, ms in row["milliseconds"].items() if ms > 1000 * patience}
+        skipped |= {name: f"left out: took {ms / 1000:.1f} s at {work.length}" for name, ms in slow_layers.items()}
+        skipped |= {
+            name: why if why.startswith(ABSENT) else f"at {work.length}: {why}" for name, why in new_failures.items()
+        }
         yield row
 
 
@@ -181,19 +190,21 @@ def main(
     """Times one layer of every mixer beside its peers."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    on, trying = torch.device(device), layers([name for name in only.split(",") if name])
+    torch_device, candidates = torch.device(device), layers([name for name in only.split(",") if name])
     works = [Work(1, length) for length in sorted(int(length) for length in lengths.split(","))]
-    found = {"benchmark": "layers", "dim": DIM, "heads": HEADS, "device": on.type, "rounds": rounds}
-    found |= {"precision": "bf16 autocast" if on.type == "cuda" else "float32"}
+    settings = {"benchmark": "layers", "dim": DIM, "heads": HEADS, "device": torch_device.type, "rounds": rounds}
+    settings |= {"precision": "bf16 autocast" if torch_device.type == "cuda" else "float32"}
     rows: list[dict[str, Any]] = []
-    for row in measured(trying, works, on, rounds, patience, peaked):
+    for row in measured(candidates, works, torch_device, rounds, patience, peaked):
         rows.append(row)
         if json:
-            path = save(json, found | {"rows": rows} | describe(("transformers", "flash-linear-attention", "fla-core")))
+            path = save(
+                json, settings | {"rows": rows} | describe(("transformers", "flash-linear-attention", "fla-core"))
+            )
             print(f"written: {path}, up to length {row['length']}", flush=True)
     for quantity in QUANTITIES:
         if any(row[quantity] for row in rows):
-            Console(width=120).print(show(rows, quantity, on))
+            Console(width=120).print(show(rows, quantity, torch_device))
     for row in rows:
         for name, why in row["failed"].items():
             print(f"{row['length']:>8,}  {name}: {why}")

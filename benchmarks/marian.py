@@ -1,4 +1,4 @@
-"""transformers' Marian, and our network of the same size with its weights."""
+"""The Marian model of transformers, and our network of the same size with its weights."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lit_transformers.feedforward import FeedForward, FeedForwardConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder
-from lit_transformers.models.tokens import FullTokens, FullTokensConfig
+from lit_transformers.models.tokens import FullTokenEmbedding, FullTokenEmbeddingConfig
 from lit_transformers.positions import SinusoidalConfig
 
 BOUNDARY = 0
 
 
 class Sizes(NamedTuple):
-    """Of both networks. The last symbol of the vocabulary stands for padding."""
+    """The sizes of both networks. The last symbol of the vocabulary is the padding."""
 
     symbols: int
     dim: int
@@ -35,7 +35,7 @@ class Sizes(NamedTuple):
 
 
 def theirs(sizes: Sizes) -> MarianMTModel:
-    """A Marian model that has learned nothing."""
+    """A Marian model with random weights, in evaluation mode."""
     config = MarianConfig(
         vocab_size=sizes.symbols,
         d_model=sizes.dim,
@@ -59,7 +59,7 @@ def theirs(sizes: Sizes) -> MarianMTModel:
 
 
 def ours(sizes: Sizes) -> EncoderDecoderConfig:
-    """The config of our network: post-norm, sinusoidal positions, biases, one set of vectors for all symbols."""
+    """The config of our network: post-norm, sinusoidal positions, biases, embeddings shared by inputs and outputs."""
     attention = AttentionConfig(bias=True)
     return EncoderDecoderConfig(
         dim=sizes.dim,
@@ -69,7 +69,7 @@ def ours(sizes: Sizes) -> EncoderDecoderConfig:
         norm="post",
         dropout=sizes.dropout,
         positions=SinusoidalConfig(),
-        tokens=FullTokensConfig(scaled=sizes.scaled),
+        tokens=FullTokenEmbeddingConfig(scaled=sizes.scaled),
         feedforward=FeedForwardConfig(width=sizes.width, activation=sizes.activation),
         mixer=attention,
         decoder_mixer=attention,
@@ -78,10 +78,10 @@ def ours(sizes: Sizes) -> EncoderDecoderConfig:
 
 
 def copied(model: MarianMTModel, sizes: Sizes) -> EncoderDecoder:
-    """Our network with a Marian model's weights."""
+    """Our network with the weights of a Marian model, in evaluation mode."""
     network = ours(sizes).build(sizes.symbols, sizes.longest)
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    assert isinstance(network.tokens, FullTokens)
+    assert isinstance(network.tokens, FullTokenEmbedding)
     fill(network.tokens.table, {"weight": weights["model.shared.weight"]})
     bias = weights["final_logits_bias"].squeeze(0)
     fill(network.tokens.logits, {"weight": weights["model.shared.weight"], "bias": bias})
@@ -92,25 +92,25 @@ def copied(model: MarianMTModel, sizes: Sizes) -> EncoderDecoder:
     return network.eval()
 
 
-def copy_block(block: Block, weights: Mapping[str, Tensor], place: str) -> None:
-    """One layer's weights."""
+def copy_block(block: Block, weights: Mapping[str, Tensor], prefix: str) -> None:
+    """Copies the weights of one layer, whose names begin with ``prefix``, into a block."""
     attentions = {"self_attn": (block.mixer, block.mixer_norm), "encoder_attn": (block.cross, block.cross_norm)}
     for name, (mixer, norm) in attentions.items():
         if mixer is not None and norm is not None:
             for linear, projection in (("query", "q"), ("key", "k"), ("value", "v"), ("merge", "out")):
-                fill(mixer.get_submodule(linear), part(weights, f"{place}.{name}.{projection}_proj"))
-            fill(norm, part(weights, f"{place}.{name}_layer_norm"))
+                fill(mixer.get_submodule(linear), part(weights, f"{prefix}.{name}.{projection}_proj"))
+            fill(norm, part(weights, f"{prefix}.{name}_layer_norm"))
     assert isinstance(block.feedforward, FeedForward)
-    fill(block.feedforward.widen, part(weights, f"{place}.fc1"))
-    fill(block.feedforward.narrow, part(weights, f"{place}.fc2"))
-    fill(block.feedforward_norm, part(weights, f"{place}.final_layer_norm"))
+    fill(block.feedforward.widen, part(weights, f"{prefix}.fc1"))
+    fill(block.feedforward.narrow, part(weights, f"{prefix}.fc2"))
+    fill(block.feedforward_norm, part(weights, f"{prefix}.final_layer_norm"))
 
 
-def part(weights: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
-    """Weight and bias of one layer."""
-    return {name: weights[f"{place}.{name}"] for name in ("weight", "bias")}
+def part(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The weight and the bias whose names begin with ``prefix``."""
+    return {name: weights[f"{prefix}.{name}"] for name in ("weight", "bias")}
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Sets every parameter of a module: a name that it lacks, or one left out, is an error."""
+    """Sets every parameter of a module. Raises RuntimeError for a missing or an unknown name."""
     module.load_state_dict(tensors)

@@ -1,4 +1,4 @@
-"""The real ``lit_transformers.run`` that notes when a run's own work begins and ends, for a parent that measures."""
+"""``lit_transformers.run``, which in addition records when a run's own work begins and ends, for benchmarks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NOTE = "worked.json"
 
 
 class RunConfig(run.RunConfig):
-    """The library's own, under this module's name: the module of a config says how its runs are done."""
+    """The library's RunConfig under this module's name: a config's module determines which ``fit`` its runs use."""
 
 
 def fit(config: RunConfig, directory: Path, report: Any = None, **further: Any) -> dict[str, Plain]:
-    """Does the run, and leaves the times of the clock at which it began and ended beside its record."""
+    """Does the run, and writes the times at which it began and ended, in seconds since the epoch, beside its record."""
     begun = time.time()
     record = run.fit(config, directory, report, **further)
     (directory / NOTE).write_text(json.dumps([begun, time.time()]), encoding="utf-8")

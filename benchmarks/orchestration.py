@@ -1,12 +1,12 @@
 """What a study costs besides its runs: ``python -m benchmarks.orchestration [--json NAME]``.
 
-A study of equal small runs is done as ``python -m ablations run`` does them: a ledger, a process for each run, a table.
-Each run notes when its own work (``fit``) began and ended, so what is left of the workers' time is orchestration: the
-start of the command until the first run works, the gaps between a worker's runs, and the end. A worker that finds no
-run left is not waiting for anybody, so the time after a worker's last run counts once, for the command.
+A study of equal small runs is done as ``python -m ablations run`` does it: with a ledger, a process for each run, and a
+table. Each run records when its own work (``fit``) began and ended. The rest of the workers' time is orchestration: the
+start of the command until the first run works, the gaps between a worker's runs, and the end. A worker without a
+further run does not wait for anything, so the time after the last run counts once, for the command.
 
-Goals: the study takes less than 2 %, or 1 s a run, whichever is more, longer than its runs alone would have kept all
-workers busy; a worker's next run starts within 2 s.
+Goals: the study takes at most 2 %, or 1 s a run, whichever is more, longer than its runs would take on workers that are
+never idle; a worker's next run starts within 2 s.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ METRIC = "val/bpb"
 
 
 class Span(NamedTuple):
-    """When a run's own work began and ended, on the system's clock."""
+    """When a run's own work began and ended, in seconds of the system's clock."""
 
     begun: float
     ended: float
 
 
-class Cost(NamedTuple):
-    """Seconds of a study: on the clock, of the runs themselves, and of orchestration by where they went.
+class StudyTime(NamedTuple):
+    """Seconds of a study: on the clock, of the runs themselves, and of each part of orchestration.
 
     gaps: between the end of one run's work and the beginning of the next one's on the same worker.
     """
@@ -59,16 +59,16 @@ class Cost(NamedTuple):
 
     @property
     def orchestration(self) -> float:
-        """Seconds of workers' time that went neither into runs nor into having none left."""
+        """Seconds of the workers' time spent neither on runs nor on idling after the last one."""
         return self.start + sum(self.gaps) + self.end
 
     def longer(self, workers: int) -> float:
-        """Seconds that the study takes longer than its runs alone on workers that are never idle."""
+        """By how many seconds the study takes longer than its runs would on workers that are never idle."""
         return self.wall - self.work / workers
 
 
-def measure(runs: Path, count: int, steps: int, share: Share) -> Cost:
-    """Does a study of ``count`` runs that differ in their seed."""
+def measure(runs: Path, count: int, steps: int, share: Share) -> StudyTime:
+    """Does a study of ``count`` runs that differ in their seed. Raises RuntimeError where one does not finish."""
     small = RunConfig.from_dict(config(64, 2, 4, 32, 32).to_dict()).override({"training.steps": steps})
     configs = [small.override({"seed": seed}) for seed in range(count)]
     tickets = [Ticket(run_key(each), "plain", each.seed, each.to_dict()) for each in configs]
@@ -88,8 +88,8 @@ def measure(runs: Path, count: int, steps: int, share: Share) -> Cost:
     return split(spans, begun, time.time(), share.workers)
 
 
-def split(spans: Sequence[Span], begun: float, ended: float, workers: int) -> Cost:
-    """Shares a study's time out. A run is thought to follow the one that freed a worker last before it began."""
+def split(spans: Sequence[Span], begun: float, ended: float, workers: int) -> StudyTime:
+    """Splits a study's time into its parts. A run is taken to follow the last one that freed a worker before it."""
     free = [begun] * workers
     start, gaps = 0.0, []
     for span in sorted(spans):
@@ -101,11 +101,11 @@ def split(spans: Sequence[Span], begun: float, ended: float, workers: int) -> Co
         else:
             gaps.append(span.begun - freed)
     work = sum(span.ended - span.begun for span in spans)
-    return Cost(ended - begun, work, start, gaps, ended - max(span.ended for span in spans))
+    return StudyTime(ended - begun, work, start, gaps, ended - max(span.ended for span in spans))
 
 
-def shown(cost: Cost, count: int, workers: int) -> Table:
-    """The split, and whether it keeps to the goals."""
+def shown(cost: StudyTime, count: int, workers: int) -> Table:
+    """A table of the parts of a study's time, beside the goals."""
     table = Table("", "seconds", "goal", title="what a study costs besides its runs", title_justify="left")
     allowed = max(GOAL_SHARE * cost.wall, GOAL_SECONDS * count)
     table.add_row("the study, on the clock", f"{cost.wall:.1f}", "")
@@ -132,10 +132,10 @@ def main(
     out = Console()
     out.print(shown(cost, runs, workers))
     if name:
-        found: dict[str, Any] = describe(("torch", "lightning", "optuna"))
-        found |= {"runs": runs, "steps": steps, "workers": workers, **cost._asdict()}
-        found |= {"orchestration": cost.orchestration, "longer": cost.longer(workers)}
-        out.print(f"kept: {save(name, found)}", highlight=False)
+        results: dict[str, Any] = describe(("torch", "lightning", "optuna"))
+        results |= {"runs": runs, "steps": steps, "workers": workers, **cost._asdict()}
+        results |= {"orchestration": cost.orchestration, "longer": cost.longer(workers)}
+        out.print(f"kept: {save(name, results)}", highlight=False)
 
 
 if __name__ == "__main__":

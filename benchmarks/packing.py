@@ -1,8 +1,8 @@
-"""How a machine is best shared out: ``python -m benchmarks.packing [--json NAME]``.
+"""How runs are best divided among the cores of a machine: ``python -m benchmarks.packing [--json NAME]``.
 
-The same four runs are done twice: side by side with one thread each, which is what ``python -m ablations run`` does
-where nothing else is asked for, and one after another with all threads. Both ways begin with a fork server that has
-imported torch already, and both are timed from the first run's start to the last one's end.
+The same four runs are done twice: side by side with one thread each, which is the default of ``python -m ablations
+run``, and one after another with all threads. Both ways begin with a fork server that has imported torch already, and
+both are timed from the first run's start to the last one's end.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from sweeps.ticket import State, Ticket
 RUNNER = "lit_transformers.run"
 ARMS = 4
 SIZES = {"dim 64, depth 2": (64, 2, 32, 32, 300), "dim 256, depth 4": (256, 4, 64, 16, 40)}
-"""Width, depth, length of a segment, rows of a batch, and updates of a run."""
+"""Width, depth, segment length, batch size, and updates of a run."""
 
 
 def tickets(dim: int, depth: int, segment: int, batch: int, steps: int) -> list[Ticket]:
-    """One run for each of the seeds, which cost the same."""
+    """One ticket for each of ``ARMS`` seeds; all runs cost the same."""
     config = RunConfig.from_dict(
         {
             "model": {
@@ -54,35 +54,35 @@ def tickets(dim: int, depth: int, segment: int, batch: int, steps: int) -> list[
             "training": {"device": "cpu", "steps": steps},
         }
     )
-    seeded = [config.override({"seed": seed}) for seed in range(ARMS)]
-    return [Ticket(run_key(one), f"seed {one.seed}", one.seed, one.to_dict()) for one in seeded]
+    configs = [config.override({"seed": seed}) for seed in range(ARMS)]
+    return [Ticket(run_key(seeded), f"seed {seeded.seed}", seeded.seed, seeded.to_dict()) for seeded in configs]
 
 
-def seconds(wanted: list[Ticket], share: Share) -> float:
-    """How long all the runs take together. Raises RuntimeError where one fails: its time would mean nothing."""
+def seconds(planned: list[Ticket], share: Share) -> float:
+    """Seconds that all the runs take together. Raises RuntimeError where one fails, for its time would mean nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        runs, rows = Path(folder), [Row(ticket) for ticket in wanted]
+        runs, rows = Path(folder), [Row(ticket) for ticket in planned]
         ledger = Ledger(runs)
         try:
             begun = time.monotonic()
             launch(runs, ledger, Board(Console(file=StringIO())), rows, Options(RUNNER, share, "val/bpb"))
-            taken = time.monotonic() - begun
+            elapsed = time.monotonic() - begun
         finally:
             ledger.close()
     failed = [row.reason for row in rows if row.state != State.FINISHED]
     if failed:
         raise RuntimeError(f"a run did not finish: {failed[0]}")
-    return taken
+    return elapsed
 
 
-def measure(wanted: list[Ticket], ways: dict[str, Share], rounds: int) -> dict[str, Any]:
-    """Each way in turn, so that what else the machine does falls on both."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
+def measure(planned: list[Ticket], ways: dict[str, Share], rounds: int) -> dict[str, Any]:
+    """Seconds of each way, timed in turns so that other load affects both, and the ratio of their medians."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, share in ways.items():
-            found[name].append(seconds(wanted, share))
-    apart, packed = (statistics.median(found[name]) for name in ("one after another", "side by side"))
-    return {"seconds": found, "ratio": packed / apart}
+            times[name].append(seconds(planned, share))
+    sequential, parallel = (statistics.median(times[name]) for name in ("one after another", "side by side"))
+    return {"seconds": times, "ratio": parallel / sequential}
 
 
 def main(
@@ -96,8 +96,10 @@ def main(
     table = Table("size", *(f"{name}: {share.workers} x {share.threads} s" for name, share in ways.items()), "ratio")
     sizes = {}
     for name, size in SIZES.items():
-        told = sizes[name] = measure(tickets(*size), ways, rounds)
-        table.add_row(name, *(f"{statistics.median(told['seconds'][way]):.1f}" for way in ways), f"{told['ratio']:.2f}")
+        result = sizes[name] = measure(tickets(*size), ways, rounds)
+        table.add_row(
+            name, *(f"{statistics.median(result['seconds'][way]):.1f}" for way in ways), f"{result['ratio']:.2f}"
+        )
     Console().print(table)
     if json:
         save(json, {"hardware": describe(("torch", "lightning")), "sizes": sizes})

@@ -1,5 +1,5 @@
-"""Attention layers of other libraries, as they come: what has no output projection is not given one. What is a kernel
-alone stands between the projections that ours has."""
+"""Attention layers of other libraries, unchanged: a layer without an output projection is not given one. Bare kernels
+are placed between projections like those of our layers."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ def longformer(work: Work, device: torch.device) -> Step:
     )
     layer: Any = LongformerSelfAttention(config, 0).to(device)  # type: ignore[no-untyped-call]
     x = sequence(work, device)
-    seen = torch.zeros(work.rows, work.length, device=device)
-    nowhere = seen > 0
+    attention_mask = torch.zeros(work.rows, work.length, device=device)
+    no_tokens = attention_mask > 0
 
     def forward() -> Tensor:
-        return layer(x, seen, is_index_masked=nowhere, is_index_global_attn=nowhere, is_global_attn=False)[0]
+        return layer(
+            x, attention_mask, is_index_masked=no_tokens, is_index_global_attn=no_tokens, is_global_attn=False
+        )[0]
 
     return stepper(layer, x, forward)
 
@@ -107,7 +109,7 @@ def top_k(work: Work, device: torch.device) -> Step:
 
 
 def projected(work: Work, device: torch.device, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Step:
-    """Projections to heads (b, h, t, k), what ``attend`` makes of them, and the projection back."""
+    """Returns a step of a layer that projects to heads (b, h, t, k), applies ``attend``, and projects back."""
     layer = nn.ModuleList(nn.Linear(DIM, DIM, bias=False) for _ in range(4)).to(device)
     query, key, value, merge = layer
     x = sequence(work, device)
@@ -120,7 +122,7 @@ def projected(work: Work, device: torch.device, attend: Callable[[Tensor, Tensor
 
 
 def running_sums(work: Work, device: torch.device) -> Step:
-    """Causal linear attention as its equations read: sums of outer products at every position (no package builds)."""
+    """Causal linear attention as in its equations: sums of outer products at every position. No package builds."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k = F.elu(q) + 1, F.elu(k) + 1
@@ -143,7 +145,7 @@ def flash_linear_attention(work: Work, device: torch.device) -> Step:
 
 
 def fused(backend: str, work: Work, device: torch.device) -> Step:
-    """Plain causal attention by one of the kernels that torch chooses from; an error where that one cannot."""
+    """Plain causal attention by one named kernel of torch. Raises RuntimeError where that kernel is not available."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with sdpa_kernel(getattr(SDPBackend, backend)):
@@ -153,12 +155,12 @@ def fused(backend: str, work: Work, device: torch.device) -> Step:
 
 
 def flex(window: int | None, work: Work, device: torch.device) -> Step:
-    """Causal FlexAttention: over everything, or over so many keys back."""
+    """Causal FlexAttention over all keys, or over the last ``window`` keys. Raises RuntimeError on a CPU."""
     if device.type != "cuda":
         raise RuntimeError("FlexAttention trains on CUDA alone")
 
-    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def is_visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return j <= i if window is None else (j <= i) & (i - j <= window)
 
-    blocks = compiled(create_block_mask)(seen, None, None, work.length, work.length, device=str(device))
+    blocks = compiled(create_block_mask)(is_visible, None, None, work.length, work.length, device=str(device))
     return projected(work, device, lambda q, k, v: compiled(flex_attention)(q, k, v, block_mask=blocks))

@@ -1,7 +1,7 @@
 """What a report costs: ``python -m benchmarks.reporting [--runs 1000] [--documents 1000] [--json NAME]``.
 
-Writes the records, learning curves and documents of a study that was never run, and has ``python -m ablations report``
-make its report in a process of its own. Goals: at most 20 s and 2 GB for 1,000 runs with 1,000 documents each.
+Writes the records, learning curves and documents of a synthetic study, and makes its report with ``python -m ablations
+report`` in a process of its own. Goals: at most 20 s and 2 GB for 1,000 runs with 1,000 documents each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS, BYTES = 20.0, 2e9
 
 
 def write_study(runs: Path, arms: int, seeds: int, documents: int, points: int = 100) -> None:
-    """A study of so many arms, seeds, documents a run and points of a learning curve."""
+    """Writes a synthetic study of so many arms, seeds, documents a run and points of a learning curve."""
     generator = np.random.default_rng(0)
     sizes = generator.lognormal(7, 1, documents).astype(int) + 1
     hardness = generator.normal(0, 0.2, documents)
@@ -94,7 +94,7 @@ def _write_rows(path: Path, header: tuple[str, ...], lines: list[Any]) -> None:
 
 
 def measure(runs: Path) -> tuple[float, int]:
-    """Seconds and peak memory, in bytes, of a report's process."""
+    """Seconds and peak memory in bytes of a report's process. Raises SystemExit where it fails."""
     started = time.monotonic()
     command = [sys.executable, "-m", "ablations", "report", STUDY, "--runs", str(runs)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -122,8 +122,8 @@ def main(
         f"goals: {SECONDS:.0f} s, {BYTES / 1e9:.0f} GB, {'met' if seconds <= SECONDS and peak <= BYTES else 'missed'}"
     )
     if json:
-        found = {"runs": runs, "documents": documents, "seconds": seconds, "peak_bytes": peak, "results_bytes": size}
-        save(json, {"about": describe(("numpy", "pydantic", "matplotlib")), **found})
+        results = {"runs": runs, "documents": documents, "seconds": seconds, "peak_bytes": peak, "results_bytes": size}
+        save(json, {"about": describe(("numpy", "pydantic", "matplotlib")), **results})
 
 
 if __name__ == "__main__":

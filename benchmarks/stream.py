@@ -38,10 +38,10 @@ MEGABYTE = 1_000_000
 
 
 def write_text(path: Path, size: int) -> None:
-    """English-like lines: 50,000 different words, frequent ones drawn more often; a block of them is repeated."""
+    """Writes lines of up to 50,000 different words with frequencies as in English; one block of them is repeated."""
     generator = torch.Generator().manual_seed(0)
     ranks = (50_000 ** torch.rand(1_000_000, generator=generator)).long().tolist()
-    words = [f"w{rank:x}" + "\n" * (place % 12 == 11) for place, rank in enumerate(ranks)]
+    words = [f"w{rank:x}" + "\n" * (position % 12 == 11) for position, rank in enumerate(ranks)]
     block = " ".join(words).encode()
     with path.open("wb") as file:
         for start in range(0, size, len(block)):
@@ -49,7 +49,7 @@ def write_text(path: Path, size: int) -> None:
 
 
 def resident() -> float:
-    """Megabytes this process holds."""
+    """Resident memory of this process in megabytes."""
     return float(psutil.Process().memory_info().rss) / MEGABYTE
 
 
@@ -66,7 +66,7 @@ def config(path: Path, tokenizer: TokenizerConfig, rows: int, length: int, polic
 
 
 def symbols(batches: Iterator[TextBatch], count: int) -> int:
-    return sum(int(batch.keep.sum()) for batch in islice(batches, count))
+    return sum(int(batch.padding_mask.sum()) for batch in islice(batches, count))
 
 
 def rates(data: LanguageData, bytes_per_symbol: float, megabytes: float, repeats: int) -> list[float]:
@@ -75,12 +75,12 @@ def rates(data: LanguageData, bytes_per_symbol: float, megabytes: float, repeats
     per_batch = data.config.batch_size * data.config.segment_length * bytes_per_symbol
     count = max(round(megabytes * MEGABYTE / per_batch), 1)
     symbols(batches, count)
-    found = []
+    measured_rates = []
     for _ in range(repeats):
         started = time.perf_counter()
-        seen = symbols(batches, count)
-        found.append(seen * bytes_per_symbol / MEGABYTE / (time.perf_counter() - started))
-    return found
+        symbol_count = symbols(batches, count)
+        measured_rates.append(symbol_count * bytes_per_symbol / MEGABYTE / (time.perf_counter() - started))
+    return measured_rates
 
 
 def bytes_per_symbol(data: LanguageData) -> float:
@@ -89,7 +89,8 @@ def bytes_per_symbol(data: LanguageData) -> float:
 
 
 def peak_growth(path: Path) -> tuple[int, float, float]:
-    """One whole pass of training from the indexing on: documents, megabytes read, growth of memory at its peak."""
+    """Reads the training data once, from indexing on. Returns the number of documents, the megabytes read, and the
+    growth of memory at its peak in megabytes."""
     before = peak = resident()
     data = LanguageData(config(path, BytesConfig(), 32, 512, "reset"))
     lengths = [len(document.text) for document in data.documents("train")]
@@ -102,7 +103,7 @@ def peak_growth(path: Path) -> tuple[int, float, float]:
 
 
 def generate(large: Path, size: int, small: Path) -> None:
-    """In a process of its own, whose memory does not hide what the measured one needs."""
+    """Writes both files in separate processes, so that their memory does not count as that of the measured one."""
     for path, length in ((large, size), (small, 30 * MEGABYTE)):
         writer = multiprocessing.get_context("spawn").Process(target=write_text, args=(path, length))
         writer.start()
@@ -142,9 +143,9 @@ def rate_table(large: Path, small: Path, repeats: int) -> Table:
     ]
     for path, tokenizer, rows, length, policy, megabytes in cases:
         data = LanguageData(config(path, tokenizer, rows, length, policy))
-        found = rates(data, bytes_per_symbol(data), megabytes, repeats)
-        middle, low, high = statistics.median(found), min(found), max(found)
-        table.add_row(tokenizer.kind, policy, str(rows), str(length), f"{middle:.1f}", f"{low:.1f}", f"{high:.1f}")
+        measured_rates = rates(data, bytes_per_symbol(data), megabytes, repeats)
+        median, low, high = statistics.median(measured_rates), min(measured_rates), max(measured_rates)
+        table.add_row(tokenizer.kind, policy, str(rows), str(length), f"{median:.1f}", f"{low:.1f}", f"{high:.1f}")
     return table
 
 

@@ -6,11 +6,11 @@ weights the input shares, mixed precision (here bfloat16). They publish 59,961 t
 
 Modes: ``eager`` is what a run of this library does, ``compiled`` what it does with ``training.compile``. In ``graphs``
 the whole update (loss, gradient, clipping, Adam) is one CUDA graph, with the adaptive softmax in fixed shapes
-(``benchmarks.fixed_shapes``); in ``compiled-graphs`` what is captured so is generated code. ``--check`` first compares
-a mode with eager over ten updates, and nothing is timed where they differ by more than eager differs from float32.
+(``benchmarks.fixed_shapes``); in ``compiled-graphs`` the captured code is compiled as well. ``--check`` first compares
+a mode with eager over ten updates, and nothing is timed where it lies much further from float32 than eager does.
 
-Tokens are drawn from Zipf's law, as words are distributed; they cost what text costs and are learned from in vain.
-Model FLOPs are those of the mathematics, three times the forward pass, without what an implementation does twice.
+Tokens are drawn at random from Zipf's law, as words are distributed: they cost as much as text, and nothing can be
+learned from them. Model FLOPs are those of the equations, three times the forward pass, without recomputation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lit_transformers.cost import cost
 from lit_transformers.mixer import detach, map_state, state_tensors
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.language_model import LanguageModel
-from lit_transformers.models.tokens import AdaptiveTokens, AdaptiveTokensConfig
+from lit_transformers.models.tokens import AdaptiveTokenEmbedding, AdaptiveTokenEmbeddingConfig
 from lit_transformers.run import RunConfig
 
 PUBLISHED = 59_961
@@ -77,26 +77,26 @@ TINY = {
 }
 TINY_VOCABULARY = 1_000
 TOLERANCE = {False: 1e-4, True: 1e-3}
-"""How far two computations of the same may lie apart beyond what eager's precision costs; True: of bfloat16."""
+"""The relative distance from float32 that is allowed beyond three times eager's; key True: on CUDA, in bfloat16."""
 
 
 def zipf(vocabulary: int, rows: int, length: int, device: torch.device) -> Tensor:
-    """Symbols (rows, length), the r-th with probability in proportion to 1 / (r + 2.7) (Mandelbrot's form)."""
+    """Random symbols (rows, length); the r-th has a probability proportional to 1 / (r + 2.7) (Mandelbrot's form)."""
     weights = 1 / (torch.arange(1, vocabulary + 1, dtype=torch.float64) + 2.7)
-    drawn = torch.multinomial(weights, rows * length, replacement=True, generator=torch.Generator().manual_seed(0))
-    return drawn.view(rows, length).to(device)
+    symbols = torch.multinomial(weights, rows * length, replacement=True, generator=torch.Generator().manual_seed(0))
+    return symbols.view(rows, length).to(device)
 
 
 def train_flops(config: RunConfig, vocabulary: int, targets: Tensor) -> float:
-    """Model FLOPs of a training token. Only the targets of a rare cluster ask for it, so these are counted."""
-    found = cost(config.model, vocabulary, config.data.segment_length).flops_per_token
+    """Model FLOPs of a training token. A rare cluster is computed for its own targets alone, so these are counted."""
+    flops = cost(config.model, vocabulary, config.data.segment_length).flops_per_token
     tokens = config.model.tokens
-    assert isinstance(tokens, AdaptiveTokensConfig)
+    assert isinstance(tokens, AdaptiveTokenEmbeddingConfig)
     for cluster, (start, end) in enumerate(pairwise([*tokens.cutoffs, vocabulary]), start=1):
         width = config.model.dim // tokens.shrink**cluster
         share = ((targets >= start) & (targets < end)).double().mean().item()
-        found += share * 2 * width * (config.model.dim + end - start)
-    return 3 * found
+        flops += share * 2 * width * (config.model.dim + end - start)
+    return 3 * flops
 
 
 class Mode(StrEnum):
@@ -113,9 +113,9 @@ class Mode(StrEnum):
 
 
 class Training:
-    """A network in training: every call is an update, and gives its loss and the norm of its gradient.
+    """A network in training: every call is an update, and returns its loss and the norm of its gradient.
 
-    mixed: in bfloat16, on a device. All modes begin from the empty memory, which is all zeros, so that shapes stay.
+    mixed: whether to compute in bfloat16, on CUDA. All modes begin with a memory of zeros, so that shapes stay fixed.
     """
 
     def __init__(self, config: RunConfig, vocabulary: int, text: Tensor, mode: Mode, mixed: bool = True) -> None:
@@ -129,13 +129,13 @@ class Training:
         with self.precision():
             self.state = map_state(torch.zeros_like, network(text[:, :length]).state)
         if mode.captured:
-            assert isinstance(network.tokens, AdaptiveTokens)
+            assert isinstance(network.tokens, AdaptiveTokenEmbedding)
             targets = torch.stack([text[:, s + 1 : s + length + 1].flatten() for s in starts])
             network.tokens = FixedShapes(network.tokens, capacities_of(network.tokens, targets))
         self.network, self.parameters = network, list(network.parameters())
         self.optimizer, self.schedule = config.training.learn(network)
         self.loss_of: Callable[..., tuple[Tensor, Any]] = loss_of
-        # On a CPU the graphs that are caught run operation by operation: this script is checked there, not timed.
+        # On a CPU the traced graphs run operation by operation: this script is checked there, not timed.
         backend = "inductor" if text.is_cuda else "aot_eager"
         if mode is Mode.COMPILED:
             network.compile(backend=backend)
@@ -146,7 +146,7 @@ class Training:
         self.run = Captured(self.update) if mode.captured else self.update
 
     def precision(self) -> torch.autocast:
-        """On a CPU torch's adaptive softmax cannot mix precisions: log_softmax stays in bfloat16 there."""
+        """Autocast to bfloat16 on CUDA alone: torch's adaptive softmax would keep log_softmax in bfloat16 on a CPU."""
         return torch.autocast("cuda" if self.mixed else "cpu", torch.bfloat16, enabled=self.mixed)
 
     def __call__(self) -> tuple[Tensor, Tensor]:
@@ -156,7 +156,7 @@ class Training:
         return loss, norm
 
     def update(self, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Tensor, Any]:
-        """Loss, gradient, clipping, update. Nothing here waits for the device."""
+        """Runs one update: loss, gradient, clipping, optimizer step. Nothing here waits for the device."""
         with self.precision():
             loss, state = self.loss_of(self.network, inputs, targets, state)
         self.optimizer.zero_grad()
@@ -167,32 +167,37 @@ class Training:
 
 
 def loss_of(network: LanguageModel, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Any]:
-    """The mean over all targets, and the memory after the segment."""
-    read = network(inputs, state)
-    return network.tokens.nats(read.hidden, targets).mean(), read.state
+    """The mean loss over all targets, and the memory after the segment."""
+    outputs = network(inputs, state)
+    return network.tokens.nll(outputs.hidden, targets).mean(), outputs.state
 
 
 def check(config: RunConfig, vocabulary: int, text: Tensor, mode: Mode) -> dict[str, Any]:
-    """How far ten updates of a mode lie from the same in float32, beside how far those of eager do.
+    """Compares ten updates of a mode, and ten of eager, with ten in float32.
 
-    Without dropout, of which generated code draws other numbers, and at a learning rate that ten updates stay
-    comparable at. Of each quantity the distance is relative to its size in float32.
+    Dropout is off, because compiled code draws other random numbers, and the learning rate is so low that ten updates
+    stay comparable. The distance of each quantity is relative to its norm in float32.
     """
     config = config.override(
         {"model.dropout": 0, "model.feedforward.dropout": 0, "training.optimizer.learning_rate": 1e-4}
     )
     exact = followed(Training(config, vocabulary, text, Mode.EAGER, mixed=False))
     eager = followed(Training(config, vocabulary, text, Mode.EAGER))
-    other = followed(Training(config, vocabulary, text, mode))
-    apart = {
-        name: {"eager": distance(eager[name], exact[name]), mode: distance(other[name], exact[name])} for name in exact
+    candidate = followed(Training(config, vocabulary, text, mode))
+    distances = {
+        name: {"eager": distance(eager[name], exact[name]), mode: distance(candidate[name], exact[name])}
+        for name in exact
     }
-    agrees = all(pair[mode] <= 3 * pair["eager"] + TOLERANCE[text.is_cuda] for pair in apart.values())
-    return {"agrees": agrees, "apart": apart, "losses": {"eager": eager["loss"].tolist(), mode: other["loss"].tolist()}}
+    agrees = all(pair[mode] <= 3 * pair["eager"] + TOLERANCE[text.is_cuda] for pair in distances.values())
+    return {
+        "agrees": agrees,
+        "apart": distances,
+        "losses": {"eager": eager["loss"].tolist(), mode: candidate["loss"].tolist()},
+    }
 
 
 def followed(training: Training, updates: int = 10) -> dict[str, Tensor]:
-    """Losses and norms of some updates, and the memory and the weights after them."""
+    """Losses and gradient norms of some updates, and the memory and the weights after them."""
     losses, norms = zip(*([part.double().item() for part in training()] for _ in range(updates)), strict=True)
     memory = [part.flatten().double() for part in state_tensors(training.state)]
     weights = [parameter.detach().flatten().double() for parameter in training.parameters]
@@ -204,25 +209,25 @@ def followed(training: Training, updates: int = 10) -> dict[str, Tensor]:
     }
 
 
-def distance(found: Tensor, exact: Tensor) -> float:
-    """||found - exact|| / ||exact||; infinite where something is no number."""
-    apart = float((found - exact).norm() / exact.norm())
-    return apart if math.isfinite(apart) else math.inf
+def distance(values: Tensor, exact: Tensor) -> float:
+    """||values - exact|| / ||exact||; infinite where it is not a finite number."""
+    relative = float((values - exact).norm() / exact.norm())
+    return relative if math.isfinite(relative) else math.inf
 
 
 def seconds_per_step(step: Callable[[], object], device: torch.device, warm: int, count: int, repeats: int) -> float:
-    """The median over ``repeats`` of the mean of ``count`` steps, each measured from an idle device to an idle one."""
+    """The median over ``repeats`` of the mean seconds of ``count`` steps, with the device idle before and after."""
     for _ in range(warm):
         step()
-    found = []
+    means = []
     for _ in range(repeats):
         synchronise(device)
         begun = time.perf_counter()
         for _ in range(count):
             step()
         synchronise(device)
-        found.append((time.perf_counter() - begun) / count)
-    return statistics.median(found)
+        means.append((time.perf_counter() - begun) / count)
+    return statistics.median(means)
 
 
 def synchronise(device: torch.device) -> None:
@@ -231,31 +236,31 @@ def synchronise(device: torch.device) -> None:
 
 
 def known_peak(device: torch.device) -> float | None:
-    """TFLOP/s of this GPU where the table has it."""
+    """The peak TFLOP/s of this GPU, or None where the table does not list it."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((float(peak) for name, peak in PEAKS.items() if name in gpu), None)
 
 
-def profiled(step: Callable[[], object], device: torch.device, count: int = 3, shown: int = 30) -> dict[str, Any]:
-    """Milliseconds of an update that the device works, and the kernels that take the most of them."""
+def profiled(step: Callable[[], object], device: torch.device, count: int = 3, listed: int = 30) -> dict[str, Any]:
+    """Milliseconds per update in which the device is busy, and the kernels that take the most of them."""
     cuda = device.type == "cuda"
     step()
     synchronise(device)
-    with profile(activities=[ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]) as profiler:
         for _ in range(count):
             step()
         synchronise(device)
-    spent = [
+    totals = [
         (event.self_device_time_total if cuda else event.self_cpu_time_total, event.count, event.key)
-        for event in found.key_averages()
+        for event in profiler.key_averages()
         if not cuda or (event.device_type == DeviceType.CUDA and not event.is_user_annotation)  # which span kernels
     ]
     kernels = [
-        {"name": name[:200], "milliseconds": taken / count / 1000, "calls": calls / count}
-        for taken, calls, name in sorted(spent, reverse=True)
-        if taken > 0
+        {"name": name[:200], "milliseconds": microseconds / count / 1000, "calls": calls / count}
+        for microseconds, calls, name in sorted(totals, reverse=True)
+        if microseconds > 0
     ]
-    return {"busy_milliseconds": sum(kernel["milliseconds"] for kernel in kernels), "kernels": kernels[:shown]}
+    return {"busy_milliseconds": sum(kernel["milliseconds"] for kernel in kernels), "kernels": kernels[:listed]}
 
 
 def main(
@@ -282,7 +287,7 @@ def main(
     config, vocabulary = (BASE.override(TINY), TINY_VOCABULARY) if tiny else (BASE, VOCABULARY)
     rows, length = config.data.batch_size, config.data.segment_length
     text = zipf(vocabulary, rows, 8 * length + 1, device)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "hardware": describe(),
         "tiny": tiny,
         "mode": mode,
@@ -290,10 +295,10 @@ def main(
     }
     if checking and mode is not Mode.EAGER:
         shallow = config.override({"model.depth": min(check_depth, config.model.depth)})
-        found["check"] = check(shallow, vocabulary, text, mode)
-        keep(json, found)
-        typer.echo(told_of(found["check"], mode))
-        if not found["check"]["agrees"]:
+        results["check"] = check(shallow, vocabulary, text, mode)
+        write_results(json, results)
+        typer.echo(told_of(results["check"], mode))
+        if not results["check"]["agrees"]:
             raise SystemExit(1)
         torch.compiler.reset()
         gc.collect()  # a training and its graph hold each other
@@ -304,19 +309,19 @@ def main(
     training = Training(config, vocabulary, text, mode)
     training()
     synchronise(device)
-    found["seconds_until_first_step"] = time.perf_counter() - begun
-    found |= measured(training, config, text, warm, count, repeats)
-    found["flops_per_token"] = train_flops(config, vocabulary, text)
-    found["published_tokens_per_second"] = PUBLISHED
-    keep(json, found)
-    if found["last_loss"] is None:
+    results["seconds_until_first_step"] = time.perf_counter() - begun
+    results |= measured(training, config, text, warm, count, repeats)
+    results["flops_per_token"] = train_flops(config, vocabulary, text)
+    results["published_tokens_per_second"] = PUBLISHED
+    write_results(json, results)
+    if results["last_loss"] is None:
         typer.echo("error: the loss is no number any more, so that what was timed says nothing", err=True)
         raise SystemExit(1)
-    Console(width=120).print(view(found))
+    Console(width=120).print(view(results))
     if profiling:
-        found["profile"] = profiled(training, device)
-        keep(json, found)
-        for kernel in found["profile"]["kernels"][:12]:
+        results["profile"] = profiled(training, device)
+        write_results(json, results)
+        for kernel in results["profile"]["kernels"][:12]:
             typer.echo(f"{kernel['milliseconds']:8.3f} ms {kernel['calls']:7.1f} x  {kernel['name'][:90]}")
     if tiny:
         typer.echo("A tiny network: these numbers say that the script runs, and nothing about speed.")
@@ -325,7 +330,7 @@ def main(
 def measured(
     training: Training, config: RunConfig, text: Tensor, warm: int, count: int, repeats: int
 ) -> dict[str, Any]:
-    """Speed and peak memory. The last loss is None where it is no number."""
+    """Speed and peak memory of a training. The last loss is None where it is not finite."""
     seconds = seconds_per_step(training, text.device, warm, count, repeats)
     loss = training()[0].item()
     return {
@@ -338,39 +343,41 @@ def measured(
     }
 
 
-def keep(name: str | None, found: dict[str, Any]) -> None:
-    """What has been found so far, where it is wanted."""
+def write_results(name: str | None, results: dict[str, Any]) -> None:
+    """Writes the results so far, where a name is given."""
     if name:
-        save(name, found)
+        save(name, results)
 
 
-def told_of(checked: dict[str, Any], mode: Mode) -> str:
-    """The comparison in one line."""
-    parts = (f"{name} {pair[mode]:.1e} (eager {pair['eager']:.1e})" for name, pair in checked["apart"].items())
-    verdict = "agrees with eager" if checked["agrees"] else "error: computes something else than eager"
+def told_of(comparison: dict[str, Any], mode: Mode) -> str:
+    """The comparison of ``check`` in one line."""
+    parts = (f"{name} {pair[mode]:.1e} (eager {pair['eager']:.1e})" for name, pair in comparison["apart"].items())
+    verdict = "agrees with eager" if comparison["agrees"] else "error: computes something else than eager"
     return f"{mode} {verdict}; distance from float32 of {', '.join(parts)}"
 
 
-def view(found: dict[str, Any]) -> Table:
-    """One row for this machine, one for NVIDIA's."""
-    achieved = found["tokens_per_second"] * found["flops_per_token"]
-    peak = found["peak_tflops"]
+def view(results: dict[str, Any]) -> Table:
+    """A table with a row for this machine and, except at tiny size, one for NVIDIA's published speed."""
+    achieved = results["tokens_per_second"] * results["flops_per_token"]
+    peak = results["peak_tflops"]
     used = f"{achieved / peak / 1e12:.1%} of {peak:g} TFLOP/s" if peak else "unknown: give --peak"
-    memory = found["peak_memory_bytes"]
+    memory = results["peak_memory_bytes"]
     table = Table("", "parameters", "ms a step", "tokens a second", "model TFLOP/s", "utilisation", "peak GB")
     table.add_row(
-        f"{found['hardware']['gpu'] or found['hardware']['processor']}, {found['mode']}",
-        f"{found['parameters'] / 1e6:.1f} M",
-        f"{1000 * found['seconds_per_step']:.1f}",
-        f"{found['tokens_per_second']:,.0f}",
+        f"{results['hardware']['gpu'] or results['hardware']['processor']}, {results['mode']}",
+        f"{results['parameters'] / 1e6:.1f} M",
+        f"{1000 * results['seconds_per_step']:.1f}",
+        f"{results['tokens_per_second']:,.0f}",
         f"{achieved / 1e12:.3g}",
         used,
         f"{memory / 1e9:.1f}" if memory else "-",
     )
-    if not found["tiny"]:
-        spent = PUBLISHED * found["flops_per_token"] / 1e12
-        used = f"{spent / PEAKS['A100']:.1%} of {PEAKS['A100']} TFLOP/s"
-        table.add_row("NVIDIA's, one A100 40 GB", "", "", f"{PUBLISHED:,} (published)", f"{spent:.3g}", used, "")
+    if not results["tiny"]:
+        published_tflops = PUBLISHED * results["flops_per_token"] / 1e12
+        used = f"{published_tflops / PEAKS['A100']:.1%} of {PEAKS['A100']} TFLOP/s"
+        table.add_row(
+            "NVIDIA's, one A100 40 GB", "", "", f"{PUBLISHED:,} (published)", f"{published_tflops:.3g}", used, ""
+        )
     return table
 
 

@@ -3,9 +3,9 @@
     python -m benchmarks.xl_layer [--lengths 1024,2048,4096] [--device cuda] [--json NAME]
 
 Plain attention is the same layer without encoding: the same projections around torch's fused kernel. XLNet's layer is
-that of transformers, which builds the whole score matrix. The three run in turn in one process, so that what else the
-machine does falls on all alike; times are medians. Beside the time on the clock stands that of the processor, which
-says more on a machine that is busy. Peak memory is taken in a process of its own for each.
+that of transformers, which builds the whole score matrix. The three take turns in one process, so that other load on
+the machine affects all of them alike; times are medians. Processor time is reported beside wall-clock time, for it is
+more reliable on a busy machine. The peak memory of each is measured in a process of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig
 
 LARGEST_XLNET = 4096 * 4096
-"""Scores per head: beyond, its matrices take gigabytes."""
+"""The most scores per head: larger matrices take gigabytes."""
 
 
 def xl(work: Work, device: torch.device) -> Step:
@@ -57,24 +57,24 @@ LAYERS: dict[str, Layer] = {"plain": plain, "xl": xl, "xlnet": xlnet}
 
 
 def layers_for(work: Work) -> dict[str, Layer]:
-    """All but XLNet's where its matrices would be too large."""
+    """All layers, without XLNet's where its matrices would be too large."""
     fits = work.rows * work.length * (work.length + work.memory) <= LARGEST_XLNET
     return {name: layer for name, layer in LAYERS.items() if fits or name != "xlnet"}
 
 
 def show(rows: list[dict[str, Any]], quantity: str, device: torch.device) -> Table:
-    """One quantity of every layer, with ratios and with the power of length that it grows by."""
+    """A table of one quantity of every layer, with ratios and the exponent of its growth with length."""
     table = Table(
         title=f"One layer, dim {DIM}, {HEADS} heads, forward and backward, {device.type}: {QUANTITIES[quantity]}"
     )
     for heading in ("sequences", *LAYERS, "xl / plain", "xlnet / xl"):
         table.add_column(heading, justify="left" if heading == "sequences" else "right", no_wrap=True)
     for row in rows:
-        found = row[quantity]
+        values = row[quantity]
         table.add_row(
             Work(row["rows"], row["length"], row["memory"]).name,
-            *(f"{found[name]:.1f}" if name in found else "-" for name in LAYERS),
-            *(ratio(found, *pair) for pair in (("xl", "plain"), ("xlnet", "xl"))),
+            *(f"{values[name]:.1f}" if name in values else "-" for name in LAYERS),
+            *(ratio(values, *pair) for pair in (("xl", "plain"), ("xlnet", "xl"))),
         )
     powers = {
         name: power({row["length"]: row[quantity][name] for row in rows if row["rows"] == 1 and name in row[quantity]})
@@ -84,8 +84,8 @@ def show(rows: list[dict[str, Any]], quantity: str, device: torch.device) -> Tab
     return table
 
 
-def ratio(found: dict[str, float], above: str, below: str) -> str:
-    return f"{found[above] / found[below]:.2f}" if above in found and found[below] > 0 else "-"
+def ratio(values: dict[str, float], above: str, below: str) -> str:
+    return f"{values[above] / values[below]:.2f}" if above in values and values[below] > 0 else "-"
 
 
 def main(
@@ -98,15 +98,15 @@ def main(
     """Times one XL attention layer against plain attention and XLNet's layer."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    on = torch.device(device)
+    torch_device = torch.device(device)
     works = [Work(1, int(length), 0) for length in lengths.split(",")] + [Work(32, 128, 128)]
-    peaks = [peaks_of(layers_for(work), work, on) for work in works]
-    measured = [row_of(layers_for(work), work, on, rounds, peak) for work, peak in zip(works, peaks, strict=True)]
+    peaks = [peaks_of(layers_for(work), work, torch_device) for work in works]
+    rows = [row_of(layers_for(work), work, torch_device, rounds, peak) for work, peak in zip(works, peaks, strict=True)]
     for quantity in QUANTITIES:
-        Console(width=110).print(show(measured, quantity, on))
+        Console(width=110).print(show(rows, quantity, torch_device))
     if json:
-        found = {"benchmark": "xl_layer", "dim": DIM, "heads": HEADS, "device": on.type, "rows": measured}
-        Console().print(f"written: {save(json, found | describe(('torch', 'transformers')))}")
+        results = {"benchmark": "xl_layer", "dim": DIM, "heads": HEADS, "device": torch_device.type, "rows": rows}
+        Console().print(f"written: {save(json, results | describe(('torch', 'transformers')))}")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What README and docs claim was measured: the commands that measure it, their results, and the marks in the text."""
+"""The measurements in README and docs: the commands that measure them, their results, and the marks in the text."""

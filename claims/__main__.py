@@ -52,16 +52,16 @@ def measure(
     folder: Annotated[Path | None, typer.Option("--in", help="Where runs go; without it they are removed.")] = None,
 ) -> None:
     """Measures claims again by their commands, and puts the numbers into the text; what fails stays as it was."""
-    wanted = [claim_of(name) for name in names or ()]
+    selected = [claim_of(name) for name in names or ()]
     if not names:
-        wanted = older_than_code()
-        show_standings(wanted)
-    minutes = sum(claim.minutes for claim in wanted)
-    err.print(f"{len(wanted)} to measure, about {minutes:.0f} minutes on two cores", highlight=False)
-    with TemporaryDirectory(prefix="claims-") as spare:
-        for claim in wanted:
+        selected = older_than_code()
+        show_standings(selected)
+    minutes = sum(claim.minutes for claim in selected)
+    err.print(f"{len(selected)} to measure, about {minutes:.0f} minutes on two cores", highlight=False)
+    with TemporaryDirectory(prefix="claims-") as temporary:
+        for claim in selected:
             err.print(f"measuring {claim.name}, about {claim.minutes:.0f} minutes", highlight=False)
-            claim.measure_and_write((folder or Path(spare)) / claim.name)
+            claim.measure_and_write((folder or Path(temporary)) / claim.name)
             write()
 
 
@@ -74,18 +74,18 @@ def write() -> None:
         for name in unmeasured(text, values):
             claim, _, _ = name.partition(".")
             err.print(f"{page.name}: {name} was not measured; python -m claims measure {claim}", soft_wrap=True)
-        if (fresh := filled(text, values)) != text:
-            write_text(page, fresh)
+        if (updated := filled(text, values)) != text:
+            write_text(page, updated)
             out.print(f"{page.name} is written anew", highlight=False)
 
 
 def older_than_code() -> list[Claim]:
-    """The claims whose code has changed since they were measured, or that were not measured."""
+    """Returns the claims whose code has changed since they were measured, and those that were never measured."""
     return [claim for claim in CLAIMS.values() if claim.is_older_than_code()]
 
 
 def show_standings(older: list[Claim]) -> None:
-    """Prints where every claim and every published study stands."""
+    """Prints the standing of every claim and of every published study."""
     from claims.published import published_standings
     from claims.show import standing_table
 
@@ -93,7 +93,7 @@ def show_standings(older: list[Claim]) -> None:
 
 
 def claim_of(name: str) -> Claim:
-    """A claim by its name. Raises ClaimError that lists those there are."""
+    """Returns the claim of that name. Raises ClaimError, which lists the names there are, where there is none."""
     if name not in CLAIMS:
         raise ClaimError(f"{name} is no claim; there are {', '.join(CLAIMS)}")
     return CLAIMS[name]

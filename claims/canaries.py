@@ -1,8 +1,8 @@
-"""Canaries: a short fixed run of every kind of task, and the interval its score has stayed in.
+"""Canaries: a short fixed run of every kind of task, and the interval in which its score has stayed.
 
-A change that costs a task its learning moves a score out of its interval, and ``tests/test_canaries.py`` fails. The
-intervals hold what one more run would score: they are measured over several seeds, because another processor rounds
-differently and so is like another seed.
+A change after which a task no longer learns moves its score out of the interval, and ``tests/test_canaries.py`` fails.
+The intervals are prediction intervals for one more run: they are measured over several seeds, because another processor
+rounds differently, which has the same effect as another seed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["CANARIES", "SEEDS", "Canary", "intervals", "score"]
 
 SEEDS = 5
 LEVEL = 0.01
-"""A canary of unchanged code falls outside of its interval once in a hundred machines."""
+"""With unchanged code, a canary's score falls outside of its interval on one machine in a hundred."""
 
 
 @dataclass(frozen=True)
 class Canary:
-    """A run of about half a minute of one core, and the metric of its record that is looked at."""
+    """A run that takes about half a minute of one core, and the metric of its record that is its score."""
 
     config: RunConfig
     metric: str
@@ -58,11 +58,12 @@ CANARIES = {
     "regression": Canary(SUMS, "val/mse"),
     "translation": Canary(TRANSLATION.override({"training.steps": 500}), "val/nats"),
 }
-"""By kind of task. Corpora are those of this Python and of installed packages: other versions have other scores."""
+"""Canaries by kind of task. Their corpora are those of this Python and of installed packages, so that other versions
+give other scores."""
 
 
 def score(canary: Canary, seed: int, directory: Path) -> tuple[float, str]:
-    """Trains the canary, and returns its score and the fingerprint of its data."""
+    """Trains the canary; returns its score and its data's fingerprint. Raises RuntimeError where it does not finish."""
     record = fit(canary.config.override({"seed": seed, "data.seed": seed}), directory)
     if record["outcome"] != "finished":
         raise RuntimeError(f"{directory.name} {record['outcome']}: {record['reason']}")
@@ -70,30 +71,32 @@ def score(canary: Canary, seed: int, directory: Path) -> tuple[float, str]:
 
 
 def intervals(folder: Path) -> dict[str, Plain]:
-    """For every canary its scores by seed, their mean, and the ends of the interval for one more run.
+    """Runs every canary over the seeds; returns its scores, their mean and the ends of the interval for one more run.
 
-    The interval is Student's prediction interval: mean and t(seeds - 1) s sqrt(1 + 1/seeds) to both sides.
+    The interval is Student's prediction interval: the mean plus and minus t(seeds - 1) s sqrt(1 + 1/seeds).
     """
-    found: dict[str, Plain] = {}
+    results: dict[str, Plain] = {}
     for name, canary in CANARIES.items():
         runs = [score(canary, seed, folder / name.replace(" ", "_") / f"{seed}" / "run") for seed in range(SEEDS)]
         scores = [value for value, _ in runs]
-        reach = float(student.ppf(1 - LEVEL / 2, SEEDS - 1)) * statistics.stdev(scores) * math.sqrt(1 + 1 / SEEDS)
+        half_width = float(student.ppf(1 - LEVEL / 2, SEEDS - 1)) * statistics.stdev(scores) * math.sqrt(1 + 1 / SEEDS)
         mean = statistics.mean(scores)
-        found[name] = {
+        results[name] = {
             "metric": canary.metric,
             "data": runs[0][1],
             "scores": scores,
             "mean": mean,
-            "low": mean - reach,
-            "high": mean + reach,
+            "low": mean - half_width,
+            "high": mean + half_width,
         }
-    return {"table": _table(found), "intervals": found}
+    return {"table": _table(results), "intervals": results}
 
 
-def _table(found: dict[str, Plain]) -> str:
+def _table(results: dict[str, Plain]) -> str:
+    """Returns the intervals as a table in Markdown."""
     rows = [
-        f"| {name} | {one['metric'].removeprefix('val/')} | {one['mean']:.3f} | {one['low']:.3f} to {one['high']:.3f} |"
-        for name, one in found.items()
+        f"| {name} | {result['metric'].removeprefix('val/')} | {result['mean']:.3f} | "
+        f"{result['low']:.3f} to {result['high']:.3f} |"
+        for name, result in results.items()
     ]
     return "\n".join(["| Task | Score | Mean | Interval of one more run |", "| --- | --- | ---: | --- |", *rows])

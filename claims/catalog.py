@@ -1,4 +1,4 @@
-"""All claims by name. Adding one costs an entry here and its marks in the text."""
+"""All claims by name. A new claim needs an entry here and its marks in the text."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ EXAMPLE = ROOT / "examples" / "multi30k.yaml"
 
 
 def _demo_configs() -> list[RunConfig]:
+    """Returns the configs of the demo's runs."""
     ablation = catalog.load(catalog.find(STUDY))
     configs = ablation.resolve("demo", {}).configs.values()
     return [config for config in configs if isinstance(config, RunConfig)]
 
 
 def _measure_demo(folder: Path, commands: tuple[str, ...]) -> dict[str, Plain]:
-    """The table of paired differences as a terminal of 80 columns shows it."""
+    """Runs the demo; returns the table of paired differences as a terminal of 80 columns shows it."""
     for command in commands:
         run_line(command, folder)
     findings = find(read_results(folder / "studies" / STUDY / "report" / RESULTS))
@@ -45,7 +46,7 @@ def _measure_demo(folder: Path, commands: tuple[str, ...]) -> dict[str, Plain]:
 
 
 def _measure_multi30k(folder: Path, commands: tuple[str, ...]) -> dict[str, Plain]:
-    """BLEU on the validation split and on test2016."""
+    """Trains and evaluates; returns BLEU on the validation split and on test2016, and the number of training steps."""
     train, test = commands
     return {
         "validation_bleu": metrics_in(run_line(train, folder))["val/bleu"],

@@ -1,8 +1,7 @@
-"""A claim: a number in the text, the commands that measure it, and the file that holds what they said.
+"""A claim: a number in the text, the commands that measure it, and the file that holds their results.
 
 A results file names its commands, the commit and hardware they ran on, and a hash of the code and configs on their
-path. A claim whose code has changed since is older than the code, and is to be measured again before anybody repeats
-it.
+path. A claim whose code has changed since is older than the code, and has to be measured again before it is repeated.
 """
 
 from __future__ import annotations
@@ -27,20 +26,21 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("lit_transformers", "datamodules", "ablations", "reports", "benchmarks", "claims")
 WRITTEN = ("claims/results", "README.md", "docs", "reports/published")
-"""What measuring changes, and no result depends on."""
+"""Paths that a measurement writes to and that no result depends on."""
 
 
 class ClaimError(ValueError):
-    """A claim that is not known, was not measured, or cannot be measured now; one line."""
+    """A claim that is unknown, was not measured, or cannot be measured now. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Claim:
     """Numbers that are measured together.
 
-    commands: lines for a shell, from the root of a checkout; ``{folder}`` is where they may write. measure: runs them
-    in such a folder and returns the values by name, numbers or text. configs: of the runs whose code matters; roots:
-    further modules whose code matters. minutes: about how long it takes on two cores.
+    commands: shell lines to run from the root of a checkout, where ``{folder}`` is the folder they may write to.
+    measure: runs the commands in such a folder and returns the values, numbers or text, by name. configs: returns the
+    configs of the runs whose code matters; roots: further modules whose code matters. minutes: the approximate duration
+    on two cores.
     """
 
     name: str
@@ -53,31 +53,31 @@ class Claim:
 
     @property
     def path(self) -> Path:
-        """The file of results."""
+        """The path of the results file."""
         return self.results / f"{self.name}.json"
 
     def code(self) -> str:
-        """A hash of its configs and of the code on its path, as they are now."""
+        """Returns a hash of the configs and of the code on the claim's path, as they are now."""
         roots = ("lit_transformers.run", *self.roots)
         return canonical_hash([[config.to_dict(), code_hash(config, roots, PACKAGES)] for config in self.configs()])
 
     def read(self) -> dict[str, Plain] | None:
-        """What was measured last; None where nothing was."""
+        """Returns the results of the last measurement; None where there is none."""
         try:
-            plain: dict[str, Plain] = json.loads(self.path.read_text(encoding="utf-8"))
+            result: dict[str, Plain] = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return plain
+        return result
 
     def is_older_than_code(self) -> bool:
-        """Whether the code on its path has changed since it was measured, or nothing was measured."""
+        """Whether the code on the claim's path has changed since it was measured, or it was never measured."""
         result = self.read()
         return result is None or result["code"] != self.code()
 
     def measure_and_write(self, folder: Path) -> dict[str, Plain]:
-        """Measures, and replaces the file of results when all of it has been measured.
+        """Measures the claim, replaces its results file once everything has been measured, and returns the results.
 
-        Raises ClaimError where the checkout has changes that no commit names, or a command fails.
+        Raises ClaimError where the checkout has uncommitted changes or a command fails.
         """
         commit, code = current_commit(), self.code()
         folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ class Claim:
 
 
 def current_commit() -> str:
-    """The commit that is checked out. Raises ClaimError where files that results depend on differ from it."""
+    """Returns the commit that is checked out. Raises ClaimError where files that results depend on differ from it."""
     excluded = [f":(exclude){path}" for path in WRITTEN]
     changed = _git("status", "--porcelain", "--", ".", *excluded)
     if changed:
@@ -107,6 +107,7 @@ def current_commit() -> str:
 
 
 def _git(*words: str) -> str:
+    """Returns what a git command prints. Raises ClaimError where it fails."""
     try:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
@@ -114,11 +115,16 @@ def _git(*words: str) -> str:
 
 
 def values_of(claims: Mapping[str, Claim]) -> dict[str, Plain]:
-    """Every measured value by ``claim.value``; ``claim.commit`` and ``claim.date`` of the measurement, too."""
+    """Returns every measured value under ``claim.value``.
+
+    The commit, date and hardware of each measurement are under ``claim.commit``, ``claim.date`` and ``claim.hardware``.
+    """
     values: dict[str, Plain] = {}
     for name, claim in claims.items():
         result = claim.read()
         if result is not None:
-            about = {key: result[key] for key in ("commit", "date")} | {"hardware": result["environment"]["hardware"]}
-            values |= {f"{name}.{key}": value for key, value in (about | result["values"]).items()}
+            metadata = {key: result[key] for key in ("commit", "date")} | {
+                "hardware": result["environment"]["hardware"]
+            }
+            values |= {f"{name}.{key}": value for key, value in (metadata | result["values"]).items()}
     return values

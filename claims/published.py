@@ -1,4 +1,4 @@
-"""Published studies beside today's code: which were measured on code that has changed since."""
+"""Compares published studies with today's code: which of them were measured on code that has changed since."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PublishedStanding(NamedTuple):
 
 
 def published_standings(folder: Path = PUBLISHED) -> list[PublishedStanding]:
-    """One for every published study, by name; the first finished run of every arm stands for the arm."""
+    """Returns the standing of every published study, by name; the first finished run of each arm stands for the arm."""
     return [_standing(directory) for directory in published(folder)]
 
 
@@ -40,15 +40,16 @@ def _standing(directory: Path) -> PublishedStanding:
 
 
 def _runs(path: Path) -> Iterator[dict[str, Plain]]:
+    """Yields the records of runs in a results file."""
     with path.open(encoding="utf-8") as file:
         for line in file:
-            plain = json.loads(line)
-            if plain["kind"] == "run":
-                yield plain
+            record = json.loads(line)
+            if record["kind"] == "run":
+                yield record
 
 
 def _is_older(run: dict[str, Plain]) -> bool:
-    """A config that today's code refuses is of older code, too."""
+    """Whether the code on the run's path has changed since; also true where today's code refuses its config."""
     try:
         return run["environment"].get("library") != code_of(RunConfig.from_dict(run["config"]))
     except ConfigError:

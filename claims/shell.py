@@ -1,4 +1,4 @@
-"""The commands of claims, as their users would type them."""
+"""Runs the commands of claims as users would type them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ __all__ = ["metrics_in", "run_line"]
 
 
 def run_line(line: str, folder: Path) -> str:
-    """What a command prints to standard output; its progress goes to the terminal. ``python`` is this interpreter.
+    """Runs a command and returns what it prints to standard output; its progress goes to the terminal.
 
-    Raises ClaimError with the last line of its output where it fails.
+    ``python`` stands for this interpreter. Raises ClaimError with the last line of output where the command fails.
     """
-    words = [part.format(folder=folder) for part in shlex.split(line)]
-    words = [sys.executable if word == "python" else word for word in words]
-    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "100"})
-    if done.returncode != 0:
-        last = (done.stdout.strip().splitlines() or ["nothing on standard output"])[-1]
-        raise ClaimError(f"{line} ended with status {done.returncode}: {last}")
-    return done.stdout
+    arguments = [part.format(folder=folder) for part in shlex.split(line)]
+    arguments = [sys.executable if argument == "python" else argument for argument in arguments]
+    completed = subprocess.run(
+        arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "100"}
+    )
+    if completed.returncode != 0:
+        last_line = (completed.stdout.strip().splitlines() or ["nothing on standard output"])[-1]
+        raise ClaimError(f"{line} ended with status {completed.returncode}: {last_line}")
+    return completed.stdout
 
 
 def metrics_in(output: str) -> dict[str, float]:
-    """The metrics that ``fit`` and ``evaluate`` print, a name and a number a line."""
-    pairs = (line.split() for line in output.splitlines())
-    return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2 and pair[0].startswith("val/")}
+    """Returns the metrics in the output of ``fit`` and ``evaluate``, which print one name and number per line."""
+    words_by_line = (line.split() for line in output.splitlines())
+    return {words[0]: float(words[1]) for words in words_by_line if len(words) == 2 and words[0].startswith("val/")}

@@ -16,7 +16,10 @@ __all__ = ["standing_table"]
 
 
 def standing_table(claims: Iterable[Claim], older: Collection[Claim], studies: Iterable[PublishedStanding]) -> Group:
-    """Claims with commit, date and standing, and the published studies below them. older: those than their code."""
+    """Returns a table of claims with commit, date and standing, and one of the published studies below it.
+
+    older: the claims that are older than their code.
+    """
     return Group(_claims(claims, older), Text(), _studies(studies))
 
 

@@ -1,7 +1,8 @@
-"""Marks in Markdown between which measured values stand, and how they are put there.
+"""Marks in Markdown that enclose measured values, and how values are put between them.
 
 ``<!-- claim demo.difference:.3f -->0.124<!-- /claim -->`` holds the value ``difference`` of the claim ``demo`` with
-three decimals; a reader sees the number alone. A value of several lines, such as a table, stands on lines of its own.
+three decimals; a reader of the page sees only the number. A value of several lines, such as a table, stands on lines of
+its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lit_transformers.config import Plain
 __all__ = ["HISTORY", "filled", "pages", "unmarked_measurements", "unmeasured"]
 
 HISTORY = "decisions.md"
-"""The dated record of decisions: its numbers are those of the day in the heading, and are not kept up."""
+"""The dated record of decisions: its numbers are those of the day in the heading, and are not updated."""
 
 _MARK = re.compile(r"<!-- claim (?P<value>[\w.]+)(?::(?P<format>\S+))? -->(?P<text>.*?)<!-- /claim -->", re.DOTALL)
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -26,17 +27,17 @@ _MEASUREMENT = re.compile(rf"\b\d[\d.,]*(?: (?:to|of|\+-) \d[\d.,]*)? ?(?:{_UNIT
 
 
 def pages() -> list[Path]:
-    """The README and every page of docs/."""
+    """Returns the paths of the README and of every page of docs/."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def unmeasured(page: str, values: Mapping[str, Plain]) -> list[str]:
-    """The values that the page has marks for and nobody has measured."""
+    """Returns the names of values that the page has marks for but that were not measured."""
     return [mark["value"] for mark in _MARK.finditer(page) if mark["value"] not in values]
 
 
 def filled(page: str, values: Mapping[str, Plain]) -> str:
-    """The page with today's values between its marks; where there is none, the mark stays as it is."""
+    """Returns the page with today's values between its marks; where a value is missing, its mark stays as it is."""
 
     def fill(mark: re.Match[str]) -> str:
         name, style = mark["value"], mark["format"] or ""
@@ -50,7 +51,7 @@ def filled(page: str, values: Mapping[str, Plain]) -> str:
 
 
 def unmarked_measurements(page: str) -> Iterator[str]:
-    """Numbers with a unit of measurement that stand outside of all marks; code is left out."""
+    """Yields numbers with a unit of measurement that stand outside of all marks; code is ignored."""
     for pattern in (_MARK, _FENCE, _CODE):
         page = pattern.sub("", page)
-    yield from (found.group() for found in _MEASUREMENT.finditer(page))
+    yield from (measurement.group() for measurement in _MEASUREMENT.finditer(page))

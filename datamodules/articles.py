@@ -1,4 +1,4 @@
-"""WikiText's lines as articles."""
+"""Splits the lines of WikiText into articles."""
 
 from __future__ import annotations
 
@@ -12,36 +12,43 @@ T = TypeVar("T")
 
 
 def headed(lines: Iterable[tuple[bytes, T]]) -> Iterator[tuple[str | None, bytes, T]]:
-    """Puts before each line the title that it starts an article with, or None. What comes with a line stays with it.
+    """Yields each line after the title of the article that it begins, or None; a line's ``extra`` is yielded after it.
 
-    A heading, ``= Title =``, stands between blank lines: text may hold a line that looks like one.
+    A heading, ``= Title =``, stands between blank lines, because text may hold a line that looks like one.
     """
     blank_before = True
-    held: tuple[bytes, T] | None = None
+    pending: tuple[bytes, T] | None = None
     for line, extra in lines:
-        if held is not None:
-            yield _title(held[0], blank_before and not line.strip()), *held
-            blank_before = not held[0].strip()
-        held = line, extra
-    if held is not None:
-        yield None, *held
+        if pending is not None:
+            yield _title(pending[0], blank_before and not line.strip()), *pending
+            blank_before = not pending[0].strip()
+        pending = line, extra
+    if pending is not None:
+        yield None, *pending
 
 
-def _title(line: bytes, alone: bool) -> str | None:
+def _title(line: bytes, between_blank_lines: bool) -> str | None:
+    """Returns the title that a line holds where it is a heading, otherwise None."""
     text = line.strip()
-    if alone and text.startswith(b"= ") and text.endswith(b" =") and not text.startswith(b"= =") and len(text) > 4:
+    if (
+        between_blank_lines
+        and text.startswith(b"= ")
+        and text.endswith(b" =")
+        and not text.startswith(b"= =")
+        and len(text) > 4
+    ):
         return text[2:-2].decode(errors="replace")
     return None
 
 
 def articles(lines: Iterable[bytes]) -> Iterator[tuple[str, BytesIO]]:
-    """Each article's title and text; what stands before the first heading belongs to the first article."""
-    title, held = "", bytearray()
-    for found, line, _ in headed((line, None) for line in lines):
-        if found is not None and title:
-            yield title, BytesIO(bytes(held))
-            held.clear()
-        title = found or title
-        held += line
-    if held:
-        yield title or "untitled", BytesIO(bytes(held))
+    """Yields each article's title and text; lines before the first heading belong to the first article."""
+    title, text = "", bytearray()
+    for heading, line, _ in headed((line, None) for line in lines):
+        if heading is not None and title:
+            yield title, BytesIO(bytes(text))
+            text.clear()
+        title = heading or title
+        text += line
+    if text:
+        yield title or "untitled", BytesIO(bytes(text))

@@ -1,4 +1,4 @@
-"""What a run asks of any data: batches for a Lightning trainer, a description, a fingerprint, a position to resume."""
+"""The interface of all data: batches for a Lightning trainer, a description, a fingerprint, a position to resume."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ __all__ = ["Data", "DataConfig", "row_conflicts"]
 class DataConfig(Config):
     """Base of every config of data; the table DATA lists the kinds.
 
-    A kind says in ``batches`` of which type its batches are: a task that reads others is refused. Its ``seed`` alone
-    decides the order of training; its ``evaluation``, with defaults and a ``split``, what is measured and how.
+    Each kind names the type of its batches in ``batches``; a task that reads another type is refused. Its ``seed``
+    alone decides the order of training. Its ``evaluation``, a config with defaults and a ``split``, decides what is
+    measured and how.
     """
 
     batches: ClassVar[type]
@@ -34,45 +35,45 @@ class DataConfig(Config):
 
     @property
     def name(self) -> str:
-        """What a record calls the data."""
+        """The name of the data in records."""
         raise NotImplementedError
 
     @property
     def length(self) -> int:
-        """Tokens of the longest row of training."""
+        """Number of tokens of the longest training row."""
         raise NotImplementedError
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one update, over all ranks; rows may hold padding."""
+        """Number of tokens of one update over all ranks; rows may hold padding."""
         raise NotImplementedError
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
-        """A sentence, beginning with the field's name, for each batch that so many ranks cannot share."""
+        """Yields a sentence, beginning with the field's name, for each batch size that so many ranks cannot share."""
         raise NotImplementedError
 
     def protocol(self) -> dict[str, Plain]:
-        """How evaluation reads the data: recorded with every number."""
+        """Returns the settings by which evaluation reads the data; they are recorded with every number."""
         raise NotImplementedError
 
-    def trained_alike(self) -> DataConfig:
-        """The same data for training, whatever is evaluated: runs that agree in it are trained once."""
+    def with_default_evaluation(self) -> DataConfig:
+        """Returns the config with the default evaluation: runs that agree in it are trained only once."""
         return self.override({"evaluation": type(self.get("evaluation"))()})
 
-    def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
-        """The description, from what a checkpoint kept (``Data.kept``): without the data itself."""
+    def description_from(self, metadata: Mapping[str, Plain]) -> DataDescription:
+        """Returns the description from ``Data.checkpoint_metadata``, without opening the data itself."""
         raise NotImplementedError
 
 
 def row_conflicts(ranks: int, **rows: int | None) -> Iterator[str]:
-    """A sentence for each number of rows, by the name of its field, that ranks cannot share in equal parts."""
+    """Yields a sentence for each number of rows, named by its field, that ranks cannot share in equal parts."""
     for name, count in rows.items():
         if count is not None and count % ranks:
             yield f"{name}: {count} rows cannot be shared by {ranks} ranks; make it a multiple of them"
 
 
 class Data(L.LightningDataModule, ABC):
-    """Batches of one kind. A checkpoint holds the position of training, so resuming gives the next batch."""
+    """Batches of one kind. A checkpoint holds the position of training, so that resuming gives the next batch."""
 
     config: DataConfig
 
@@ -85,36 +86,36 @@ class Data(L.LightningDataModule, ABC):
     @property
     @abstractmethod
     def content(self) -> str:
-        """A fingerprint of what is read, whatever is taken out of it."""
+        """A fingerprint of the source's content, whatever part of it is used."""
 
     @property
     @abstractmethod
     def description(self) -> DataDescription:
-        """What a task must know."""
+        """The properties of the data that a task needs."""
 
     @abstractmethod
-    def kept(self) -> dict[str, Plain]:
-        """Plain data for a checkpoint, from which ``DataConfig.describe`` makes the same description."""
+    def checkpoint_metadata(self) -> dict[str, Plain]:
+        """Returns plain data for a checkpoint; ``DataConfig.description_from`` makes the description from it."""
 
     @abstractmethod
     def example_name(self, ordinal: int) -> str:
-        """What the document or example of that ordinal is called in the split that validation reads."""
+        """Returns the name of the document or example with that ordinal in the split that validation reads."""
 
     @abstractmethod
     def identity(self) -> dict[str, Plain]:
-        """Every value that decides a batch of training, by the name of its field."""
+        """Returns every value that decides a training batch, by the name of its field."""
 
     def measures(self) -> Plain:
-        """Every value that decides a batch of evaluation."""
+        """Returns every value that decides an evaluation batch."""
         return self.config.get("evaluation").to_dict()
 
     @abstractmethod
     def training(self) -> Reading:
-        """The endless batches of this rank."""
+        """Returns the reading of this rank's training batches, which do not end."""
 
     @abstractmethod
     def evaluation(self, split: Split) -> Reading:
-        """One pass of this rank over its share of a split."""
+        """Returns the reading of one pass of this rank over its share of a split."""
 
     @property
     def validation_split(self) -> Split:
@@ -128,12 +129,12 @@ class Data(L.LightningDataModule, ABC):
         return canonical_hash(self.identity() | {"evaluation": self.measures()}, 32)
 
     def setup(self, stage: str | None = None) -> None:
-        """A new fit starts at the beginning; a checkpoint, loaded after this, sets the position."""
+        """Starts a new fit at the beginning; a checkpoint, which is loaded after this, sets the position."""
         if stage == "fit":
             self._position = self._loaded = None
 
     def train_dataloader(self) -> TrainingLoader:
-        return TrainingLoader(self.training, self._where)
+        return TrainingLoader(self.training, self._resume_position)
 
     def val_dataloader(self) -> EvaluationLoader:
         return self.evaluation_dataloader(self.validation_split)
@@ -142,28 +143,28 @@ class Data(L.LightningDataModule, ABC):
         return self.evaluation_dataloader("test")
 
     def evaluation_dataloader(self, split: Split) -> EvaluationLoader:
-        """One pass over a split; ordinals in the batches are those in that split."""
+        """Returns a loader of one pass over a split; ordinals in the batches are those in that split."""
         return EvaluationLoader(lambda: self.evaluation(split), self._device())
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Notes the position of each batch that training takes; one that was only fetched ahead is not taken."""
+        """Keeps the position after each batch that training uses; one that was only fetched ahead does not count."""
         if self.trainer is not None and self.trainer.training:
             self._position = (self._position or self.training().start()).after(batch)
         return batch
 
     def state_dict(self) -> dict[str, Plain]:
-        """Plain data: the position of every rank, and what it is a position in."""
+        """Returns the position of every rank and the identity of the data it belongs to, as plain data."""
         if self._position is None:
             return dict(self._loaded or {})
         ranks = [[list(position.cursors), position.turn] for position in gathered(self._position, self.rank())]
         return {"of": self.identity(), "ranks": ranks}
 
     def load_state_dict(self, state_dict: Mapping[str, Plain]) -> None:
-        """Takes over a position. It is checked when training asks for batches: evaluation needs none."""
+        """Takes over a position. It is checked when training reads batches, for evaluation needs none."""
         self._position, self._loaded = None, dict(state_dict)
 
     def rank(self) -> Shard:
-        """This process among those that train together."""
+        """Returns the number of this process and the number of processes that train together."""
         if self.trainer is not None:
             return Shard(self.trainer.global_rank, self.trainer.world_size)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -171,13 +172,14 @@ class Data(L.LightningDataModule, ABC):
         return Shard()
 
     def rows(self, batch_size: int) -> int:
-        """This rank's rows of a batch. Raises DataError where ranks cannot share it."""
+        """Returns this rank's number of rows of a batch. Raises DataError where ranks cannot share the batch."""
         total = self.rank().total
         for conflict in row_conflicts(total, batch_size=batch_size):
             raise DataError(f"data.{conflict}")
         return batch_size // total
 
-    def _where(self, reading: Reading) -> Position:
+    def _resume_position(self, reading: Reading) -> Position:
+        """Returns the position to resume from. Raises DataError where the checkpoint has other data or ranks."""
         if self._position is None and self._loaded:
             self._check(self._loaded["of"])
             ranks = self._loaded["ranks"]
@@ -190,17 +192,18 @@ class Data(L.LightningDataModule, ABC):
             self._position = Position(tuple(cursors), int(turn))
         return self._position or reading.start()
 
-    def _check(self, made: Mapping[str, Plain]) -> None:
+    def _check(self, saved: Mapping[str, Plain]) -> None:
+        """Raises DataError where the identity of the data that a checkpoint has saved differs from this one."""
         for name, value in self.identity().items():
-            if made.get(name) != value:
+            if saved.get(name) != value:
                 raise DataError(
-                    f"data.{name}: the checkpoint's position in the data was made with {made.get(name)!r}, "
+                    f"data.{name}: the checkpoint's position in the data was made with {saved.get(name)!r}, "
                     f"not {value!r}; set it back or start anew"
                 )
 
     def _device(self) -> torch.device:
-        """Where ranks exchange whether they are through."""
+        """Returns the device on which ranks exchange whether they have finished."""
         if self.trainer is not None:
             return self.trainer.strategy.root_device
-        nccl = torch.distributed.is_available() and torch.distributed.is_initialized()
-        return torch.device("cuda" if nccl and torch.distributed.get_backend() == "nccl" else "cpu")
+        initialised = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return torch.device("cuda" if initialised and torch.distributed.get_backend() == "nccl" else "cpu")

@@ -1,4 +1,4 @@
-"""What a source gives: the documents of each split, each addressable by its ordinal or at least in a fixed order."""
+"""What a source provides: the documents of each split, which are read by ordinal or at least in a fixed order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 class Document(NamedTuple):
-    """One document, or one piece of a long one. ``offset``: where its first byte stands in what ``name`` names."""
+    """One document, or one piece of a long one. ``offset``: the position of its first byte in what ``name`` names."""
 
     name: str
     text: bytes
@@ -25,25 +25,25 @@ class Document(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """One reader's share: number ``number``, from 0, of ``total`` readers (ranks times workers)."""
+    """The share of one reader: number ``number``, from 0, of ``total`` readers (ranks times workers)."""
 
     number: int = 0
     total: int = 1
 
 
 class Limit(NamedTuple):
-    """The first documents only: so many, or as many as it takes to reach so many bytes; None for all."""
+    """Restricts to the first documents: at most so many, or as many as reach so many bytes; None for all."""
 
     documents: int | None = None
     bytes: int | None = None
 
 
 class DocumentStream(ABC):
-    """A shard's documents one after another, with their ordinals in the split."""
+    """The documents of a shard one after another, with their ordinals in the split."""
 
     @abstractmethod
     def state(self) -> Plain:
-        """Where the next document comes from: plain data, enough for ``go_to``."""
+        """Returns the position of the next document as plain data, from which ``go_to`` restores it."""
 
     @abstractmethod
     def go_to(self, state: Plain) -> None:
@@ -51,7 +51,7 @@ class DocumentStream(ABC):
 
     @abstractmethod
     def take(self) -> tuple[int, Document] | None:
-        """The next document with its ordinal, or None at the end."""
+        """Returns the next document with its ordinal, or None at the end."""
 
 
 class Documents(ABC):
@@ -59,23 +59,23 @@ class Documents(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Document]:
-        """All documents in order of their ordinals, as often as asked."""
+        """Iterates over all documents in the order of their ordinals, any number of times."""
 
     @abstractmethod
     def name(self, ordinal: int) -> str:
-        """What the document of that ordinal is called."""
+        """Returns the name of the document with that ordinal."""
 
     @abstractmethod
     def training(self, shard: Shard, seed: int) -> DocumentStream:
-        """An endless stream, shuffled anew in every pass. The shards of one pass are disjoint and complete."""
+        """Returns an endless stream, shuffled anew in every pass. The shards of one pass are disjoint and complete."""
 
     @abstractmethod
     def evaluation(self, shard: Shard, limit: Limit) -> DocumentStream:
-        """One pass in order. The shards are disjoint and complete."""
+        """Returns a stream of one pass in order. The shards are disjoint and complete."""
 
 
 class Corpus(ABC):
-    """``fingerprint`` stands for the content of all splits."""
+    """The documents of all splits. ``fingerprint`` identifies their content."""
 
     fingerprint: str
 
@@ -84,5 +84,5 @@ class Corpus(ABC):
 
 
 def cache_folder() -> Path:
-    """Where what is expensive to make again is kept: LIT_CACHE, or ~/.cache/lit-transformers."""
+    """Returns the folder for data that is expensive to make again: LIT_CACHE, or ~/.cache/lit-transformers."""
     return Path(os.environ.get("LIT_CACHE") or "~/.cache/lit-transformers").expanduser()

@@ -6,4 +6,4 @@ __all__ = ["DataError"]
 
 
 class DataError(ValueError):
-    """Data that cannot be used: one line that names the place and the way out."""
+    """Data that cannot be used. The message is one line that names the place and a remedy."""

@@ -1,4 +1,4 @@
-"""Examples with a label each: what is read or made of them, and the base of those that are made."""
+"""Labelled examples, which are read or generated, and the base of those that are generated."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lit_transformers.config import Config, NonNegative, Plain, Positive, canoni
 __all__ = ["Example", "Examples", "ExamplesConfig", "Synthetic", "SyntheticConfig"]
 
 FINGERPRINTED = 4
-"""Examples of each split that a fingerprint is taken of, so that a change of what makes them shows."""
+"""Number of examples of each split in a fingerprint, which changes when the code that generates them does."""
 
 
 class Example(NamedTuple):
-    """symbols: without the boundary that a row begins with. label: a class from 0, or a number where there are none.
+    """symbols: without the boundary that a row begins with. label: a class from 0, or a number.
 
-    marked: places among the symbols that are singled out, or None where nothing is.
+    marked: positions of marked symbols, or None where none are marked.
     """
 
     symbols: npt.NDArray[np.int64]
@@ -31,24 +31,24 @@ class Example(NamedTuple):
 
 
 class Examples(ABC):
-    """The labelled examples of all splits, each one call away. Cheap to pickle. Raises DataError from every method.
+    """The labelled examples of all splits, read one at a time. Cheap to pickle. Raises DataError from every method.
 
-    ``fingerprint`` stands for everything that decides an example.
+    ``fingerprint`` identifies everything that decides an example.
     """
 
     fingerprint: str
 
     @abstractmethod
     def count(self, split: Split) -> int:
-        """How many there are."""
+        """Returns the number of examples of a split."""
 
     @abstractmethod
     def example(self, split: Split, ordinal: int) -> Example:
-        """One of them: the same whenever it is asked for."""
+        """Returns the example with that ordinal, the same in every call."""
 
     @abstractmethod
     def name(self, split: Split, ordinal: int) -> str:
-        """What it is called."""
+        """Returns the name of the example with that ordinal."""
 
 
 class ExamplesConfig(Config):
@@ -64,15 +64,15 @@ class ExamplesConfig(Config):
         raise NotImplementedError
 
     def protocol(self) -> dict[str, Plain]:
-        """What of it a reported number depends on."""
+        """Returns the settings of the source that a reported number depends on."""
         raise NotImplementedError
 
 
 class SyntheticConfig(ExamplesConfig):
-    """Base of examples that are made when they are asked for: from ``seed``, their split and their ordinal alone.
+    """Base of examples that are generated on demand, from ``seed``, their split and their ordinal alone.
 
-    train, validation, test: how many each split has. Splits share no seed, but nothing keeps a very short example of
-    one from occurring in another.
+    train, validation, test: the number of examples of each split. Splits share no seed, but a very short example of one
+    may occur in another.
     """
 
     train: Positive = 96_000
@@ -81,7 +81,7 @@ class SyntheticConfig(ExamplesConfig):
     seed: NonNegative = 0
 
     def make(self, chance: Random) -> Example:
-        """An example that ``chance`` alone decides."""
+        """Makes an example from random numbers of ``chance`` alone."""
         raise NotImplementedError
 
     def build(self) -> Synthetic:
@@ -92,13 +92,16 @@ class SyntheticConfig(ExamplesConfig):
 
 
 class Synthetic(Examples):
-    """Nothing is kept: Python promises that ``Random.random`` gives the same numbers in every version."""
+    """Examples that are generated in every call; none is stored.
+
+    Python promises that ``Random.random`` gives the same numbers in every version.
+    """
 
     def __init__(self, config: SyntheticConfig) -> None:
         self.config = config
-        first = [self.example(split, ordinal) for split in SPLITS for ordinal in range(FINGERPRINTED)]
-        seen = [[example.symbols.tolist(), example.label, example.marked] for example in first]
-        self.fingerprint = f"{config.kind}-{canonical_hash([config.to_dict(), seen], 32)}"
+        samples = [self.example(split, ordinal) for split in SPLITS for ordinal in range(FINGERPRINTED)]
+        contents = [[example.symbols.tolist(), example.label, example.marked] for example in samples]
+        self.fingerprint = f"{config.kind}-{canonical_hash([config.to_dict(), contents], 32)}"
 
     def count(self, split: Split) -> int:
         counts: dict[Split, int] = {

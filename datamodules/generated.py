@@ -1,4 +1,4 @@
-"""The data of generated strings: nothing lies on disk, every string is a function of its seed, split and ordinal."""
+"""The data of generated strings: nothing is on disk, and every string is a function of its seed, split and ordinal."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ VERSION = 1
 class StringEvaluationConfig(Config):
     """How strings are evaluated: part of the protocol, so recorded with every number.
 
-    lengths     each is measured apart; none for the longest of training
-    examples    strings of each length
+    lengths     each is measured separately; empty: the longest length of training
+    examples    number of strings of each length
     batch_size  None: as in training
     seed        of the strings, which are the same whatever the seed of training
     split       what validation reads; testing reads test
@@ -45,14 +45,14 @@ class StringEvaluationConfig(Config):
 
 
 class GeneratedDataConfig(DataConfig, kind="generated"):
-    """Strings as batches (StringBatch); the loss is of their answers alone.
+    """Strings as batches (StringBatch); the loss is computed on their answers alone.
 
-    generator   what is asked; the table GENERATORS lists the kinds
-    max_length  the longest that training asks for; each kind says of what it is the length
-    lengths     fixed: every string of training is that long. uniform: any length up to it, all as often
+    generator   the task; the table GENERATORS lists the kinds
+    max_length  the longest length in training; each kind defines what it is the length of
+    lengths     fixed: every training string has that length. uniform: any length up to it, all equally often
     batch_size  strings over all ranks together
-    seed        of the strings of training; their number has no end, and no pass repeats one
-    workers     processes that make batches; 0: none but the one that trains
+    seed        of the training strings, whose number is unlimited: none is repeated
+    workers     worker processes that make batches; 0: the training process makes them
     """
 
     batches: ClassVar[type] = StringBatch
@@ -66,15 +66,15 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
     evaluation: StringEvaluationConfig = StringEvaluationConfig()
 
     def conflicts(self) -> Iterator[str]:
-        asked = [("max_length", self.max_length), *(("evaluation.lengths", n) for n in self.evaluation.lengths)]
-        for place, length in asked:
+        requested = [("max_length", self.max_length), *(("evaluation.lengths", n) for n in self.evaluation.lengths)]
+        for place, length in requested:
             reason = self.generator.refusal(length)
             if reason is not None:
                 yield f"{place} {length} is too short: {reason}"
 
     @property
     def measured_lengths(self) -> tuple[int, ...]:
-        """The lengths that evaluation asks for."""
+        """The lengths that evaluation measures."""
         return self.evaluation.lengths or (self.max_length,)
 
     def build(self) -> GeneratedData:
@@ -94,13 +94,15 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
         yield from row_conflicts(ranks, batch_size=self.batch_size)
-        yield from (f"evaluation.{one}" for one in row_conflicts(ranks, batch_size=self.evaluation.batch_size))
+        yield from (
+            f"evaluation.{conflict}" for conflict in row_conflicts(ranks, batch_size=self.evaluation.batch_size)
+        )
 
     def protocol(self) -> dict[str, Plain]:
         return {"lengths": list(self.measured_lengths), "examples": self.evaluation.examples}
 
-    def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
-        return DataDescription(Vocabulary(self.generator.symbols, 0, "piece", None), int(kept["max_length"]))
+    def description_from(self, metadata: Mapping[str, Plain]) -> DataDescription:
+        return DataDescription(Vocabulary(self.generator.symbols, 0, "piece", None), int(metadata["max_length"]))
 
 
 class GeneratedData(Data):
@@ -114,9 +116,9 @@ class GeneratedData(Data):
 
     @property
     def description(self) -> DataDescription:
-        return self.config.describe(self.kept())
+        return self.config.description_from(self.checkpoint_metadata())
 
-    def kept(self) -> dict[str, Plain]:
+    def checkpoint_metadata(self) -> dict[str, Plain]:
         return {"max_length": self.config.length}
 
     def example_name(self, ordinal: int) -> str:
@@ -141,46 +143,46 @@ class GeneratedData(Data):
         rows = self.rows(self.config.evaluation.batch_size or self.config.batch_size)
         return self._reading(partial(_Once, self.config, split, rows))
 
-    def _reading(self, open: Any) -> Reading:
-        return Reading(open, _nothing, self.rank(), self.config.workers)
+    def _reading(self, open_stream: Any) -> Reading:
+        return Reading(open_stream, _empty_batch, self.rank(), self.config.workers)
 
 
-class _Asked(NamedTuple):
-    """A string with its place in the pass and the length that it was asked for with."""
+class _RequestedString(NamedTuple):
+    """A string with its ordinal in the pass and the length that was requested."""
 
     example: int
     length: int
     string: String
 
 
-def batched(asked: list[_Asked], stream: int, cursor: Plain) -> StringBatch:
-    """Rows padded to the longest."""
-    longest = max(1, *(len(one.string.inputs) for one in asked))
-    inputs = np.zeros((len(asked), longest), np.int64)
-    targets = np.full((len(asked), longest), IGNORED, np.int64)
-    for row, one in enumerate(asked):
-        inputs[row, : len(one.string.inputs)] = one.string.inputs
-        targets[row, : len(one.string.targets)] = one.string.targets
-    sizes = torch.tensor([len(one.string.inputs) for one in asked])
+def batched(strings: list[_RequestedString], stream: int, cursor: Plain) -> StringBatch:
+    """Makes a batch of strings, with rows padded to the longest."""
+    longest = max(1, *(len(item.string.inputs) for item in strings))
+    inputs = np.zeros((len(strings), longest), np.int64)
+    targets = np.full((len(strings), longest), IGNORED, np.int64)
+    for row, item in enumerate(strings):
+        inputs[row, : len(item.string.inputs)] = item.string.inputs
+        targets[row, : len(item.string.targets)] = item.string.targets
+    lengths = torch.tensor([len(item.string.inputs) for item in strings])
     return StringBatch(
         torch.from_numpy(inputs),
         torch.from_numpy(targets),
-        torch.arange(longest) < sizes[:, None],
-        torch.tensor([one.example for one in asked]),
-        torch.tensor([one.length for one in asked]),
+        torch.arange(longest) < lengths[:, None],
+        torch.tensor([item.example for item in strings]),
+        torch.tensor([item.length for item in strings]),
         stream,
         json.dumps(cursor),
     )
 
 
-def _nothing() -> StringBatch:
-    """What a rank shows that is through while others are not: one row of padding."""
-    nothing = String(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    return batched([_Asked(0, 0, nothing)], 0, "")
+def _empty_batch() -> StringBatch:
+    """Returns one row of padding: the batch of a rank that has finished while others have not."""
+    empty = String(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    return batched([_RequestedString(0, 0, empty)], 0, "")
 
 
 class _Endless:
-    """Training: shard n of m has every m-th string, from the n-th on."""
+    """Training strings: shard n of m has every m-th string, from the n-th on."""
 
     def __init__(self, config: GeneratedDataConfig, rows: int, shard: Shard, stream: int) -> None:
         self.config, self.rows, self.shard, self.stream = config, rows, shard, stream
@@ -191,33 +193,33 @@ class _Endless:
 
     def __next__(self) -> StringBatch:
         places = range(self.taken, self.taken + self.rows)
-        asked = [self._string(self.shard.number + place * self.shard.total) for place in places]
+        strings = [self._string(self.shard.number + place * self.shard.total) for place in places]
         self.taken += self.rows
-        return batched(asked, self.stream, self.taken)
+        return batched(strings, self.stream, self.taken)
 
     def go_to(self, cursor: str) -> None:
         self.taken = int(json.loads(cursor))
 
-    def _string(self, ordinal: int) -> _Asked:
+    def _string(self, ordinal: int) -> _RequestedString:
         config = self.config
         random = random_of(config.seed, "train", config.max_length, ordinal)
         length = config.max_length
         if config.lengths == "uniform":
             length = int(random.choice(self.lengths))
-        return _Asked(ordinal, length, config.generator.make(length, random))
+        return _RequestedString(ordinal, length, config.generator.make(length, random))
 
 
 class _Once:
-    """Evaluation: one length after another. No batch holds two; the shards share each length's strings."""
+    """Evaluation strings, one length after another. No batch mixes lengths; shards share each length's strings."""
 
     def __init__(self, config: GeneratedDataConfig, split: Split, rows: int, shard: Shard, stream: int) -> None:
         self.config, self.split, self.rows, self.shard, self.stream = config, split, rows, shard, stream
         self.taken = 0
-        own = range(shard.number, config.evaluation.examples, shard.total)
+        shard_numbers = range(shard.number, config.evaluation.examples, shard.total)
         self.batches = [
-            (place, [*own[start : start + rows]])
+            (place, [*shard_numbers[start : start + rows]])
             for place in range(len(config.measured_lengths))
-            for start in range(0, len(own), rows)
+            for start in range(0, len(shard_numbers), rows)
         ]
 
     def __iter__(self) -> Iterator[StringBatch]:
@@ -233,8 +235,8 @@ class _Once:
     def go_to(self, cursor: str) -> None:
         self.taken = int(json.loads(cursor))
 
-    def _string(self, place: int, number: int) -> _Asked:
+    def _string(self, place: int, number: int) -> _RequestedString:
         length, evaluation = self.config.measured_lengths[place], self.config.evaluation
         random = random_of(evaluation.seed, self.split, length, number)
         example = place * evaluation.examples + number
-        return _Asked(example, length, self.config.generator.make(length, random))
+        return _RequestedString(example, length, self.config.generator.make(length, random))

@@ -1,6 +1,6 @@
-"""Strings that are generated: a question and an answer that follows from it, each from random numbers of its own.
+"""Generators of strings: a question and the answer that follows from it, each from random numbers of its own.
 
-Symbol 0 stands before the question, between question and answer, and after the answer where a string says that it ends.
+Symbol 0 stands before the question, between question and answer, and after the answer where a string marks its end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Alphabet = Annotated[int, Field(ge=2)]
 
 
 class String(NamedTuple):
-    """inputs and targets, of one length: targets are the symbol to say after each input, or IGNORED."""
+    """Inputs and targets of equal length: a target is the symbol to predict after its input, or IGNORED."""
 
     inputs: Integers
     targets: Integers
@@ -42,46 +42,46 @@ class String(NamedTuple):
 class GeneratorConfig(Config):
     """Base of every generator's config; the table GENERATORS lists the kinds.
 
-    ``length`` in what follows is the one asked for: of the question, unless a kind says otherwise.
+    ``length`` in the methods is the requested length: that of the question, unless a kind defines it otherwise.
     """
 
     @property
     def symbols(self) -> int:
-        """How many symbols there are, 0 included."""
+        """Number of symbols, 0 included."""
         raise NotImplementedError
 
     def row(self, length: int) -> int:
-        """Inputs of the longest string of that length."""
+        """Returns the number of inputs of the longest string of that length."""
         raise NotImplementedError
 
     def refusal(self, length: int) -> str | None:
-        """Why no string has that length; None where there are some."""
+        """Returns the reason why no string has that length; None where there are some."""
         raise NotImplementedError
 
     def make(self, length: int, random: np.random.Generator) -> String:
-        """One string."""
+        """Makes one string of that length."""
         raise NotImplementedError
 
     def lengths_to(self, longest: int) -> list[int]:
-        """The lengths that strings have, up to ``longest``."""
+        """Returns the lengths up to ``longest`` that strings can have."""
         return [length for length in range(1, longest + 1) if self.refusal(length) is None]
 
 
 def random_of(seed: int, split: Split, length: int, ordinal: int) -> np.random.Generator:
-    """The random numbers of one string, which no other shares."""
+    """Returns the random generator of one string, which no other string shares."""
     return np.random.default_rng([seed, SPLITS.index(split), length, ordinal])
 
 
 def spoken(question: Sequence[int] | Integers, answer: Sequence[int] | Integers) -> String:
-    """0 question 0 answer, of which the answer alone is to be said."""
-    text = np.concatenate([[0], question, [0], answer]).astype(np.int64)
-    targets = text[1:].copy()
+    """Returns the string "0 question 0 answer", in which only the answer is to be predicted."""
+    symbols = np.concatenate([[0], question, [0], answer]).astype(np.int64)
+    targets = symbols[1:].copy()
     targets[: len(question) + 1] = IGNORED
-    return String(text[:-1], targets)
+    return String(symbols[:-1], targets)
 
 
 class WordConfig(GeneratorConfig):
-    """Base of what is asked of one word w of random symbols, 1 to ``alphabet``; the length is that of w."""
+    """Base of tasks on one word w of random symbols, 1 to ``alphabet``; the length is that of w."""
 
     alphabet: Alphabet = 10
 
@@ -100,14 +100,14 @@ class WordConfig(GeneratorConfig):
         return spoken(word, self.answer(word))
 
     def answer(self, word: Integers) -> Sequence[int] | Integers:
-        """What is to be said of it."""
+        """Returns the answer to a word."""
         raise NotImplementedError
 
 
 class DuplicationConfig(WordConfig, kind="duplication"):
-    """0w0w (Reformer, Kitaev et al. 2020, arXiv:2001.04451, section 5): the second w is to be said.
+    """0w0w (Reformer, Kitaev et al. 2020, arXiv:2001.04451, section 5): the second w is to be predicted.
 
-    In the paper w has 511 symbols of 127. No symbol ends the string.
+    In the paper w has 511 symbols out of 127. No symbol ends the string.
     """
 
     alphabet: Alphabet = 127
@@ -117,10 +117,10 @@ class DuplicationConfig(WordConfig, kind="duplication"):
 
 
 class CopyConfig(WordConfig, kind="copy"):
-    """0w0w0: the second w and its end are to be said (arXiv:1807.03819, section 3.2).
+    """0w0w0: the second w and its end are to be predicted (arXiv:1807.03819, section 3.2).
 
-    The paper's model is an encoder with a decoder; here one reads the question and goes on with the answer. Its symbols
-    are decimal: an ``alphabet`` of 10.
+    The paper's model is an encoder with a decoder; here one model reads the question and continues with the answer. The
+    paper's symbols are decimal: an ``alphabet`` of 10.
     """
 
     def answer(self, word: Integers) -> Sequence[int]:
@@ -128,7 +128,7 @@ class CopyConfig(WordConfig, kind="copy"):
 
 
 class ReverseConfig(WordConfig, kind="reverse"):
-    """0w0 and w from its end to its beginning, then 0 (arXiv:1807.03819, section 3.2)."""
+    """0w0, then w in reverse order, then 0 (arXiv:1807.03819, section 3.2)."""
 
     def answer(self, word: Integers) -> Sequence[int]:
         return [*word[::-1], 0]
@@ -137,8 +137,8 @@ class ReverseConfig(WordConfig, kind="reverse"):
 class AdditionConfig(GeneratorConfig, kind="addition"):
     """0a+b0 and the sum, then 0 (arXiv:1807.03819, section 3.2). The length is that of a+b, the plus included.
 
-    a has as many digits as b or one more; neither they nor the sum begin with zeros, but for 0 itself. order: whether
-    numbers are written from their last digit on, as the paper's published code does, or from their first.
+    a has as many digits as b or one more; no number begins with zeros, except for 0 itself. order: whether numbers are
+    written from their last digit on, as in the paper's published code, or from their first.
     """
 
     base: Annotated[int, Field(ge=2)] = 10
@@ -158,32 +158,32 @@ class AdditionConfig(GeneratorConfig, kind="addition"):
         digits = length - 1
         a, b = (self._number(size, random) for size in (digits - digits // 2, digits // 2))
         plus = [self.base + 1]
-        return spoken([*self._written(a), *plus, *self._written(b)], [*self._written(a + b), 0])
+        return spoken([*self._digits(a), *plus, *self._digits(b)], [*self._digits(a + b), 0])
 
     def _number(self, size: int, random: np.random.Generator) -> int:
-        """A number of so many digits: Python's integers have no largest."""
+        """Returns a random number of so many digits: Python's integers have no maximum."""
         least = 0 if size == 1 else 1
         number = int(random.integers(least, self.base))
         for digit in random.integers(0, self.base, size - 1).tolist():
             number = number * self.base + int(digit)
         return number
 
-    def _written(self, number: int) -> list[int]:
-        """Its digits as symbols: digit d is symbol d + 1."""
-        written: list[int] = []
-        while number or not written:
+    def _digits(self, number: int) -> list[int]:
+        """Returns the digits of a number as symbols: digit d is symbol d + 1."""
+        digits: list[int] = []
+        while number or not digits:
             number, digit = divmod(number, self.base)
-            written.append(digit + 1)
-        return written if self.order == "last_first" else written[::-1]
+            digits.append(digit + 1)
+        return digits if self.order == "last_first" else digits[::-1]
 
 
 class RecallConfig(GeneratorConfig, kind="recall"):
     """Associative recall with many queries (Zoology, Arora et al. 2023, arXiv:2312.04927, section 3 and appendix E).
 
-    ``pairs`` keys, each followed by its value; then every key once more, somewhere, where its value is to be said. The
-    length is that of the whole string. The first half of ``alphabet`` are keys, the second values. power: how likely a
-    query stands how far on, in proportion to distance^(power - 1). filled: between queries stand random symbols, as in
-    the paper's published code, or 0.
+    The string begins with ``pairs`` keys, each followed by its value; then every key occurs once more, somewhere, and
+    its value is to be predicted there. The length is that of the whole string. The first half of ``alphabet`` are keys,
+    the second half values. power: the probability of a query at some distance is proportional to distance^(power - 1).
+    filled: whether the places between queries hold random symbols, as in the paper's published code, or 0.
     """
 
     alphabet: Annotated[int, Field(ge=4)] = 64
@@ -216,11 +216,11 @@ class RecallConfig(GeneratorConfig, kind="recall"):
         inputs = random.integers(1, self.alphabet + 1, length) if self.filled else np.zeros(length, np.int64)
         context = 2 * self.pairs
         inputs[:context:2], inputs[1:context:2] = keys, values
-        places = np.arange(1, (length - context) // 2 + 1)
-        weights = places ** (self.power - 1.0)
-        asked = context + 2 * (random.choice(places, self.pairs, replace=False, p=weights / weights.sum()) - 1)
+        slots = np.arange(1, (length - context) // 2 + 1)
+        weights = slots ** (self.power - 1.0)
+        queries = context + 2 * (random.choice(slots, self.pairs, replace=False, p=weights / weights.sum()) - 1)
         targets = np.full(length, IGNORED, np.int64)
-        inputs[asked], targets[asked] = keys, values
+        inputs[queries], targets[queries] = keys, values
         return String(inputs, targets)
 
 

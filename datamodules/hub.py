@@ -1,4 +1,4 @@
-"""Any data set of the Hugging Face hub, streamed: nothing of it is stored here but a window of documents."""
+"""Any data set of the Hugging Face hub, streamed: only a window of documents is stored here at a time."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class HubConfig(SourceConfig, kind="hub"):
     subset      the configuration of the data set, such as wikitext-103-raw-v1
     revision    branch, tag or commit; the fingerprint carries the commit it stands for
     column      the column that holds the text
-    rows        documents: a row is a document. wikitext: a row is a line, an article is a document
-    train       the hub's names of the splits; where validation or test is None, its documents are taken
-    validation  out of the train split, a share ``held_out`` of them by a hash of the text
+    rows        documents: each row is a document. wikitext: each row is a line, each article a document
+    train       the hub's names of the splits; where validation or test is None, its documents are a share
+    validation  ``held_out`` of the train split, chosen by a hash of the text
     test
-    window      training shuffles within so many documents
+    window      number of documents within which training shuffles
     """
 
     name: str
@@ -52,42 +52,43 @@ class HubConfig(SourceConfig, kind="hub"):
         return _HubCorpus(self)
 
     def hub_split(self, split: Split) -> str:
-        own = {"train": self.train, "validation": self.validation, "test": self.test}[split]
-        return self.train if own is None else own
+        """Returns the hub's name of the split that holds the documents of ``split``."""
+        hub_name = {"train": self.train, "validation": self.validation, "test": self.test}[split]
+        return self.train if hub_name is None else hub_name
 
     def keeps(self, split: Split, text: bytes) -> bool:
-        """Whether a document of the hub's split belongs to ours."""
+        """Whether a document of the hub's split belongs to ``split``."""
         if self.hub_split(split) != self.train:
             return True
-        validation, test = (self.held_out if own is None else 0.0 for own in (self.validation, self.test))
+        validation, test = (self.held_out if hub_name is None else 0.0 for hub_name in (self.validation, self.test))
         return split_by_hash(text, validation, test) == split
 
 
 @cache
 def _open(config: HubConfig, split: Split) -> Any:
-    """The streaming data set. Raises DataError: no network, no such data set, split or column."""
+    """Returns the streaming data set. Raises DataError: no network, no such data set, split or column."""
     return streamed(config.name, config.subset, config.hub_split(split), config.revision, [config.column])
 
 
 def streamed(name: str, subset: str | None, split: str, revision: str | None, columns: Sequence[str]) -> Any:
-    """A split of a data set of the hub, or of a local folder, that is read as it comes.
+    """Returns a split of a data set of the hub, or of a local folder, which is read as a stream.
 
-    Raises DataError: no network, no such data set or split, none of the columns.
+    Raises DataError: no network, no such data set or split, one of the columns is missing.
     """
     import datasets
 
     try:
-        opened = datasets.load_dataset(name, subset, split=split, revision=revision, streaming=True)
+        dataset = datasets.load_dataset(name, subset, split=split, revision=revision, streaming=True)
     except Exception as error:  # the library raises a dozen kinds, some of its HTTP client
         raise unreachable(name, error) from None
     for column in columns:
-        if opened.column_names is not None and column not in opened.column_names:
-            raise DataError(f"hub data set {name}: no column {column!r}; {nearest(column, opened.column_names)}")
-    return opened
+        if dataset.column_names is not None and column not in dataset.column_names:
+            raise DataError(f"hub data set {name}: no column {column!r}; {nearest(column, dataset.column_names)}")
+    return dataset
 
 
 def unreachable(name: str, error: Exception) -> DataError:
-    """What a person can do where a data set cannot be read: of text, of pairs."""
+    """Returns the error for a data set of text or of pairs that cannot be read, with the user's remedies."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return DataError(
         f"hub data set {name}: cannot be read ({reason}); check its name, subset, splits and the network, "
@@ -105,7 +106,7 @@ class _HubCorpus(Corpus):
 
 
 def commit(name: str, revision: str | None) -> str:
-    """The commit on the hub, or a hash of a local folder's files. Raises DataError."""
+    """Returns the commit on the hub, or a hash of a local folder's files. Raises DataError."""
     folder = Path(name)
     if folder.is_dir():
         digest = hashlib.sha256()
@@ -123,15 +124,19 @@ def commit(name: str, revision: str | None) -> str:
 
 
 class _HubDocuments(Documents):
-    """An evaluation's ordinals count the documents of the split; a training pass numbers those of each shard apart."""
+    """The documents of a split.
+
+    In an evaluation, ordinals count the documents of the split; in a training pass, each shard numbers its own
+    documents separately.
+    """
 
     def __init__(self, config: HubConfig, split: Split) -> None:
         self.config, self.split = config, split
 
     def __iter__(self) -> Iterator[Document]:
         stream = self.evaluation(Shard(), Limit())
-        while (taken := stream.take()) is not None:
-            yield taken[1]
+        while (item := stream.take()) is not None:
+            yield item[1]
 
     def name(self, ordinal: int) -> str:
         return f"{self.config.name}:{self.config.hub_split(self.split)}:{ordinal + 1}"
@@ -143,7 +148,7 @@ class _HubDocuments(Documents):
         return _HubInOrder(self, shard, limit)
 
     def texts(self, dataset: Any, state: Plain) -> Iterator[tuple[bytes, Plain]]:
-        """Each document from ``state`` on (None: the beginning), with the state that the next one starts from."""
+        """Yields each document from ``state`` on (None: the beginning), with the state after it."""
         if state is not None:
             dataset.load_state_dict(state)
         rows = self._articles(dataset) if self.config.rows == "wikitext" else self._rows(dataset)
@@ -154,7 +159,7 @@ class _HubDocuments(Documents):
 
     def _rows(self, dataset: Any) -> Iterator[tuple[bytes, Plain]]:
         try:
-            # Not iter(): within a worker of a DataLoader it would hand out shards of its own.
+            # Not iter(): within a worker of a DataLoader it would split the data into shards of its own.
             for row in dataset.iter(batch_size=1):
                 value = row[self.config.column][0]
                 if not isinstance(value, str):
@@ -165,20 +170,20 @@ class _HubDocuments(Documents):
             raise unreachable(self.config.name, error) from None
 
     def _articles(self, dataset: Any) -> Iterator[tuple[bytes, Plain]]:
-        held, begun, before = bytearray(), False, None
-        for title, line, after in headed(self._rows(dataset)):
-            if title is not None and begun:
-                yield bytes(held), before
-                held.clear()
-            begun = begun or title is not None
-            held += line if line.endswith(b"\n") else line + b"\n"
-            before = after
-        if held:
-            yield bytes(held), before
+        text, has_title, previous_state = bytearray(), False, None
+        for title, line, state in headed(self._rows(dataset)):
+            if title is not None and has_title:
+                yield bytes(text), previous_state
+                text.clear()
+            has_title = has_title or title is not None
+            text += line if line.endswith(b"\n") else line + b"\n"
+            previous_state = state
+        if text:
+            yield bytes(text), previous_state
 
 
 class _HubInOrder(DocumentStream):
-    """One pass. Every shard reads everything and keeps its own, so ordinals do not depend on the shards."""
+    """One pass in order. Every shard reads all documents and keeps its own, so ordinals do not depend on shards."""
 
     def __init__(self, documents: _HubDocuments, shard: Shard, limit: Limit) -> None:
         self.documents, self.shard, self.limit = documents, shard, limit
@@ -192,14 +197,16 @@ class _HubInOrder(DocumentStream):
         self.items = self._walk(self.ordinal)
 
     def take(self) -> tuple[int, Document] | None:
-        taken = next(self.items, None)
-        if taken is not None:
-            self.ordinal = taken[0] + 1
-        return taken
+        item = next(self.items, None)
+        if item is not None:
+            self.ordinal = item[0] + 1
+        return item
 
     def _walk(self, start: int) -> Iterator[tuple[int, Document]]:
         ordinal = size = 0
-        for text, _ in self.documents.texts(_private(_open(self.documents.config, self.documents.split)), None):
+        for text, _ in self.documents.texts(
+            _independent_copy(_open(self.documents.config, self.documents.split)), None
+        ):
             for piece in self.documents.pieces(text):
                 if ordinal == self.limit.documents or (self.limit.bytes is not None and size >= self.limit.bytes):
                     return
@@ -209,10 +216,10 @@ class _HubInOrder(DocumentStream):
 
 
 class _Windows(DocumentStream):
-    """Endless: whole windows of documents are read, each is shuffled by (seed, pass, window, shard).
+    """An endless stream: whole windows of documents are read, each is shuffled by (seed, pass, window, shard).
 
-    The state names the rows a window starts from and the place in it: the library's own shuffle buffer could not be
-    restored exactly.
+    The state names the rows that a window starts from and the place in the window: the shuffle buffer of the library
+    could not be restored exactly.
     """
 
     def __init__(self, documents: _HubDocuments, shard: Shard, seed: int) -> None:
@@ -227,29 +234,29 @@ class _Windows(DocumentStream):
     def go_to(self, state: Plain) -> None:
         self.at: dict[str, Plain] = dict(state)
         if not self._is_loaded():
-            self.texts = self._from(self.at["rows"])
+            self.texts = self._texts_from(self.at["rows"])
             self._load()
 
     def take(self) -> tuple[int, Document]:
         while self.at["index"] >= len(self.window):
             self._advance()
-        taken = self.window[self.at["index"]]
+        item = self.window[self.at["index"]]
         self.at["index"] += 1
-        return taken
+        return item
 
     def _is_loaded(self) -> bool:
         return self.loaded is not None and all(self.at[key] == self.loaded[key] for key in ("epoch", "window"))
 
-    def _from(self, rows: Plain) -> Iterator[tuple[bytes, Plain]]:
+    def _texts_from(self, rows: Plain) -> Iterator[tuple[bytes, Plain]]:
         from datasets.distributed import split_dataset_by_node
 
         dataset = _open(self.documents.config, self.documents.split)
         if self.shard.total > 1:
             dataset = split_dataset_by_node(dataset, rank=self.shard.number, world_size=self.shard.total)
-        return self.documents.texts(_private(dataset), rows)
+        return self.documents.texts(_independent_copy(dataset), rows)
 
     def _load(self) -> None:
-        """Reads the window at ``self.at`` from ``self.texts``, which stand at its beginning."""
+        """Reads the window at ``self.at`` from ``self.texts``, which are at its beginning."""
         self.window, self.after = [], self.at["rows"]
         for text, after in self.texts:
             for piece in self.documents.pieces(text):
@@ -265,7 +272,7 @@ class _Windows(DocumentStream):
         self.window = [self.window[place] for place in order]
 
     def _advance(self) -> None:
-        """To the next window, or to the next pass where this one is used up."""
+        """Goes to the next window, or to the next pass where this one has ended."""
         at = self.at
         if self.size:
             self.at = at | {
@@ -276,7 +283,7 @@ class _Windows(DocumentStream):
             }
         elif at["first"]:
             self.at = FIRST | {"epoch": at["epoch"] + 1}
-            self.texts = self._from(None)
+            self.texts = self._texts_from(None)
         else:
             name, split = self.documents.config.name, self.documents.split
             raise DataError(
@@ -286,6 +293,6 @@ class _Windows(DocumentStream):
         self._load()
 
 
-def _private(dataset: Any) -> Any:
-    """A copy with a position of its own: the library keeps it on the data set."""
+def _independent_copy(dataset: Any) -> Any:
+    """Returns a copy with a position of its own: the library keeps the position on the data set."""
     return copy.deepcopy(dataset)

@@ -1,7 +1,7 @@
-"""A corpus on disk: an index of its documents, made once and kept, so that any of them is one read away.
+"""A corpus on disk: an index of its documents, made once and kept, so that any document takes a single read.
 
 Plain files are read where they are. What must be unpacked (compressed files, tars, JSON lines, parquet) is unpacked
-once into one file beside the index. Memory stays flat: nothing is held but the index, and that is mapped from disk.
+once into one file beside the index. Memory use stays constant: only the index is held, and that is mapped from disk.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ BLOCK = 4096
 
 
 class Text(NamedTuple):
-    """One text of a source, before it is cut: ``length`` bytes of ``stream`` from where it stands, or all that follow.
+    """One text of a source, before it is cut: ``length`` bytes of ``stream`` from its position, or all that follow.
 
-    ``container``: the file that an error of reading names. ``path``: where the bytes can be read again in place,
-    from ``offset`` on; None where they must be unpacked. ``row``: as in Part.
+    ``container``: the file that a read error names. ``path``: the file whose bytes can be read again in place, from
+    ``offset`` on; None where they must be unpacked. ``row``: as in ``reading.Entry``.
     """
 
     origin: str
@@ -65,16 +65,16 @@ class _Record(NamedTuple):
 def index_corpus(
     key: Plain, prefix: str, piece: int, texts: Iterator[Text], left_out: Counter[str] | None = None
 ) -> IndexedCorpus:
-    """The corpus that ``key`` names: from the cache, or made now from ``texts``.
+    """Returns the corpus that ``key`` names: from the cache, or made now from ``texts``.
 
-    key: plain data that changes whenever the files may have. prefix: put before the hash of the content.
-    left_out: what ``texts`` count, while they are read, of what they leave out; kept with the corpus.
-    Raises DataError: a file that is missing or damaged, a cache that cannot be written.
+    key: plain data that changes whenever the files may have changed. prefix: put before the hash of the content.
+    left_out: counts of what ``texts`` leave out, filled while they are read and kept with the corpus. Raises DataError:
+    a file that is missing or damaged, a cache that cannot be written.
     """
     folder = cache_folder() / "corpora" / canonical_hash([VERSION, key], 32)
     if not (folder / META).exists():
-        with made_aside(folder, META) as making:
-            builder = _Builder(making)
+        with made_aside(folder, META) as temporary:
+            builder = _Builder(temporary)
             for text in texts:
                 with damage(text.container):
                     builder.add(text, piece)
@@ -95,31 +95,31 @@ def writing(place: Path) -> Iterator[None]:
 
 @contextmanager
 def made_aside(folder: Path, last: str) -> Iterator[Path]:
-    """A folder to write in, which is moved to ``folder`` at the end, so a reader never sees half of it.
+    """Gives a temporary folder, which is moved to ``folder`` at the end, so that no reader sees a partial one.
 
-    last: the file that says that it is there. Raises DataError where it cannot be written.
+    last: the file whose presence means that the folder is complete. Raises DataError where it cannot be written.
     """
     with writing(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
-        yield making
+        yield temporary
         with writing(folder):
-            _publish(making, folder, last)
+            _publish(temporary, folder, last)
     finally:
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _publish(making: Path, folder: Path, last: str) -> None:
+def _publish(temporary: Path, folder: Path, last: str) -> None:
     try:
-        making.rename(folder)
+        temporary.rename(folder)
     except OSError:
         if not (folder / last).exists():  # otherwise another process was faster, with the same content
             raise
 
 
 class _Builder:
-    """Writes an index: one file of records a split, the unpacked text, and meta.json."""
+    """Writes an index: one file of records per split, the unpacked text, and meta.json."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -135,13 +135,13 @@ class _Builder:
     def add(self, text: Text, piece: int) -> None:
         if not self.origins or self.origins[-1] != text.origin:
             self.origins.append(text.origin)
-        at = 0
+        position = 0
         for content in cut(text.stream, piece, text.length):
-            self._record(text, at, content)
-            at += len(content)
+            self._record(text, position, content)
+            position += len(content)
 
-    def _record(self, text: Text, at: int, content: bytes) -> None:
-        offset = text.offset + at
+    def _record(self, text: Text, position: int, content: bytes) -> None:
+        offset = text.offset + position
         if text.path is None:
             file, start = 0, self.packed
             with writing(self.folder):
@@ -177,7 +177,7 @@ class _Builder:
 
 
 class IndexedCorpus(Corpus):
-    """A corpus whose index lies in ``folder``."""
+    """A corpus whose index is in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -185,11 +185,11 @@ class IndexedCorpus(Corpus):
 
     @property
     def left_out(self) -> dict[str, int]:
-        """How many texts were left out when the corpus was read, by reason."""
+        """The number of texts that were left out when the corpus was read, by reason."""
         return dict(_meta(self.folder).get("left_out", {}))
 
     def count(self, split: Split) -> int:
-        """How many documents a split has; none are fine."""
+        """Returns the number of documents of a split, which may be 0."""
         return len(_index(self.folder, split))
 
     def documents(self, split: Split) -> IndexedDocuments:
@@ -219,7 +219,7 @@ def _order(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
 
 class IndexedDocuments(Documents):
-    """The documents of one split of an index; the ordinal of a document is its place there. Cheap to pickle."""
+    """The documents of one split of an index; the ordinal of a document is its row in the index. Cheap to pickle."""
 
     def __init__(self, folder: Path, split: Split) -> None:
         self.folder, self.split = folder, split
@@ -256,7 +256,7 @@ class IndexedDocuments(Documents):
         return f"{_meta(self.folder)['origins'][record.origin]}{row}{offset}"
 
     def within(self, limit: Limit) -> int:
-        """How many of the first documents the limit admits."""
+        """Returns how many of the first documents the limit admits."""
         count = len(self) if limit.documents is None else min(limit.documents, len(self))
         if limit.bytes is not None:
             lengths = np.cumsum(_index(self.folder, self.split)["length"][:count])
@@ -276,7 +276,7 @@ class IndexedDocuments(Documents):
 
 
 class _Shuffled(DocumentStream):
-    """Endless; the state is the number of documents taken, from which pass and place follow."""
+    """An endless stream; its state is the number of documents taken, from which pass and place follow."""
 
     def __init__(self, documents: IndexedDocuments, shard: Shard, seed: int) -> None:
         self.documents, self.shard, self.seed = documents, shard, seed
@@ -298,7 +298,7 @@ class _Shuffled(DocumentStream):
 
 
 class _InOrder(DocumentStream):
-    """One pass; the state is the ordinal of the next document."""
+    """One pass in order; its state is the ordinal of the next document."""
 
     def __init__(self, documents: IndexedDocuments, shard: Shard, count: int) -> None:
         self.documents, self.shard, self.count = documents, shard, count

@@ -1,4 +1,4 @@
-"""The data of objectives that read a whole sequence and say one thing of it: a class or a number."""
+"""The data of tasks that predict one label for a whole sequence: a class or a number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LabelledEvaluationConfig(Config):
     """How a model is evaluated: part of the protocol, so recorded with every number.
 
     batch_size  None: as in training
-    examples    at most so many, chosen once for all runs: the files of a corpus may be in the order of their labels
+    examples    at most so many, the same for all runs, chosen at random: files may be in the order of their labels
     split       what validation reads; testing reads test
     """
 
@@ -37,13 +37,13 @@ class LabelledEvaluationConfig(Config):
 class LabelledDataConfig(DataConfig, kind="labelled"):
     """Labelled sequences as batches (LabelledBatch). Every row begins with the boundary of the vocabulary.
 
-    source      what is read; the table EXAMPLES lists the kinds
+    source      the examples; the table EXAMPLES lists the kinds
     batch_size  rows over all ranks together
-    window      so many batches are taken together, sorted by length and shuffled again, so that rows of a batch are
-                about as long; 1: batches as they come
-    padding     longest: to the longest row of the batch. fixed: to the longest that the source can give
-    seed        of the order of examples; what they are is the source's
-    workers     processes that make batches; 0: none but the one that trains
+    window      number of batches whose examples are sorted together by length, before the batches are shuffled, so that
+                rows of a batch have about the same length; 1: examples are not sorted
+    padding     longest: to the longest row of the batch. fixed: to the longest row of the source
+    seed        of the order of examples; the source alone decides what they are
+    workers     worker processes that make batches; 0: the training process makes them
     """
 
     batches: ClassVar[type] = LabelledBatch
@@ -69,17 +69,19 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
 
     @property
     def tokens_per_step(self) -> int:
-        """As if every row were the longest: how long they are is known when they are read."""
+        """Counts every row as the longest one: lengths are not known before rows are read."""
         return self.batch_size * self.length
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
         yield from row_conflicts(ranks, batch_size=self.batch_size)
-        yield from (f"evaluation.{one}" for one in row_conflicts(ranks, batch_size=self.evaluation.batch_size))
+        yield from (
+            f"evaluation.{conflict}" for conflict in row_conflicts(ranks, batch_size=self.evaluation.batch_size)
+        )
 
     def protocol(self) -> dict[str, Plain]:
         return self.source.protocol() | {"split": self.evaluation.split, "examples": self.evaluation.examples}
 
-    def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
+    def description_from(self, metadata: Mapping[str, Plain]) -> DataDescription:
         return self.source.description
 
 
@@ -100,7 +102,7 @@ class LabelledData(Data):
     def description(self) -> DataDescription:
         return self.config.source.description
 
-    def kept(self) -> dict[str, Plain]:
+    def checkpoint_metadata(self) -> dict[str, Plain]:
         return {}
 
     def example_name(self, ordinal: int) -> str:
@@ -128,19 +130,19 @@ class LabelledData(Data):
         return self._reading(split, self._shape(evaluation.batch_size or config.batch_size), order)
 
     def _shape(self, batch_size: int) -> RowShape:
-        described = self.description
-        fixed = described.length if self.config.padding == "fixed" else 0
-        boundary, classes = described.vocabulary.boundary, described.classes > 0
-        return RowShape(self.rows(batch_size), self.config.window, boundary, fixed, classes)
+        description = self.description
+        least = description.length if self.config.padding == "fixed" else 0
+        boundary, classes = description.vocabulary.boundary, description.classes > 0
+        return RowShape(self.rows(batch_size), self.config.window, boundary, least, classes)
 
     def _reading(self, split: Split, shape: RowShape, order: partial[Endless] | partial[Once]) -> Reading:
-        opened = partial(_open, self.examples, split, shape, order)
-        return Reading(opened, partial(batched, shape, [], 0, ""), self.rank(), self.config.workers)
+        open_stream = partial(_open, self.examples, split, shape, order)
+        return Reading(open_stream, partial(batched, shape, [], 0, ""), self.rank(), self.config.workers)
 
 
 class RowShape(NamedTuple):
-    """rows of a batch; batches that are sorted together; what a row begins with; its least length; whether labels are
-    classes."""
+    """rows: of a batch. window: number of batches that are sorted together. boundary: the symbol that a row begins
+    with. least: the minimum length of a row. classes: whether labels are classes."""
 
     rows: int
     window: int
@@ -149,34 +151,34 @@ class RowShape(NamedTuple):
     classes: bool
 
 
-def batched(shape: RowShape, chosen: list[tuple[int, Example]], stream: int, cursor: str) -> LabelledBatch:
-    """A batch of examples with their ordinals; of none, one row of padding, for a rank that has nothing left."""
-    count = max(len(chosen), 1)
-    longest = max([shape.least, 1, *(len(example.symbols) + 1 for _, example in chosen)])
-    inputs, keep = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.bool_)
+def batched(shape: RowShape, examples: list[tuple[int, Example]], stream: int, cursor: str) -> LabelledBatch:
+    """Makes a batch of examples with their ordinals; of none, one row of padding, for a rank that has nothing left."""
+    count = max(len(examples), 1)
+    longest = max([shape.least, 1, *(len(example.symbols) + 1 for _, example in examples)])
+    inputs, padding_mask = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.bool_)
     marked = np.zeros((count, longest), np.bool_)
-    for row, (_, example) in enumerate(chosen):
+    for row, (_, example) in enumerate(examples):
         length = len(example.symbols) + 1
-        inputs[row, 0], inputs[row, 1:length], keep[row, :length] = shape.boundary, example.symbols, True
+        inputs[row, 0], inputs[row, 1:length], padding_mask[row, :length] = shape.boundary, example.symbols, True
         marked[row, [place + 1 for place in example.marked or ()]] = True
-    labels = [example.label for _, example in chosen] or [0]
+    labels = [example.label for _, example in examples] or [0]
     return LabelledBatch(
         torch.from_numpy(inputs),
-        torch.from_numpy(keep),
+        torch.from_numpy(padding_mask),
         torch.tensor(labels, dtype=torch.long if shape.classes else torch.float32),
-        torch.from_numpy(marked) if any(example.marked is not None for _, example in chosen) else None,
-        torch.tensor([ordinal for ordinal, _ in chosen] or [0]),
+        torch.from_numpy(marked) if any(example.marked is not None for _, example in examples) else None,
+        torch.tensor([ordinal for ordinal, _ in examples] or [0]),
         stream,
         cursor,
     )
 
 
 def grouped(examples: Examples, split: Split, shape: RowShape, ordinals: list[int]) -> list[list[tuple[int, Example]]]:
-    """A window of examples with their ordinals, cut into batches of about equal lengths."""
-    drawn = [(ordinal, examples.example(split, ordinal)) for ordinal in ordinals]
+    """Reads a window of examples with their ordinals and cuts it into batches of about equal lengths."""
+    window = [(ordinal, examples.example(split, ordinal)) for ordinal in ordinals]
     if shape.window > 1:
-        drawn.sort(key=lambda item: len(item[1].symbols))
-    return [drawn[place : place + shape.rows] for place in range(0, len(drawn), shape.rows)]
+        window.sort(key=lambda item: len(item[1].symbols))
+    return [window[start : start + shape.rows] for start in range(0, len(window), shape.rows)]
 
 
 def _open(

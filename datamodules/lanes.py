@@ -1,4 +1,4 @@
-"""Lanes: documents laid end to end in the rows of batches: each row continues the same row of the last batch."""
+"""Lanes: documents laid end to end in the rows of batches, where each row continues the same row of the last batch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["LaneShape", "Lanes", "empty_batch"]
 
 
 class LaneShape(NamedTuple):
-    """rows: lanes. A row holds ``segment_length`` positions and the lane's next row starts ``stride`` later.
+    """rows: number of lanes. A row has ``segment_length`` positions and the lane's next row starts ``stride`` later.
 
-    joined: a row goes on with the next document (policy "stream"); otherwise it ends with its document ("reset").
+    joined: whether a row continues with the next document (policy "stream") or ends with its document ("reset").
     """
 
     rows: int
@@ -30,8 +30,8 @@ class LaneShape(NamedTuple):
     joined: bool
 
 
-class _Held(NamedTuple):
-    """A document in a lane. at: the stream's state before it. symbols: the boundary, then the document's ``length``."""
+class _LaneDocument(NamedTuple):
+    """A document in a lane. at: the stream's state before it. symbols: the boundary, then its ``length`` symbols."""
 
     at: Plain
     ordinal: int
@@ -40,27 +40,27 @@ class _Held(NamedTuple):
 
 
 class _Lane:
-    """held: the documents from the row's start on. offset: positions of the first one before the row.
+    """documents: those from the row's start on. offset: number of positions of the first document before the row.
 
-    ahead: positions that are held from the row's start on. scored: those of them whose targets were scored already.
-    fresh: the next row starts a document.
+    ahead: number of positions from the row's start to the end of ``documents``. scored: how many of these have targets
+    that earlier rows scored. fresh: whether the next row starts from an empty state.
     """
 
     def __init__(self) -> None:
-        self.held: list[_Held] = []
+        self.documents: list[_LaneDocument] = []
         self.offset = self.ahead = self.scored = 0
         self.fresh = True
 
-    def hold(self, held: _Held) -> None:
-        self.held.append(held)
-        self.ahead += held.length
+    def add(self, document: _LaneDocument) -> None:
+        self.documents.append(document)
+        self.ahead += document.length
 
     def go_to(self, offset: int, scored: int, fresh: bool) -> None:
         self.ahead -= offset
         self.offset, self.scored, self.fresh = offset, scored, fresh
 
     def clear(self, fresh: bool) -> None:
-        self.held.clear()
+        self.documents.clear()
         self.offset = self.ahead = self.scored = 0
         self.fresh = fresh
 
@@ -74,12 +74,12 @@ class _Lane:
         self.ahead -= shape.stride
         self.scored = shape.segment_length - shape.stride
         self.fresh = sliding
-        while self.held and self.offset >= self.held[0].length:
-            self.offset -= self.held.pop(0).length
+        while self.documents and self.offset >= self.documents[0].length:
+            self.offset -= self.documents.pop(0).length
 
 
 class _Arrays(NamedTuple):
-    """The parts of a batch that are written row by row."""
+    """The arrays of a batch, which are written row by row."""
 
     inputs: npt.NDArray[np.int64]
     targets: npt.NDArray[np.int64]
@@ -91,21 +91,21 @@ class _Arrays(NamedTuple):
         return cls(np.zeros(size, np.int64), np.full(size, IGNORED, np.int64), np.zeros(size, np.int64))
 
     def batch(self, filled: list[int], fresh: list[bool], stream: int, cursor: str) -> TextBatch:
-        """filled: real positions of each row, which stand first."""
+        """Makes the batch. filled: the number of real positions of each row, which come first."""
         inputs, targets, document = map(torch.from_numpy, self)
-        keep = torch.arange(inputs.size(1)) < torch.tensor(filled)[:, None]
-        return TextBatch(inputs, targets, keep, document, torch.tensor(fresh), stream, cursor)
+        padding_mask = torch.arange(inputs.size(1)) < torch.tensor(filled)[:, None]
+        return TextBatch(inputs, targets, padding_mask, document, torch.tensor(fresh), stream, cursor)
 
 
 def empty_batch(shape: LaneShape) -> TextBatch:
-    """Nothing but padding: what a rank shows that has no document left while others have."""
+    """Returns a batch of padding, for a rank that has no document left while others have."""
     return _Arrays.padding(shape).batch([0] * shape.rows, [False] * shape.rows, 0, "")
 
 
 class Lanes(Iterator[TextBatch]):
     """The batches of one worker. A document d_1..d_n has inputs boundary, d_1..d_(n-1) and targets d_1..d_n.
 
-    Ends when the stream has ended and every lane is through; lanes that are through earlier are padding.
+    The batches end when the stream has ended and no lane has anything left; lanes that end earlier are padding.
     """
 
     def __init__(self, stream: DocumentStream, tokenizer: Tokenizer, shape: LaneShape, number: int = 0) -> None:
@@ -127,8 +127,11 @@ class Lanes(Iterator[TextBatch]):
         return arrays.batch(filled, fresh, self.number, self.cursor())
 
     def cursor(self) -> str:
-        """Where all lanes stand, as JSON: text, because a tree would be walked on every transfer to a device."""
-        lanes = [[[held.at for held in lane.held], lane.offset, lane.scored, int(lane.fresh)] for lane in self.lanes]
+        """Returns the state of all lanes as JSON text, because a tree would be walked on every transfer to a device."""
+        lanes = [
+            [[document.at for document in lane.documents], lane.offset, lane.scored, int(lane.fresh)]
+            for lane in self.lanes
+        ]
         return json.dumps([self.stream.state(), lanes], separators=(",", ":"))
 
     def go_to(self, cursor: str) -> None:
@@ -143,24 +146,24 @@ class Lanes(Iterator[TextBatch]):
         self.stream.go_to(state)
 
     def _pull(self, lane: _Lane) -> bool:
-        """Gives the lane the stream's next document; False at the end."""
+        """Adds the stream's next document to the lane; returns False at the stream's end."""
         at = self.stream.state()
-        taken = self.stream.take()
-        if taken is None:
+        item = self.stream.take()
+        if item is None:
             return False
-        ordinal, document = taken
+        ordinal, document = item
         encoded = encode_document(self.tokenizer, document)
         symbols = np.empty(len(encoded) + 1, np.int32)
         symbols[0] = self.tokenizer.vocabulary.boundary
         symbols[1:] = encoded
         if len(encoded):
-            lane.hold(_Held(at, ordinal, symbols, len(encoded)))
+            lane.add(_LaneDocument(at, ordinal, symbols, len(encoded)))
         return True
 
     def _fill(self, lane: _Lane) -> int:
-        """Gets documents for the lane's next row; how many positions it has, 0 where none is left to score."""
+        """Reads documents for the lane's next row; returns its number of positions, 0 where none is left to score."""
         length = self.shape.segment_length
-        while (not lane.held or (self.shape.joined and lane.ahead < length)) and self._pull(lane):
+        while (not lane.documents or (self.shape.joined and lane.ahead < length)) and self._pull(lane):
             pass
         return min(lane.ahead, length) if lane.ahead > lane.scored else 0
 
@@ -172,15 +175,16 @@ class Lanes(Iterator[TextBatch]):
         targets: npt.NDArray[np.int64],
         document: npt.NDArray[np.int64],
     ) -> None:
-        start, at = lane.offset, 0
-        for held in lane.held:
-            end = min(at + held.length - start, filled)
-            stop = start + end - at
-            inputs[at:end] = held.symbols[start:stop]
-            targets[at:end] = held.symbols[start + 1 : stop + 1]
-            document[at:end] = held.ordinal
-            start, at = 0, end
-            if at == filled:
+        """Writes the lane's next row into the arrays of the batch."""
+        start, position = lane.offset, 0
+        for item in lane.documents:
+            end = min(position + item.length - start, filled)
+            stop = start + end - position
+            inputs[position:end] = item.symbols[start:stop]
+            targets[position:end] = item.symbols[start + 1 : stop + 1]
+            document[position:end] = item.ordinal
+            start, position = 0, end
+            if position == filled:
                 break
         if lane.scored:
             targets[: lane.scored] = IGNORED

@@ -1,4 +1,4 @@
-"""The data of language modelling, for a Lightning trainer."""
+"""The data of language modelling, as a Lightning data module."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class EvaluationConfig(Config):
     """How a model is evaluated: part of the protocol, so recorded with every number.
 
     segment_length, batch_size  None: as in training
-    stride      the next row starts so many symbols later; less than segment_length scores each symbol once, with more
-                context, from an empty state every time. None: segment_length
-    documents   at most so many documents, the first ones
-    bytes       the first documents that together reach so many bytes
+    stride      the next row starts so many symbols later; below segment_length, each symbol is scored once, with more
+                context, and every row starts from an empty state. None: segment_length
+    documents   only the first documents, at most so many
+    bytes       only the first documents, as many as together reach so many bytes
     split       what validation reads; testing reads test
     """
 
@@ -48,12 +48,12 @@ class EvaluationConfig(Config):
 class LanguageDataConfig(DataConfig, kind="language"):
     """Text as batches (TextBatch).
 
-    segment_length  positions of a row
+    segment_length  number of positions of a row
     batch_size      rows over all ranks together; each worker fills whole batches from lanes of its own
-    documents       reset: a document starts a row, and its last row is padded. stream: documents follow one another
-                    without padding or reset, a boundary before each
-    seed            of the order of documents; nothing else decides it
-    workers         processes that make batches; 0: none but the one that trains
+    documents       reset: each document starts a row, and its last row is padded. stream: documents follow one another
+                    without padding or reset, with a boundary before each
+    seed            of the order of documents, which nothing else decides
+    workers         worker processes that make batches; 0: the training process makes them
     """
 
     batches: ClassVar[type] = TextBatch
@@ -89,7 +89,9 @@ class LanguageDataConfig(DataConfig, kind="language"):
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
         yield from row_conflicts(ranks, batch_size=self.batch_size)
-        yield from (f"evaluation.{one}" for one in row_conflicts(ranks, batch_size=self.evaluation.batch_size))
+        yield from (
+            f"evaluation.{conflict}" for conflict in row_conflicts(ranks, batch_size=self.evaluation.batch_size)
+        )
 
     def protocol(self) -> dict[str, Plain]:
         length = self.evaluation.segment_length or self.segment_length
@@ -99,8 +101,8 @@ class LanguageDataConfig(DataConfig, kind="language"):
             "documents": self.documents,
         }
 
-    def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
-        return DataDescription(tokenizer_from_dict(kept["tokenizer"]).vocabulary, int(kept["max_length"]))
+    def description_from(self, metadata: Mapping[str, Plain]) -> DataDescription:
+        return DataDescription(tokenizer_from_dict(metadata["tokenizer"]).vocabulary, int(metadata["max_length"]))
 
 
 class LanguageData(Data):
@@ -128,7 +130,7 @@ class LanguageData(Data):
     def description(self) -> DataDescription:
         return DataDescription(self.vocabulary, self.config.segment_length)
 
-    def kept(self) -> dict[str, Plain]:
+    def checkpoint_metadata(self) -> dict[str, Plain]:
         return {"tokenizer": self.tokenizer.to_dict(), "max_length": self.config.segment_length}
 
     @cached_property
@@ -136,14 +138,14 @@ class LanguageData(Data):
         return canonical_hash(self.tokenizer.to_dict())
 
     def documents(self, split: Split) -> Documents:
-        """The documents of a split; ``documents(split).name(ordinal)`` is the name of one. Raises DataError."""
+        """Returns the documents of a split; their ``name(ordinal)`` is the name of one. Raises DataError."""
         return self.corpus.documents(split)
 
     def example_name(self, ordinal: int) -> str:
         return self.documents(self.validation_split).name(ordinal)
 
     def prepare_data(self) -> None:
-        """Fills the cache on one process, so that others find it. Raises DataError: less text than one segment."""
+        """Fills the cache in one process, for all others. Raises DataError: less text than one segment."""
         total, length = 0, self.config.segment_length
         for document in self.documents("train"):
             total += len(encode_document(self.tokenizer, document))
@@ -187,7 +189,7 @@ class LanguageData(Data):
 def reading_lanes(
     documents: Callable[[Shard], DocumentStream], tokenizer: Tokenizer, shape: LaneShape, rank: Shard, workers: int
 ) -> Reading:
-    """Lanes of text. ``documents`` gives those of a shard."""
+    """Returns a reading of lanes of text. ``documents`` returns the document stream of a shard."""
     return Reading(partial(_open, documents, tokenizer, shape), partial(empty_batch, shape), rank, workers)
 
 

@@ -19,9 +19,9 @@ __all__ = ["OPERATORS", "SYMBOLS", "ListOpsConfig"]
 OPERATORS = ("MIN", "MAX", "MED", "SM")
 DIGITS, CLOSE = 10, 14
 SYMBOLS = (*map(str, range(DIGITS)), *(f"[{operator}" for operator in OPERATORS), "]")
-"""What each symbol stands for, by its number."""
+"""The text of each symbol, by its number."""
 NESTED = 0.25
-"""How often an argument is a list, where it may be one."""
+"""The probability that an argument is a list, where it may be one."""
 TRIES = 1_000_000
 
 AtLeastTwo = Annotated[int, Field(ge=2)]
@@ -30,11 +30,12 @@ AtLeastTwo = Annotated[int, Field(ge=2)]
 class ListOpsConfig(SyntheticConfig, kind="listops"):
     """[MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ] is 5: one of ten classes.
 
-    depth: levels, digits counted as one; arguments: the most of a list, which has at least two; shortest, longest:
-    symbols of an example. The defaults are those of the paper's published generator, which keeps what is longer than
-    500 symbols and shorter than 2,000. It writes a parenthesis around every argument, which its reader drops again;
-    here there are none. SM is the sum modulo 10; MED of an even number of digits is the mean of the middle two, cut
-    to a whole number, as there. The classes are not balanced: always guessing the most frequent one is far from 10 %.
+    depth: number of levels, digits counted as one; arguments: the maximum of a list, which has at least two; shortest,
+    longest: symbols of an example. The defaults are those of the paper's published generator, which keeps what is
+    longer than 500 symbols and shorter than 2,000. It writes a parenthesis around every argument, which its reader
+    drops again; here there are none. SM is the sum modulo 10; MED of an even number of digits is the mean of the middle
+    two, cut to a whole number, as there. The classes are not balanced: always guessing the most frequent one is far
+    from 10 %.
     """
 
     depth: AtLeastTwo = 10
@@ -59,7 +60,7 @@ class ListOpsConfig(SyntheticConfig, kind="listops"):
         return DataDescription(Vocabulary(len(SYMBOLS) + 1, len(SYMBOLS), "word", None), self.longest + 1, DIGITS)
 
     def make(self, chance: Random) -> Example:
-        """Draws trees until one has a length that is wanted. Raises DataError where almost none has."""
+        """Draws trees until one has an admitted length. Raises DataError where almost none has."""
         for _ in range(TRIES):
             symbols: list[int] = []
             label = self.grow(chance, symbols, 1)
@@ -71,7 +72,7 @@ class ListOpsConfig(SyntheticConfig, kind="listops"):
         )
 
     def grow(self, chance: Random, symbols: list[int], level: int) -> int | None:
-        """Appends a list; its value, or None as soon as the example becomes too long."""
+        """Appends the symbols of a list; returns its value, or None as soon as the example becomes too long."""
         operator = int(chance.random() * len(OPERATORS))
         symbols.append(DIGITS + operator)
         values: list[int] = []
@@ -90,7 +91,7 @@ class ListOpsConfig(SyntheticConfig, kind="listops"):
 
 
 def apply(operator: str, values: Sequence[int]) -> int:
-    """The digit that an operator makes of digits."""
+    """Returns the digit that an operator computes from digits."""
     match operator:
         case "MIN":
             return min(values)

@@ -1,4 +1,4 @@
-"""From streams of batches to loaders: worker processes, ranks, and going on where training stopped."""
+"""From streams of batches to loaders: worker processes, ranks, and resuming where training stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Batch", "Batches", "EvaluationLoader", "Position", "Reading", "Train
 
 
 class Batch(Protocol):
-    """What every batch says of where it came from: its stream, and where that stream stands after it."""
+    """The fields by which every batch tells its origin: its stream, and the stream's cursor after the batch."""
 
     @property
     def stream(self) -> int: ...
@@ -34,7 +34,7 @@ class Batches(Protocol):
 
 
 class Position(NamedTuple):
-    """Where one rank stands: a cursor for every stream ("" at the beginning), and the stream whose turn is next."""
+    """The position of one rank: a cursor for every stream ("" at the beginning), and the stream whose turn is next."""
 
     cursors: tuple[str, ...]
     turn: int = 0
@@ -46,10 +46,10 @@ class Position(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What every worker needs to make its batches.
+    """Everything that workers need to make their batches.
 
-    ``open`` gives the batches of a shard, for the stream of that number. ``empty`` gives one that holds nothing, for a
-    rank that is through while others are not. ``rank``: this process among those that train together.
+    ``open`` returns the batches of a shard, for the stream of that number. ``empty`` returns a batch of padding, for a
+    rank that has finished while others have not. ``rank``: the number of this process among those that train together.
     """
 
     open: Callable[[Shard, int], Batches]
@@ -62,17 +62,17 @@ class Reading(NamedTuple):
         return max(self.workers, 1)
 
     def stream(self, number: int) -> Batches:
-        """One of this rank's streams."""
+        """Opens one of this rank's streams."""
         return self.open(Shard(self.rank.number * self.streams + number, self.rank.total * self.streams), number)
 
     def start(self) -> Position:
         return Position(("",) * self.streams)
 
     def batches(self, position: Position) -> Iterator[Any]:
-        """The batches of all streams in turn, from ``position`` on. Raises DataError."""
-        here = _WorkerBatches(self, position)
-        # Without workers a loader would add nothing but its own cost to every batch.
-        items = _loader(here, self.workers) if self.workers else here
+        """Yields the batches of all streams in turn, from ``position`` on. Raises DataError."""
+        worker_batches = _WorkerBatches(self, position)
+        # Without workers a loader would only add its own cost to every batch.
+        items = _loader(worker_batches, self.workers) if self.workers else worker_batches
         for item in items:
             if isinstance(item, _Failure):
                 raise DataError(item.reason)
@@ -80,21 +80,24 @@ class Reading(NamedTuple):
 
 
 def _loader(batches: _WorkerBatches, workers: int) -> Iterable[Any]:
-    return DataLoader(batches, batch_size=None, num_workers=workers, collate_fn=_as_it_is)
+    return DataLoader(batches, batch_size=None, num_workers=workers, collate_fn=_identity)
 
 
-def _as_it_is(item: Any) -> Any:
+def _identity(item: Any) -> Any:
     return item
 
 
 class _Failure(NamedTuple):
-    """A DataError on its way out of a worker, where raising it would wrap it into a traceback."""
+    """A DataError that a worker passes on as an item, because raising it there would wrap it into a traceback."""
 
     reason: str
 
 
 class _WorkerBatches(IterableDataset[Any]):
-    """What one worker does. A loader asks its workers in turn, so worker 0 takes the stream whose turn it is."""
+    """The batches of one worker.
+
+    A loader takes batches from its workers in turn, so worker 0 has the stream whose turn it is.
+    """
 
     def __init__(self, reading: Reading, position: Position) -> None:
         self.reading, self.position = reading, position
@@ -112,7 +115,7 @@ class _WorkerBatches(IterableDataset[Any]):
 
 
 class TrainingLoader:
-    """Endless batches. Every ``iter`` goes on where ``position`` says that training stands."""
+    """A loader of endless batches. Every ``iter`` continues at the training's ``position``."""
 
     def __init__(self, reading: Callable[[], Reading], position: Callable[[Reading], Position]) -> None:
         self.reading, self.position = reading, position
@@ -122,15 +125,15 @@ class TrainingLoader:
         return reading.batches(self.position(reading))
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the data module keeps the position. Lightning asks to know that this loader can resume."""
+        """Returns nothing: the data module keeps the position. Lightning requires it of loaders that can resume."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to load, see ``state_dict``."""
+        """Loads nothing, see ``state_dict``."""
 
 
 class EvaluationLoader:
-    """One pass. All ranks see the same number of batches: one that is through shows padding until all are."""
+    """A loader of one pass. All ranks get equally many batches: one that has finished gets padding until all have."""
 
     def __init__(self, reading: Callable[[], Reading], device: torch.device) -> None:
         self.reading, self.device = reading, device
@@ -140,22 +143,23 @@ class EvaluationLoader:
         batches = reading.batches(reading.start())
         if reading.rank.total == 1 or not torch.distributed.is_initialized():
             return batches
-        return self._evened(batches, reading.empty)
+        return self._padded(batches, reading.empty)
 
-    def _evened(self, batches: Iterator[Any], empty: Callable[[], Any]) -> Iterator[Any]:
+    def _padded(self, batches: Iterator[Any], empty: Callable[[], Any]) -> Iterator[Any]:
+        """Yields the batches, then empty ones until every rank has finished."""
         while True:
             batch = next(batches, None)
-            busy = torch.tensor([batch is not None], dtype=torch.int32, device=self.device)
-            torch.distributed.all_reduce(busy, torch.distributed.ReduceOp.MAX)
-            if not busy.item():
+            has_batch = torch.tensor([batch is not None], dtype=torch.int32, device=self.device)
+            torch.distributed.all_reduce(has_batch, torch.distributed.ReduceOp.MAX)
+            if not has_batch.item():
                 return
             yield empty() if batch is None else batch
 
 
 def gathered(position: Position, rank: Shard) -> Sequence[Position]:
-    """The positions of all ranks, on every rank."""
+    """Returns the positions of all ranks, on every rank."""
     if rank.total == 1 or not torch.distributed.is_initialized():
         return [position]
-    everyone: list[Any] = [None] * rank.total
-    torch.distributed.all_gather_object(everyone, position)
-    return everyone
+    positions: list[Any] = [None] * rank.total
+    torch.distributed.all_gather_object(positions, position)
+    return positions

@@ -1,4 +1,4 @@
-"""Masked summation (Guo et al. 2019, arXiv:1902.09113, section 5.1): what the marked positions of a row add up to."""
+"""Masked summation (Guo et al. 2019, arXiv:1902.09113, section 5.1): the sum of the marked positions of a row."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["MaskedSumConfig"]
 
 class MaskedSumConfig(SyntheticConfig, kind="masked_sum"):
     """Each of ``length`` positions holds a number in [0, 1) and a mask; the label is the sum of the ``ones`` numbers
-    whose mask is 1, measured by the mean squared error. Always guessing ones / 2 errs by ones (1 - levels^-2) / 12.
+    whose mask is 1, measured by the mean squared error; it is ones (1 - levels^-2) / 12 for always guessing ones / 2.
 
     The paper's positions hold vectors of real numbers. Networks here read symbols, so a position holds one number, the
     middle of one of ``levels`` equal parts of [0, 1): symbols below ``levels`` are ignored, the others are added.
-    Sizes are ours.
+    The sizes are our own.
     """
 
     train: Positive = 10_000

@@ -1,4 +1,4 @@
-"""Two needles in noise: a class that only a mechanism can tell which brings far positions together. A task of ours."""
+"""Two needles in noise: a class that only a mechanism which combines far positions can find. A task of our own."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ AtLeastTwo = Annotated[int, Field(ge=2)]
 
 
 class NeedleConfig(SyntheticConfig, kind="needle"):
-    """Among ``length`` symbols, two are needles, at least ``distance`` apart; the class is the sum of what they say
+    """Among ``length`` symbols, two are needles, at least ``distance`` apart; the class is the sum of their values
     modulo ``classes``.
 
-    No sum over positions of what each knows of its neighbourhood decides that class: the needles must meet in one
-    position. Places are uniform.
-    bias: how often a needle says 0 whatever it would have said. At 0 either needle alone says nothing of the class, and
-    a learner gets no hint of where to look; at 0.5, with two classes, always guessing the likelier one is right in 5 of
-    8 examples, one needle suffices for 6 of 8, and the number of needles that say 1, read by a linear layer, for 7.5.
-    noise: how many symbols the rest is drawn from; no needle is among them.
-    marked: what a pattern with marked global tokens sees from everywhere: the boundary that a row begins with, or the
-    needles.
+    No sum over positions of functions of their neighbourhoods decides that class: both needles must be combined in one
+    position. The needles' positions are uniform.
+    bias: how often a needle's value is 0 instead of uniform. At a bias of 0, either needle alone holds no information
+    on the class, and nothing shows a learner where to look; at 0.5 with two classes, always guessing the likelier class
+    is right in 5 of 8 examples, one needle suffices for 6 of 8, and the number of needles with value 1, read by a
+    linear layer, for 7.5.
+    noise: number of symbols that the other positions are drawn from; no needle is among them.
+    marked: what a pattern with marked global tokens sees from every position: the boundary that a row begins with, or
+    the needles.
     """
 
     length: AtLeastTwo = 512
@@ -51,18 +52,18 @@ class NeedleConfig(SyntheticConfig, kind="needle"):
     def make(self, chance: Random) -> Example:
         symbols = np.array(chance.choices(range(self.noise), k=self.length), np.int64)
         first, second = pair_apart(chance, self.length, self.distance)
-        said = [self._value(chance) for _ in range(2)]
-        symbols[[first, second]] = [self.noise + value for value in said]
+        values = [self._value(chance) for _ in range(2)]
+        symbols[[first, second]] = [self.noise + value for value in values]
         marked = (first, second) if self.marked == "needles" else None
-        return Example(symbols, sum(said) % self.classes, marked)
+        return Example(symbols, sum(values) % self.classes, marked)
 
     def _value(self, chance: Random) -> int:
-        """What a needle says."""
+        """Draws the value of a needle."""
         return 0 if chance.random() < self.bias else int(chance.random() * self.classes)
 
 
 def pair_apart(chance: Random, length: int, distance: int) -> tuple[int, int]:
-    """Two places of a row in order, at least so far apart; every such pair is as likely as any other."""
+    """Draws two positions of a row in order, at least ``distance`` apart; all such pairs are equally likely."""
     while True:
         first, second = (int(chance.random() * (length - distance)) for _ in range(2))
         if first <= second:

@@ -1,4 +1,4 @@
-"""The data of objectives that read one sequence and say another: translation, summaries, answers."""
+"""The data of tasks that read one sequence and predict another: translation, summaries, answers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from lit_transformers.config import Config, NonNegative, Plain, Positive, canoni
 __all__ = ["PairData", "PairDataConfig", "PairEvaluationConfig"]
 
 OF_TEXTS = ("tokenizer", "source_tokenizer", "longest_source", "longest_target", "ratio", "overlong")
-"""Fields that say nothing of strings."""
+"""Fields that apply to pairs of texts, not to generated strings."""
 
 
 class PairEvaluationConfig(Config):
     """How a model is evaluated: part of the protocol, so recorded with every number.
 
     tokens_per_batch  None: as in training
-    examples          at most so many, chosen once for all runs; of strings, shared by the lengths (None: 256 of each)
-    lengths           of strings: each is measured apart; none for the longest of training
+    examples          at most so many, the same for all runs; of strings, shared by the lengths (None: 256 of each)
+    lengths           of strings: each is measured separately; empty: the longest length of training
     split             what validation reads; testing reads test
     """
 
@@ -53,18 +53,18 @@ class PairEvaluationConfig(Config):
 class PairDataConfig(DataConfig, kind="pairs"):
     """Pairs of a source and a target as batches (PairBatch).
 
-    source            what is read; the table PAIRS lists the kinds
-    tokenizer         of texts, learned on the train split: on both sides, for one vocabulary. None: BPE as it comes
-    source_tokenizer  one of its own for the sources; the other is then learned on the targets alone
+    source            the pairs; the table PAIRS lists the kinds
+    tokenizer         of texts, learned on both sides of the train split, which share it. None: BPE with its defaults
+    source_tokenizer  a separate tokenizer for the sources; the other is then learned on the targets alone
     tokens_per_batch  over all ranks together, at most: rows x longest target, and rows x longest source, with padding
-    window            so many pairs are taken together, sorted by length, cut into batches, and these shuffled again
-    longest_source    symbols with the boundary that ends them; None: what the source says of itself
+    window            number of pairs that are sorted together by length and cut into batches, which are then shuffled
+    longest_source    symbols with the boundary that ends them; None: the default of the source
     longest_target
     ratio             training leaves out pairs of which one side has more than so many times the symbols of the other
-    overlong          what training does with longer pairs: they lose their end, are left out, or are an error. An
+    overlong          longer pairs in training: cut loses their end, drop leaves them out, refuse is an error. An
                       evaluation leaves out nothing: it cuts, and its references are whole
     seed              of the order of pairs
-    workers           processes that make batches; 0: none but the one that trains
+    workers           worker processes that make batches; 0: the training process makes them
     """
 
     batches: ClassVar[type] = PairBatch
@@ -95,18 +95,18 @@ class PairDataConfig(DataConfig, kind="pairs"):
 
     @property
     def longest(self) -> Longest:
-        """Symbols of the longest source and target of training, with their boundaries."""
-        usual = self.source.longest
-        return Longest(self.longest_source or usual.source, self.longest_target or usual.target)
+        """Numbers of symbols of the longest source and target of training, with their boundaries."""
+        defaults = self.source.longest
+        return Longest(self.longest_source or defaults.source, self.longest_target or defaults.target)
 
     @property
     def evaluated(self) -> list[Longest]:
-        """The longest of what an evaluation may read."""
+        """The longest source and target of an evaluation, one for each of its lengths."""
         return [self.source.reach(length) for length in self.evaluation.lengths] or [self.longest]
 
     @property
     def evaluation_tokens(self) -> int:
-        """Tokens of a batch of evaluation, at most."""
+        """Maximum number of tokens of an evaluation batch."""
         return self.evaluation.tokens_per_batch or self.tokens_per_batch
 
     def build(self) -> PairData:
@@ -122,20 +122,20 @@ class PairDataConfig(DataConfig, kind="pairs"):
 
     @property
     def tokens_per_step(self) -> int:
-        """Of targets, as if every pair were the longest: how long they are is known when they are read."""
+        """Counts target tokens, every pair as the longest one: lengths are not known before pairs are read."""
         return self.tokens_per_batch // max(self.longest) * self.longest.target
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
         yield from _too_small("tokens_per_batch", self.tokens_per_batch, max(self.longest), ranks)
-        reached = max(max(longest) for longest in self.evaluated)
+        longest_side = max(max(longest) for longest in self.evaluated)
         place = "tokens_per_batch" if self.evaluation.tokens_per_batch is None else "evaluation.tokens_per_batch"
-        yield from _too_small(place, self.evaluation_tokens, reached, ranks)
+        yield from _too_small(place, self.evaluation_tokens, longest_side, ranks)
 
     def protocol(self) -> dict[str, Plain]:
         evaluation, longest = self.evaluation, self.longest
-        asked: dict[str, Plain] = {"lengths": list(evaluation.lengths)} if self.source.strings else {}
+        lengths: dict[str, Plain] = {"lengths": list(evaluation.lengths)} if self.source.strings else {}
         languages = self.source.languages
-        return asked | {
+        return lengths | {
             "split": evaluation.split,
             "examples": evaluation.examples,
             "languages": list(languages) if languages else None,
@@ -143,17 +143,19 @@ class PairDataConfig(DataConfig, kind="pairs"):
             "longest_target": longest.target,
         }
 
-    def describe(self, kept: Mapping[str, Plain]) -> DataDescription:
-        known = self.source.vocabularies(kept)
-        length, source_length = int(kept["max_length"]), int(kept["max_source_length"])
-        return DataDescription(known.target, length, 0, known.source, source_length, known.written)
+    def description_from(self, metadata: Mapping[str, Plain]) -> DataDescription:
+        vocabularies = self.source.vocabularies(metadata)
+        length, source_length = int(metadata["max_length"]), int(metadata["max_source_length"])
+        return DataDescription(
+            vocabularies.target, length, 0, vocabularies.source, source_length, vocabularies.detokenize
+        )
 
 
 def _too_small(place: str, tokens: int, longest: int, ranks: int) -> Iterator[str]:
-    """A sentence where the tokens of a batch leave one of the ranks without room for the longest pair."""
+    """Yields a sentence where the tokens of a batch leave a rank without room for the longest pair."""
     if tokens // ranks < longest:
-        held = "does not hold one pair" if ranks == 1 else f"over {ranks} ranks does not hold one pair each"
-        yield f"{place} {tokens} {held}, of up to {longest} tokens a side; make it {longest * ranks} or more"
+        problem = "does not hold one pair" if ranks == 1 else f"over {ranks} ranks does not hold one pair each"
+        yield f"{place} {tokens} {problem}, of up to {longest} tokens a side; make it {longest * ranks} or more"
 
 
 class PairData(Data):
@@ -164,8 +166,8 @@ class PairData(Data):
     @cached_property
     def pairs(self) -> Pairs:
         config, evaluation = self.config, self.config.evaluation
-        how = PairsRead(config.tokenizer, config.source_tokenizer, evaluation.lengths, evaluation.examples)
-        return config.source.open(how)
+        options = PairsRead(config.tokenizer, config.source_tokenizer, evaluation.lengths, evaluation.examples)
+        return config.source.open(options)
 
     @property
     def content(self) -> str:
@@ -173,10 +175,12 @@ class PairData(Data):
 
     @property
     def description(self) -> DataDescription:
-        known, longest = self.pairs.vocabularies, self.config.longest
-        return DataDescription(known.target, longest.target, 0, known.source, longest.source, known.written)
+        vocabularies, longest = self.pairs.vocabularies, self.config.longest
+        return DataDescription(
+            vocabularies.target, longest.target, 0, vocabularies.source, longest.source, vocabularies.detokenize
+        )
 
-    def kept(self) -> dict[str, Plain]:
+    def checkpoint_metadata(self) -> dict[str, Plain]:
         languages, longest = self.config.source.languages, self.config.longest
         return self.pairs.tokenizers() | {
             "max_length": longest.target,
@@ -208,24 +212,26 @@ class PairData(Data):
         }
 
     def prepare_data(self) -> None:
-        """Fills the cache on one process, so that others find it, and tells once what was left out or cut."""
-        fitting = self.trainer is None or self.trainer.state.fn == "fit"
-        told = [f"train: {self.cleaned('train', True)}", *self.pairs.told("train")] if fitting else []
-        testing = self.trainer is not None and self.trainer.state.fn == "test"
-        split: Split = "test" if testing else self.validation_split
-        told += [f"{split}: {self.cleaned(split, False)}", *self.pairs.told(split)]
-        print(f"pairs of {self.config.name}: {'; '.join(dict.fromkeys(told))}", file=sys.stderr, flush=True)
+        """Fills the cache in one process, for all others, and prints once what was left out or cut."""
+        is_fitting = self.trainer is None or self.trainer.state.fn == "fit"
+        messages = (
+            [f"train: {self.cleaned('train', True)}", *self.pairs.reading_messages("train")] if is_fitting else []
+        )
+        is_testing = self.trainer is not None and self.trainer.state.fn == "test"
+        split: Split = "test" if is_testing else self.validation_split
+        messages += [f"{split}: {self.cleaned(split, False)}", *self.pairs.reading_messages(split)]
+        print(f"pairs of {self.config.name}: {'; '.join(dict.fromkeys(messages))}", file=sys.stderr, flush=True)
 
     def cleaned(self, split: Split, training: bool) -> Cleaned:
-        """The pairs of a split that are read, and counts of what became of the others. Raises DataError."""
+        """Returns the pairs of a split that are read, with counts of the others. Raises DataError."""
         cleaning = Cleaning(self.config.longest, self.config.ratio, self.config.overlong)
         return cleaning.clean(self.pairs, split, training)
 
     def training(self) -> Reading:
         config = self.config
-        chosen = self.cleaned("train", True).ordinals
-        count = self.pairs.count("train") if chosen is None else len(chosen)
-        readable = _Readable(self.pairs, "train", chosen, False)
+        ordinals = self.cleaned("train", True).ordinals
+        count = self.pairs.count("train") if ordinals is None else len(ordinals)
+        readable = _Readable(self.pairs, "train", ordinals, False)
         return self._reading(readable, config.tokens_per_batch, [config.longest], partial(Endless, count, config.seed))
 
     def evaluation(self, split: Split) -> Reading:
@@ -237,18 +243,19 @@ class PairData(Data):
     def _reading(
         self, readable: _Readable, tokens: int, longest: list[Longest], order: partial[Endless] | partial[Once]
     ) -> Reading:
-        rank, known = self.rank(), self.pairs.vocabularies
-        needed = max(max(lengths) for lengths in longest)
-        for conflict in _too_small("data.tokens_per_batch", tokens, needed, rank.total):
+        rank, vocabularies = self.rank(), self.pairs.vocabularies
+        longest_side = max(max(lengths) for lengths in longest)
+        for conflict in _too_small("data.tokens_per_batch", tokens, longest_side, rank.total):
             raise DataError(conflict)
         limits = Longest(max(lengths.source for lengths in longest), max(lengths.target for lengths in longest))
-        shape = PairShape(tokens // rank.total, known.source.boundary, known.target.boundary, limits)
-        opened = partial(_open, readable, shape, self.config.window, order)
-        return Reading(opened, partial(batched, readable, shape, [], 0, ""), rank, self.config.workers)
+        shape = PairShape(tokens // rank.total, vocabularies.source.boundary, vocabularies.target.boundary, limits)
+        open_stream = partial(_open, readable, shape, self.config.window, order)
+        return Reading(open_stream, partial(batched, readable, shape, [], 0, ""), rank, self.config.workers)
 
 
 class PairShape(NamedTuple):
-    """tokens of a batch, at most; what ends a source; what begins and ends a target; where both are cut."""
+    """tokens: the maximum of a batch. source_boundary: the symbol that ends a source. boundary: the symbol that begins
+    and ends a target. longest: the lengths at which both are cut."""
 
     tokens: int
     source_boundary: int
@@ -257,7 +264,7 @@ class PairShape(NamedTuple):
 
 
 class _Readable(NamedTuple):
-    """The pairs of a split that are read: those of ``chosen``, None for all. evaluated: with references."""
+    """The pairs of a split that are read: those in ``chosen``, None for all. evaluated: whether references are read."""
 
     pairs: Pairs
     split: Split
@@ -265,8 +272,8 @@ class _Readable(NamedTuple):
     evaluated: bool
 
 
-class _Drawn(NamedTuple):
-    """A pair with its ordinal and the tokens of its rows."""
+class _Example(NamedTuple):
+    """A pair with its ordinal and the number of tokens of its source row and its target row."""
 
     ordinal: int
     pair: Pair
@@ -274,57 +281,57 @@ class _Drawn(NamedTuple):
     target: int
 
 
-def grouped(readable: _Readable, shape: PairShape, places: list[int]) -> list[list[_Drawn]]:
-    """A window of pairs, cut into batches of about equal lengths within the budget of tokens."""
+def grouped(readable: _Readable, shape: PairShape, places: list[int]) -> list[list[_Example]]:
+    """Reads a window of pairs and cuts it into batches of about equal lengths within the budget of tokens."""
     ordinals = places if readable.chosen is None else readable.chosen[places].tolist()
-    drawn = [_drawn(readable, shape, ordinal) for ordinal in ordinals]
-    drawn.sort(key=lambda one: (max(one.source, one.target), one.target, one.source))
-    batches: list[list[_Drawn]] = []
+    examples = [_example(readable, shape, ordinal) for ordinal in ordinals]
+    examples.sort(key=lambda example: (max(example.source, example.target), example.target, example.source))
+    batches: list[list[_Example]] = []
     source = target = 0
-    for one in drawn:
-        source, target = max(source, one.source), max(target, one.target)
+    for example in examples:
+        source, target = max(source, example.source), max(target, example.target)
         if not batches or (len(batches[-1]) + 1) * max(source, target) > shape.tokens:
             batches.append([])
-            source, target = one.source, one.target
-        batches[-1].append(one)
+            source, target = example.source, example.target
+        batches[-1].append(example)
     return batches
 
 
-def _drawn(readable: _Readable, shape: PairShape, ordinal: int) -> _Drawn:
+def _example(readable: _Readable, shape: PairShape, ordinal: int) -> _Example:
     pair, longest = readable.pairs.pair(readable.split, ordinal), shape.longest
-    return _Drawn(ordinal, pair, min(len(pair.source) + 1, longest.source), min(len(pair.target) + 1, longest.target))
+    return _Example(ordinal, pair, min(len(pair.source) + 1, longest.source), min(len(pair.target) + 1, longest.target))
 
 
-def batched(readable: _Readable, shape: PairShape, chosen: list[_Drawn], stream: int, cursor: str) -> PairBatch:
-    """A batch of pairs. Of none, one row without a target and with an empty source, for a rank that has nothing left.
+def batched(readable: _Readable, shape: PairShape, examples: list[_Example], stream: int, cursor: str) -> PairBatch:
+    """Makes a batch of pairs; of none, a row with an empty source and no target, for a rank that has nothing left.
 
-    A source that is cut ends with the boundary all the same; a target that is cut does not, for it does not end there.
+    A source that is cut still ends with the boundary; a target that is cut does not, because it does not end there.
     """
-    rows = max(len(chosen), 1)
-    sources = torch.tensor([one.source for one in chosen] or [1])
-    targets = torch.tensor([one.target for one in chosen] or [0])
-    source = np.zeros((rows, int(sources.max())), np.int64)
-    inputs = np.zeros((rows, max(int(targets.max()), 1)), np.int64)
-    aims = np.full(inputs.shape, IGNORED, np.int64)
-    source[np.arange(rows), sources.numpy() - 1] = shape.source_boundary
+    rows = max(len(examples), 1)
+    source_lengths = torch.tensor([example.source for example in examples] or [1])
+    target_lengths = torch.tensor([example.target for example in examples] or [0])
+    source = np.zeros((rows, int(source_lengths.max())), np.int64)
+    inputs = np.zeros((rows, max(int(target_lengths.max()), 1)), np.int64)
+    targets = np.full(inputs.shape, IGNORED, np.int64)
+    source[np.arange(rows), source_lengths.numpy() - 1] = shape.source_boundary
     inputs[:, 0] = shape.boundary
-    for row, one in enumerate(chosen):
-        said = one.pair.target[: one.target]
-        source[row, : one.source - 1] = one.pair.source[: one.source - 1]
-        inputs[row, 1 : one.target] = said[: one.target - 1]
-        aims[row, : len(said)] = said
-        aims[row, len(said) : one.target] = shape.boundary
+    for row, example in enumerate(examples):
+        target = example.pair.target[: example.target]
+        source[row, : example.source - 1] = example.pair.source[: example.source - 1]
+        inputs[row, 1 : example.target] = target[: example.target - 1]
+        targets[row, : len(target)] = target
+        targets[row, len(target) : example.target] = shape.boundary
     references = [
-        readable.pairs.references(readable.split, one.ordinal) if readable.evaluated else () for one in chosen
+        readable.pairs.references(readable.split, example.ordinal) if readable.evaluated else () for example in examples
     ]
     return PairBatch(
         torch.from_numpy(source),
-        torch.arange(source.shape[1]) < sources[:, None],
+        torch.arange(source.shape[1]) < source_lengths[:, None],
         torch.from_numpy(inputs),
-        torch.from_numpy(aims),
-        torch.arange(inputs.shape[1]) < targets[:, None],
-        torch.tensor([one.ordinal for one in chosen] or [0]),
-        torch.tensor([one.pair.asked for one in chosen] or [0]),
+        torch.from_numpy(targets),
+        torch.arange(inputs.shape[1]) < target_lengths[:, None],
+        torch.tensor([example.ordinal for example in examples] or [0]),
+        torch.tensor([example.pair.requested_length for example in examples] or [0]),
         tuple(references or [()]) if readable.evaluated else (),
         stream,
         cursor,
@@ -338,6 +345,6 @@ def _open(
     order: partial[Endless] | partial[Once],
     shard: Shard,
     stream: int,
-) -> Windows[_Drawn, PairBatch]:
+) -> Windows[_Example, PairBatch]:
     group, batch = partial(grouped, readable, shape), partial(batched, readable, shape)
     return Windows(order(shard), window, group, batch, stream)

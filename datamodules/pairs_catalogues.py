@@ -1,4 +1,4 @@
-"""Pairs from catalogues of translated messages: .po files, and those that an installed package carries."""
+"""Pairs from catalogues of translated messages: .po files, and the catalogues of an installed package."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = ["CataloguesConfig", "MessagesConfig"]
 INSTALL = "pip install 'lit-transformers[messages]'"
 PACKAGE = "jupyterlab-language-pack-fr-FR"
 CONTEXT = "\x04"
-"""Stands between the context of a compiled message and its text."""
+"""Separates the context of a compiled message from its text."""
 
 
 class CataloguesConfig(TextPairsConfig, kind="catalogues"):
-    """Catalogues of messages (.po), each split by a hash of its name: never by line, for lines of a file are alike.
+    """Catalogues of messages (.po), each in one split by a hash of its name, because lines of a file are similar.
 
-    Fuzzy, obsolete and untranslated messages are left out, and so is a pair that came before; all are counted.
+    Fuzzy, obsolete, untranslated and repeated messages are left out and counted.
 
     path        a file, a folder or a tar, relative to LIT_DATA or to the working folder
     source      the language of the messages
-    target      that of their translations, whatever the files say of themselves: their headers are often copied
-    validation  the parts of the splits
+    target      the language of their translations; the headers of the files, which are often copied, are ignored
+    validation  the fractions of the splits
     test
     """
 
@@ -59,23 +59,24 @@ class CataloguesConfig(TextPairsConfig, kind="catalogues"):
         return index_corpus(key, "", WHOLE, self._texts(files, left_out), left_out)
 
     def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
-        polib, seen = _polib(), set[Texts]()
+        polib, unique_texts = _polib(), set[Texts]()
         for path, name, content in _contents(files):
-            split = split_by_hash(_within(name, path), self.validation, self.test)
+            split = split_by_hash(_name_in_tar(name, path), self.validation, self.test)
             for message in _messages(_parsed(polib, content, name), left_out):
-                if message.texts in seen:
+                if message.texts in unique_texts:
                     left_out["repeated"] += 1
                 else:
-                    seen.add(message.texts)
+                    unique_texts.add(message.texts)
                     yield pair_text(name, split, message.line - 1, message.texts, path)
 
 
 class MessagesConfig(TextPairsConfig, kind="messages"):
     """2,993 English messages of JupyterLab and their French translations, from the package that carries them.
 
-    Messages are split by a hash of their letters and digits alone: what differs in case and points falls together.
+    Messages are split by a hash of their letters and digits alone, so that those which differ only in case and
+    punctuation are in the same split.
 
-    validation  the parts of the splits
+    validation  the fractions of the splits
     test
     """
 
@@ -100,22 +101,22 @@ class MessagesConfig(TextPairsConfig, kind="messages"):
             if file.parent.name == "LC_MESSAGES" and file.suffix == ".json"
         )
         left_out = Counter[str]()
-        listed = stamps([Listed(file, file.name) for file in files])
+        file_stamps = stamps([Listed(file, file.name) for file in files])
         prefix = f"{PACKAGE}-{package.version}-"
-        return index_corpus([self.to_dict(), listed], prefix, WHOLE, self._texts(files, left_out), left_out)
+        return index_corpus([self.to_dict(), file_stamps], prefix, WHOLE, self._texts(files, left_out), left_out)
 
     def _texts(self, files: list[Path], left_out: Counter[str]) -> Iterator[Text]:
-        seen = set[Texts]()
+        unique_texts = set[Texts]()
         for file in files:
             messages = json.loads(file.read_text(encoding="utf-8"))
             for row, (key, forms) in enumerate(messages.items()):
                 text = key.rpartition(CONTEXT)[2]
                 if not text or not forms or not forms[0].strip():
                     left_out["untranslated"] += bool(text)
-                elif (texts := Texts(text, (forms[0],))) in seen:
+                elif (texts := Texts(text, (forms[0],))) in unique_texts:
                     left_out["repeated"] += 1
                 else:
-                    seen.add(texts)
+                    unique_texts.add(texts)
                     yield pair_text(file.name, self._split(text), row, texts, file)
 
     def _split(self, text: str) -> Split:
@@ -129,7 +130,7 @@ class _Message(NamedTuple):
 
 
 def _contents(files: list[Listed]) -> Iterator[tuple[Path, str, bytes]]:
-    """The path, name and content of every catalogue."""
+    """Yields the path, name and content of every catalogue."""
     for path, name in files:
         with damage(path):
             for member in members(path, name, _is_catalogue):
@@ -140,8 +141,8 @@ def _is_catalogue(name: str) -> bool:
     return name.endswith(".po") or format_of(name) == "tar"
 
 
-def _within(name: str, path: Path) -> str:
-    """A file's name within its tar, so that it falls to the same split as outside of it."""
+def _name_in_tar(name: str, path: Path) -> str:
+    """Returns a file's name within its tar, so that it is in the same split as outside of it."""
     return name.partition(f"{path.name}/")[2] or name
 
 
@@ -156,6 +157,7 @@ def _polib() -> ModuleType:
 
 
 def _parsed(polib: ModuleType, content: bytes, name: str) -> Any:
+    """Parses a catalogue. Raises DataError where it is not UTF-8, is empty, or is not a catalogue."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -171,7 +173,7 @@ def _parsed(polib: ModuleType, content: bytes, name: str) -> Any:
 
 
 def _messages(catalogue: Any, left_out: Counter[str]) -> Iterator[_Message]:
-    """The translated messages; of one with a plural, its first form and its last, as English has two."""
+    """Yields the translated messages; one with a plural gives two, its first form and its last, as English has two."""
     for entry in catalogue:
         forms = [entry.msgstr_plural[form] for form in sorted(entry.msgstr_plural)] or [entry.msgstr]
         if entry.obsolete:

@@ -1,4 +1,4 @@
-"""Functions and the first sentence of what their authors say of them, from the source that is installed anyway."""
+"""Functions paired with the first sentence of their docstrings, from source code that is installed anyway."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = ["DocstringsConfig"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-"""Where statements hold statements, or what holds these."""
+"""Fields of statements that hold further statements, or nodes that hold these."""
 LEAST = 3
-"""Words of a summary; a shorter one says less than the function's name."""
+"""Minimum number of words of a summary; a shorter one tells less than the function's name."""
 
 
 class DocstringsConfig(TextPairsConfig, kind="docstrings"):
     """Functions of the running Python's standard library and of the installed torch, without their docstrings, and the
     first sentences of these.
 
-    Modules are split by a hash of their names. A function that differs from an earlier one in names' case, numbers and
-    punctuation alone is left out, and so is one with the same name and summary. The fingerprint carries the versions.
+    Modules are split by a hash of their names. A function that differs from an earlier one only in case, numbers and
+    punctuation is left out, and so is one with the same name and summary. The fingerprint carries the versions.
 
-    validation  the parts of the splits
+    validation  the fractions of the splits
     test
     """
 
@@ -70,33 +70,36 @@ class DocstringsConfig(TextPairsConfig, kind="docstrings"):
         )
 
     def _texts(self, files: list[Listed], left_out: Counter[str]) -> Iterator[Text]:
-        seen = set[str]()
+        previous_keys = set[str]()
         for path, name in files:
             split = split_by_hash(name, self.validation, self.test)
-            for found in _functions(path, left_out):
-                keys = {_words(found.texts.source), _words(f"{found.name} {found.texts.targets[0]}")}
-                if keys & seen:
+            for function in _functions(path, left_out):
+                keys = {_words(function.texts.source), _words(f"{function.name} {function.texts.targets[0]}")}
+                if keys & previous_keys:
                     left_out["nearly repeated"] += 1
                 else:
-                    yield pair_text(name, split, found.line - 1, found.texts, path)
-                seen |= keys
+                    yield pair_text(name, split, function.line - 1, function.texts, path)
+                previous_keys |= keys
 
 
-class _Found(NamedTuple):
+class _DocumentedFunction(NamedTuple):
+    """A function's name and line, and its source with its summary."""
+
     name: str
     line: int
     texts: Texts
 
 
 def _torch() -> Path:
+    """Returns the folder of the installed torch. Raises DataError where its source is not there."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise DataError("source docstrings: the source of torch is not installed beside it")
     return Path(spec.origin).parent
 
 
-def _functions(path: Path, left_out: Counter[str]) -> Iterator[_Found]:
-    """The functions of a file that say what they do. A file that this Python cannot parse is left out."""
+def _functions(path: Path, left_out: Counter[str]) -> Iterator[_DocumentedFunction]:
+    """Yields the functions of a file that have a summary; a file that this Python cannot parse is left out."""
     content = path.read_bytes()
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -105,18 +108,18 @@ def _functions(path: Path, left_out: Counter[str]) -> Iterator[_Found]:
         left_out["unreadable files"] += 1
         return
     for node in _defined(tree.body):
-        if (document := ast.get_docstring(node)) is not None:
-            summary = _summary(document)
+        if (docstring := ast.get_docstring(node)) is not None:
+            summary = _summary(docstring)
             if len(node.body) < 2:
                 left_out["functions of a docstring alone"] += 1
             elif len(summary.split()) < LEAST:
                 left_out["short summaries"] += 1
             else:
-                yield _Found(node.name, node.lineno, Texts(_without_docstring(node, lines), (summary,)))
+                yield _DocumentedFunction(node.name, node.lineno, Texts(_without_docstring(node, lines), (summary,)))
 
 
 def _defined(body: Iterable[ast.AST]) -> Iterator[Function]:
-    """The functions that statements define, at any depth; expressions define none and are not looked into."""
+    """Yields the functions that statements define, at any depth; expressions define none and are not searched."""
     for statement in body:
         if isinstance(statement, Function):
             yield statement
@@ -125,20 +128,20 @@ def _defined(body: Iterable[ast.AST]) -> Iterator[Function]:
                 yield from _defined(inner)
 
 
-def _summary(document: str) -> str:
-    """The first sentence: it ends with a point that white space follows, or with its paragraph."""
-    paragraph = " ".join(document.strip().split("\n\n")[0].split())
+def _summary(docstring: str) -> str:
+    """Returns the first sentence, which ends with a mark that white space follows, or with its paragraph."""
+    paragraph = " ".join(docstring.strip().split("\n\n")[0].split())
     return re.split(r"(?<=[.!?])\s", paragraph, maxsplit=1)[0]
 
 
 def _without_docstring(node: Function, lines: list[str]) -> str:
-    """The source of a function as it stands, decorators apart, less the lines of its docstring."""
-    said = node.body[0]
+    """Returns the source of a function without its decorators and without the lines of its docstring."""
+    docstring = node.body[0]
     end = node.end_lineno or node.lineno
-    kept = [*lines[node.lineno - 1 : said.lineno - 1], *lines[said.end_lineno or said.lineno : end]]
-    return textwrap.dedent("\n".join(kept)).strip()
+    remaining = [*lines[node.lineno - 1 : docstring.lineno - 1], *lines[docstring.end_lineno or docstring.lineno : end]]
+    return textwrap.dedent("\n".join(remaining)).strip()
 
 
 def _words(text: str) -> str:
-    """What is left of a text without case, numbers and punctuation."""
+    """Returns a text in lower case without numbers and punctuation."""
     return " ".join(re.findall(r"[a-z_]+", text.lower()))

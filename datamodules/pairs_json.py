@@ -1,4 +1,4 @@
-"""Pairs from JSON: lines with two fields, and the data sets of summaries that come as JSON."""
+"""Pairs from JSON: lines with two fields, and data sets of summaries in JSON."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["JsonPairsConfig", "QMSumConfig", "SciTLDRConfig"]
 
 
 class JsonPairsConfig(TextPairsConfig, kind="jsonl"):
-    """JSON lines, in a file or in all files of a folder or tar that are called so; plain or compressed.
+    """JSON lines, in a file or in all files with their suffixes in a folder or tar; plain or compressed.
 
     path         relative to LIT_DATA or to the working folder
-    source       the fields; of a list, a source is all its texts with spaces between, and each text is a right target
+    source       the fields; the texts of a list are joined with spaces as a source, and each is a reference as a target
     target
     languages    of sources and targets, where they are known
-    splits       folders: from the folder or file names (train, validation, test). hash: by line, from a hash of it
-    validation   the parts of a split by hash
+    splits       folders: by the folder or file names (train, validation, test). hash: by a hash of each line
+    validation   the fractions of a split by hash
     test
     """
 
@@ -66,8 +66,8 @@ class JsonPairsConfig(TextPairsConfig, kind="jsonl"):
     def _read(self, record: Any, place: str) -> Texts:
         if not isinstance(record, dict):
             raise DataError(f"{place}: not a JSON object but {type(record).__name__}")
-        source = _said(record, self.source, "source", place)
-        return Texts(" ".join(source), tuple(_said(record, self.target, "target", place)))
+        source = _field_texts(record, self.source, "source", place)
+        return Texts(" ".join(source), tuple(_field_texts(record, self.target, "target", place)))
 
 
 class SciTLDRConfig(TextPairsConfig, kind="scitldr"):
@@ -90,9 +90,9 @@ class SciTLDRConfig(TextPairsConfig, kind="scitldr"):
 
 
 class QMSumConfig(TextPairsConfig, kind="qmsum"):
-    """A question and a whole meeting, and what the meeting says of it (arXiv:2104.05938).
+    """A question and a whole meeting, and the answer that the meeting gives (arXiv:2104.05938).
 
-    The source is the question, then every turn with who speaks: so what is cut is the meeting's end.
+    The source is the question, then every turn with its speaker, so that a cut removes the meeting's end.
 
     path  a folder or tar with train/, val/ and test/, each meeting a .json file
     """
@@ -126,7 +126,7 @@ def _is_meeting(name: str) -> bool:
 
 
 def parsed(content: bytes, place: str) -> Any:
-    """What JSON says. Raises DataError."""
+    """Parses JSON. Raises DataError, which names ``place``, where it is not UTF-8 or not JSON."""
     try:
         return json.loads(content)
     except UnicodeDecodeError as error:
@@ -137,25 +137,28 @@ def parsed(content: bytes, place: str) -> Any:
         raise DataError(f"{place}: not JSON ({error})") from None
 
 
-def _said(record: dict[str, Any], field: str, side: str, place: str) -> list[str]:
-    """The texts of a field: one, or those of a list. Raises DataError."""
+def _field_texts(record: dict[str, Any], field: str, side: str, place: str) -> list[str]:
+    """Returns the texts of a field: its text, or those of its list. Raises DataError."""
     if field not in record:
         raise DataError(f"{place}: no field {field!r}; {nearest(field, record)} (set source.{side})")
     value = record[field]
     texts = value if isinstance(value, list) else [value]
     if not texts or not all(isinstance(text, str) for text in texts):
-        holds = "an empty list" if value == [] else "no text"
-        raise DataError(f"{place}: {field!r} holds {holds}; set source.{side} to a field of text")
+        content = "an empty list" if value == [] else "no text"
+        raise DataError(f"{place}: {field!r} holds {content}; set source.{side} to a field of text")
     return texts
 
 
 def _meeting(member: Member, path: Path) -> Iterator[Text]:
-    """The pairs of one meeting."""
-    split, found = named_split(member.name), parsed(member.stream.read(), member.name)
+    """Yields the pairs of one meeting. Raises DataError where it is not a meeting of QMSum."""
+    split, meeting = named_split(member.name), parsed(member.stream.read(), member.name)
     try:
-        turns = "\n".join(f"{turn['speaker']}: {turn['content']}" for turn in found["meeting_transcripts"])
-        asked = [(one["query"], one["answer"]) for one in [*found["general_query_list"], *found["specific_query_list"]]]
+        turns = "\n".join(f"{turn['speaker']}: {turn['content']}" for turn in meeting["meeting_transcripts"])
+        questions = [
+            (question["query"], question["answer"])
+            for question in [*meeting["general_query_list"], *meeting["specific_query_list"]]
+        ]
     except (KeyError, TypeError) as error:
         raise DataError(f"{member.name}: no meeting of QMSum ({error} is missing); correct source.path") from None
-    for row, (query, answer) in enumerate(asked):
+    for row, (query, answer) in enumerate(questions):
         yield pair_text(member.name, split, row, Texts(f"{query}\n{turns}", (answer,)), path)

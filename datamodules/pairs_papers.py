@@ -1,4 +1,4 @@
-"""Papers and the summaries that people wrote of them."""
+"""Papers, paired with summaries that people wrote."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SUMMARY = ".scisummnet_human.txt"
 class SciSummNetConfig(TextPairsConfig, kind="scisummnet"):
     """Papers of the ACL Anthology with a summary of about 150 words (arXiv:1909.01716).
 
-    It has no splits of its own: papers are split by a hash of their names.
+    The data set has no splits: papers are split by a hash of their names.
 
     path        a folder or tar with NAME/Reference_XML/NAME.xml and NAME/summary/NAME.scisummnet_human.txt
     abstract    whether a source begins with the paper's abstract
-    validation  the parts of the splits
+    validation  the fractions of the splits
     test
     """
 
@@ -51,7 +51,7 @@ class SciSummNetConfig(TextPairsConfig, kind="scisummnet"):
         return index_corpus([self.to_dict(), stamps(files)], "", WHOLE, self._texts(files))
 
     def _texts(self, files: list[Listed]) -> Iterator[Text]:
-        """Papers whose parts come in any order, each held until it has both."""
+        """Yields the papers, whose parts come in any order; each part is held until the other is read."""
         papers: dict[str, str] = {}
         summaries: dict[str, str] = {}
         for path, name, content in _parts(files):
@@ -63,8 +63,8 @@ class SciSummNetConfig(TextPairsConfig, kind="scisummnet"):
             if paper in papers and paper in summaries:
                 yield self._pair(paper, papers.pop(paper), summaries.pop(paper), path)
         for paper in sorted({*papers, *summaries}):
-            lacking = "summary" if paper in papers else "paper"
-            raise DataError(f"{paper}: no {lacking} beside it; fetch the data again or correct source.path")
+            missing = "summary" if paper in papers else "paper"
+            raise DataError(f"{paper}: no {missing} beside it; fetch the data again or correct source.path")
 
     def _pair(self, paper: str, text: str, summary: str, path: Path) -> Text:
         split = split_by_hash(paper, self.validation, self.test)
@@ -72,7 +72,7 @@ class SciSummNetConfig(TextPairsConfig, kind="scisummnet"):
 
 
 def _parts(files: list[Listed]) -> Iterator[tuple[Path, str, bytes]]:
-    """The path, name and content of every file that matters."""
+    """Yields the path, name and content of every paper and summary."""
     for path, name in files:
         with damage(path):
             for member in members(path, name, _is_part):
@@ -84,7 +84,7 @@ def _is_part(name: str) -> bool:
 
 
 def _decoded(content: bytes, name: str) -> str:
-    """A summary, its lines as one text; most begin with the paper's title."""
+    """Returns a summary as one line of text; most begin with the paper's title."""
     try:
         return " ".join(content.decode().split())
     except UnicodeDecodeError as error:
@@ -92,7 +92,7 @@ def _decoded(content: bytes, name: str) -> str:
 
 
 def _paper(content: bytes, name: str, abstract: bool) -> str:
-    """Title, abstract and sections, each sentence after the other and each part on a line of its own."""
+    """Returns title, abstract and sections: the sentences of each part follow one another on a line of its own."""
     try:
         root = ElementTree.fromstring(content)
     except ElementTree.ParseError as error:

@@ -19,18 +19,18 @@ from datamodules.sources import SPLIT_NAMES, Listed, locate, stamps
 __all__ = ["Multi30kConfig", "ParallelConfig"]
 
 PLACE = "{}"
-"""Where the language stands in the name of a file."""
+"""The place of the language in the name of a file."""
 
 
 class ParallelConfig(TextPairsConfig, kind="parallel"):
-    """Two files a split, one a language, with as many lines: train.en and train.de; plain or .gz, .bz2, .xz.
+    """Two files per split, one per language, with equal numbers of lines: train.en, train.de; plain or .gz, .bz2, .xz.
 
     path        the folder, relative to LIT_DATA or to the working folder
-    source      the languages, as the files' names end
+    source      the languages, which are the suffixes of the files' names
     target
-    train       what the files of a split are called before that, such as test_2016_flickr; {} where the language stands
-    validation  elsewhere: corpus.{}.txt. None: the one name that begins with the split's (train; val, valid or dev;
-    test        test); a split that no file names has no pairs
+    train       the files' names before the suffix, such as test_2016_flickr, or with {} in the place of the language,
+    validation  such as corpus.{}.txt. None: the one name that begins with the split's (train; val, valid or dev; test);
+    test        a split without files has no pairs
     """
 
     path: str
@@ -52,36 +52,36 @@ class ParallelConfig(TextPairsConfig, kind="parallel"):
         folder = locate(self.path)
         if not folder.is_dir():
             raise DataError(f"{folder}: a file; source.path is the folder of files such as train.{self.source}")
-        found = [(split, self._both(folder, split)) for split in SPLITS]
-        files = [(split, both) for split, both in found if both is not None]
-        key = ["parallel", [[split, stamps([*both])] for split, both in files]]
-        return index_corpus(key, "", WHOLE, (text for split, both in files for text in _texts(split, both)))
+        candidates = [(split, self._file_pair(folder, split)) for split in SPLITS]
+        files = [(split, file_pair) for split, file_pair in candidates if file_pair is not None]
+        key = ["parallel", [[split, stamps([*file_pair])] for split, file_pair in files]]
+        return index_corpus(key, "", WHOLE, (text for split, file_pair in files for text in _texts(split, file_pair)))
 
-    def _both(self, folder: Path, split: Split) -> _Both | None:
-        """The two files of a split; None where none is named and none found."""
-        named: str | None = getattr(self, split)
-        if named is None and (named := self._name(folder, split)) is None:
+    def _file_pair(self, folder: Path, split: Split) -> _FilePair | None:
+        """Returns the two files of a split; None where no name is set and no file is there."""
+        stem: str | None = getattr(self, split)
+        if stem is None and (stem := self._name(folder, split)) is None:
             return None
-        template = named if PLACE in named else f"{named}.{PLACE}"
+        template = stem if PLACE in stem else f"{stem}.{PLACE}"
         names = [template.replace(PLACE, language) for language in (self.source, self.target)]
-        return _Both(*(_file(folder, name) for name in names))
+        return _FilePair(*(_file(folder, name) for name in names))
 
     def _name(self, folder: Path, split: Split) -> str | None:
-        """The one name of files of both languages that begins as the split is called."""
-        ends = [f".{language}" for language in (self.source, self.target)]
+        """Returns the one name of files of both languages that begins with the split's name. Raises DataError."""
+        suffixes = [f".{language}" for language in (self.source, self.target)]
         files = [_plain_name(path.name) for path in sorted(folder.iterdir()) if path.is_file()]
-        stems = {name.removesuffix(end) for end in ends for name in files if name.endswith(end)}
-        own = sorted(stem for stem in stems if _begins(stem) == split)
-        if len(own) > 1:
+        stems = {name.removesuffix(suffix) for suffix in suffixes for name in files if name.endswith(suffix)}
+        matching = sorted(stem for stem in stems if _split_of_stem(stem) == split)
+        if len(matching) > 1:
             raise DataError(
-                f"{folder}: several files for {split} ({', '.join(own)}); set source.{split} to one of them"
+                f"{folder}: several files for {split} ({', '.join(matching)}); set source.{split} to one of them"
             )
-        if not own and split == "train":
+        if not matching and split == "train":
             raise DataError(
-                f"{folder}: no files train{ends[0]} and train{ends[1]}; set source.path, source.source, source.target "
-                "or source.train to what is there"
+                f"{folder}: no files train{suffixes[0]} and train{suffixes[1]}; set source.path, source.source, "
+                "source.target or source.train to what is there"
             )
-        return own[0] if own else None
+        return matching[0] if matching else None
 
 
 class Multi30kConfig(TextPairsConfig, kind="multi30k"):
@@ -109,28 +109,31 @@ class Multi30kConfig(TextPairsConfig, kind="multi30k"):
     def corpus(self) -> IndexedCorpus:
         year = self.test[-4:]
         test = f"test_{year}_{'mscoco' if self.test.startswith('coco') else 'flickr'}"
-        named = {"train": "train", "validation": "val", "test": test}
-        return ParallelConfig(path=self.path, source=self.source, target=self.target, **named).corpus()
+        stems = {"train": "train", "validation": "val", "test": test}
+        return ParallelConfig(path=self.path, source=self.source, target=self.target, **stems).corpus()
 
 
-class _Both(NamedTuple):
+class _FilePair(NamedTuple):
+    """The files of the sources and of the targets."""
+
     source: Listed
     target: Listed
 
 
 def _plain_name(name: str) -> str:
-    """The name of a file without its compression's suffix."""
+    """Returns the name of a file without the suffix of its compression."""
     stem, dot, suffix = name.rpartition(".")
     return stem if f"{dot}{suffix}" in COMPRESSIONS else name
 
 
-def _begins(stem: str) -> Split | None:
-    """The split whose name a file's begins with: train.clean, test_2016_flickr, test2016."""
+def _split_of_stem(stem: str) -> Split | None:
+    """Returns the split whose name begins a file's name: train.clean, test_2016_flickr, test2016."""
     word = re.match("[a-z]*", stem.lower())
     return SPLIT_NAMES.get(word.group()) if word else None
 
 
 def _file(folder: Path, name: str) -> Listed:
+    """Returns the file of that name, plain or compressed. Raises DataError where there is none."""
     for suffix in ("", *COMPRESSIONS):
         if (path := folder / f"{name}{suffix}").is_file():
             return Listed(path, f"{name}{suffix}")
@@ -139,26 +142,27 @@ def _file(folder: Path, name: str) -> Listed:
     )
 
 
-def _texts(split: Split, both: _Both) -> Iterator[Text]:
+def _texts(split: Split, file_pair: _FilePair) -> Iterator[Text]:
+    """Yields the pairs of lines of two files. Raises DataError where one is empty or has more lines than the other."""
     counts = [0, 0]
-    for row, lines in enumerate(zip_longest(*(_lines(file) for file in both))):
+    for row, lines in enumerate(zip_longest(*(_lines(file) for file in file_pair))):
         for side, line in enumerate(lines):
             counts[side] += line is not None
         source, target = lines
         if source is not None and target is not None:
-            yield pair_text(both.source.name, split, row, Texts(source, (target,)), both.source.path)
-    for file, count in zip(both, counts, strict=True):
+            yield pair_text(file_pair.source.name, split, row, Texts(source, (target,)), file_pair.source.path)
+    for file, count in zip(file_pair, counts, strict=True):
         if not count:
             raise DataError(f"{file.path}: empty, there is no line to read; fetch it again or correct source.path")
     if counts[0] != counts[1]:
         raise DataError(
-            f"{both.source.path} has {counts[0]:,} lines and {both.target.name} {counts[1]:,}: parallel files have as "
-            "many, and line n of one stands for line n of the other; correct them"
+            f"{file_pair.source.path} has {counts[0]:,} lines and {file_pair.target.name} {counts[1]:,}: parallel "
+            "files have as many, and line n of one stands for line n of the other; correct them"
         )
 
 
 def _lines(file: Listed) -> Iterator[str]:
-    """The lines of a file, which a line feed alone ends. Raises DataError for one that is not UTF-8."""
+    """Yields the lines of a file, which end with line feeds only. Raises DataError for one that is not UTF-8."""
     with damage(file.path):
         for member in members(*file):
             for number, line in enumerate(member.stream, 1):

@@ -1,4 +1,4 @@
-"""What pairs are: a source and what is to be said of it. A config of pairs stands in the table PAIRS."""
+"""The interface of pairs: a source and the target to predict from it. The table PAIRS lists the configs of pairs."""
 
 from __future__ import annotations
 
@@ -20,40 +20,41 @@ Languages = tuple[str, str]
 
 
 class Pair(NamedTuple):
-    """source, target: symbols without boundaries. asked: the length that results are told apart by, or 0."""
+    """source, target: symbols without boundaries. asked: the requested length, by which results are grouped, or 0."""
 
     source: Symbols
     target: Symbols
-    asked: int = 0
+    requested_length: int = 0
 
 
 class Longest(NamedTuple):
-    """Symbols of the longest source and of the longest target, each with the boundary that ends it."""
+    """Numbers of symbols of the longest source and of the longest target, each with the boundary that ends it."""
 
     source: int
     target: int
 
 
 class Lengths(NamedTuple):
-    """Symbols of every pair of a split, without boundaries."""
+    """Numbers of symbols of every pair of a split, without boundaries."""
 
     source: npt.NDArray[np.int64]
     target: npt.NDArray[np.int64]
 
 
 class Vocabularies(NamedTuple):
-    """Of the sources and of the targets, the same object where they share one; and what writes symbols of a target."""
+    """The vocabularies of sources and targets, one object where they share it. written: turns target symbols to
+    text."""
 
     source: Vocabulary
     target: Vocabulary
-    written: Callable[[Sequence[int]], str]
+    detokenize: Callable[[Sequence[int]], str]
 
 
 class PairsRead(NamedTuple):
     """How pairs are to be read.
 
-    tokenizer, source_tokenizer  None: the source's own choice; one for both sides where ``source_tokenizer`` is None
-    lengths, examples            of strings: what an evaluation asks for
+    tokenizer, source_tokenizer  None: the source's default; one for both sides where ``source_tokenizer`` is None
+    lengths, examples            of strings: the lengths that an evaluation measures, and the number of its examples
     """
 
     tokenizer: TokenizerConfig | None
@@ -63,9 +64,9 @@ class PairsRead(NamedTuple):
 
 
 class Pairs(ABC):
-    """The pairs of all splits, each one call away. Cheap to pickle. Raises DataError from every method.
+    """The pairs of all splits, read one at a time. Cheap to pickle. Raises DataError from every method.
 
-    fingerprint: stands for everything that decides a pair's text. vocabularies: what its symbols mean.
+    fingerprint: identifies everything that decides a pair's text. vocabularies: those of its symbols.
     """
 
     fingerprint: str
@@ -73,38 +74,38 @@ class Pairs(ABC):
 
     @abstractmethod
     def count(self, split: Split) -> int:
-        """How many there are."""
+        """Returns the number of pairs of a split."""
 
     @abstractmethod
     def pair(self, split: Split, ordinal: int) -> Pair:
-        """One of them: the same whenever it is asked for."""
+        """Returns the pair with that ordinal, the same in every call."""
 
     @abstractmethod
     def references(self, split: Split, ordinal: int) -> tuple[str, ...]:
-        """Texts of which each is a right target."""
+        """Returns the texts that are each a correct target."""
 
     @abstractmethod
     def name(self, split: Split, ordinal: int) -> str:
-        """What it is called."""
+        """Returns the name of the pair with that ordinal."""
 
     @abstractmethod
     def lengths(self, split: Split) -> Lengths | None:
-        """How long they are; None where they are made on demand, none longer than the config says."""
+        """Returns the lengths of all pairs; None where pairs are generated, none longer than the config allows."""
 
     @abstractmethod
     def tokenizers(self) -> dict[str, Plain]:
-        """What a checkpoint keeps, so that ``PairsConfig.vocabularies`` gives the same."""
+        """Returns plain data for a checkpoint, from which ``PairsConfig.vocabularies`` makes the same vocabularies."""
 
     @abstractmethod
-    def told(self, split: Split) -> list[str]:
-        """What is worth saying once of how a split was read: what was left out, what is unknown."""
+    def reading_messages(self, split: Split) -> list[str]:
+        """Returns messages to print once on how a split was read: what was left out, what is unknown."""
 
 
 class PairsConfig(Config):
     """Base of every config of pairs; the table PAIRS lists the kinds.
 
-    ``strings``: whether the pairs are symbols of their own, not texts. ``summaries``: whether targets are known to be
-    summaries of their sources; of files that anyone brings it is not known.
+    ``strings``: whether the pairs are generated symbols, not texts. ``summaries``: whether targets are known to be
+    summaries of their sources; for a user's own files this is not known.
     """
 
     strings: ClassVar[bool]
@@ -112,26 +113,26 @@ class PairsConfig(Config):
 
     @property
     def languages(self) -> Languages | None:
-        """What sources and targets are written in; None where it is not known, or no language."""
+        """The languages of sources and targets; None where they are not known or there are none."""
         raise NotImplementedError
 
     @property
     def longest(self) -> Longest:
-        """How long pairs may be where nothing else is said."""
+        """The maximum lengths of pairs where the config of the data sets none."""
         raise NotImplementedError
 
     def refusal(self, length: int) -> str | None:
-        """Why an evaluation cannot ask for that length; None where it can."""
+        """Returns the reason why an evaluation cannot measure that length; None where it can."""
         raise NotImplementedError
 
     def reach(self, length: int) -> Longest:
-        """How long pairs are that an evaluation asks for with that length."""
+        """Returns the maximum lengths of pairs in an evaluation of that length."""
         raise NotImplementedError
 
     def open(self, how: PairsRead) -> Pairs:
         """Opens the pairs; what is expensive is done once and cached. Raises DataError."""
         raise NotImplementedError
 
-    def vocabularies(self, kept: Mapping[str, Plain]) -> Vocabularies:
-        """From what a checkpoint kept (``Pairs.tokenizers``). Raises DataError."""
+    def vocabularies(self, metadata: Mapping[str, Plain]) -> Vocabularies:
+        """Returns them from ``Data.checkpoint_metadata``, which holds ``Pairs.tokenizers``. Raises DataError."""
         raise NotImplementedError

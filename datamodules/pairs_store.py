@@ -1,4 +1,4 @@
-"""Pairs of texts on disk: the texts in an index, their symbols and where each begins beside it, mapped into memory."""
+"""Pairs of texts on disk: an index of the texts, and memory-mapped files of their symbols and the start of each."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ __all__ = ["WHOLE", "StoredPairs", "TextPairsConfig", "Texts", "pair_text", "tok
 VERSION = 1
 """Part of every cache key: changes when the same texts and tokenizers give other symbols."""
 WHOLE = 1 << 30
-"""No pair is cut into pieces."""
+"""A size of pieces so large that no pair is cut."""
 META = "meta.json"
 SIDES = ("source", "target")
 NARROW = 1 << 16
-"""Symbols below it take two bytes each."""
+"""Symbols of a vocabulary of at most this size take two bytes each."""
 
 
 class Texts(NamedTuple):
-    """The texts of a pair: one of the targets is as right as another; training reads the first."""
+    """The texts of a pair: each of the targets is correct; training reads the first."""
 
     source: str
     targets: tuple[str, ...]
 
 
 def pair_text(origin: str, split: Split, row: int, texts: Texts, container: Path) -> Text:
-    """A pair as an index keeps it. Raises DataError for what UTF-8 cannot write."""
+    """Returns a pair as the text that an index stores. Raises DataError where UTF-8 cannot write it."""
     try:
         content = json.dumps([texts.source, *texts.targets], ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -57,18 +57,19 @@ def pair_text(origin: str, split: Split, row: int, texts: Texts, container: Path
 
 
 def _texts(document: Document) -> Texts:
+    """Returns the pair that an indexed document holds."""
     source, *targets = json.loads(document.text)
     return Texts(source, tuple(targets))
 
 
 class TextPairsConfig(PairsConfig):
-    """Base of every config of pairs of texts. ``usual``: how long pairs may be where nothing else is said."""
+    """Base of every config of pairs of texts. ``usual``: the maximum lengths where the config of the data sets none."""
 
     strings: ClassVar[bool] = False
     usual: ClassVar[Longest] = Longest(256, 256)
 
     def corpus(self) -> IndexedCorpus:
-        """The texts (``pair_text``). Raises DataError."""
+        """Returns the corpus of the texts (``pair_text``). Raises DataError."""
         raise NotImplementedError
 
     @property
@@ -84,16 +85,19 @@ class TextPairsConfig(PairsConfig):
     def open(self, how: PairsRead) -> StoredPairs:
         return StoredPairs(self.corpus(), how)
 
-    def vocabularies(self, kept: Mapping[str, Plain]) -> Vocabularies:
-        return _vocabularies(*tokenizers_of(kept))
+    def vocabularies(self, metadata: Mapping[str, Plain]) -> Vocabularies:
+        return _vocabularies(*tokenizers_of(metadata))
 
 
-def tokenizers_of(kept: Mapping[str, Plain]) -> tuple[Tokenizer, Tokenizer]:
-    """Those of sources and targets, one object where they share one, from what a checkpoint kept. Raises DataError."""
-    if kept.get("tokenizer") is None:
+def tokenizers_of(metadata: Mapping[str, Plain]) -> tuple[Tokenizer, Tokenizer]:
+    """Returns the tokenizers of sources and targets, one object where they share it, from ``Data.checkpoint_metadata``.
+
+    Raises DataError where it holds none.
+    """
+    if metadata.get("tokenizer") is None:
         raise DataError("the checkpoint keeps no tokenizer: what it was trained on is not text")
-    target = tokenizer_from_dict(kept["tokenizer"])
-    return target if kept["source_tokenizer"] is None else tokenizer_from_dict(kept["source_tokenizer"]), target
+    target = tokenizer_from_dict(metadata["tokenizer"])
+    return target if metadata["source_tokenizer"] is None else tokenizer_from_dict(metadata["source_tokenizer"]), target
 
 
 def _vocabularies(source: Tokenizer, target: Tokenizer) -> Vocabularies:
@@ -101,23 +105,23 @@ def _vocabularies(source: Tokenizer, target: Tokenizer) -> Vocabularies:
 
 
 class StoredPairs(Pairs):
-    """Pairs of a corpus. The symbols of a split are made when it is first read, and kept."""
+    """Pairs of a corpus. The symbols of a split are made when it is first read, and stored."""
 
     def __init__(self, corpus: IndexedCorpus, how: PairsRead) -> None:
         self.corpus, self.fingerprint = corpus, corpus.fingerprint
         if not corpus.count("train"):
             raise DataError("source: no pair to train on; correct source.path, or what names the split train")
         if how.source_tokenizer is None:
-            self.target = self.source = self._learned(how.tokenizer, (0, 1), "both")
+            self.target = self.source = self._learned_tokenizer(how.tokenizer, (0, 1), "both")
         else:
-            self.source = self._learned(how.source_tokenizer, (0,), "sources")
-            self.target = self._learned(how.tokenizer, (1,), "targets")
+            self.source = self._learned_tokenizer(how.source_tokenizer, (0,), "sources")
+            self.target = self._learned_tokenizer(how.tokenizer, (1,), "targets")
         self.vocabularies = _vocabularies(self.source, self.target)
         self.key = canonical_hash([VERSION, self.fingerprint, self.source.to_dict(), self.target.to_dict()], 32)
 
-    def _learned(self, config: TokenizerConfig | None, sides: tuple[int, ...], of: str) -> Tokenizer:
-        """A tokenizer learned on some sides of the pairs of training."""
-        return cached_tokenizer(config or BPEConfig(), _Sides(self.corpus, sides), f"{self.fingerprint} {of}")
+    def _learned_tokenizer(self, config: TokenizerConfig | None, sides: tuple[int, ...], learned_on: str) -> Tokenizer:
+        """Returns a tokenizer learned on some sides of the training pairs, cached under ``learned_on``."""
+        return cached_tokenizer(config or BPEConfig(), _Sides(self.corpus, sides), f"{self.fingerprint} {learned_on}")
 
     def count(self, split: Split) -> int:
         return len(self._documents(split))
@@ -140,15 +144,15 @@ class StoredPairs(Pairs):
         source = None if self.source is self.target else self.source.to_dict()
         return {"tokenizer": self.target.to_dict(), "source_tokenizer": source}
 
-    def told(self, split: Split) -> list[str]:
-        told = [f"{count:,} {reason} when they were read" for reason, count in self.corpus.left_out.items()]
+    def reading_messages(self, split: Split) -> list[str]:
+        messages = [f"{count:,} {reason} when they were read" for reason, count in self.corpus.left_out.items()]
         unknown = json.loads((self._folder(split) / META).read_text(encoding="utf-8"))["unknown"]
         for side, tokenizer in zip(SIDES, (self.source, self.target), strict=True):
             if tokenizer.unknown is not None:
                 total = int(self.lengths(split)._asdict()[side].sum())
                 share = unknown[side] / max(total, 1)
-                told.append(f"{share:.2%} of the {side} symbols unknown")
-        return told
+                messages.append(f"{share:.2%} of the {side} symbols unknown")
+        return messages
 
     def _documents(self, split: Split) -> IndexedDocuments:
         if not self.corpus.count(split):
@@ -156,17 +160,17 @@ class StoredPairs(Pairs):
         return self.corpus.documents(split)
 
     def _folder(self, split: Split) -> Path:
-        """Where the symbols of a split lie, made where they are not."""
+        """Returns the folder with the symbols of a split, which are made where they are missing."""
         folder = cache_folder() / "pairs" / self.key / split
         if not (folder / META).exists():
             documents = self._documents(split)
-            with made_aside(folder, META) as making, writing(folder):
-                _write(making, documents, self.source, self.target)
+            with made_aside(folder, META) as temporary, writing(folder):
+                _write(temporary, documents, self.source, self.target)
         return folder
 
 
 class _Sides:
-    """Sources, targets or both of the pairs of training as documents to learn from."""
+    """Sources, targets or both of the training pairs, as documents to learn a tokenizer from."""
 
     def __init__(self, corpus: IndexedCorpus, sides: tuple[int, ...]) -> None:
         self.corpus, self.sides = corpus, sides
@@ -179,10 +183,10 @@ class _Sides:
 
 
 def _write(folder: Path, documents: Iterable[Document], source: Tokenizer, target: Tokenizer) -> None:
-    """The symbols of both sides of all documents, one after another, and where each begins."""
+    """Writes the symbols of both sides of all documents, one after another, and the start of each."""
     unknown = {}
-    with (folder / "source").open("wb") as first, (folder / "target").open("wb") as second:
-        writers = [_Writer(first, source), _Writer(second, target)]
+    with (folder / "source").open("wb") as source_file, (folder / "target").open("wb") as target_file:
+        writers = [_Writer(source_file, source), _Writer(target_file, target)]
         for document in documents:
             texts = _texts(document)
             for writer, text in zip(writers, (texts.source, texts.targets[0]), strict=True):
@@ -194,7 +198,7 @@ def _write(folder: Path, documents: Iterable[Document], source: Tokenizer, targe
 
 
 class _Writer:
-    """Writes the symbols of one side."""
+    """Writes the symbols of one side and counts the unknown ones."""
 
     def __init__(self, file: BinaryIO, tokenizer: Tokenizer) -> None:
         self.file, self.tokenizer = file, tokenizer
@@ -202,7 +206,7 @@ class _Writer:
         self.narrow = tokenizer.vocabulary.size <= NARROW
 
     def add(self, name: str, text: str) -> None:
-        """The symbols of a text; one of nothing but white space has none."""
+        """Writes the symbols of a text; one of only white space has none."""
         symbols: Symbols = np.zeros(0, np.int32)
         if text.strip():
             symbols = encode_document(self.tokenizer, Document(name, text.encode()))
@@ -213,13 +217,13 @@ class _Writer:
 
 
 class _Side(Sequence[Symbols]):
-    """The symbols of one side: a view of a file, of which only what is used is read."""
+    """The symbols of one side: a view of a file, of which only the parts in use are read."""
 
     def __init__(self, folder: Path, side: str, narrow: bool) -> None:
         self.starts: npt.NDArray[np.int64] = np.load(folder / f"{side}.npy", mmap_mode="r").view(np.ndarray)
         dtype = np.dtype(np.uint16 if narrow else np.int32)
-        mapped: Callable[..., Any] = np.memmap if self.starts[-1] else lambda *_, **__: np.zeros(0, dtype)
-        self.symbols = mapped(folder / side, dtype, mode="r").view(np.ndarray)
+        open_array: Callable[..., Any] = np.memmap if self.starts[-1] else lambda *_, **__: np.zeros(0, dtype)
+        self.symbols = open_array(folder / side, dtype, mode="r").view(np.ndarray)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -230,9 +234,10 @@ class _Side(Sequence[Symbols]):
 
 @cache
 def _sides(folder: Path) -> tuple[_Side, _Side]:
+    """Opens the symbols of both sides. Raises DataError where the cache is damaged."""
     try:
         narrow = json.loads((folder / META).read_text(encoding="utf-8"))["narrow"]
-        source, target = (_Side(folder, side, flag) for side, flag in zip(SIDES, narrow, strict=True))
+        source, target = (_Side(folder, side, is_narrow) for side, is_narrow in zip(SIDES, narrow, strict=True))
     except (OSError, ValueError, KeyError):
         raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None
     return source, target

@@ -1,4 +1,4 @@
-"""Generated strings as pairs: the question is the source, the answer the target. Nothing lies on disk."""
+"""Generated strings as pairs: the question is the source, the answer the target. Nothing is on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSION = 1
 """Part of the fingerprint: changes when the same config gives other strings."""
 PAIRED = (CopyConfig, ReverseConfig, AdditionConfig)
 EXAMPLES = 256
-"""Strings of each length that are evaluated where nothing else is said."""
+"""Default number of strings of each length in an evaluation."""
 
 
 class StringPairsConfig(PairsConfig, kind="strings"):
@@ -27,9 +27,9 @@ class StringPairsConfig(PairsConfig, kind="strings"):
 
     generator   copy, reverse or addition
     max_length  the longest question of training
-    lengths     uniform: any length up to it, all as often. fixed: every question of training is that long
-    train       how many strings training has: each once in every pass
-    seed        of the strings; their order is that of the data
+    lengths     uniform: any length up to it, all equally often. fixed: every training question has that length
+    train       number of training strings, each once in every pass
+    seed        of the strings; their order depends on the data's seed
     """
 
     strings: ClassVar[bool] = True
@@ -64,21 +64,21 @@ class StringPairsConfig(PairsConfig, kind="strings"):
     def open(self, how: PairsRead) -> StringPairs:
         return StringPairs(self, how.lengths or (self.max_length,), how.examples)
 
-    def vocabularies(self, kept: Mapping[str, Plain]) -> Vocabularies:
+    def vocabularies(self, metadata: Mapping[str, Plain]) -> Vocabularies:
         vocabulary = Vocabulary(self.generator.symbols, 0, "piece", None)
         return Vocabularies(vocabulary, vocabulary, spelled)
 
 
 def spelled(symbols: Iterable[int]) -> str:
-    """Symbols as numbers between spaces."""
+    """Returns symbols as numbers between spaces."""
     return " ".join(str(int(symbol)) for symbol in symbols)
 
 
 class StringPairs(Pairs):
-    """The strings of training, and of each evaluation as many of every length: their ordinals take turns."""
+    """The strings of training, and of each evaluation: equally many of every length, which alternate by ordinal."""
 
     def __init__(self, config: StringPairsConfig, lengths: tuple[int, ...], examples: int | None) -> None:
-        self.config, self.asked, self.examples = config, lengths, examples or EXAMPLES * len(lengths)
+        self.config, self.requested_lengths, self.examples = config, lengths, examples or EXAMPLES * len(lengths)
         self.fingerprint = f"strings-{canonical_hash([VERSION, config.to_dict()], 32)}"
         self.vocabularies = config.vocabularies({})
         self.trained = config.generator.lengths_to(config.max_length)
@@ -89,20 +89,20 @@ class StringPairs(Pairs):
     def pair(self, split: Split, ordinal: int) -> Pair:
         length, number = self._place(split, ordinal)
         chance = random_of(self.config.seed, split, length, number)
-        asked = length
+        requested_length = length
         if split == "train" and self.config.lengths == "uniform":
-            asked = int(chance.choice(self.trained))
-        made = self.config.generator.make(asked, chance)
-        answer = int(np.flatnonzero(made.targets != IGNORED)[0])
-        # 0 stands before the question, between both and at the end, where the boundary will stand.
-        return Pair(made.inputs[1:answer], made.targets[answer:-1], asked)
+            requested_length = int(chance.choice(self.trained))
+        string = self.config.generator.make(requested_length, chance)
+        answer_start = int(np.flatnonzero(string.targets != IGNORED)[0])
+        # 0 stands before the question, between question and answer, and at the end, where the boundary will be.
+        return Pair(string.inputs[1:answer_start], string.targets[answer_start:-1], requested_length)
 
     def _place(self, split: Split, ordinal: int) -> tuple[int, int]:
-        """The length that is asked for, and the number among those of that length."""
+        """Returns the length of a string and its number among the strings of that length."""
         if split == "train":
             return self.config.max_length, ordinal
-        number, place = divmod(ordinal, len(self.asked))
-        return self.asked[place], number
+        number, place = divmod(ordinal, len(self.requested_lengths))
+        return self.requested_lengths[place], number
 
     def references(self, split: Split, ordinal: int) -> tuple[str, ...]:
         return (spelled(self.pair(split, ordinal).target),)
@@ -117,5 +117,5 @@ class StringPairs(Pairs):
     def tokenizers(self) -> dict[str, Plain]:
         return {"tokenizer": None, "source_tokenizer": None}
 
-    def told(self, split: Split) -> list[str]:
+    def reading_messages(self, split: Split) -> list[str]:
         return []

@@ -1,4 +1,4 @@
-"""Images that repeat themselves: the data on which strided attention should win, as it loses on text."""
+"""Images that repeat themselves: data on which strided attention should win, while it loses on text."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ VERSION = 1
 
 
 class PeriodicConfig(SourceConfig, kind="periodic"):
-    """Small gray images, row by row, a byte a pixel; each is a document.
+    """Small gray images, row by row, one byte per pixel; each is a document.
 
-    The first ``period`` rows of an image are random, and the rest repeats them, so a pixel is what stood period x width
-    bytes before. It is our own data, after the argument of arXiv:1904.10509, section 4.2, that strided attention fits
-    data with a period, such as images, and not text.
+    The first ``period`` rows of an image are random, and the rest repeats them, so that a pixel equals the one period x
+    width bytes before it. It is our own data, after the argument of arXiv:1904.10509, section 4.2, that strided
+    attention fits data with a period, such as images, and not text.
 
     width, height       of an image, in pixels
-    period              rows after which it repeats
-    levels              shades of gray, all as often
+    period              number of rows after which it repeats
+    levels              number of shades of gray, all equally frequent
     noise               the share of pixels that are random instead
-    images              of all splits together; validation, test: their shares, by a hash of an image's name
+    images              number in all splits together; validation, test: their shares, by a hash of an image's name
     seed                of the images
     """
 
@@ -63,10 +63,10 @@ class PeriodicConfig(SourceConfig, kind="periodic"):
         return Text(name, split, BytesIO(self.image(number)), Path(name))
 
     def image(self, number: int) -> bytes:
-        """The pixels of one image."""
+        """Returns the pixels of one image."""
         random = np.random.default_rng([self.seed, number])
         shades = np.linspace(0, 255, self.levels).round().astype(np.uint8)
         tile = random.integers(self.levels, size=(self.period, self.width))
-        whole = np.resize(tile, (self.height, self.width))
-        noisy = random.random(whole.shape) < self.noise
-        return shades[np.where(noisy, random.integers(self.levels, size=whole.shape), whole)].tobytes()
+        repeated = np.resize(tile, (self.height, self.width))
+        noisy = random.random(repeated.shape) < self.noise
+        return shades[np.where(noisy, random.integers(self.levels, size=repeated.shape), repeated)].tobytes()

@@ -1,4 +1,4 @@
-"""Opening files by their names: text, JSON lines, parquet; plain, compressed or inside a tar."""
+"""Opens files by their names: text, JSON lines, parquet; plain, compressed or inside a tar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, cast
 from datamodules.errors import DataError
 from lit_transformers.config import nearest
 
-__all__ = ["COMPRESSIONS", "Format", "Member", "Part", "cut", "damage", "format_of", "members", "parts"]
+__all__ = ["COMPRESSIONS", "Entry", "Format", "Member", "cut", "damage", "format_of", "members", "parts"]
 
 COMPRESSIONS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tbz2", ".txz")
@@ -35,7 +35,7 @@ class Member(NamedTuple):
     path: Path | None
 
 
-class Part(NamedTuple):
+class Entry(NamedTuple):
     """One text of a member: ``row`` counts within JSON lines and parquet and is -1 where the file is one text."""
 
     row: int
@@ -43,11 +43,11 @@ class Part(NamedTuple):
 
 
 def format_of(name: str) -> Format | None:
-    """The format that a file's name announces, compression apart; None where it announces none."""
-    pure = PurePosixPath(name.lower())
-    if pure.name.endswith(TAR_SUFFIXES):
+    """Returns the format that a file's name implies, whatever its compression; None where it implies none."""
+    path = PurePosixPath(name.lower())
+    if path.name.endswith(TAR_SUFFIXES):
         return "tar"
-    suffix = PurePosixPath(pure.stem).suffix if pure.suffix in COMPRESSIONS else pure.suffix
+    suffix = PurePosixPath(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
     if suffix in LINES_SUFFIXES:
         return "lines"
     if suffix == ".parquet":
@@ -70,7 +70,7 @@ def damage(path: Path) -> Iterator[None]:
 
 
 def members(path: Path, name: str, wanted: Callable[[str], object] = format_of) -> Iterator[Member]:
-    """The file itself, or the files of a tar whose names are ``wanted``, one after another."""
+    """Yields the file itself, or the files of a tar whose names ``wanted`` accepts, one after another."""
     if format_of(path.name) == "tar":
         yield from _tar_members(path, name, wanted)
         return
@@ -79,20 +79,20 @@ def members(path: Path, name: str, wanted: Callable[[str], object] = format_of) 
         yield Member(name, cast(BinaryIO, stream), None if opener else path)
 
 
-def _tar_members(path: Path, name: str, wanted: Callable[[str], object]) -> Iterator[Member]:
+def _tar_members(path: Path, name: str, select: Callable[[str], object]) -> Iterator[Member]:
     with damage(path), tarfile.open(path, "r|*") as archive:
         for entry in archive:
-            content = archive.extractfile(entry) if entry.isfile() and wanted(entry.name) else None
+            content = archive.extractfile(entry) if entry.isfile() and select(entry.name) else None
             if content is not None:
                 opener = COMPRESSIONS.get(PurePosixPath(entry.name.lower()).suffix)
                 unpacked = opener(content) if opener else content
                 yield Member(f"{name}/{PurePosixPath(entry.name)}", cast(BinaryIO, unpacked), None)
 
 
-def parts(member: Member, column: str) -> Iterator[Part]:
-    """The texts of a member. ``column`` is the field of JSON lines and the column of parquet that holds the text.
+def parts(member: Member, column: str) -> Iterator[Entry]:
+    """Yields the texts of a member. ``column``: the field of JSON lines or the column of parquet that holds the text.
 
-    Raises DataError: no such field or column, a line that is no JSON, a value that is no text.
+    Raises DataError: no such field or column, a line that is not JSON, a value that is not text.
     """
     kind = format_of(member.name)
     if kind == "lines":
@@ -100,10 +100,10 @@ def parts(member: Member, column: str) -> Iterator[Part]:
     elif kind == "parquet":
         yield from _parquet(member, column)
     else:
-        yield Part(-1, member.stream)
+        yield Entry(-1, member.stream)
 
 
-def _lines(member: Member, field: str) -> Iterator[Part]:
+def _lines(member: Member, field: str) -> Iterator[Entry]:
     for row, line in enumerate(member.stream):
         if not line.strip():
             continue
@@ -116,10 +116,10 @@ def _lines(member: Member, field: str) -> Iterator[Part]:
             raise DataError(f"{place}: not a JSON object but {type(record).__name__}")
         if field not in record:
             raise DataError(f"{place}: no field {field!r}; {nearest(field, record)} (set source.column)")
-        yield Part(row, _text(record[field], place, field))
+        yield Entry(row, _text(record[field], place, field))
 
 
-def _parquet(member: Member, column: str) -> Iterator[Part]:
+def _parquet(member: Member, column: str) -> Iterator[Entry]:
     import pyarrow
     from pyarrow import parquet
 
@@ -127,12 +127,12 @@ def _parquet(member: Member, column: str) -> Iterator[Part]:
         source = member.path or BytesIO(member.stream.read())
         table = parquet.ParquetFile(source)
         if column not in table.schema_arrow.names:
-            known = nearest(column, table.schema_arrow.names)
-            raise DataError(f"{member.name}: no column {column!r}; {known} (set source.column)")
+            hint = nearest(column, table.schema_arrow.names)
+            raise DataError(f"{member.name}: no column {column!r}; {hint} (set source.column)")
         row = 0
         for batch in table.iter_batches(batch_size=1024, columns=[column]):
             for value in batch.column(0).to_pylist():
-                yield Part(row, _text(value, f"{member.name}:{row + 1}", column))
+                yield Entry(row, _text(value, f"{member.name}:{row + 1}", column))
                 row += 1
     except pyarrow.ArrowException as error:
         raise DataError(f"{member.name}: damaged parquet ({' '.join(str(error).split())}); fetch it again") from None
@@ -150,14 +150,14 @@ def _text(value: object, place: str, field: str) -> BinaryIO:
 def cut(stream: BinaryIO, piece: int, length: int | None = None) -> Iterator[bytes]:
     """Cuts a stream of bytes into consecutive pieces of at most ``piece`` bytes; reads at most ``length`` bytes.
 
-    A piece ends after a line end where it holds one, otherwise before a UTF-8 character, so each decodes on its own.
+    A piece ends after a line end where it holds one, otherwise before a UTF-8 character, so that each can be decoded.
     """
-    rest, left = b"", length
+    rest, remaining = b"", length
     while True:
-        wanted = piece - len(rest) if left is None else min(piece - len(rest), left)
-        fresh = _read(stream, wanted)
-        left = None if left is None else left - len(fresh)
-        text = rest + fresh
+        size = piece - len(rest) if remaining is None else min(piece - len(rest), remaining)
+        chunk = _read(stream, size)
+        remaining = None if remaining is None else remaining - len(chunk)
+        text = rest + chunk
         if len(text) < piece:  # only at the end: every read before it fills the piece
             if text:
                 yield text
@@ -167,16 +167,17 @@ def cut(stream: BinaryIO, piece: int, length: int | None = None) -> Iterator[byt
         rest = text[end:]
 
 
-def _read(stream: BinaryIO, wanted: int) -> bytes:
-    """Exactly so many bytes, fewer only at the end; a decompressor may give less at a time."""
+def _read(stream: BinaryIO, size: int) -> bytes:
+    """Reads exactly ``size`` bytes, fewer only at the end; a decompressor may return less at a time."""
     chunks: list[bytes] = []
-    while wanted > 0 and (chunk := stream.read(wanted)):
+    while size > 0 and (chunk := stream.read(size)):
         chunks.append(chunk)
-        wanted -= len(chunk)
+        size -= len(chunk)
     return b"".join(chunks)
 
 
 def _end(text: bytes) -> int:
+    """Returns the position at which a piece ends."""
     line = text.rfind(b"\n") + 1
     if line:
         return line

@@ -1,4 +1,4 @@
-"""Reviews by bytes, labelled by what they think: IMDB (Maas et al. 2011), as in arXiv:2011.04006, section 2.2.2."""
+"""Reviews as bytes, labelled with their sentiment: IMDB (Maas et al. 2011), as in arXiv:2011.04006, section 2.2.2."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from lit_transformers.config import Fraction, Plain, Positive, canonical_hash, n
 __all__ = ["Reviews", "ReviewsConfig"]
 
 WHOLE = 1 << 30
-"""No review is cut into pieces: each has one label."""
+"""A size of pieces so large that no review is cut: each has one label."""
 
 
 class ReviewsConfig(ExamplesConfig, kind="reviews"):
     """JSON lines with "text" and "label", in files that name train and test: ``imdb/imdb.train.jsonl.xz``.
 
     path      a folder, relative to LIT_DATA or to the working folder
-    length    so many bytes of each review are read, from its beginning: 1,000 to 4,000 in the Long Range Arena
+    length    number of bytes of each review that are read, from its beginning: 1,000 to 4,000 in the Long Range Arena
     labels    the classes, in order
-    held_out  the part of the training reviews that validates, chosen by a hash of their names; 0: the test reviews
-              validate too, as the Long Range Arena has it, for the corpus has no third split
+    held_out  the fraction of the training reviews for validation, chosen by a hash of their names; 0: validation reads
+              the test reviews, as in the Long Range Arena, because the corpus has no third split
     """
 
     path: str = "imdb"
@@ -66,16 +66,16 @@ class ReviewsConfig(ExamplesConfig, kind="reviews"):
         return Reviews(self, index_corpus(key, "", WHOLE, texts))
 
     def _file(self, split: str) -> Path:
-        """The one file of a split."""
+        """Returns the one file of a split. Raises DataError where there is none, or several."""
         folder = locate(self.path)
-        found = sorted(folder.glob(f"*{split}*.jsonl*"))
-        if len(found) != 1:
-            which = f"{len(found)} files" if found else "no file"
-            raise DataError(f"{folder}: {which} called *{split}*.jsonl; correct source.path or LIT_DATA")
-        return found[0]
+        paths = sorted(folder.glob(f"*{split}*.jsonl*"))
+        if len(paths) != 1:
+            number = f"{len(paths)} files" if paths else "no file"
+            raise DataError(f"{folder}: {number} called *{split}*.jsonl; correct source.path or LIT_DATA")
+        return paths[0]
 
     def _text(self, path: Path, member: Member, row: int, line: bytes) -> Text:
-        """A review as it is kept: its class in one byte, then its text."""
+        """Returns a review as it is stored: its class in one byte, then its text."""
         place = f"{member.name}:{row + 1}"
         text, label = _text_and_label(line, place)
         if label not in self.labels:
@@ -88,7 +88,7 @@ class ReviewsConfig(ExamplesConfig, kind="reviews"):
 
 
 def _text_and_label(line: bytes, place: str) -> tuple[bytes, str]:
-    """What a line of JSON says. Raises DataError."""
+    """Returns the text and label of a line of JSON. Raises DataError."""
     try:
         record = json.loads(line)
     except ValueError as error:
@@ -105,7 +105,7 @@ def _text_and_label(line: bytes, place: str) -> tuple[bytes, str]:
 
 
 class Reviews(Examples):
-    """Reviews of an index, unpacked once and read one at a time."""
+    """Reviews of an index, which are unpacked once and read one at a time."""
 
     def __init__(self, config: ReviewsConfig, corpus: IndexedCorpus) -> None:
         self.config, self.corpus = config, corpus
@@ -123,5 +123,5 @@ class Reviews(Examples):
         return self._documents(split).name(ordinal)
 
     def _documents(self, split: Split) -> IndexedDocuments:
-        tested = split == "validation" and not self.config.held_out
-        return self.corpus.documents("test" if tested else split)
+        uses_test = split == "validation" and not self.config.held_out
+        return self.corpus.documents("test" if uses_test else split)

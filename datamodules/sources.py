@@ -1,7 +1,7 @@
-"""Where text comes from. A source's config stands in the table SOURCES and builds a corpus.
+"""Sources of text. A source's config stands in the table SOURCES and builds a corpus.
 
-Every source cuts documents larger than ``piece`` bytes into consecutive pieces, each a document of its own, so memory
-stays flat and one huge file feeds many lanes.
+Every source cuts documents larger than ``piece`` bytes into consecutive pieces, each a document of its own, so that
+memory use stays constant and one huge file can fill many lanes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 Piece = Annotated[int, Field(ge=64)]
-"""Bytes; a piece must hold some characters of UTF-8."""
+"""A number of bytes; a piece must hold some characters of UTF-8."""
 
 NOT_SOURCE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 SPLIT_NAMES: dict[str, Split] = {
@@ -60,7 +60,7 @@ NO_SPLIT = "its name and folders name no split (train, validation or test); set 
 
 
 class SourceConfig(Config):
-    """Base of every source's config. ``piece``: the most bytes of one document."""
+    """Base of every source's config. ``piece``: the maximum number of bytes of a document."""
 
     piece: Piece = 262_144
 
@@ -70,20 +70,20 @@ class SourceConfig(Config):
 
 
 def split_by_hash(name: str | bytes, validation: float, test: float) -> Split:
-    """The split of a document, from its name alone: it stays where it is when other documents come or go."""
+    """Returns the split of a document from its name alone, so that other documents may come or go."""
     key = name.encode() if isinstance(name, str) else name
-    place = int.from_bytes(hashlib.sha256(key).digest()[:8], "big") / 2**64
-    return "test" if place < test else "validation" if place < test + validation else "train"
+    fraction = int.from_bytes(hashlib.sha256(key).digest()[:8], "big") / 2**64
+    return "test" if fraction < test else "validation" if fraction < test + validation else "train"
 
 
 def nothing_left(validation: float, test: float) -> Iterator[str]:
-    """The conflict of a source whose parts for validation and test are all that there is."""
+    """Yields the conflict of a source whose fractions for validation and test leave nothing for training."""
     if validation + test >= 1:
         yield f"validation {validation} and test {test} leave nothing to train on"
 
 
 def locate(path: str) -> Path:
-    """A path as it stands or, where it is relative, below the folder that LIT_DATA names."""
+    """Returns a path below the folder that LIT_DATA names, or as it is. Raises DataError where neither exists."""
     base = os.environ.get("LIT_DATA")
     below = Path(base, path) if base else Path(path)
     for candidate in (below, Path(path)):
@@ -116,18 +116,19 @@ class StdlibConfig(SourceConfig, kind="stdlib"):
 
 
 def is_library(name: str) -> bool:
-    """Whether a file is source that people wrote: a .py file that was not generated for one machine."""
+    """Whether a file is source code that people wrote: a .py file that was not generated for one machine."""
     path = Path(name)
     return path.suffix == ".py" and not path.name.startswith("_sysconfigdata")
 
 
 class FilesConfig(SourceConfig, kind="files"):
-    """A file, or all files of a folder whose names announce a format.
+    """A file, or all files of a folder whose names imply a format.
 
     path    relative to LIT_DATA or to the working folder
     column  the field of JSON lines, or the column of parquet, that holds the text
-    splits  hash: by document, from a hash of its name. folders: from the folder or file names (train, validation,
-            test). order: every file's first bytes train, the next validate, the last test, as enwik8 is used
+    splits  hash: by a hash of each document's name. folders: by the folder or file names (train, validation, test).
+            order: the first bytes of every file are for training, the next for validation, the last for test, as
+            enwik8 is used
     """
 
     path: str
@@ -152,8 +153,8 @@ class FilesConfig(SourceConfig, kind="files"):
                 for part in parts(member, self.column):
                     origin = f"{member.name}:{part.row}" if part.row >= 0 else member.name
                     split = named_split(member.name) if self.splits == "folders" else self._hashed(origin)
-                    place = member.path if part.row < 0 else None
-                    yield Text(member.name, split, part.stream, path, place, part.row)
+                    text_path = member.path if part.row < 0 else None
+                    yield Text(member.name, split, part.stream, path, text_path, part.row)
 
     def _hashed(self, name: str) -> Split:
         return split_by_hash(name, self.validation, self.test)
@@ -171,7 +172,7 @@ class FilesConfig(SourceConfig, kind="files"):
 
 
 class BooksConfig(SourceConfig, kind="books"):
-    """Whole books in a folder or a tar with train/, validation/ and test/ as PG-19 lays them out (arXiv:1911.05507)."""
+    """Whole books in a folder or a tar with train/, validation/ and test/, as in PG-19 (arXiv:1911.05507)."""
 
     path: str = "gutenberg-books"
 
@@ -197,41 +198,41 @@ class WikitextConfig(SourceConfig, kind="wikitext"):
 
 
 class Listed(NamedTuple):
-    """A file and what it is called in its folder."""
+    """A file and its name in its folder."""
 
     path: Path
     name: str
 
 
 def files_of(path: str, wanted: Callable[[str], object] = format_of) -> list[Listed]:
-    """A file, or the files of a folder whose names are ``wanted``. Raises DataError where there is nothing to read."""
-    found = locate(path)
-    if found.is_file():
-        files = [Listed(found, found.name)]
+    """Returns a file, or the files of a folder whose names ``wanted`` accepts. Raises DataError where all are empty."""
+    location = locate(path)
+    if location.is_file():
+        files = [Listed(location, location.name)]
     else:
-        files = [Listed(file, name) for file, name in walk(found) if wanted(name)]
+        files = [Listed(file, name) for file, name in walk(location) if wanted(name)]
     if not any(file.path.stat().st_size for file in files):
-        raise DataError(f"{found}: empty, there is no text to read; correct source.path")
+        raise DataError(f"{location}: empty, there is no text to read; correct source.path")
     return files
 
 
 def walk(folder: Path, without: Collection[str] = ()) -> list[tuple[Path, str]]:
-    """The files below a folder with their names in it, in order; folders called as in ``without`` are not entered."""
-    found = []
+    """Returns the files below a folder with their names in it, in order; folders named in ``without`` are skipped."""
+    paths = []
     for path, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in without]
-        found += [Path(path, name) for name in files]
-    return sorted((file, file.relative_to(folder).as_posix()) for file in found)
+        paths += [Path(path, name) for name in files]
+    return sorted((file, file.relative_to(folder).as_posix()) for file in paths)
 
 
 def stamps(files: list[Listed]) -> list[list[str | int]]:
-    """What changes when a file does: enough to know that a cached index is still true."""
+    """Returns data that changes when a file does, by which a cached index is known to be current."""
     stats = [(file, file.path.stat()) for file in files]
     return [[str(file.path.resolve()), file.name, stat.st_size, stat.st_mtime_ns] for file, stat in stats]
 
 
 def named_split(name: str) -> Split:
-    """The split that a file's name or folders name, the last one. Raises DataError where they name none."""
+    """Returns the split that a file's name or folders name, the last one. Raises DataError where they name none."""
     for word in reversed(re.split(r"[/._\-]", name.lower())):
         if word in SPLIT_NAMES:
             return SPLIT_NAMES[word]
@@ -239,6 +240,7 @@ def named_split(name: str) -> Split:
 
 
 def _unpacked_size(path: Path, name: str) -> int:
+    """Returns the number of bytes of a compressed file's content."""
     size = 0
     with damage(path):
         for member in members(path, name):

@@ -1,4 +1,4 @@
-"""Text to symbols and back. A tokenizer is plain data on demand, so a checkpoint can carry it."""
+"""Tokenizers turn text into symbols and back. Each converts to plain data, so that a checkpoint can hold it."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ UNKNOWN, LINE_END = "<unk>", "<eos>"
 
 
 class Tokenizer(ABC):
-    """Symbols are numbered from 0; the last one, ``vocabulary.boundary``, stands before each document.
+    """Base of all tokenizers. Symbols are numbered from 0; the last, ``vocabulary.boundary``, precedes each document.
 
-    ``unknown`` stands for whatever has no symbol of its own; None where everything has one.
+    ``unknown``: the symbol of text that has no symbol of its own; None where all text has one.
     """
 
     kind: ClassVar[str]
@@ -55,15 +55,16 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: bytes) -> Symbols:
-        """The symbols of a text, without the boundary. Raises UnicodeDecodeError where the text must be UTF-8."""
+        """Returns the symbols of a text, without the boundary. Raises UnicodeDecodeError for text that must be
+        UTF-8."""
 
     @abstractmethod
     def decode(self, symbols: Iterable[int]) -> str:
-        """The text of symbols; boundaries are left out."""
+        """Returns the text of symbols; boundaries are left out."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Plain]:
-        """Plain data from which ``tokenizer_from_dict`` makes the same tokenizer."""
+        """Returns plain data from which ``tokenizer_from_dict`` makes the same tokenizer."""
 
 
 class TokenizerConfig(Config):
@@ -75,7 +76,7 @@ class TokenizerConfig(Config):
 
 
 def encode_document(tokenizer: Tokenizer, document: Document) -> Symbols:
-    """The symbols of a document. Raises DataError that names the byte where it cannot be read as UTF-8."""
+    """Returns the symbols of a document. Raises DataError, which names the byte, where it is not UTF-8."""
     try:
         return tokenizer.encode(document.text)
     except UnicodeDecodeError as error:
@@ -83,6 +84,7 @@ def encode_document(tokenizer: Tokenizer, document: Document) -> Symbols:
 
 
 def _undecodable(document: Document, error: UnicodeDecodeError) -> DataError:
+    """Returns the error for a document that is not UTF-8."""
     place = f"{document.name.rpartition('@')[0] or document.name if document.offset else document.name}"
     return DataError(
         f"{place}: byte {document.offset + error.start} is not UTF-8 ({error.reason}); "
@@ -99,7 +101,7 @@ def _texts(documents: Iterable[Document], errors: Errors) -> Iterator[str]:
 
 
 class BytesConfig(TokenizerConfig, kind="bytes"):
-    """Every byte is a symbol: nothing to learn, nothing unknown."""
+    """Every byte is a symbol: nothing is learned, and nothing is unknown."""
 
     def build(self, documents: Documents | Iterable[Document]) -> Bytes:
         return Bytes()
@@ -124,21 +126,21 @@ class Bytes(Tokenizer):
 
 
 class CharactersConfig(TokenizerConfig, kind="characters"):
-    """The characters of the train split, and one symbol for all others. errors: what undecodable bytes do."""
+    """The characters of the train split, and one symbol for all others. errors: how undecodable bytes are treated."""
 
     errors: Errors = "strict"
 
     def build(self, documents: Documents | Iterable[Document]) -> Characters:
-        seen: set[str] = set()
+        characters: set[str] = set()
         for text in _texts(documents, self.errors):
-            seen.update(text)
-        return Characters("".join(sorted(seen)), self.errors)
+            characters.update(text)
+        return Characters("".join(sorted(characters)), self.errors)
 
 
 class Characters(Tokenizer):
-    """Symbol i is the character ``alphabet[i]``; the next one stands for every unknown character.
+    """Symbol i is the character ``alphabet[i]``; the next symbol stands for every unknown character.
 
-    An unknown character counts as one byte, the least it can be, so bits per byte are never flattered.
+    An unknown character counts as one byte, the minimum, so that bits per byte are never underestimated.
     """
 
     kind = "characters"
@@ -166,8 +168,8 @@ class Characters(Tokenizer):
 class WordsConfig(TokenizerConfig, kind="words"):
     """The words of the train split between white space; a line end is a word of its own, <eos>.
 
-    minimum  a rarer word is <unk>
-    size     the most frequent words are kept, so many with <unk> and <eos>; None for all
+    minimum  rarer words become <unk>
+    size     number of words, the most frequent ones, with <unk> and <eos>; None for all
     """
 
     minimum: Positive = 1
@@ -182,12 +184,14 @@ class WordsConfig(TokenizerConfig, kind="words"):
         ranked = sorted(
             (item for item in counts.items() if item[0] not in special), key=lambda item: (-item[1], item[0])
         )
-        room = None if self.size is None else self.size - len(special)
-        kept = [item for item in ranked if item[1] >= self.minimum][:room]
-        lost = counts.total() - sum(count for _, count in kept) - counts[LINE_END]
-        # Frequent words first: the adaptive softmax cuts its clusters by number.
-        final = sorted([*kept, (UNKNOWN, lost), (LINE_END, counts[LINE_END])], key=lambda item: (-item[1], item[0]))
-        return Words([word for word, _ in final], self.errors)
+        limit = None if self.size is None else self.size - len(special)
+        frequent = [item for item in ranked if item[1] >= self.minimum][:limit]
+        unknown_count = counts.total() - sum(count for _, count in frequent) - counts[LINE_END]
+        # Frequent words first: the adaptive softmax defines its clusters by symbol number.
+        counted_words = sorted(
+            [*frequent, (UNKNOWN, unknown_count), (LINE_END, counts[LINE_END])], key=lambda item: (-item[1], item[0])
+        )
+        return Words([word for word, _ in counted_words], self.errors)
 
 
 def _split(text: str) -> list[str]:
@@ -220,8 +224,8 @@ class Words(Tokenizer):
 class BPEConfig(TokenizerConfig, kind="bpe"):
     """Byte-level byte-pair encoding (arXiv:1508.07909; over bytes as in GPT-2), learned on the train split.
 
-    size        pieces, the 256 bytes included
-    train_bytes at most so many bytes of the train split are learned from, its first documents
+    size        number of pieces, the 256 bytes included
+    train_bytes the merges are learned on the first documents of the train split, about so many bytes
     """
 
     size: Annotated[int, Field(ge=257)] = 8192
@@ -244,11 +248,12 @@ class BPEConfig(TokenizerConfig, kind="bpe"):
 
 
 def _first(documents: Iterable[Document], limit: int) -> Iterator[Document]:
-    taken = 0
+    """Yields the first documents, as many as reach ``limit`` bytes."""
+    size = 0
     for document in documents:
         yield document
-        taken += len(document.text)
-        if taken >= limit:
+        size += len(document.text)
+        if size >= limit:
             return
 
 
@@ -280,21 +285,23 @@ class BPE(Tokenizer):
 
 
 def tokenizer_from_dict(plain: Mapping[str, Plain]) -> Tokenizer:
-    """Makes the tokenizer that ``to_dict`` described. Raises DataError for anything else."""
-    makers: dict[str, type[Any]] = {made.kind: made for made in (Bytes, Characters, Words, BPE)}
+    """Makes a tokenizer from its ``to_dict``. Raises DataError for anything else."""
+    classes: dict[str, type[Any]] = {
+        tokenizer_class.kind: tokenizer_class for tokenizer_class in (Bytes, Characters, Words, BPE)
+    }
     fields = dict(plain)
     kind = fields.pop("kind", None)
     try:
-        tokenizer: Tokenizer = makers[str(kind)](**fields)
+        tokenizer: Tokenizer = classes[str(kind)](**fields)
     except (KeyError, TypeError):
         raise DataError(
-            f"tokenizer: not the description of one (kind {kind!r}); there are {', '.join(makers)}"
+            f"tokenizer: not the description of one (kind {kind!r}); there are {', '.join(classes)}"
         ) from None
     return tokenizer
 
 
 def cached_tokenizer(config: TokenizerConfig, documents: Documents | Iterable[Document], corpus: str) -> Tokenizer:
-    """The tokenizer of a corpus, from the cache or made now. ``corpus``: its fingerprint."""
+    """Returns the tokenizer of a corpus, from the cache or made now. ``corpus``: its fingerprint."""
     if isinstance(config, BytesConfig):
         return Bytes()
     path = cache_folder() / "tokenizers" / f"{canonical_hash([config.to_dict(), corpus], 32)}.json"
@@ -313,7 +320,7 @@ def _load(path: Path) -> Tokenizer:
 
 
 def _save(tokenizer: Tokenizer, path: Path) -> None:
-    """Writes beside the place and moves there, so a reader never sees half of it."""
+    """Writes a temporary file beside the path and moves it there, so that no reader sees a partial one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:

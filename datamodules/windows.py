@@ -21,7 +21,7 @@ Made = TypeVar("Made")
 
 
 class Endless:
-    """The ordinals of a shard in training: every pass in an order of its own, shared by the shards without rest."""
+    """The ordinals of a shard in training: every pass has an order of its own, which the shards divide completely."""
 
     def __init__(self, count: int, seed: int, shard: Shard) -> None:
         if count < shard.total:
@@ -32,14 +32,14 @@ class Endless:
         self.count = len(range(shard.number, count, shard.total))
 
     def slice(self, start: int, stop: int) -> list[int]:
-        """The ordinals from place ``start`` to ``stop``, counted over all passes."""
+        """Returns the ordinals from place ``start`` to ``stop``, counted over all passes."""
         return [self._at(*divmod(place, self.count)) for place in range(start, stop)]
 
     def _at(self, epoch: int, place: int) -> int:
         return int(shuffled(self.total, self.seed, epoch)[self.shard.number + place * self.shard.total])
 
     def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
-        """The batches of a window, which are sorted by length, in an order that says nothing of it."""
+        """Returns the batches of a window, which are sorted by length, in random order."""
         chance = Random(f"{self.seed} {start} {self.shard.number}")
         return sorted(batches, key=lambda _: chance.random())
 
@@ -48,28 +48,29 @@ class Once:
     """The ordinals of a shard in evaluation: one pass over all, or over a part that is the same for every run."""
 
     def __init__(self, count: int, limit: int | None, shard: Shard) -> None:
-        chosen = range(count) if limit is None else sorted(shuffled(count, 0, 0)[:limit].tolist())
-        self.ordinals = [*chosen[shard.number :: shard.total]]
+        ordinals = range(count) if limit is None else sorted(shuffled(count, 0, 0)[:limit].tolist())
+        self.ordinals = [*ordinals[shard.number :: shard.total]]
 
     def slice(self, start: int, stop: int) -> list[int]:
-        """The ordinals from place ``start`` to ``stop``, fewer at the end."""
+        """Returns the ordinals from place ``start`` to ``stop``, fewer at the end."""
         return self.ordinals[start:stop]
 
     def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
-        """As they are: the order decides nothing."""
+        """Returns the batches as they are, because their order decides nothing."""
         return batches
 
 
 @lru_cache(maxsize=2)
 def shuffled(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """The order of a pass over ``count`` examples."""
+    """Returns the order of a pass over ``count`` examples."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 class Windows(Iterator[Made], Generic[Item, Made]):
     """The batches of one worker: windows of ``size`` ordinals, each read at once and cut into batches.
 
-    group: what the ordinals of a window stand for, as batches. batch: makes one, with its stream and cursor.
+    group: reads the items of a window's ordinals, as lists of a batch each. batch: makes a batch of a list, with its
+    stream and cursor.
     """
 
     def __init__(
@@ -86,23 +87,23 @@ class Windows(Iterator[Made], Generic[Item, Made]):
 
     def __next__(self) -> Made:
         if not self.batches:
-            self._draw()
+            self._read_window()
         elif self.place == len(self.batches):
             self.start += self.size
-            self._draw()
+            self._read_window()
         if not self.batches:
             raise StopIteration
-        chosen = self.batches[self.place]
+        items = self.batches[self.place]
         self.place += 1
-        return self.batch(chosen, self.number, json.dumps([self.start, self.place]))
+        return self.batch(items, self.number, json.dumps([self.start, self.place]))
 
     def go_to(self, cursor: str) -> None:
         """Makes the next batch the one that came next when ``cursor`` was taken."""
         self.start, place = json.loads(cursor)
-        self._draw()
+        self._read_window()
         self.place = place
 
-    def _draw(self) -> None:
-        """The window that begins at ``start``."""
+    def _read_window(self) -> None:
+        """Reads the window that begins at ``start``."""
         batches = self.group(self.order.slice(self.start, self.start + self.size))
         self.batches, self.place = self.order.arrange(batches, self.start), 0

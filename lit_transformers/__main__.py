@@ -96,8 +96,8 @@ def generate(
 
     Example: python -m lit_transformers generate runs/KEY/checkpoint.ckpt --prompt "def "
     """
-    from lit_transformers.choosing import SamplingConfig
     from lit_transformers.cores import limit_threads
+    from lit_transformers.sampling import SamplingConfig
     from lit_transformers.write import write
 
     limit_threads()
@@ -147,29 +147,29 @@ def write_lines(
     from rich.progress import Progress as Bar
 
     from lit_transformers.cores import limit_threads
-    from lit_transformers.translate import Translator, Wanted, size_of
+    from lit_transformers.translate import TranslationOptions, Translator, size_of
 
     limit_threads()
     window = window or (1 if sys.stdin.isatty() else 1000)
     purpose: Any = context.command.name  # it is the name of either command
-    wanted = Wanted(beams, length_penalty, batch_tokens, window, overlong, source, target, purpose)
-    translator = Translator(checkpoint, wanted)
+    options = TranslationOptions(beams, length_penalty, batch_tokens, window, overlong, source, target, purpose)
+    translator = Translator(checkpoint, options)
     console = Console(stderr=True)
     columns = (TextColumn("{task.fields[lines]:,} lines"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
         task, done = bar.add_task("lines", total=size_of(sys.stdin.buffer), lines=0), 0
 
-        def tell(lines: int, size: int) -> None:
+        def advance_bar(lines: int, size: int) -> None:
             nonlocal done
             done += lines
             bar.update(task, advance=size, lines=done)
 
         try:
-            for text in translator.write(sys.stdin.buffer, tell):
+            for text in translator.write(sys.stdin.buffer, advance_bar):
                 sys.stdout.buffer.write(f"{text}\n".encode())
                 sys.stdout.buffer.flush()
         finally:
-            for sentence in translator.told():
+            for sentence in translator.messages():
                 print(sentence, file=sys.stderr)
     raise SystemExit(1 if translator.counts.refused else 0)
 
@@ -207,7 +207,7 @@ def kinds(
 
 
 def main() -> None:
-    """Runs the command; bad input is one line and exit status 2."""
+    """Runs the command. Bad input prints one line on standard error and exits with status 2."""
     try:
         app()
     except ValueError as error:

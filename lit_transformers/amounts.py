@@ -1,4 +1,4 @@
-"""Amounts and values as people read them, in three digits."""
+"""Formats amounts and values for people, in three digits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def count(value: float) -> str:
-    """How many: 492000 is 492 k."""
+    """Formats a count with a decimal prefix: 492000 becomes 492 k."""
     return scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E", "Z")).strip()
 
 
 def scaled(value: float, base: float, units: Iterable[str]) -> str:
-    """A value in the largest of these units that it fills, each so many times the one before."""
+    """Formats a value in the largest of the units that it fills; each unit is ``base`` times the one before."""
     names = list(units)
     power = min(len(names) - 1, int(math.log(max(abs(value), 1.0), base) + 1e-9))
     # 999.96 thousand would be printed as 1000 k
@@ -27,7 +27,7 @@ def scaled(value: float, base: float, units: Iterable[str]) -> str:
 
 
 def assignments(values: Mapping[str, Any]) -> Iterator[str]:
-    """Settings as they are written on a command line, path=value, floats in three digits."""
+    """Yields settings as they are written on a command line, path=value, with floats in three digits."""
     for path, value in values.items():
         if isinstance(value, float):
             yield f"{path}={value:.3g}"
@@ -36,7 +36,7 @@ def assignments(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def clock(seconds: float | None) -> str:
-    """Seconds as 1:05 or 2:03:04; a dash where unknown."""
+    """Formats seconds as 1:05 or 2:03:04, or as a dash where they are unknown."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     minutes, second = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""The mean of a network's weights over several updates, in their place at the end of training."""
+"""Replaces a network's weights at the end of training by their mean over several updates."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Averager"]
 
 
 class Averager(Callback):
-    """Adds up the weights after each of the last updates that the config names, and puts their mean in place after the
-    very last one (arXiv:1706.03762, section 6.1): before the validation that follows it, and before it is kept.
+    """Adds up the weights after each of the last updates that the config names, and replaces the weights by their mean
+    after the very last one (arXiv:1706.03762, section 6.1), before the validation and the checkpoint that follow it.
 
-    The sums are kept in the checkpoint. All ranks hold whole and equal weights, so each does the same.
+    The sums are part of the checkpoint. All ranks hold whole and equal weights, so each computes the same mean.
     """
 
     def __init__(self, config: AverageConfig) -> None:

@@ -1,4 +1,4 @@
-"""The batch types and what describes them: the only words that data and tasks share."""
+"""The batch types and what describes them: the only types that data and tasks share."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Vocabulary(NamedTuple):
 
 
 class DataDescription(NamedTuple):
-    """What a task must know of its data before it sees any.
+    """What a task must know of its data before it reads a batch.
 
-    vocabulary  of the inputs; of pairs, of the targets
-    length      tokens of the longest row of training: ``Shape.max_length`` of the network; of pairs, of the targets
-    classes     labels of an example; 0 where the data has none
-    source      of pairs: the vocabulary of the sources. Where both sides have one vocabulary, the same object
-    source_length  of pairs: tokens of the longest source of training
-    written     of pairs: symbols of a target to its text
+    vocabulary     the vocabulary of the inputs; for pairs, of the targets
+    length         tokens of the longest training row (for pairs, of a target): ``Shape.max_length`` of the network
+    classes        the number of labels that an example may have; 0 where the data has none
+    source         pairs only: the vocabulary of the sources; the same object where both sides share one vocabulary
+    source_length  pairs only: tokens of the longest training source
+    written        pairs only: a function that turns the symbols of a target into its text
     """
 
     vocabulary: Vocabulary
@@ -44,24 +44,24 @@ class DataDescription(NamedTuple):
     classes: int = 0
     source: Vocabulary | None = None
     source_length: int = 0
-    written: Callable[[Sequence[int]], str] | None = None
+    detokenize: Callable[[Sequence[int]], str] | None = None
 
 
 class TextBatch(NamedTuple):
     """One segment of every lane. Row b continues row b of the previous batch of the same ``stream``.
 
-    inputs   (b, t) symbols; 0 where padded
-    targets  (b, t) the symbol after each input, or IGNORED
-    keep     (b, t) True at real inputs; padding stands at the end of a row
-    document (b, t) ordinal of the document within the pass, for losses per document
-    fresh    (b,)   True where a document starts with this row: the lane's state is emptied first
-    stream   which worker's lanes these are; each has a state of its own
-    cursor   plain data: where this stream stands after the batch, enough to go on from exactly here
+    inputs        (b, t) symbols; 0 where padded
+    targets       (b, t) the symbol after each input, or IGNORED
+    padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
+    document      (b, t) ordinal of the document within the pass, for losses per document
+    fresh         (b,)   True where a document starts with this row: the lane's state is emptied first
+    stream        the worker whose lanes these are; each stream has a state of its own
+    cursor        plain data: the position of this stream after the batch, from which it can resume exactly
     """
 
     inputs: Int[Tensor, "b t"]
     targets: Int[Tensor, "b t"]
-    keep: Bool[Tensor, "b t"]
+    padding_mask: Bool[Tensor, "b t"]
     document: Int[Tensor, "b t"]
     fresh: Bool[Tensor, " b"]
     stream: int
@@ -71,19 +71,19 @@ class TextBatch(NamedTuple):
 class StringBatch(NamedTuple):
     """Whole strings, each a question and its answer. Rows do not depend on each other.
 
-    inputs  (b, t) symbols; 0 where padded
-    targets (b, t) the symbol after each input where it belongs to the answer, else IGNORED
-    keep    (b, t) True at real inputs; padding stands at the end of a row
-    example (b,)   ordinal of the string within the pass
-    asked   (b,)   the length that was asked for, of which results are told apart
+    inputs        (b, t) symbols; 0 where padded
+    targets       (b, t) the symbol after each input where it belongs to the answer, else IGNORED
+    padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
+    example       (b,)   ordinal of the string within the pass
+    asked         (b,)   the requested length; results are reported for each length
     stream, cursor as in TextBatch
     """
 
     inputs: Int[Tensor, "b t"]
     targets: Int[Tensor, "b t"]
-    keep: Bool[Tensor, "b t"]
+    padding_mask: Bool[Tensor, "b t"]
     example: Int[Tensor, " b"]
-    asked: Int[Tensor, " b"]
+    requested_length: Int[Tensor, " b"]
     stream: int
     cursor: Any
 
@@ -91,16 +91,16 @@ class StringBatch(NamedTuple):
 class LabelledBatch(NamedTuple):
     """Whole sequences, each with one label. Rows do not depend on each other.
 
-    inputs  (b, t) symbols, the boundary first; 0 where padded
-    keep    (b, t) True at real inputs; padding stands at the end of a row
-    labels  (b,)   classes from 0, or numbers where the data describe no classes
-    marked  (b, t) True at inputs that the data single out; None where they single out nothing
-    example (b,)   ordinal of the example within its split
+    inputs        (b, t) symbols, the boundary first; 0 where padded
+    padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
+    labels        (b,)   classes from 0, or numbers where the data describe no classes
+    marked        (b, t) True at inputs that the data single out; None where they single out nothing
+    example       (b,)   ordinal of the example within its split
     stream, cursor as in TextBatch
     """
 
     inputs: Int[Tensor, "b t"]
-    keep: Bool[Tensor, "b t"]
+    padding_mask: Bool[Tensor, "b t"]
     labels: Int[Tensor, " b"] | Float[Tensor, " b"]
     marked: Bool[Tensor, "b t"] | None
     example: Int[Tensor, " b"]
@@ -112,27 +112,28 @@ class PairBatch(NamedTuple):
     """Whole sources, each with a target. Rows do not depend on each other.
 
     A target is read after the boundary of its vocabulary, and the boundary ends it: ``inputs`` is [boundary, *target]
-    and ``targets`` [*target, boundary]. A source ends with the boundary of its own. Of a target that was cut both are
-    as many symbols as are read, without a boundary at the end; a source that was cut ends with one all the same.
+    and ``targets`` is [*target, boundary]. A source ends with the boundary of its own vocabulary. Where a target was
+    cut, both hold the symbols that are read, and ``targets`` has no boundary at the end; a source that was cut still
+    ends with one.
 
-    source      (b, s) symbols; 0 where padded
-    source_keep (b, s) True at real symbols; padding stands at the end of a row
-    inputs      (b, t) symbols; 0 where padded
-    targets     (b, t) the symbol after each input, or IGNORED
-    keep        (b, t) True at real inputs; padding stands at the end of a row
-    example     (b,)   ordinal of the pair within its split
-    asked       (b,)   the length that results are told apart by; 0 where they are not
-    references  texts that a row's output is compared with; empty in training
+    source               (b, s) symbols; 0 where padded
+    source_padding_mask  (b, s) True at real symbols, False at padding, which stands at the end of a row
+    inputs               (b, t) symbols; 0 where padded
+    targets              (b, t) the symbol after each input, or IGNORED
+    padding_mask         (b, t) True at real inputs, False at padding, which stands at the end of a row
+    example              (b,)   ordinal of the pair within its split
+    asked                (b,)   the length that results are reported for; 0 where they are not reported by length
+    references           the texts that a row's output is compared with; empty in training
     stream, cursor as in TextBatch
     """
 
     source: Int[Tensor, "b s"]
-    source_keep: Bool[Tensor, "b s"]
+    source_padding_mask: Bool[Tensor, "b s"]
     inputs: Int[Tensor, "b t"]
     targets: Int[Tensor, "b t"]
-    keep: Bool[Tensor, "b t"]
+    padding_mask: Bool[Tensor, "b t"]
     example: Int[Tensor, " b"]
-    asked: Int[Tensor, " b"]
+    requested_length: Int[Tensor, " b"]
     references: tuple[tuple[str, ...], ...]
     stream: int
     cursor: Any

@@ -1,4 +1,4 @@
-"""What happens beside training: curves, checkpoints, progress, and stopping. None of it changes a number."""
+"""Callbacks of training: curves, checkpoints, progress, and stopping. None of them changes a result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Point = tuple[int, int, str, float]
 
 
 class Progress(NamedTuple):
-    """Where a run stands. ``seconds_left`` of this phase, where it can be told."""
+    """The progress of a run. ``seconds_left`` is an estimate for this phase, None where there is none."""
 
     step: int
     steps: int
@@ -37,20 +37,20 @@ Report = Callable[[Progress], None]
 
 
 class Diverged(RuntimeError):
-    """The loss is no number any more."""
+    """The loss is not finite any more."""
 
 
 class Interrupted(RuntimeError):
-    """The run was asked to stop, and has written a checkpoint from which it goes on."""
+    """The run was asked to stop. It has written a checkpoint from which it can be resumed."""
 
 
 def amid_update(trainer: L.Trainer, i: int) -> bool:
-    """Whether an update is still to take more batches than the one with index ``i``. Nothing is kept there."""
+    """Whether the update needs more batches after the one with index ``i``. No checkpoint is written in between."""
     return (i + 1) % trainer.accumulate_grad_batches != 0
 
 
 class Curves(Callback):
-    """Learning curves, kept in the checkpoint, so that a resumed run's are those of one never stopped.
+    """Records learning curves. They are part of the checkpoint, so a resumed run has those of one never stopped.
 
     A point of training is the mean over the targets of all batches of an update.
     """
@@ -65,16 +65,18 @@ class Curves(Callback):
         if amid_update(trainer, i):
             return
         if trainer.global_step % self.every == 0:
-            self._add(trainer, "train/nats", float(self._mean([one["nats"] for one in self.update])))
-            self._add(trainer, "train/loss", float(mean_over_ranks(self._mean([one["total"] for one in self.update]))))
+            self._add(trainer, "train/nats", float(self._mean([result["nats"] for result in self.update])))
+            self._add(
+                trainer, "train/loss", float(mean_over_ranks(self._mean([result["total"] for result in self.update])))
+            )
             for name in outputs["aux"]:
-                of_all = self._mean([one["aux"][name] for one in self.update])
-                self._add(trainer, f"train/{name}", float(mean_over_ranks(of_all)))
+                mean = self._mean([result["aux"][name] for result in self.update])
+                self._add(trainer, f"train/{name}", float(mean_over_ranks(mean)))
         self.update = []
 
     def _mean(self, losses: list[torch.Tensor]) -> torch.Tensor:
-        """Of one loss of every batch of the update."""
-        targets = torch.stack([one["targets"] for one in self.update])
+        """Returns the mean of one loss over the update's batches, weighted by their numbers of targets."""
+        targets = torch.stack([result["targets"] for result in self.update])
         return losses[0] if len(losses) == 1 else (torch.stack(losses) * targets).sum() / targets.sum()
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
@@ -94,7 +96,7 @@ class Curves(Callback):
         self.points = [(step, tokens, name, value) for step, tokens, name, value in state["points"]]
 
     def write(self, path: Path) -> None:
-        """The curves as a table: step, tokens, name, value."""
+        """Writes the curves as a CSV table with the columns step, tokens, name, value."""
 
         def write(fresh: Path) -> None:
             with fresh.open("w", newline="", encoding="utf-8") as file:
@@ -106,25 +108,26 @@ class Curves(Callback):
 
 
 def measured(trainer: L.Trainer) -> dict[str, float]:
-    """What validation has reported last."""
+    """Returns the metrics of the last validation or test."""
     return {n: float(v) for n, v in trainer.callback_metrics.items() if n.startswith(("val/", "test/"))}
 
 
-class Keeper(Callback):
-    """Writes a checkpoint every ``seconds``, and once when asked to stop; ``extra`` is plain data it carries.
+class Checkpointer(Callback):
+    """Writes a checkpoint every ``seconds``, and once when asked to stop; ``extra`` is plain data stored with it.
 
-    A step that is followed by a validation is kept after it, so a resumed run neither skips nor repeats one.
+    Where a validation follows a step, the checkpoint is written after the validation, so a resumed run neither skips
+    nor repeats one.
     """
 
     def __init__(self, path: Path, seconds: float, extra: Mapping[str, Plain], stop: Stop) -> None:
         self.path, self.seconds, self.extra, self.stop = path, seconds, dict(extra), stop
-        self.kept_at = time.monotonic()
+        self.saved_at = time.monotonic()
         self.started: float | None = None
         self.validated_at, self.earlier = 0, 0.0
         self.random: list[dict[str, torch.Tensor]] = []
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        self.started = self.kept_at = time.monotonic()
+        self.started = self.saved_at = time.monotonic()
 
     def on_fit_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.earlier, self.started = self.spent(), None
@@ -138,7 +141,7 @@ class Keeper(Callback):
         if amid_update(trainer, i) or trainer.global_step >= trainer.max_steps:
             return
         if not (every and trainer.global_step % every == 0):
-            self._keep_if_due(trainer)
+            self._save_if_due(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.stop.listen()
@@ -150,32 +153,32 @@ class Keeper(Callback):
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.validated_at = trainer.global_step
         if trainer.state.fn == "fit" and trainer.global_step < trainer.max_steps:
-            self._keep_if_due(trainer)
+            self._save_if_due(trainer)
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        self.keep(trainer)
+        self.save(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["lit_transformers"] = self.extra
-        random = {"cpu": torch.get_rng_state()}
+        random_state = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
-            random["cuda"] = torch.cuda.get_rng_state()
-        checkpoint["random"] = from_all_ranks(random)
+            random_state["cuda"] = torch.cuda.get_rng_state()
+        checkpoint["random"] = from_all_ranks(random_state)
 
     def on_load_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         self.random = checkpoint["random"]
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.stop.listen()
-        kept, self.random = self.random, []
-        if not kept:
-            if trainer.global_rank:  # the first rank goes on as a single process would; others drop out other channels
+        random_states, self.random = self.random, []
+        if not random_states:
+            if trainer.global_rank:  # the first rank continues as a single process; others drop out other channels
                 torch.manual_seed(torch.initial_seed() + trainer.global_rank)
             return
-        random = kept[trainer.global_rank]
-        torch.set_rng_state(random["cpu"].cpu())
-        if "cuda" in random and torch.cuda.is_available():
-            torch.cuda.set_rng_state(random["cuda"].cpu())
+        random_state = random_states[trainer.global_rank]
+        torch.set_rng_state(random_state["cpu"].cpu())
+        if "cuda" in random_state and torch.cuda.is_available():
+            torch.cuda.set_rng_state(random_state["cuda"].cpu())
 
     def state_dict(self) -> dict[str, Any]:
         return {"validated_at": self.validated_at, "spent": self.spent()}
@@ -183,36 +186,36 @@ class Keeper(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.validated_at, self.earlier = state["validated_at"], state["spent"]
 
-    def _keep_if_due(self, trainer: L.Trainer) -> None:
+    def _save_if_due(self, trainer: L.Trainer) -> None:
         stopping = self._agreed(trainer, self.stop())
         if stopping or self._agreed(
-            trainer, trainer.is_global_zero and time.monotonic() - self.kept_at >= self.seconds
+            trainer, trainer.is_global_zero and time.monotonic() - self.saved_at >= self.seconds
         ):
-            self.keep(trainer)
+            self.save(trainer)
         if stopping:
             raise Interrupted(f"stopped at step {trainer.global_step}; run again to go on from here")
 
-    def _agreed(self, trainer: L.Trainer, wish: bool) -> bool:
-        """Whether any rank has the wish: all of them act on it or none."""
+    def _agreed(self, trainer: L.Trainer, vote: bool) -> bool:
+        """Whether any rank votes yes, so that either all of them act or none does."""
         if trainer.world_size == 1:
-            return wish
-        return bool(mean_over_ranks(torch.tensor(float(wish), device=trainer.strategy.root_device)) > 0)
+            return vote
+        return bool(mean_over_ranks(torch.tensor(float(vote), device=trainer.strategy.root_device)) > 0)
 
-    def keep(self, trainer: L.Trainer) -> None:
+    def save(self, trainer: L.Trainer) -> None:
         """Writes the checkpoint now. All ranks take part, and the first one writes."""
         if trainer.is_global_zero:
             replace_file(self.path, lambda fresh: trainer.save_checkpoint(fresh))
         else:
             trainer.save_checkpoint(self.path)
-        self.kept_at = time.monotonic()
+        self.saved_at = time.monotonic()
 
 
-class Watch(Callback):
-    """Tells a listener where training stands, and stops it when the loss is no number."""
+class ProgressReporter(Callback):
+    """Reports the progress of training, and raises Diverged when the loss is not finite."""
 
     def __init__(self, report: Report | None, every: float = 0.2) -> None:
         self.report, self.every = report, every
-        self.told_at = self.started = 0.0
+        self.reported_at = self.started = 0.0
         self.first_step = 0
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
@@ -220,10 +223,10 @@ class Watch(Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         now = time.monotonic()
-        due = trainer.is_global_zero and now - self.told_at >= self.every
+        due = trainer.is_global_zero and now - self.reported_at >= self.every
         if not due and task.device.type != "cpu":
             return  # reading the loss would make the device wait
-        self.told_at = now if due else self.told_at
+        self.reported_at = now if due else self.reported_at
         nats = float(outputs["nats"])
         if not math.isfinite(nats):
             raise Diverged(f"the loss is {nats} at step {trainer.global_step}")

@@ -1,4 +1,4 @@
-"""Checkpoints are read as they were written, or refused."""
+"""Reads checkpoints, and refuses damaged ones."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from lit_transformers.record import first_line
 
 
 def read(path: Path, mmap: bool = False) -> dict[str, Any]:
-    """What a checkpoint of a run holds, on the CPU. Nothing in the file is executed; mmap: tensors stay on disk.
+    """Returns the contents of a run's checkpoint, on the CPU. Nothing in the file is executed.
 
-    Raises ConfigError, with the file and the fault, for what is damaged or no checkpoint of this suite.
+    mmap: tensors stay on disk.
+    Raises ConfigError, with the file and the fault, where the file is damaged or is no checkpoint of this suite.
     """
     verify(path)
     try:
-        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-        found["lit_transformers"], found["state_dict"]
+        contents: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        contents["lit_transformers"], contents["state_dict"]
     except Exception as error:
         raise ConfigError(f"is no checkpoint of a run: {first_line(error)}", str(path)) from None
-    return found
+    return contents
 
 
 def verify(path: Path) -> None:
-    """Raises ConfigError where a byte is not as torch.save wrote it.
+    """Raises ConfigError where a byte differs from what torch.save wrote.
 
     Such a file is a zip archive with a part for each tensor, and each part has a checksum (CRC-32), which torch.load
     does not look at.
@@ -35,8 +36,8 @@ def verify(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-    except Exception as error:  # of a file that is no archive, or has a damaged list of parts, errors are of many types
+    except Exception as error:  # the type of the error varies with the damage
         raise ConfigError(f"is no checkpoint of a run, or a damaged one: {first_line(error)}", str(path)) from None
     if damaged is not None:
-        way_out = "train again, or put a whole copy in its place"
-        raise ConfigError(f"is a damaged checkpoint, its part {damaged} is not what was written: {way_out}", str(path))
+        remedy = "train again, or put a whole copy in its place"
+        raise ConfigError(f"is a damaged checkpoint, its part {damaged} is not what was written: {remedy}", str(path))

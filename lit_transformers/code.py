@@ -1,4 +1,4 @@
-"""Which code a run stands on: a hash of the syntax trees of the modules it uses."""
+"""Identifies the code that a run depends on by a hash of the syntax trees of the modules it uses."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ PACKAGES = ("lit_transformers", "datamodules")
 
 
 def code_hash(config: Config, roots: Iterable[str], packages: Sequence[str] = PACKAGES) -> str:
-    """A hash of every module of ``packages`` that ``roots`` and the config's own classes import, comments and
-    docstrings aside.
+    """Returns a hash of every module of ``packages`` that ``roots`` and the config's classes import, without comments
+    and docstrings.
 
     The tables in the packages' __init__ files are not followed: a new mixer leaves the runs of the others valid.
     """
-    waiting = [*roots, *sorted(modules_of(config))]
-    seen: dict[str, str] = {}
-    while waiting:
-        module = waiting.pop()
+    pending = [*roots, *sorted(modules_of(config))]
+    hashes: dict[str, str] = {}
+    while pending:
+        module = pending.pop()
         path = source(module) if module.split(".")[0] in packages else None
-        if module in seen or path is None:
+        if module in hashes or path is None:
             continue
-        seen[module], imported = read(path)
+        hashes[module], imported = read(path)
         if path.name != "__init__.py":
-            waiting.extend(imported)
-    text = "\n".join(f"{module} {seen[module]}" for module in sorted(seen))
+            pending.extend(imported)
+    text = "\n".join(f"{module} {hashes[module]}" for module in sorted(hashes))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def modules_of(config: Config) -> set[str]:
-    """The modules in which the classes of a config tree stand."""
-    found = {type(config).__module__}
+    """Returns the modules that define the classes of a config tree."""
+    modules = {type(config).__module__}
     for value in vars(config).values():
         for part in value if isinstance(value, tuple) else (value,):
             if isinstance(part, Config):
-                found |= modules_of(part)
-    return {module for module in found if module.split(".")[0] in PACKAGES}
+                modules |= modules_of(part)
+    return {module for module in modules if module.split(".")[0] in PACKAGES}
 
 
 @cache
 def source(module: str) -> Path | None:
-    """The file of a module; None where there is none."""
+    """Returns the file of a module, or None where there is none."""
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # "from package.module import name" was read as a module package.module.name
@@ -56,7 +56,7 @@ def source(module: str) -> Path | None:
 
 @cache
 def read(path: Path) -> tuple[str, tuple[str, ...]]:
-    """The hash of a file's syntax tree, and the modules it imports."""
+    """Returns the hash of a file's syntax tree, and the modules that it imports."""
     tree = ast.parse(path.read_bytes())
     imported = tuple(sorted(set(imports(tree))))
     for node in ast.walk(tree):
@@ -66,7 +66,7 @@ def read(path: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def imports(tree: ast.Module) -> Iterator[str]:
-    """Every module a tree may import: for ``from a import b`` both a and a.b."""
+    """Yields every module that a tree may import: for ``from a import b`` both a and a.b."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

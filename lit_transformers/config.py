@@ -1,6 +1,6 @@
 """Config: frozen trees of plain values, strict about every name, type and range.
 
-A part of the suite is described by a frozen keyword-only dataclass that stands above the class it builds.
+A part of the suite is described by a frozen keyword-only dataclass, defined above the class that it builds.
 Writing ``class XLConfig(EncodingConfig, kind="xl")`` is enough: the dataclass decorator is applied here.
 
 - Structure (unknown names, kinds, paths, overrides) is checked by this module.
@@ -61,7 +61,7 @@ Plain = Any
 """None, bool, int, float, str, or lists and string-keyed dicts of these: what YAML and JSON hold."""
 
 LARGEST = 2**63 - 1
-"""Of whole numbers: what tensors count with."""
+"""The largest whole number of a field: the largest int64, as tensors hold."""
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 NonNegative = Annotated[int, Field(ge=0, le=LARGEST)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -72,33 +72,35 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 C = TypeVar("C", bound="Config")
 
 LONGEST = 1000
-"""Characters of an error's message; of a longer one, which quotes a value of any size, the middle is left out."""
+"""The most characters of an error's message. The middle of a longer one, which quotes a large value, is left out."""
 
 
 class ConfigError(ValueError):
-    """A config that cannot be made: ``path`` names the place, ``reason`` the fault and the way out."""
+    """A config that cannot be made: ``path`` names the place, ``reason`` the fault and its remedy."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         self.reason, self.path = reason, path
-        whole = " ".join((f"{path}: {reason}" if path else reason).split())  # one line, whatever it quotes
-        super().__init__(whole if len(whole) <= LONGEST else f"{whole[: LONGEST // 2]} ... {whole[-LONGEST // 2 :]}")
+        message = " ".join((f"{path}: {reason}" if path else reason).split())  # one line, whatever it quotes
+        super().__init__(
+            message if len(message) <= LONGEST else f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
+        )
 
     def under(self, head: str) -> ConfigError:
-        """The same error seen from one level further up the tree."""
+        """Returns the same error with ``head`` prepended to its path, as seen from one level further up the tree."""
         return ConfigError(self.reason, f"{head}.{self.path}" if self.path else head)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence that helps after a wrong name: the nearest names, or all of them."""
-    known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    return f"there are: {', '.join(known)}" if known else "there are none"
+    """Returns the end of an error message about a wrong name: the nearest names, or all of them."""
+    candidates = sorted(names)
+    matches = difflib.get_close_matches(name, candidates, n=3, cutoff=0.5)
+    if matches:
+        return f"did you mean {' or '.join(matches)}?"
+    return f"there are: {', '.join(candidates)}" if candidates else "there are none"
 
 
 def canonical_hash(plain: Plain, length: int = 16) -> str:
-    """A hash of plain data that does not depend on the order of keys."""
+    """Returns a hash of plain data that does not depend on the order of keys."""
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
@@ -111,23 +113,23 @@ class Config:
     kinds: ClassVar[Mapping[str, type[Config]]] = {}
     implied: ClassVar[str] = ""
     space: ClassVar[Mapping[str, Any]] = {}
-    """What a search may change of it, by field: see ``lit_transformers.space``."""
+    """The intervals or choices that a search may try, by field: see ``lit_transformers.space``."""
 
     def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.kind = kind
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
 
-    def __new__(cls, *args: Any, **given: Any) -> Self:
+    def __new__(cls, *args: Any, **values: Any) -> Self:
         if args:
             raise ConfigError(f"{cls.__name__} takes its fields by name")
         names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        for name in given:
+        for name in values:
             if name not in names:
                 raise ConfigError(f"{cls.__name__} has no field {name!r}; {nearest(name, names)}", name)
         required = [f.name for f in dataclasses.fields(cls) if _is_required(f)]  # type: ignore[arg-type]
         for name in required:
-            if name not in given:
+            if name not in values:
                 raise ConfigError(f"{cls.__name__} needs a value for {name!r}", name)
         return super().__new__(cls)
 
@@ -138,11 +140,11 @@ class Config:
             raise ConfigError(conflict)
 
     def conflicts(self) -> Iterator[str]:
-        """Hook: a sentence for each combination of fields that cannot be. Nothing by default."""
+        """Hook: yields a sentence for each impossible combination of fields. Yields nothing by default."""
         yield from ()
 
     def to_dict(self) -> dict[str, Plain]:
-        """Plain data: lists for tuples, ``kind`` first where the field could hold several kinds."""
+        """Returns the config as plain data: lists for tuples, ``kind`` first where a field could hold several kinds."""
         tag = {"kind": self.kind} if self.kind else {}
         return tag | {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
@@ -160,20 +162,20 @@ class Config:
         if not isinstance(plain, Mapping):
             raise ConfigError(f"{cls.__name__} is made from a mapping, not from {plain!r}")
         fields = dict(plain)
-        made: type[Config] = cls
+        config_type: type[Config] = cls
         if cls.kinds:
             if "kind" not in fields and not cls.implied:
                 raise ConfigError(f"needs a kind; {nearest('', cls.kinds)}", "kind")
             kind = fields.pop("kind", cls.implied)
             if not isinstance(kind, str) or kind not in cls.kinds:
                 raise ConfigError(f"no kind {kind!r}; {nearest(str(kind), cls.kinds)}", "kind")
-            made = cls.kinds[kind]
+            config_type = cls.kinds[kind]
         elif cls.kind and fields.pop("kind", cls.kind) != cls.kind:
             raise ConfigError(f"{cls.__name__} is of kind {cls.kind!r}", "kind")
         for name in fields:
             if not isinstance(name, str):
                 raise ConfigError(f"a field's name is a string, not {name!r}")
-        return cast("Self", made(**fields))
+        return cast("Self", config_type(**fields))
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
@@ -183,59 +185,59 @@ class Config:
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot be read as YAML: {error}", str(path)) from None
         if not isinstance(plain, Mapping) and not (isinstance(plain, str) and cls.kinds):
-            held = "is empty" if plain is None else f"holds {plain!r}"
+            content = "is empty" if plain is None else f"holds {plain!r}"
             names = ", ".join(f"{field.name}: ..." for field in dataclasses.fields(cls))  # type: ignore[arg-type]
-            raise ConfigError(f"{held}, and not the fields of a {cls.__name__} ({names})", str(path))
+            raise ConfigError(f"{content}, and not the fields of a {cls.__name__} ({names})", str(path))
         return cls.from_dict(plain)
 
     def override(self, values: Mapping[str, Any]) -> Self:
-        """A copy with the values at dotted paths replaced; each level is checked once, after all its changes.
+        """Returns a copy with the values at dotted paths replaced; each level is checked once, after all its changes.
 
         A value is plain data or a Config. A path that does not exist is an error that names the nearest one.
         """
-        whole: dict[str, Any] = {}
-        deeper: dict[str, dict[str, Any]] = {}
+        replacements: dict[str, Any] = {}
+        nested: dict[str, dict[str, Any]] = {}
         hints = field_types(type(self))
         for path, value in values.items():
             head, dot, rest = path.partition(".")
             if head not in hints:
                 raise ConfigError(f"{type(self).__name__} has no field {head!r}; {nearest(head, hints)}", head)
             if dot:
-                deeper.setdefault(head, {})[rest] = value
+                nested.setdefault(head, {})[rest] = value
             else:
-                whole[head] = _parse(value, hints[head], head)
-        for head, changes in deeper.items():
-            child = whole.get(head, getattr(self, head))
+                replacements[head] = _parse(value, hints[head], head)
+        for head, changes in nested.items():
+            child = replacements.get(head, getattr(self, head))
             if isinstance(child, Config):
                 try:
-                    whole[head] = child.override(changes)
+                    replacements[head] = child.override(changes)
                 except ConfigError as error:
                     raise error.under(head) from None
             elif isinstance(child, Mapping):
-                whole[head] = _parse({**child, **changes}, hints[head], head)
+                replacements[head] = _parse({**child, **changes}, hints[head], head)
             else:
-                inner = next(iter(changes))
-                holds = f"it is {'none' if child is None else repr(child)}"
+                first_name = next(iter(changes))
+                current = f"it is {'none' if child is None else repr(child)}"
                 raise ConfigError(
-                    f"there is nothing below {head!r} to set: {holds}; set {head} first", f"{head}.{inner}"
+                    f"there is nothing below {head!r} to set: {current}; set {head} first", f"{head}.{first_name}"
                 )
-        return dataclasses.replace(self, **whole)  # type: ignore[type-var]
+        return dataclasses.replace(self, **replacements)  # type: ignore[type-var]
 
     def get(self, path: str) -> Any:
-        """The value at a dotted path. Raises ConfigError where there is none."""
+        """Returns the value at a dotted path. Raises ConfigError where there is none."""
         value: Any = self
         for depth, name in enumerate(path.split(".")):
             names = (
                 field_types(type(value)) if isinstance(value, Config) else value if isinstance(value, Mapping) else {}
             )
             if name not in names:
-                where = ".".join(path.split(".")[: depth + 1])
-                raise ConfigError(f"there is no such path; {nearest(name, names)}", where)
+                missing_path = ".".join(path.split(".")[: depth + 1])
+                raise ConfigError(f"there is no such path; {nearest(name, names)}", missing_path)
             value = getattr(value, name) if isinstance(value, Config) else value[name]
         return value
 
     def leaves(self, prefix: str = "") -> Iterator[tuple[str, Any]]:
-        """Every dotted path that holds no further Config, with its value; a kind is a leaf too."""
+        """Yields every dotted path that holds no further Config, with its value; a kind is a leaf too."""
         if self.kind:
             yield f"{prefix}kind", self.kind
         for name in field_types(type(self)):
@@ -256,7 +258,7 @@ class Config:
 
 
 def table(abstract: type[C], *concrete: type[C], implied: str = "") -> dict[str, type[C]]:
-    """Makes the explicit table of an abstract config's kinds: what a file or a command line may name.
+    """Registers the kinds of an abstract config, which a file or a command line may name, and returns their table.
 
     implied: the kind of a mapping that names none, for files from before there was a choice.
     """
@@ -287,7 +289,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Plain]:
 
 
 def plain_leaves(plain: Mapping[str, Plain], head: str = "") -> Iterator[tuple[str, Plain]]:
-    """Every value of a config's plain tree with its dotted path; an empty mapping is a value."""
+    """Yields every value of a config's plain tree with its dotted path; an empty mapping is a value."""
     for name, value in plain.items():
         if isinstance(value, Mapping) and value:
             yield from plain_leaves(value, f"{head}{name}.")
@@ -296,7 +298,7 @@ def plain_leaves(plain: Mapping[str, Plain], head: str = "") -> Iterator[tuple[s
 
 
 def _number(text: str) -> str | float:
-    """YAML 1.1 reads 1e-3 as a string; a person means a number."""
+    """Returns a number where the text is one: YAML 1.1 reads 1e-3 as a string."""
     try:
         return float(text) if any(c.isdigit() for c in text) else text
     except ValueError:
@@ -304,7 +306,7 @@ def _number(text: str) -> str | float:
 
 
 def field_types(config: type[Config]) -> dict[str, Any]:
-    """The annotations of a config's fields, resolved, in order."""
+    """Returns the resolved annotations of a config's fields, in order."""
     return _field_types(config)  # type: ignore[arg-type]
 
 
@@ -324,7 +326,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def _parse(value: Any, hint: Any, path: str) -> Any:
-    """One value against one annotation; ``path`` is where it stands."""
+    """Checks a value against an annotation and returns it parsed; ``path`` is its place in errors."""
     try:
         return _parse_config(value, hint) if _config_types(hint) else _parse_leaf(value, hint)
     except ConfigError as error:
@@ -332,7 +334,7 @@ def _parse(value: Any, hint: Any, path: str) -> Any:
 
 
 def _config_types(hint: Any) -> tuple[type[Config], ...]:
-    """The config classes that an annotation admits: itself, the members of a union, or the items of a tuple."""
+    """Returns the config classes that an annotation admits: itself, the members of a union, or the items of a tuple."""
     if isinstance(hint, type) and issubclass(hint, Config):
         return (hint,)
     if get_origin(hint) in (Union, UnionType, tuple):
@@ -358,7 +360,7 @@ def _parse_config(value: Any, hint: Any) -> Any:
 
 def _parse_leaf(value: Any, hint: Any) -> Any:
     if isinstance(value, list) and get_origin(hint) is not list:
-        value = tuple(value)  # YAML knows no tuples
+        value = tuple(value)  # YAML has no tuples
     try:
         return _adapter(hint).validate_python(value)
     except ValidationError as error:

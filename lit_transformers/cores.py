@@ -1,4 +1,4 @@
-"""How many cores this process may use, and how many threads it was told to use; found without importing torch."""
+"""Determines how many cores this process may use and how many threads were requested, without importing torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ THREADS = "OMP_NUM_THREADS"
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """The cores that this process may run on (CPU affinity, cpusets), and no more than its cgroups' quotas pay for.
+    """Returns the number of cores that this process may run on (CPU affinity, cpusets), limited by its cgroups' quotas.
 
     A quota is rounded down, and one core is always left. root: the folder that holds /proc and /sys.
     """
@@ -25,14 +25,14 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def cgroup_cores(root: Path = Path("/")) -> float | None:
-    """The smallest CPU quota, in cores, of this process's cgroups and of all above them; None where there is none."""
+    """Returns the smallest CPU quota, in cores, of this process's cgroups and their ancestors; None without one."""
     return min((quota for folder in _cpu_cgroups(root) if (quota := _quota(folder)) is not None), default=None)
 
 
 def requested_threads() -> int | None:
-    """The threads that OMP_NUM_THREADS asks for; None where it is not set. Of a list, one a level, the first counts.
+    """Returns the number of threads in OMP_NUM_THREADS, or None where it is not set.
 
-    Raises ConfigError for what is no number of threads.
+    In a list, with one number for each level of nesting, the first counts. Raises ConfigError for any other value.
     """
     text = os.environ.get(THREADS, "").strip()
     if not text:
@@ -44,7 +44,7 @@ def requested_threads() -> int | None:
 
 
 def limit_threads() -> None:
-    """Keeps torch in this process to the cores that it may use, unless OMP_NUM_THREADS says how many it is to take."""
+    """Limits torch in this process to the cores that it may use, unless OMP_NUM_THREADS sets the number of threads."""
     import torch
 
     if requested_threads() is None:
@@ -52,36 +52,36 @@ def limit_threads() -> None:
 
 
 def _cpu_cgroups(root: Path) -> Iterator[Path]:
-    """The folders of the cgroups that may limit this process's CPU time, of versions 1 and 2: its own and all above."""
+    """Yields folders of cgroups (versions 1 and 2) that may limit this process's CPU time, and their ancestors."""
     try:
         mounts = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
         memberships = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:  # no Linux
         return
-    own: dict[str, PurePosixPath] = {}
+    own_groups: dict[str, PurePosixPath] = {}
     for membership in memberships:
         _, controllers, path = membership.split(":", 2)
-        own |= dict.fromkeys(controllers.split(","), PurePosixPath(path))  # version 2 names no controllers
+        own_groups |= dict.fromkeys(controllers.split(","), PurePosixPath(path))  # version 2 names no controllers
     for mount in mounts:
-        place, _, system = mount.partition(" - ")
-        kind, _, options = system.split(" ", 2)
+        location, _, filesystem = mount.partition(" - ")
+        kind, _, options = filesystem.split(" ", 2)
         controller = {"cgroup": "cpu", "cgroup2": ""}.get(kind)
-        if controller in own and (kind == "cgroup2" or "cpu" in options.split(",")):
-            top, folder = place.split(" ")[3:5]
-            yield from _upwards(own[controller], PurePosixPath(top), root / folder.lstrip("/"))
+        if controller in own_groups and (kind == "cgroup2" or "cpu" in options.split(",")):
+            top, folder = location.split(" ")[3:5]
+            yield from _upwards(own_groups[controller], PurePosixPath(top), root / folder.lstrip("/"))
 
 
 def _upwards(group: PurePosixPath, top: PurePosixPath, folder: Path) -> Iterator[Path]:
-    """The folder of a cgroup and those above it, where ``folder`` shows the cgroup ``top`` and what is below.
+    """Yields the folder of a cgroup and of its ancestors, where ``folder`` is the mount of the cgroup ``top``.
 
-    In a container the names may be those of the machine outside: ``folder`` is then all that can be seen.
+    In a container the names may be those of the host: then only ``folder`` itself is visible.
     """
-    below = group.relative_to(top) if group.is_relative_to(top) and ".." not in group.parts else PurePosixPath()
-    yield from (folder / part for part in (below, *below.parents))
+    relative = group.relative_to(top) if group.is_relative_to(top) and ".." not in group.parts else PurePosixPath()
+    yield from (folder / ancestor for ancestor in (relative, *relative.parents))
 
 
 def _quota(folder: Path) -> float | None:
-    """The CPU quota of one cgroup in cores; None where it has none."""
+    """Returns the CPU quota of one cgroup in cores, or None where it has none."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()

@@ -1,6 +1,6 @@
-"""The sublayer that follows the mixing: a feed-forward for each position alone, or a separable convolution.
+"""The sublayer that follows the mixer: a position-wise feed-forward, or a separable convolution.
 
-It is called as a mixer is, for what looks at neighbours has padding to leave out, a future to hide and a state.
+It has the signature of a mixer, because a convolution must ignore padding, hide the future and keep a state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from lit_transformers.config import Config, Fraction, Positive, table
-from lit_transformers.mixer import Context, Mixed, OutputProjection, Shape
+from lit_transformers.mixer import Context, MixerOutput, OutputProjection, Shape
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "identity"]
 
@@ -39,7 +39,7 @@ class Transition(nn.Module, ABC):
     """The transition function of arXiv:1807.03819, section 2.1, which every other Transformer calls feed-forward."""
 
     @abstractmethod
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         """x (b, t, d) to y (b, t, d). ``state`` is what the previous segment returned, or None at the start."""
 
     @abstractmethod
@@ -63,7 +63,7 @@ class FeedForwardConfig(TransitionConfig, kind="dense"):
 
 
 class FeedForward(Transition):
-    """W_2 act(W_1 x), for each position alone (Vaswani et al. 2017, arXiv:1706.03762, equation 2)."""
+    """W_2 act(W_1 x), for each position independently (Vaswani et al. 2017, arXiv:1706.03762, equation 2)."""
 
     def __init__(self, config: FeedForwardConfig, shape: Shape) -> None:
         super().__init__()
@@ -76,11 +76,11 @@ class FeedForward(Transition):
         self.dropout = nn.Dropout(config.dropout)
         self.narrow = OutputProjection(self.width, shape, bias=config.bias)
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         if self.chunks == 1:
-            return Mixed(self._compute(x))
-        pieces = [self._once_more(piece) for piece in x.chunk(self.chunks, dim=1)]
-        return Mixed(torch.cat(pieces, dim=1))
+            return MixerOutput(self._compute(x))
+        pieces = [self._checkpointed(piece) for piece in x.chunk(self.chunks, dim=1)]
+        return MixerOutput(torch.cat(pieces, dim=1))
 
     def _compute(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         hidden = self.activation(self.widen(x))
@@ -89,8 +89,8 @@ class FeedForward(Transition):
         y: Tensor = self.narrow(self.dropout(hidden))
         return y
 
-    def _once_more(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """The same, and in the backward pass the same again. The paper chunks its backward pass too."""
+    def _checkpointed(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        """Computes the output, and computes it again in the backward pass. The paper chunks its backward pass too."""
         if not torch.is_grad_enabled():
             return self._compute(x)
         y: Tensor = checkpoint(self._compute, x, use_reentrant=False)
@@ -101,7 +101,7 @@ class FeedForward(Transition):
 
 
 class SeparableConvolutionConfig(TransitionConfig, kind="separable_convolution"):
-    """kernels: positions that the first and the second convolution look at."""
+    """kernels: the kernel sizes of the first and the second convolution, in positions."""
 
     kernels: tuple[Positive, Positive] = (3, 5)
 
@@ -113,10 +113,10 @@ class SeparableConvolution(Transition):
     """Two depthwise-separable convolutions (arXiv:1610.02357) with an activation between them: the other transition
     function of the Universal Transformer (arXiv:1807.03819, section 2.1).
 
-    The paper gives no kernels; 3 and 5 are those of its authors' code. Causal, a convolution looks back alone, and the
-    state is what the next segment looks back on; else it looks both ways, at one more ahead than back where its kernel
-    is even. Padding is zeroed before either, where that code does so before the first alone, so that a padded row says
-    what a shorter one says.
+    The paper gives no kernel sizes; 3 and 5 are those of its authors' code. A causal convolution covers earlier
+    positions only, and the state holds the inputs that the next segment needs; otherwise it covers both sides, one
+    position more ahead than back where its kernel is even. Padding is zeroed before both convolutions (the authors'
+    code does so before the first alone), so that a padded row has the outputs of a shorter one.
     """
 
     def __init__(self, config: SeparableConvolutionConfig, shape: Shape) -> None:
@@ -130,12 +130,12 @@ class SeparableConvolution(Transition):
         self.second = nn.Conv1d(self.width, self.width, second, groups=self.width, bias=False)
         self.narrow = OutputProjection(self.width, shape, bias=config.bias)
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
-        before = state or {"input": None, "hidden": None}
-        y, kept = convolve(self.first, x, ctx, before["input"])
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
+        previous = state or {"input": None, "hidden": None}
+        y, input_state = convolve(self.first, x, ctx, previous["input"])
         hidden = self.dropout(self.activation(self.widen(y)))
-        y, kept_hidden = convolve(self.second, hidden, ctx, before["hidden"])
-        return Mixed(self.narrow(y), {"input": kept, "hidden": kept_hidden} if ctx.causal else None)
+        y, hidden_state = convolve(self.second, hidden, ctx, previous["hidden"])
+        return MixerOutput(self.narrow(y), {"input": input_state, "hidden": hidden_state} if ctx.causal else None)
 
     def flops(self, queries: int) -> int:
         first, second = self.kernels
@@ -143,24 +143,24 @@ class SeparableConvolution(Transition):
 
 
 def convolve(
-    convolution: nn.Conv1d, x: Float[Tensor, "b t d"], ctx: Context, before: Float[Tensor, "b k d"] | None
+    convolution: nn.Conv1d, x: Float[Tensor, "b t d"], ctx: Context, previous: Float[Tensor, "b k d"] | None
 ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b k d"]]:
-    """A convolution along time, and the inputs that the next segment's reaches back to; ``before`` are those so far."""
-    if ctx.keep is not None:
-        x = x * ctx.keep[..., None].to(x.dtype)
+    """Convolves along time. Returns the outputs and the last inputs, which the next segment takes as ``previous``."""
+    if ctx.padding_mask is not None:
+        x = x * ctx.padding_mask[..., None].to(x.dtype)
     reach = convolution.kernel_size[0] - 1
     if not ctx.causal:
         x = F.pad(x, (0, 0, reach // 2, reach - reach // 2))
-    elif before is None:
+    elif previous is None:
         x = F.pad(x, (0, 0, reach, 0))
     else:
-        x = torch.cat([before.to(x.dtype), x], dim=1)
+        x = torch.cat([previous.to(x.dtype), x], dim=1)
     y: Tensor = convolution(x.transpose(1, 2)).transpose(1, 2)
     return y, x[:, x.size(1) - reach :]
 
 
 def activation(name: Activation) -> nn.Module:
-    """The activation of that name."""
+    """Returns the activation of that name."""
     match name:
         case "relu":
             return nn.ReLU()

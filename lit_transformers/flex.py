@@ -1,4 +1,4 @@
-"""FlexAttention as an executor of patterns: one compiled kernel that skips blocks that are hidden whole."""
+"""FlexAttention as an executor of patterns: one compiled kernel that skips blocks that are entirely hidden."""
 
 from __future__ import annotations
 
@@ -25,49 +25,53 @@ def flex(
     q: Float[Tensor, "b h t k"],
     k: Float[Tensor, "b h s k"],
     v: Float[Tensor, "b h s v"],
-    seen: Bool[Tensor, "b s"] | None,
+    key_mask: Bool[Tensor, "b s"] | None,
     offset: int,
     scale: float,
 ) -> Float[Tensor, "b h t v"]:
     """Softmax attention over a pattern, without encoding. On a CPU the forward pass alone works."""
     shape = (*q.shape[:3], k.size(-2))
-    made_anew = seen is not None or isinstance(pattern, Marked | Graph)
-    make: Callable[..., BlockMask] = block_mask if made_anew else kept_mask
-    return compiled(flex_attention)(q, k, v, block_mask=make(pattern, seen, offset, shape, str(q.device)), scale=scale)
+    depends_on_values = key_mask is not None or isinstance(pattern, Marked | Graph)
+    build: Callable[..., BlockMask] = block_mask if depends_on_values else cached_block_mask
+    return compiled(flex_attention)(
+        q, k, v, block_mask=build(pattern, key_mask, offset, shape, str(q.device)), scale=scale
+    )
 
 
-def block_mask(pattern: Pattern, seen: Tensor | None, offset: int, shape: tuple[int, ...], device: str) -> BlockMask:
-    """Which blocks of queries and keys (b, h, t, s) hold anything that is seen."""
+def block_mask(
+    pattern: Pattern, key_mask: Tensor | None, offset: int, shape: tuple[int, ...], device: str
+) -> BlockMask:
+    """Returns the mask of the blocks of queries and keys (b, h, t, s) that hold any visible pair."""
 
     def mask(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        found = pattern(b, h, i + offset, j)
-        return found if seen is None else found & (seen[b, j] | (i + offset == j))
+        allowed = pattern(b, h, i + offset, j)
+        return allowed if key_mask is None else allowed & (key_mask[b, j] | (i + offset == j))
 
     return compiled(create_block_mask)(mask, *shape, device=device)
 
 
-kept_mask = lru_cache(maxsize=None, typed=True)(block_mask)
-"""Patterns of plain numbers need one mask for all passes of a length. By their types too, for patterns are tuples, and
-those of two kinds that hold the same numbers are equal."""
+cached_block_mask = lru_cache(maxsize=None, typed=True)(block_mask)
+"""Caches masks: patterns of plain numbers need one mask for all passes of a length. The cache distinguishes types,
+because patterns are tuples, and two kinds of pattern that hold the same numbers compare as equal."""
 
 
 KERNELS = 1024
-"""Patterns and shapes that a process may compile kernels for."""
+"""The most patterns and shapes that a process may compile kernels for."""
 
 
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, compiled for every pattern and shape when it is first called on them.
+    """Returns the function, compiled for every pattern and shape when it is first called on them.
 
-    torch compiles a function for eight of them and then runs it as it is, which for attention is the dense form.
-    Here the limit is ``KERNELS``, and beyond it there is an error.
+    By default torch compiles a function for eight of them and then runs it uncompiled, which for attention is the
+    dense form. Here the limit is ``KERNELS``, and exceeding it is an error.
     """
     compiled_function = torch.compile(function, dynamic=False)
 
-    def call(*arguments: Any, **named: Any) -> Any:
-        if torch.compiler.is_compiling():  # part of what a network is compiled to
-            return compiled_function(*arguments, **named)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if torch.compiler.is_compiling():  # called while a whole network is compiled
+            return compiled_function(*arguments, **keywords)
         with torch._dynamo.config.patch(recompile_limit=KERNELS, fail_on_recompile_limit_hit=True):
-            return compiled_function(*arguments, **named)
+            return compiled_function(*arguments, **keywords)
 
     return call

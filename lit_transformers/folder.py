@@ -1,7 +1,7 @@
-"""Whom the folder of a run belongs to. A folder holds one run: what was measured there is never another's.
+"""Decides which run a folder belongs to. A folder holds one run, so its measurements are never those of another.
 
-A run is known by its key, which its record holds; before there is a record, by its config in ``run.yaml`` and by what
-its checkpoint says of its training. A file that cannot be read belongs to nobody.
+A run is identified by its key, which is in its record; before there is a record, by its config in ``run.yaml`` and by
+the training key in its checkpoint. A file that cannot be read identifies no run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lit_transformers.ranks import is_first_rank
 __all__ = ["TRAINING", "Identity", "claim"]
 
 TRAINING = "training_key"
-"""What a checkpoint calls the name of its training, among the plain data that it carries."""
+"""The key of the training key in a checkpoint's plain data."""
 SHOWN = 3
-"""How many differences an error names."""
+"""The most differences that an error names."""
 
 
 class Identity(NamedTuple):
-    """What a run is known by. training_key: shared by runs that only differ in how they are measured."""
+    """What identifies a run. training_key: shared by runs that only differ in how they are measured."""
 
     config: Config
     key: str
@@ -35,42 +35,44 @@ class Identity(NamedTuple):
 
 
 def claim(directory: Path, run: Identity) -> dict[str, Plain] | None:
-    """The record of the run where it has finished in this folder; None where it may begin there, or go on.
+    """Returns the run's record where it has finished in this folder, or None where it may start or resume there.
 
-    Raises ConfigError where the folder is another run's, before anything is written: that of another config, of other
-    data or of other code. A record that cannot be read is moved aside.
+    Raises ConfigError, before anything is written, where the folder holds another run: one with another config, other
+    data or other code. A record that cannot be read is moved aside.
     """
     record = _record(directory / RECORD)
     if record is not None and record["key"] != run.key:
-        raise _occupied(directory, _why(record["config"], run, _changed_since(record, run)))
+        raise _occupied(directory, _describe_difference(record["config"], run, _changed_since(record, run)))
     _require_same_config(directory, run)
-    kept = _checkpoint(directory / CHECKPOINT)
-    if kept is not None and kept.get(TRAINING) != run.training_key:
-        raise _occupied(directory, _why(kept.get("config"), run, "the code or the data have changed since"))
+    extra = _checkpoint(directory / CHECKPOINT)
+    if extra is not None and extra.get(TRAINING) != run.training_key:
+        raise _occupied(
+            directory, _describe_difference(extra.get("config"), run, "the code or the data have changed since")
+        )
     if record is None and (directory / RECORD).exists() and is_first_rank():
-        moved = set_aside(directory / RECORD)
-        print(f"{directory / RECORD} cannot be read; it is now {moved.name}, and the run is done again", flush=True)
+        new_path = set_aside(directory / RECORD)
+        print(f"{directory / RECORD} cannot be read; it is now {new_path.name}, and the run is done again", flush=True)
     return record if record is not None and record["outcome"] == "finished" else None
 
 
 def _checkpoint(path: Path) -> dict[str, Plain] | None:
-    """The plain data that a checkpoint carries beside its weights; None where there is none that can be read."""
+    """Returns the plain data that a checkpoint holds beside its weights, or None where no checkpoint can be read."""
     try:
-        found: dict[str, Plain] = read(path, mmap=True)["lit_transformers"]
+        extra: dict[str, Plain] = read(path, mmap=True)["lit_transformers"]
     except ConfigError:
         return None
-    return found
+    return extra
 
 
 def _record(path: Path) -> dict[str, Plain] | None:
-    """A record as far as it is needed here; None where there is none that can be read."""
+    """Returns a record that has the fields needed here, or None where no such record can be read."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    wanted = {"key": str, "outcome": str, "config": dict, "metrics": dict}
-    is_whole = isinstance(plain, dict) and all(isinstance(plain.get(name), kind) for name, kind in wanted.items())
-    return plain if is_whole else None
+    types = {"key": str, "outcome": str, "config": dict, "metrics": dict}
+    is_valid = isinstance(plain, dict) and all(isinstance(plain.get(name), kind) for name, kind in types.items())
+    return plain if is_valid else None
 
 
 def _require_same_config(directory: Path, run: Identity) -> None:
@@ -78,37 +80,39 @@ def _require_same_config(directory: Path, run: Identity) -> None:
     if not path.exists():
         return
     try:
-        theirs = type(run.config).from_yaml(path)
+        existing = type(run.config).from_yaml(path)
     except ConfigError as error:
         raise _occupied(directory, f"its {RUN} cannot be read by this version ({error})") from None
-    if theirs != run.config:
-        raise _occupied(directory, _why(theirs.to_dict(), run, ""))
+    if existing != run.config:
+        raise _occupied(directory, _describe_difference(existing.to_dict(), run, ""))
 
 
 def _changed_since(record: Mapping[str, Any], run: Identity) -> str:
-    """What has changed where the configs are equal and the keys are not."""
-    about = record.get("environment")
-    library = about.get("library") if isinstance(about, dict) else None
+    """Returns a sentence on what has changed where the configs are equal and the keys are not."""
+    environment = record.get("environment")
+    library = environment.get("library") if isinstance(environment, dict) else None
     if library is None:
         return "the code or the data have changed since"
     return "the data have changed since" if library == run.library else "the code has changed since"
 
 
-def _why(theirs: Any, run: Identity, otherwise: str) -> str:
-    """The first paths at which the configs differ, with both values; ``otherwise`` where they do not."""
-    differing = list(_differences(theirs, run.config.to_dict())) if isinstance(theirs, dict) else []
-    told = "; ".join(f"{path} is {one} there and {other} here" for path, one, other in islice(differing, SHOWN))
-    more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-    return told + more if told else otherwise
+def _describe_difference(existing: Any, run: Identity, otherwise: str) -> str:
+    """Returns the first paths at which the configs differ, with both values, or ``otherwise`` where they are equal."""
+    differences = list(_differences(existing, run.config.to_dict())) if isinstance(existing, dict) else []
+    message = "; ".join(f"{path} is {there} there and {here} here" for path, there, here in islice(differences, SHOWN))
+    remainder = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+    return message + remainder if message else otherwise
 
 
-def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    one, other = dict(plain_leaves(theirs)), dict(plain_leaves(ours))
-    for path in dict.fromkeys([*one, *other]):
-        values = tuple(json.dumps(side[path]) if path in side else "absent" for side in (one, other))
+def _differences(existing: Mapping[str, Any], requested: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    existing_leaves, requested_leaves = dict(plain_leaves(existing)), dict(plain_leaves(requested))
+    for path in dict.fromkeys([*existing_leaves, *requested_leaves]):
+        values = tuple(
+            json.dumps(leaves[path]) if path in leaves else "absent" for leaves in (existing_leaves, requested_leaves)
+        )
         if values[0] != values[1]:
             yield path, values[0], values[1]
 
 
-def _occupied(directory: Path, why: str) -> ConfigError:
-    return ConfigError(f"holds another run: {why}; choose another folder (--to), or remove this one", str(directory))
+def _occupied(directory: Path, reason: str) -> ConfigError:
+    return ConfigError(f"holds another run: {reason}; choose another folder (--to), or remove this one", str(directory))

@@ -1,6 +1,6 @@
-"""Probes that a variant must pass before its number may enter a table. They take seconds and train nothing.
+"""Gates: checks that a model must pass before its results may enter a table. They take seconds and train nothing.
 
-The model is built small, in float64, with every mechanism as it is, and reads rows long enough for all of them to act.
+The model is built small, in float64, with all its mechanisms, and reads rows long enough for all of them to act.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lit_transformers.mixer import Mixer, empty_rows
 from lit_transformers.models.encoder import Encoder, EncoderConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
-from lit_transformers.models.model import ModelConfig, Read
-from lit_transformers.models.tokens import Tokens
+from lit_transformers.models.model import ModelConfig, ModelOutput
+from lit_transformers.models.tokens import TokenEmbedding
 
 TOLERANCE = 1e-9
 
 
 class Gate(NamedTuple):
-    """One probe: what it is called, whether it passed, and what it saw."""
+    """The result of one gate: its name, whether it passed, and what it measured."""
 
     name: str
     passed: bool
@@ -36,90 +36,90 @@ class Gate(NamedTuple):
 
 
 def check(config: ModelConfig, report: Report | None = None) -> list[Gate]:
-    """All gates of a model's config, in order. A gate that raises has failed, with the error as detail."""
+    """Runs all gates of a model's config, in order. A gate that raises has failed, with the error as detail."""
     length = probe_length(config)
     probe = Probe(shrink(config, length), length)
     gates = gates_of(config)
-    found = []
-    for number, (name, look) in enumerate(gates.items()):
+    results = []
+    for number, (name, run_gate) in enumerate(gates.items()):
         if report:
             report(Progress(number, len(gates), math.nan, {}, None, "gates"))
         try:
             with seeded():
-                detail = look(probe)
-            found.append(Gate(name, True, detail))
+                detail = run_gate(probe)
+            results.append(Gate(name, True, detail))
         except Broken as error:
-            found.append(Gate(name, False, str(error)))
+            results.append(Gate(name, False, str(error)))
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            found.append(Gate(name, False, f"{type(error).__name__}: {error}"))
-    return found
+            results.append(Gate(name, False, f"{type(error).__name__}: {error}"))
+    return results
 
 
 class Broken(AssertionError):
-    """A gate's finding."""
+    """A gate has failed; the message says what it measured."""
 
 
 def causal(probe: Probe) -> LanguageModel:
-    """The language model of a probe."""
+    """Builds the language model of a probe, with enlarged weights."""
     network = probe.config.build(probe.vocabulary, probe.length)
     assert isinstance(network, LanguageModel)
     return enlarged(network)
 
 
 def bidirectional(probe: Probe) -> Encoder:
-    """The encoder of a probe."""
+    """Builds the encoder of a probe, with enlarged weights."""
     network = probe.config.build(probe.vocabulary, probe.length)
     assert isinstance(network, Encoder)
     return enlarged(network)
 
 
 def paired(probe: Probe) -> tuple[EncoderDecoder, Tensor]:
-    """The encoder-decoder of a probe, and sources for it."""
+    """Builds the encoder-decoder of a probe, with enlarged weights, and returns it with random sources."""
     network = probe.config.build(probe.vocabulary, probe.length)
     assert isinstance(network, EncoderDecoder)
     return enlarged(network), probe.symbols()
 
 
 def no_future_by_change(probe: Probe) -> str:
-    """Other symbols after t leave what is said up to t as it was."""
+    """Checks that changing a language model's symbols after t leaves its outputs up to t unchanged."""
     network = causal(probe)
-    return unforeseen(probe, lambda symbols: network(symbols).hidden)
+    return check_causality(probe, lambda symbols: network(symbols).hidden)
 
 
 def no_later_target_by_change(probe: Probe) -> str:
-    """The same of the targets of an encoder-decoder."""
+    """Checks that changing an encoder-decoder's target after t leaves its outputs up to t unchanged."""
     network, source = paired(probe)
-    return unforeseen(probe, lambda symbols: network(source, symbols).hidden)
+    return check_causality(probe, lambda symbols: network(source, symbols).hidden)
 
 
-def unforeseen(probe: Probe, read: Callable[[Tensor], Tensor]) -> str:
-    """Compares what is said of rows with other symbols after t."""
-    before, worst = probe.symbols(), 0.0
+def check_causality(probe: Probe, read: Callable[[Tensor], Tensor]) -> str:
+    """Compares the outputs up to t of rows that differ after t."""
+    original, worst = probe.symbols(), 0.0
     for t in (0, probe.length // 2, probe.length - 2):
-        after = before.clone()
-        after[:, t + 1 :] = (after[:, t + 1 :] + 7) % probe.vocabulary
-        seen = read(before)[:, : t + 1] - read(after)[:, : t + 1]
-        worst = max(worst, seen.abs().max().item())
+        changed = original.clone()
+        changed[:, t + 1 :] = (changed[:, t + 1 :] + 7) % probe.vocabulary
+        difference = read(original)[:, : t + 1] - read(changed)[:, : t + 1]
+        worst = max(worst, difference.abs().max().item())
     if worst > TOLERANCE:
         raise Broken(f"symbols after t change what is said up to t by {worst:.3g}")
     return f"largest change {worst:.1g}"
 
 
 def no_future_by_gradient(probe: Probe) -> str:
-    """No output has a gradient with respect to a later input."""
+    """Checks that no output of a language model has a gradient with respect to a later input."""
     network = causal(probe)
-    return ungrounded(probe, network.tokens, lambda symbols: network(symbols).hidden)
+    return check_gradients(probe, network.tokens, lambda symbols: network(symbols).hidden)
 
 
 def no_later_target_by_gradient(probe: Probe) -> str:
-    """The same of the targets of an encoder-decoder."""
+    """Checks that no output of an encoder-decoder has a gradient with respect to a later target symbol."""
     network, source = paired(probe)
     encoded = network.encode(source).hidden.detach()
-    return ungrounded(probe, network.tokens, lambda symbols: network.decode(symbols, encoded).hidden)
+    return check_gradients(probe, network.tokens, lambda symbols: network.decode(symbols, encoded).hidden)
 
 
-def ungrounded(probe: Probe, tokens: Tokens, read: Callable[[Tensor], Tensor]) -> str:
-    """Looks at the gradients of what is said at t with respect to the vectors of all symbols."""
+def check_gradients(probe: Probe, tokens: TokenEmbedding, read: Callable[[Tensor], Tensor]) -> str:
+    """Checks the gradients of the output at t with respect to the embeddings of all symbols."""
     x = tokens.embed(probe.symbols()).detach()
     leaves: list[Tensor] = []
 
@@ -138,102 +138,105 @@ def ungrounded(probe: Probe, tokens: Tokens, read: Callable[[Tensor], Tensor]) -
 
 
 def padding_changes_nothing(probe: Probe) -> str:
-    """What stands at padded positions is not seen at real ones of a language model."""
+    """Checks that symbols at padded positions do not affect the real positions of a language model."""
     network = causal(probe)
-    return unseen(probe, lambda symbols, keep: network(symbols, keep=keep).hidden)
+    return check_padding(probe, lambda symbols, padding_mask: network(symbols, padding_mask=padding_mask).hidden)
 
 
 def padding_is_not_read(probe: Probe) -> str:
-    """The same of an encoder."""
+    """Checks that symbols at padded positions do not affect the real positions of an encoder."""
     network = bidirectional(probe)
-    return unseen(probe, lambda symbols, keep: network(symbols, keep, first(symbols)).hidden)
+    return check_padding(probe, lambda symbols, padding_mask: network(symbols, padding_mask, first(symbols)).hidden)
 
 
 def padding_of_sources_changes_nothing(probe: Probe) -> str:
-    """The same of the sources of an encoder-decoder: of all that is said of a target."""
+    """Checks that padding in the sources of an encoder-decoder does not affect any output for the target."""
     network, target = paired(probe)
-    return unseen(probe, lambda symbols, keep: network(symbols, target, keep).hidden)
+    return check_padding(probe, lambda symbols, padding_mask: network(symbols, target, padding_mask).hidden)
 
 
 def padding_of_targets_changes_nothing(probe: Probe) -> str:
-    """The same of its targets."""
+    """Checks that padding in the targets of an encoder-decoder does not affect the real positions."""
     network, source = paired(probe)
-    return unseen(probe, lambda symbols, keep: network(source, symbols, keep=keep).hidden)
-
-
-def unseen(probe: Probe, read: Callable[[Tensor, Tensor | None], Tensor]) -> str:
-    """Compares rows with other symbols in their padding, and with none."""
-    before, real = probe.symbols(), probe.length - 5
-    keep = torch.arange(probe.length).expand_as(before) < real
-    after = before.masked_fill(~keep, 0)
-    one, other, alone = (
-        read(symbols, seen)[:, :real] for symbols, seen in ((before, keep), (after, keep), (before[:, :real], None))
+    return check_padding(
+        probe, lambda symbols, padding_mask: network(source, symbols, padding_mask=padding_mask).hidden
     )
-    worst = max((one - other).abs().max().item(), (one - alone).abs().max().item())
+
+
+def check_padding(probe: Probe, read: Callable[[Tensor, Tensor | None], Tensor]) -> str:
+    """Compares the outputs of rows with different symbols in their padding, and of rows without padding."""
+    original, real_length = probe.symbols(), probe.length - 5
+    padding_mask = torch.arange(probe.length).expand_as(original) < real_length
+    zeroed = original.masked_fill(~padding_mask, 0)
+    padded, zero_padded, unpadded = (
+        read(symbols, mask)[:, :real_length]
+        for symbols, mask in ((original, padding_mask), (zeroed, padding_mask), (original[:, :real_length], None))
+    )
+    worst = max((padded - zero_padded).abs().max().item(), (padded - unpadded).abs().max().item())
     if worst > TOLERANCE:
         raise Broken(f"padding changes real positions by {worst:.3g}")
     return f"largest change {worst:.1g}"
 
 
 def first(symbols: Tensor) -> Tensor:
-    """Marks the first token of every row."""
+    """Returns a mask (b, t) that is True at the first token of every row."""
     return (torch.arange(symbols.size(1)) == 0).expand_as(symbols)
 
 
 def streams(probe: Probe) -> str:
-    """Segments with state say what one pass says, where memory holds the whole history."""
+    """Checks that segments with state give the outputs of one pass, where memory holds the whole history."""
     leaves, length = dict(probe.config.leaves()), probe.length
     memories = {path: covering(length) for path in leaves if path.rsplit(".", 1)[-1] == "memory"}
     if any(path.endswith("same_length") and value for path, value in leaves.items()):
         return "not asked: every query sees a fixed number of tokens"
     try:
         config = probe.config.override(memories)
-    except ConfigError:  # what has a field for memory and, configured so, no use for it
+    except ConfigError:  # a mixer with a field for memory that has no use for it in this configuration
         config = probe.config
-    network, text = causal(probe._replace(config=config)), probe.symbols()
+    network, symbols = causal(probe._replace(config=config)), probe.symbols()
     if not all(module.streams for module in network.modules() if isinstance(module, Mixer)):
         return "not asked: the mixer makes no such promise"
     cuts = [0, length * 7 // 24, length * 7 // 24 + 1, length * 20 // 24, length]
     worst = 0.0
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            worst = max(worst, in_pieces(network, text, cuts))
+            worst = max(worst, in_pieces(network, symbols, cuts))
     if worst > TOLERANCE:
         raise Broken(f"four segments and one pass differ by {worst:.3g}")
     return f"largest difference {worst:.1g}"
 
 
 def decoding_equals_one_pass(probe: Probe) -> str:
-    """A target that is read symbol by symbol says what it says whole, where memory holds all of it."""
+    """Checks that reading a target symbol by symbol gives the outputs of one pass, where memory holds all of it."""
     leaves = dict(probe.config.leaves())
     if leaves.get("decoder_mixer.same_length"):
         return "not asked: every query sees a fixed number of tokens"
     memories = [path for path in leaves if path.startswith("decoder_mixer.") and path.rsplit(".", 1)[-1] == "memory"]
-    longer = {path: covering(probe.length) for path in memories if leaves[path]}
-    network, source = paired(probe._replace(config=probe.config.override(longer)))
+    changes = {path: covering(probe.length) for path in memories if leaves[path]}
+    network, source = paired(probe._replace(config=probe.config.override(changes)))
     if not network.streams:
         return "not asked: the decoder's mixer makes no such promise"
     with torch.no_grad():
         encoded = network.encode(source).hidden
-        read = partial(network.decode, source=encoded)
-        worst = in_pieces(lambda symbols, state: read(symbols, state=state), probe.symbols(), range(probe.length + 1))
+        decode = partial(network.decode, source=encoded)
+        worst = in_pieces(lambda symbols, state: decode(symbols, state=state), probe.symbols(), range(probe.length + 1))
     if worst > TOLERANCE:
         raise Broken(f"symbol by symbol and in one pass differ by {worst:.3g}")
     return f"largest difference {worst:.1g}"
 
 
-def in_pieces(read: Callable[[Tensor, Any], Read], text: Tensor, cuts: Sequence[int]) -> float:
-    """How far text that is read in pieces differs from text that is read whole."""
-    whole, state, parts = read(text, None).hidden, None, []
+def in_pieces(read: Callable[[Tensor, Any], ModelOutput], text: Tensor, cuts: Sequence[int]) -> float:
+    """Returns the largest difference between the outputs of text read in pieces and of text read in one pass."""
+    expected, state, outputs = read(text, None).hidden, None, []
     for start, stop in pairwise(cuts):
-        piece = read(text[:, start:stop], state)
-        state = piece.state
-        parts.append(piece.hidden)
-    return (torch.cat(parts, dim=1) - whole).abs().max().item()
+        output = read(text[:, start:stop], state)
+        state = output.state
+        outputs.append(output.hidden)
+    return (torch.cat(outputs, dim=1) - expected).abs().max().item()
 
 
 def emptied_lanes_start_anew(probe: Probe) -> str:
-    """A lane whose state was emptied says what a first segment says."""
+    """Checks that a lane whose state was emptied gives the outputs of a first segment."""
     network, first, second = causal(probe), probe.symbols(), probe.symbols()
     state = empty_rows(network(first).state, torch.tensor([True, False]))
     worst = (network(second, state).hidden[0] - network(second).hidden[0]).abs().max().item()
@@ -243,39 +246,39 @@ def emptied_lanes_start_anew(probe: Probe) -> str:
 
 
 def every_parameter_learns(probe: Probe) -> str:
-    """Every parameter of a language model has a gradient over so many segments that what memory gives up is read."""
+    """Checks that every parameter of a language model has a gradient, over enough segments that tokens leave memory."""
     network = causal(probe).train()
     memories = [value for path, value in probe.config.leaves() if path.rsplit(".", 1)[-1] == "memory"]
     state, loss = None, torch.zeros((), dtype=torch.float64)
     for _ in range(2 + max(memories, default=0) // probe.length):
-        read = network(probe.symbols(4), state)
-        state = read.state
-        loss = loss + network.tokens.nats(read.hidden, probe.symbols(4)).sum() + sum(read.aux.values())
+        output = network(probe.symbols(4), state)
+        state = output.state
+        loss = loss + network.tokens.nll(output.hidden, probe.symbols(4)).sum() + sum(output.aux.values())
     return learning(network, loss)
 
 
 def every_parameter_of_an_encoder_learns(probe: Probe) -> str:
-    """Every parameter has a gradient where each position predicts a symbol."""
+    """Checks that every parameter of an encoder has a gradient where each position predicts a symbol."""
     network = bidirectional(probe).train()
     symbols = probe.symbols(4)
-    read = network(symbols, marked=first(symbols))
-    return learning(network, network.tokens.nats(read.hidden, probe.symbols(4)).sum() + sum(read.aux.values()))
+    output = network(symbols, marked=first(symbols))
+    return learning(network, network.tokens.nll(output.hidden, probe.symbols(4)).sum() + sum(output.aux.values()))
 
 
 def every_parameter_of_both_sides_learns(probe: Probe) -> str:
-    """Every parameter of an encoder-decoder has a gradient, but those that no part of it reads."""
+    """Checks that every parameter of an encoder-decoder has a gradient, except those that no part of it reads."""
     network, source = paired(probe)
-    read = network.train()(probe.symbols(2), probe.symbols(2))
-    return learning(network, network.tokens.nats(read.hidden, source).sum() + sum(read.aux.values()))
+    output = network.train()(probe.symbols(2), probe.symbols(2))
+    return learning(network, network.tokens.nll(output.hidden, source).sum() + sum(output.aux.values()))
 
 
 def learning(network: nn.Module, loss: Tensor) -> str:
-    """Names the parameters that should learn and that a loss does not reach."""
+    """Raises Broken with the names of the trainable parameters that the gradient of a loss does not reach."""
     loss.backward()
-    trained = [(name, p.grad) for name, p in network.named_parameters() if p.requires_grad]
-    idle = [name for name, gradient in trained if gradient is None or not gradient.any()]
-    if idle:
-        raise Broken(f"no gradient reaches {', '.join(idle)}")
+    gradients = [(name, p.grad) for name, p in network.named_parameters() if p.requires_grad]
+    unreached = [name for name, gradient in gradients if gradient is None or not gradient.any()]
+    if unreached:
+        raise Broken(f"no gradient reaches {', '.join(unreached)}")
     return f"{sum(1 for _ in network.parameters())} tensors"
 
 
@@ -304,7 +307,7 @@ PAIRED: dict[str, Callable[[Probe], str]] = {
 
 
 def gates_of(config: ModelConfig) -> dict[str, Callable[[Probe], str]]:
-    """The gates of a kind of model. Raises ConfigError where there are none."""
+    """Returns the gates of a kind of model. Raises ConfigError where there are none."""
     match config:
         case LanguageModelConfig():
             return CAUSAL

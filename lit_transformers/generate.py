@@ -1,4 +1,4 @@
-"""Text from a trained model: greedy, sampling, and beam search. Loops over model(x, state); knows no cache."""
+"""Generates text from a language model by sampling or beam search. Loops over model(x, state) without a cache."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lit_transformers.choosing import Best, SamplingConfig, best, choose
 from lit_transformers.config import Positive
 from lit_transformers.mixer import take_rows
 from lit_transformers.models.language_model import LanguageModel
+from lit_transformers.sampling import Best, SamplingConfig, best, choose
 
 
 @torch.no_grad()
@@ -22,14 +22,14 @@ def sample(
     config: SamplingConfig,
     forbidden: int | None = None,
 ) -> Iterator[int]:
-    """``length`` symbols after the prompt, one at a time. ``forbidden`` is never said (the boundary of documents)."""
+    """Yields ``length`` symbols after the prompt. ``forbidden`` is never generated (the boundary of documents)."""
     generator = config.generator(prompt.device)
-    read = model(prompt[None])
+    output = model(prompt[None])
     for _ in range(length):
-        logits = _allowed(model.tokens.log_probabilities(read.hidden[:, -1]), forbidden)
+        logits = _allowed(model.tokens.log_probabilities(output.hidden[:, -1]), forbidden)
         symbol = choose(logits, config, generator)
         yield int(symbol)
-        read = model(symbol.view(1, 1), read.state)
+        output = model(symbol.view(1, 1), output.state)
 
 
 def _allowed(logits: Float[Tensor, "*n v"], forbidden: int | None) -> Float[Tensor, "*n v"]:
@@ -42,17 +42,17 @@ def _allowed(logits: Float[Tensor, "*n v"], forbidden: int | None) -> Float[Tens
 def beam_search(
     model: LanguageModel, prompt: Int[Tensor, " t"], length: int, beams: Positive, forbidden: int | None = None
 ) -> tuple[list[int], float]:
-    """The likeliest ``length`` symbols that ``beams`` hypotheses find after the prompt, and their log-probability."""
-    read = model(prompt.expand(1, -1))
+    """Returns the likeliest ``length`` symbols after the prompt, by ``beams`` hypotheses, and their log-probability."""
+    output = model(prompt.expand(1, -1))
     scores = torch.zeros(1, 1, device=prompt.device)
-    said = prompt.new_zeros(1, 0)
-    state = read.state
-    hidden = read.hidden[:, -1]
+    hypotheses = prompt.new_zeros(1, 0)
+    state = output.state
+    hidden = output.hidden[:, -1]
     for _ in range(length):
-        found = best(scores, _allowed(model.tokens.log_probabilities(hidden), forbidden)[None], beams)
-        found = Best(*(part[:, : int(found.scores.isfinite().sum())] for part in found))
-        scores, parents, symbols = found.scores, found.parents[0], found.symbols[0]
-        said = torch.cat([said[parents], symbols[:, None]], dim=1)
-        read = model(symbols[:, None], take_rows(state, parents))
-        state, hidden = read.state, read.hidden[:, -1]
-    return said[0].tolist(), float(scores[0, 0])
+        continuations = best(scores, _allowed(model.tokens.log_probabilities(hidden), forbidden)[None], beams)
+        continuations = Best(*(part[:, : int(continuations.scores.isfinite().sum())] for part in continuations))
+        scores, parents, symbols = continuations.scores, continuations.parents[0], continuations.symbols[0]
+        hypotheses = torch.cat([hypotheses[parents], symbols[:, None]], dim=1)
+        output = model(symbols[:, None], take_rows(state, parents))
+        state, hidden = output.state, output.hidden[:, -1]
+    return hypotheses[0].tolist(), float(scores[0, 0])

@@ -1,4 +1,4 @@
-"""What weights start from, so that a signal keeps its size on its way through a network of any depth."""
+"""Initialises weights so that signals keep their size on the way through a network of any depth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["initialise_normal", "initialise_scaled"]
 
 
 def initialise_scaled(network: nn.Module, dim: int, embedding_factor: float) -> None:
-    """Fills weights from normal distributions with a variance that each part's place asks for, and biases with zeros.
+    """Fills weights from normal distributions with a variance that depends on each part's role, and biases with zeros.
 
     A linear map of n inputs has n^-0.5 as its standard deviation, which keeps the size of what it reads. An output
     projection has (2 depth n)^-0.5, so that all residual branches together start about as large as what they are

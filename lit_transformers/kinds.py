@@ -1,4 +1,4 @@
-"""What a run's config may be made of: every place that takes one of several kinds, and what these say of themselves."""
+"""Lists the choices in a run's config: every path that takes one of several kinds, and the docstrings of the kinds."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from lit_transformers.config import Config, ConfigError, field_types, nearest
 
 
 class Place(NamedTuple):
-    """A path of a config, and the kinds that may stand there."""
+    """A path of a config, and the kinds that it may take."""
 
     path: str
     kinds: Mapping[str, type[Config]]
 
 
 def places(config: type[Config], prefix: str = "", seen: frozenset[type[Config]] = frozenset()) -> Iterator[Place]:
-    """Every place of a config tree, each once, whichever kinds stand above it."""
-    found: dict[str, dict[str, type[Config]]] = {}
+    """Yields every place of a config tree once, under all kinds that may stand above it."""
+    kinds_by_path: dict[str, dict[str, type[Config]]] = {}
     for name, hint in field_types(config).items():
         for part in parts(hint):
             if part in seen:
                 continue
             path = f"{prefix}{name}"
             if part.kinds:
-                found[path] = found.get(path, {}) | dict(part.kinds)
+                kinds_by_path[path] = kinds_by_path.get(path, {}) | dict(part.kinds)
             for kind in part.kinds.values() or [part]:
                 for place in places(kind, f"{path}.", seen | {part}):
-                    found[place.path] = found.get(place.path, {}) | dict(place.kinds)
-    yield from (Place(path, kinds) for path, kinds in found.items())
+                    kinds_by_path[place.path] = kinds_by_path.get(place.path, {}) | dict(place.kinds)
+    yield from (Place(path, kinds) for path, kinds in kinds_by_path.items())
 
 
 def parts(hint: Any) -> list[type[Config]]:
-    """The configs that an annotation admits."""
+    """Returns the config classes that an annotation admits."""
     if isinstance(hint, type) and issubclass(hint, Config):
         return [hint]
     if get_origin(hint) in (Union, UnionType, tuple):
@@ -44,15 +44,15 @@ def parts(hint: Any) -> list[type[Config]]:
 
 
 def described(config: type[Config], path: str | None) -> Iterator[str]:
-    """Every place in a line with the names of its kinds; or one place, with what each kind says of itself.
+    """Yields a line for every place with the names of its kinds; or, for one place, each kind with its docstring.
 
     Raises ConfigError where no kinds are to be chosen at ``path``.
     """
-    found = {place.path: place.kinds for place in places(config)}
+    kinds_by_path = {place.path: place.kinds for place in places(config)}
     if path is None:
-        yield from (f"{place}: {', '.join(kinds)}" for place, kinds in found.items())
+        yield from (f"{place}: {', '.join(kinds)}" for place, kinds in kinds_by_path.items())
         return
-    if path not in found:
-        raise ConfigError(f"no kinds are to be chosen there; {nearest(path, found)}", path)
-    for name, kind in found[path].items():
+    if path not in kinds_by_path:
+        raise ConfigError(f"no kinds are to be chosen there; {nearest(path, kinds_by_path)}", path)
+    for name, kind in kinds_by_path[path].items():
         yield f"{name}\n{indent(inspect.getdoc(kind) or '', '    ')}\n"

@@ -1,4 +1,4 @@
-"""What a machine's processor is called in records. Imports nothing heavy: plans compare it without torch."""
+"""The description of a machine's processor in records. Imports nothing heavy: plans compare it without torch."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["processor"]
 
 
 def processor() -> str:
-    """The kind of the CPU, and how many cores there are."""
+    """Returns the architecture of the CPU and the number of its cores."""
     return f"{platform.machine()} CPU, {os.cpu_count()} cores"

@@ -1,4 +1,4 @@
-"""A model's config at a size that takes milliseconds, and rows long enough for every length that it names to act.
+"""Shrinks a model's config to a size that takes milliseconds, with rows long enough for all its lengths to act.
 
 Few channels, two layers, a tiny vocabulary, float64, and every other knob as it is.
 """
@@ -16,71 +16,71 @@ from torch import Tensor, nn
 from lit_transformers.config import ConfigError
 from lit_transformers.models.encoder_decoder import EncoderDecoderConfig
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.models.tokens import AdaptiveTokensConfig
+from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
 
 VOCABULARY = 23
 SMALL, LARGE = 0.02, 0.2
-"""The standard deviation that a probe's weights start from, whatever the config says, and what it is enlarged to."""
+"""The standard deviation of a probe's initial weights, whatever the config says, and the one it is enlarged to."""
 SHORTEST, LONGEST = 24, 256
-"""Rows of a probe, in tokens."""
+"""The shortest and the longest rows of a probe, in tokens."""
 ROUND = 64
-"""Memories are cut to multiples of it: a mixer that divides its memory finds it divisible."""
+"""Memories are cut to multiples of this number, so that a mixer can divide its memory evenly."""
 
 N = TypeVar("N", bound=nn.Module)
 
 
 class Probe(NamedTuple):
-    """A small model, and the length of the rows that it is shown."""
+    """The config of a small model, and the length of the rows that it reads."""
 
     config: ModelConfig
     length: int
 
     @property
     def vocabulary(self) -> int:
-        """Enough symbols for a row without repetitions."""
+        """A number of symbols that suffices for a row without repetitions."""
         return max(VOCABULARY, self.length + 1)
 
     def symbols(self, rows: int = 2) -> Tensor:
-        """Random text in which no symbol comes twice: of equal keys, a mixer that keeps some would have its choice."""
+        """Returns random rows without repeated symbols: a top-k mixer's choice among equal keys would be arbitrary."""
         return torch.stack([1 + torch.randperm(self.vocabulary - 1)[: self.length] for _ in range(rows)])
 
 
 def probe_length(config: ModelConfig) -> int:
-    """Twice the longest length that a mixer or the stack names (a window, a block, a rank), and a little more.
+    """Returns a little more than twice the longest length that a mixer or the stack names (a window, a block, a rank).
 
-    At most LONGEST, and no longer than a table of positions. Memories count apart: they are shortened.
+    It is at most LONGEST and at most half a table of positions. Memories do not count, because they are shortened.
     """
     parts = [*config.mixer.leaves("mixer."), *config.stack.leaves("stack.")]
     if isinstance(config, EncoderDecoderConfig):
         parts += [*config.decoder_mixer.leaves("decoder_mixer."), *config.cross_mixer.leaves("cross_mixer.")]
-    named = [
+    lengths = [
         number for path, value in parts if path.rsplit(".", 1)[-1] not in ("memory", "seed") for number in whole(value)
     ]
-    length = max(SHORTEST, min(LONGEST, 2 * max(named, default=0) + 3))
+    length = max(SHORTEST, min(LONGEST, 2 * max(lengths, default=0) + 3))
     table = dict(config.leaves()).get("positions.max_length")
     return length if table is None else min(length, table // 2)
 
 
 def whole(value: Any) -> list[int]:
-    """The whole numbers that a field holds."""
+    """Returns the integers that a field holds."""
     values = value if isinstance(value, tuple) else (value,)
     return [number for number in values if type(number) is int]
 
 
 def keeps_depth(config: ModelConfig) -> bool:
-    """Whether some field has a value for each layer, so that the number of layers cannot be another."""
+    """Whether some field has a value for each layer, so that the number of layers cannot change."""
     depths = depths_of(config).values()
     return any(isinstance(value, tuple) and len(value) in depths and len(value) > 1 for _, value in config.leaves())
 
 
 def depths_of(config: ModelConfig) -> dict[str, int]:
-    """The numbers of layers of a model's stacks, by the fields that say them."""
-    own = config.decoder_depth if isinstance(config, EncoderDecoderConfig) else None
-    return {"depth": config.depth} | ({} if own is None else {"decoder_depth": own})
+    """Returns the numbers of layers of a model's stacks, by the names of their fields."""
+    decoder_depth = config.decoder_depth if isinstance(config, EncoderDecoderConfig) else None
+    return {"depth": config.depth} | ({} if decoder_depth is None else {"decoder_depth": decoder_depth})
 
 
 def shrink(config: ModelConfig, length: int) -> ModelConfig:
-    """The same model at a size that takes milliseconds; no mechanism is switched off.
+    """Returns the config of the same model at a size that takes milliseconds; no mechanism is switched off.
 
     Lengths that a mixer names stay; layers and memories become fewer where the model can be built so.
     """
@@ -101,41 +101,41 @@ def shrink(config: ModelConfig, length: int) -> ModelConfig:
             shallow[path] = min(value, shallow["depth"])
         elif name == "head_dim" and value:
             narrow[path] = 8
-    if isinstance(config.tokens, AdaptiveTokensConfig):
+    if isinstance(config.tokens, AdaptiveTokenEmbeddingConfig):
         narrow["tokens.cutoffs"] = [VOCABULARY // 3, 2 * VOCABULARY // 3]
         narrow["tokens.shrink"] = 2
     return first_that_builds(config, [narrow | short | shallow, narrow | short, narrow | shallow, narrow], length)
 
 
 def covering(length: int) -> int:
-    """A round length of memory that holds as many tokens."""
+    """Returns the smallest multiple of ROUND that is at least ``length``."""
     return math.ceil(length / ROUND) * ROUND
 
 
 def first_that_builds(config: ModelConfig, attempts: Sequence[Mapping[str, Any]], length: int) -> ModelConfig:
-    """The config with the first of these changes that it can be built with; with the last where none can."""
-    *attempts, last = attempts
+    """Returns the config with the first of these changes that it can be built with, or the last where none can."""
+    *attempts, fallback = attempts
     for changes in attempts:
         try:
-            small = config.override(changes)
+            candidate = config.override(changes)
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
-                small.build(VOCABULARY, length)
+                candidate.build(VOCABULARY, length)
         except ConfigError:
             continue
-        return small
-    return config.override(last)
+        return candidate
+    return config.override(fallback)
 
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """Random numbers of its own, and the caller's untouched."""
+    """Seeds the random numbers within the block, and leaves the caller's generators untouched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
 
 
 def enlarged(network: N) -> N:
-    """The network in float64, ready to be measured, its small weights made large enough to matter."""
+    """Returns the network in float64 and in eval mode, with its small weights made large enough to matter."""
     network = network.double().eval()
     with torch.no_grad():
         for parameter in network.parameters():

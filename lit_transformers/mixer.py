@@ -1,7 +1,7 @@
-"""The contract of a mixer: whatever lets the positions of a sequence speak to each other.
+"""The interface of a mixer: any module that exchanges information between the positions of a sequence.
 
 State is a tree (dicts, tuples, lists, None) of tensors whose first dimension is the batch, and all zeros is the
-empty state. So any task may detach it, empty a lane, reorder lanes by beam or save it, and knows nothing of its kind.
+empty state. So a task can detach it, empty a lane, reorder lanes by beam or save it without knowing its structure.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lit_transformers.recompute import RandomState, go_on_from, random_state
 Mode = Literal["causal", "bidirectional", "cross"]
 
 Layered = Positive | tuple[Positive, ...]
-"""The type of a field that holds one value for all layers, or one for each, or for each of equal runs of them."""
+"""The type of a field that holds one value for all layers, or one for each of equal runs of consecutive layers."""
 
 
 class Shape(NamedTuple):
-    """What a part learns at build time: run-time values are never config fields.
+    """The sizes that a module is built with; values that are only known at run time are never config fields.
 
-    ``shared`` holds modules that several layers use as one (``u`` and ``v`` of Transformer-XL, say).
+    ``shared`` holds modules that several layers share (``u`` and ``v`` of Transformer-XL, for example).
     """
 
     dim: int
@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     shared: dict[str, nn.Module] | None = None
 
     def share(self, name: str, make: Callable[[], nn.Module]) -> nn.Module:
-        """The module of that name, made by the first layer that asks."""
+        """Returns the shared module of that name, which the first layer to request it creates with ``make``."""
         if self.shared is None:
             return make()
         if name not in self.shared:
@@ -46,55 +46,56 @@ class Shape(NamedTuple):
 
 
 class Tape:
-    """Choices that a second computation of the same pass must not make anew: the buckets of a hash, say.
+    """Records choices (hash buckets, for example) that a second computation of the same pass must repeat.
 
-    Random numbers that are drawn after a choice are the same too: the generators go on from where it left them.
+    Random numbers drawn after a choice are repeated too: the generators are set to their state after it.
     """
 
     def __init__(self) -> None:
-        self.kept: list[tuple[Tensor, RandomState]] = []
+        self.choices: list[tuple[Tensor, RandomState]] = []
         self.next: int | None = None
 
     def rewind(self) -> None:
-        """From here on what was kept is given back, in order."""
+        """From here on ``take`` returns the recorded choices, in order."""
         self.next = 0
 
     def take(self, choose: Callable[[], Tensor]) -> Tensor:
         if self.next is None:
             choice = choose()
-            self.kept.append((choice, random_state(choice.device)))
+            self.choices.append((choice, random_state(choice.device)))
             return choice
-        choice, after = self.kept[self.next]
+        choice, generator_state = self.choices[self.next]
         self.next += 1
-        go_on_from(after, choice.device)
+        go_on_from(generator_state, choice.device)
         return choice
 
 
 class Context(NamedTuple):
-    """What every layer of one pass sees.
+    """The inputs that every layer of one pass receives beside x.
 
-    positions   (b, t) position of each token of x in its document
-    causal      no token sees a later one
-    keep        (b, t) True at real tokens of x; None where all are
-    source      (b, s, d) what a cross mixer reads, of each row or of as many equal runs of rows; None for self mixing
-    source_keep (b, s) True at real tokens of the source; None where all are
-    marked      (b, t) True at tokens that the data singles out, for patterns that see them from everywhere
-    tape        what keeps choices for a pass that will be computed twice
-    offset      (b,) what added positions count from, where two stacks must agree on it; None: each draws its own
+    positions            (b, t) position of each token of x in its document
+    causal               no token sees a later one
+    padding_mask         (b, t) True at real tokens of x, False at padding; None where all are real
+    source               (b, s, d) what a cross mixer reads, one for each row or for each of equal runs of rows; None
+                         for self mixing
+    source_padding_mask  (b, s) True at real tokens of the source, False at padding; None where all are real
+    marked               (b, t) True at tokens that the data singles out, for patterns that see them from everywhere
+    tape                 records choices of a pass that will be computed twice
+    offset               (b,) the first position, where two stacks must agree on it; None: each stack draws its own
     """
 
     positions: Int[Tensor, "b t"]
     causal: bool
-    keep: Bool[Tensor, "b t"] | None = None
+    padding_mask: Bool[Tensor, "b t"] | None = None
     source: Float[Tensor, "b s d"] | None = None
-    source_keep: Bool[Tensor, "b s"] | None = None
+    source_padding_mask: Bool[Tensor, "b s"] | None = None
     marked: Bool[Tensor, "b t"] | None = None
     tape: Tape | None = None
     offset: Int[Tensor, " b"] | None = None
 
 
-class Mixed(NamedTuple):
-    """``aux`` carries named losses; a task adds them to the training loss and never to a reported number."""
+class MixerOutput(NamedTuple):
+    """``aux`` holds named losses; a task adds them to the training loss and never to a reported metric."""
 
     y: Float[Tensor, "b t d"]
     state: Any = None
@@ -104,7 +105,7 @@ class Mixed(NamedTuple):
 class OutputProjection(nn.Linear):
     """The last map of a sublayer, whose output is added to the residual sum: width to dim.
 
-    A stack of ``depth`` layers adds at least twice as many of them, so each starts smaller the more there are.
+    A stack of ``depth`` layers has at least twice as many of them; the more there are, the smaller each is initialised.
     """
 
     def __init__(self, width: int, shape: Shape, bias: bool = True) -> None:
@@ -120,7 +121,7 @@ class MixerConfig(Config):
 
 
 class Mixer(nn.Module, ABC):
-    """Mixes a sequence along time. The class says which modes it promises, and in ``refusals`` why not the others."""
+    """Mixes a sequence along time. A class declares the modes it supports, and in ``refusals`` why not the others."""
 
     causal: ClassVar[bool] = False
     bidirectional: ClassVar[bool] = False
@@ -129,7 +130,7 @@ class Mixer(nn.Module, ABC):
     refusals: ClassVar[Mapping[Mode, str]] = {}
 
     @abstractmethod
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         """x (b, t, d) to y (b, t, d). ``state`` is what the previous segment returned, or None at the start."""
 
     @abstractmethod
@@ -138,17 +139,17 @@ class Mixer(nn.Module, ABC):
         ones. Evaluation spends less on memory, whose projections it keeps (``lit_transformers.mixers.memory``)."""
 
     def cross_flops(self, queries: int, source: int) -> int:
-        """The same for ``queries`` tokens that read a source of so many. Of mixers that promise ``cross``."""
+        """Forward FLOPs for ``queries`` tokens that read ``source`` tokens, of mixers that support ``cross``."""
         raise NotImplementedError
 
     def after_step(self) -> None:
-        """Called after every update of the weights, for what must hold of them."""
+        """Hook that is called after every update of the weights, to enforce constraints on them."""
 
     def require(self, mode: Mode) -> None:
-        """Raises ConfigError, with the reason, where the mixer does not promise the mode."""
+        """Raises ConfigError, with the reason, where the mixer does not support the mode."""
         if not getattr(self, mode):
-            why = self.refusals.get(mode, "it makes no such promise")
-            raise ConfigError(f"{type(self).__name__} cannot be {mode}: {why}", "mixer")
+            reason = self.refusals.get(mode, "it makes no such promise")
+            raise ConfigError(f"{type(self).__name__} cannot be {mode}: {reason}", "mixer")
 
 
 class LengthError(ValueError):
@@ -156,13 +157,13 @@ class LengthError(ValueError):
 
 
 def decide(ctx: Context, choose: Callable[[], Tensor]) -> Tensor:
-    """A choice made once, however often the pass is computed."""
+    """Returns a choice that is made once, however often the pass is computed."""
     return choose() if ctx.tape is None else ctx.tape.take(choose)
 
 
 def at_layer(value: Layered, shape: Shape, place: str) -> int:
-    """This layer's value of a field that has one for all layers, or one for each of as many equal runs of them: four
-    values serve twelve layers three at a time."""
+    """Returns this layer's value of a field that has one for all layers, or one for each of equal runs of consecutive
+    layers: each of four values applies to three of twelve layers. Raises ConfigError where runs cannot be equal."""
     if isinstance(value, int):
         return value
     if not value or shape.depth % len(value):
@@ -171,12 +172,12 @@ def at_layer(value: Layered, shape: Shape, place: str) -> int:
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """x in float32, or as it is where it is finer: for sums and exponentials that half precision would spoil."""
+    """Returns x in float32 or finer, for sums and exponentials that are inaccurate in half precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def map_state(change: Callable[[Tensor], Tensor], state: Any) -> Any:
-    """The same tree with every tensor changed."""
+    """Returns the same tree with ``change`` applied to every tensor. Raises TypeError for other leaves."""
     match state:
         case None:
             return None
@@ -190,27 +191,27 @@ def map_state(change: Callable[[Tensor], Tensor], state: Any) -> Any:
 
 
 def state_tensors(state: Any) -> Iterator[Tensor]:
-    """Every tensor of a state, in order."""
-    found: list[Tensor] = []
+    """Yields every tensor of a state, in order."""
+    tensors: list[Tensor] = []
 
-    def keep(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+    def collect(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
         return tensor
 
-    map_state(keep, state)
-    yield from found
+    map_state(collect, state)
+    yield from tensors
 
 
 def detach(state: Any) -> Any:
-    """The state without its history of gradients."""
+    """Returns the state detached from the autograd graph."""
     return map_state(Tensor.detach, state)
 
 
 def empty_rows(state: Any, rows: Bool[Tensor, " b"]) -> Any:
-    """The state with the lanes of ``rows`` emptied."""
+    """Returns the state with the lanes at which ``rows`` is True emptied."""
     return map_state(lambda part: part.masked_fill(rows.view(-1, *[1] * (part.dim() - 1)), 0), state)
 
 
 def take_rows(state: Any, rows: Int[Tensor, " n"]) -> Any:
-    """The state of the given lanes, in the given order: what beam search does."""
+    """Returns the state of the given lanes, in the given order, as beam search needs it."""
     return map_state(lambda part: part.index_select(0, rows), state)

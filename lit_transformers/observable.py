@@ -1,4 +1,4 @@
-"""What a part of a network may tell of itself to a reader, once it is trained."""
+"""The interface of modules that report what a trained network does."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from torch import Tensor
 
 
 class Observable(ABC):
-    """A module whose calls say more than their output: a span that was learned, how many steps were taken."""
+    """A module whose calls have more to report than their output: a learned span, the number of steps taken."""
 
     @abstractmethod
-    def observed(self, given: Sequence[Any], made: Any) -> Mapping[str, Tensor]:
-        """Numbers (n,) by what they mean to a reader, one for each head or step, of one call of ``forward``: of what it
-        was given, and what it made. Nothing where this call has nothing to tell."""
+    def observed(self, inputs: Sequence[Any], output: Any) -> Mapping[str, Tensor]:
+        """Returns what one call of ``forward`` shows: numbers (n,), one for each head or step, by a description for the
+        reader.
+
+        inputs, output: the arguments of the call and what it returned. Empty where there is nothing to report.
+        """

@@ -1,4 +1,4 @@
-"""Which key a query may see, as pure functions of indices, and which blocks of queries and keys hold all that is seen.
+"""Attention patterns: which keys a query may see, as pure functions of indices, and the blocks that cover these pairs.
 
 Indices count keys: query i of a block that follows ``offset`` remembered keys has index offset + i. True means "may
 attend". A pattern is called with the row of the batch, the head, the query and the key, as tensors that broadcast; the
@@ -15,18 +15,19 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 BLOCK = 256
-"""Queries in a block. Within 10 % of the fastest of 64 to 1,024, at lengths 1,024 and 4,096 on one CPU core."""
+"""Queries in a block. This is within 10 % of the fastest of 64 to 1,024, at lengths 1,024 and 4,096 on one CPU core."""
 NARROW = 128
 """Queries in a block of a band that ends on both sides, of which many are run as one: the same for all widths, so that
 the cost of a window grows by equal steps with its width."""
 
 
-class Block(NamedTuple):
+class QueryBlock(NamedTuple):
     """Queries first:stop:step against keys start:end:step and those listed in ``further``, none of them twice.
 
-    first and stop count queries, the others keys. ``further`` is (n,), or (b, h, n) where rows or heads differ; there
-    -1 stands for none. whole: every query sees all of them.
-    times: so many blocks in one, each ``stride`` queries and keys on from the one before; ``further`` is (b, h, c, n).
+    first and stop count queries, the others keys. ``further`` is (n,), or (b, h, n) where rows or heads differ, with
+    -1 for no key. whole: every query sees all keys.
+    times: the number of blocks that are combined in this one, each ``stride`` queries and keys after the one before;
+    ``further`` is then (b, h, c, n).
     """
 
     first: int
@@ -47,36 +48,38 @@ class Block(NamedTuple):
     def keys(self) -> range:
         return range(self.start, self.end, self.step)
 
-    def on(self, device: torch.device, rows: int, heads: int) -> Block:
-        """The same, with what is listed on a device, for every row and head where it is not one list for all."""
+    def on(self, device: torch.device, rows: int, heads: int) -> QueryBlock:
+        """Returns the block with ``further`` on a device, expanded to rows and heads unless it is one list for all."""
         if self.further is None:
             return self
         further = self.further.to(device)
-        alone = further.dim() == 1
-        return self._replace(further=further if alone else further.expand(rows, heads, *further.shape[2:]))
+        is_shared = further.dim() == 1
+        return self._replace(further=further if is_shared else further.expand(rows, heads, *further.shape[2:]))
 
-    def follows(self, other: Block, stride: int) -> bool:
-        """Whether it is another as it stands, moved on by ``stride``."""
+    def follows(self, other: QueryBlock, stride: int) -> bool:
+        """Whether this block is a copy of ``other`` that is moved on by ``stride``."""
         if (self.further is None) != (other.further is None):
             return False
-        alike = len(self.queries) == len(other.queries) and len(self.keys) == len(other.keys) > 0
-        alike = alike and self.step == other.step and self.whole == other.whole
+        is_moved_copy = len(self.queries) == len(other.queries) and len(self.keys) == len(other.keys) > 0
+        is_moved_copy = is_moved_copy and self.step == other.step and self.whole == other.whole
         if self.further is not None and other.further is not None:
-            alike = alike and self.whole and self.further.dim() == 3 and self.further.shape == other.further.shape
-        return alike and self.first - other.first == self.start - other.start == stride
+            is_moved_copy = (
+                is_moved_copy and self.whole and self.further.dim() == 3 and self.further.shape == other.further.shape
+            )
+        return is_moved_copy and self.first - other.first == self.start - other.start == stride
 
     def holds(self, keys: Int[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
-        """Which of the keys lie in start:end:step."""
+        """Returns a mask of the keys that lie in start:end:step."""
         return (keys >= self.start) & (keys < self.end) & ((keys - self.start) % self.step == 0)
 
 
 class Pattern(Protocol):
-    """What a mixer says of who sees whom; executors ask nothing else."""
+    """The interface between mixers and executors: which query sees which key."""
 
     def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor: ...
 
-    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
-        """Blocks of about ``size`` queries, with every key that one of them sees. Each query stands in one block."""
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        """Yields blocks of about ``size`` queries, with every key that one of them sees. Each query is in one block."""
         ...
 
 
@@ -92,12 +95,12 @@ class Band(NamedTuple):
     step: int = 1
 
     def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen = torch.ones_like(i - j, dtype=torch.bool)
+        allowed = torch.ones_like(i - j, dtype=torch.bool)
         if self.before is not None:
-            seen = seen & (i - j <= self.before * self.step)
+            allowed = allowed & (i - j <= self.before * self.step)
         if self.after is not None:
-            seen = seen & (j - i <= self.after * self.step)
-        return seen & ((i - j) % self.step == 0) if self.step > 1 else seen
+            allowed = allowed & (j - i <= self.after * self.step)
+        return allowed & ((i - j) % self.step == 0) if self.step > 1 else allowed
 
     @property
     def sees_itself(self) -> bool:
@@ -105,11 +108,11 @@ class Band(NamedTuple):
 
     @property
     def ends(self) -> bool:
-        """Whether a query sees no further than so many steps, back and ahead."""
+        """Whether a query sees only a limited number of steps both back and ahead."""
         return self.before is not None and self.after is not None
 
-    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
-        """A dilated band is a plain one among the positions of each phase."""
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        """Yields the blocks phase by phase: a dilated band is a plain band among the positions of one phase."""
         step = self.step
         for phase in range(min(step, queries)):
             for first in range(phase, queries, size * step):
@@ -119,7 +122,7 @@ class Band(NamedTuple):
                 if self.before is not None:
                     start = max(start, offset + first - self.before * step)
                 end = keys if self.after is None else min(keys, last + self.after * step + 1)
-                yield Block(first, stop, start, max(start, end), step)
+                yield QueryBlock(first, stop, start, max(start, end), step)
 
 
 class Local(NamedTuple):
@@ -129,12 +132,12 @@ class Local(NamedTuple):
     causal: bool
 
     def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen = i // self.size == j // self.size
-        return seen & (j <= i) if self.causal else seen
+        allowed = i // self.size == j // self.size
+        return allowed & (j <= i) if self.causal else allowed
 
-    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         for first, stop, start in aligned(self.size, queries, offset):
-            yield Block(first, stop, start, min(start + self.size, offset + stop if self.causal else keys))
+            yield QueryBlock(first, stop, start, min(start + self.size, offset + stop if self.causal else keys))
 
 
 class Summaries(NamedTuple):
@@ -146,22 +149,22 @@ class Summaries(NamedTuple):
     local: bool = False
 
     def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen = (j % self.size >= self.size - self.width) | (i == j)
+        allowed = (j % self.size >= self.size - self.width) | (i == j)
         if self.local:
-            seen = seen | (i // self.size == j // self.size)
-        return seen & (j <= i)
+            allowed = allowed | (i // self.size == j // self.size)
+        return allowed & (j <= i)
 
-    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
-        every = torch.arange(keys)
-        summaries = every[every % self.size >= self.size - self.width]
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        positions = torch.arange(keys)
+        summaries = positions[positions % self.size >= self.size - self.width]
         for first, stop, start in aligned(self.size, queries, offset):
-            yield Block(first, stop, start, offset + stop, further=summaries[summaries < start])
+            yield QueryBlock(first, stop, start, offset + stop, further=summaries[summaries < start])
 
 
 class Marked(NamedTuple):
     """A band, and marked keys that are seen from everywhere, though not by earlier queries where ``causal``.
 
-    marks (b, s); arXiv:2004.05150, section 3.1, "global attention", its columns. ``Rows`` is the other half.
+    marks (b, s); arXiv:2004.05150, section 3.1, "global attention", its columns. ``GlobalQueries`` is the other half.
     """
 
     band: Band
@@ -172,14 +175,14 @@ class Marked(NamedTuple):
         marked = self.marks[b, j]
         return self.band(b, h, i, j) | (marked & (j <= i) if self.causal else marked)
 
-    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         columns = self.marks.any(dim=0).nonzero().squeeze(1)
         for block in self.band.blocks(queries, keys, offset, size):
-            seen = columns[columns < offset + block.stop] if self.causal else columns
-            yield block._replace(further=seen[~block.holds(seen)])
+            allowed = columns[columns < offset + block.stop] if self.causal else columns
+            yield block._replace(further=allowed[~block.holds(allowed)])
 
 
-class Rows(NamedTuple):
+class GlobalQueries(NamedTuple):
     """Queries listed in ascending order, each of which sees everything, or everything up to itself."""
 
     queries: Sequence[int]
@@ -188,50 +191,50 @@ class Rows(NamedTuple):
     def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return j <= i if self.causal else torch.ones_like(i - j, dtype=torch.bool)
 
-    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
-        """A block for each run of neighbours; queries that are not listed stand in none."""
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        """Yields a block for each run of neighbouring listed queries; queries that are not listed are in no block."""
         first = 0
         for place, query in enumerate(self.queries, start=1):
             after = self.queries[place] if place < len(self.queries) else None
             if after != query + 1 or place - first == size:
                 start = self.queries[first]
-                yield Block(start, query + 1, 0, offset + query + 1 if self.causal else keys)
+                yield QueryBlock(start, query + 1, 0, offset + query + 1 if self.causal else keys)
                 first = place
 
 
 class Without(NamedTuple):
-    """What a pattern sees and none of the others does, so that a union of patterns counts no key twice."""
+    """The pairs that a pattern sees and none of the others does, so that a union of patterns counts no key twice."""
 
     pattern: Band
     others: tuple[Band, ...]
 
     def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen = self.pattern(b, h, i, j)
+        allowed = self.pattern(b, h, i, j)
         for other in self.others:
-            seen = seen & ~other(b, h, i, j)
-        return seen
+            allowed = allowed & ~other(b, h, i, j)
+        return allowed
 
-    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         return self.pattern.blocks(queries, keys, offset, size)
 
 
 class Graph(NamedTuple):
-    """Blocks of keys that blocks of queries see, one graph for each row and head, or for all of them.
+    """A graph of which blocks of queries see which blocks of keys, one for each row and head, or one for all.
 
     edges (b, h, n, n), or 1 for b or h: True where a block of queries (row) sees a block of keys (column).
-    planned: its blocks, where they have been found before.
+    planned: the blocks of the graph, where they have been computed before.
     """
 
     edges: Bool[Tensor, "b h n n"]
     size: int
-    planned: tuple[Block, ...] = ()
+    planned: tuple[QueryBlock, ...] = ()
 
     def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         rows, heads = self.edges.shape[:2]
         return self.edges[b if rows > 1 else 0, h if heads > 1 else 0, i // self.size, j // self.size]
 
-    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[Block]:
-        """The band that all rows and heads share stands in the range of keys; what differs is listed."""
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        """Yields blocks whose range of keys is the band that all rows and heads share; the other keys are listed."""
         if self.planned:
             yield from self.planned
             return
@@ -246,16 +249,16 @@ class Graph(NamedTuple):
             others[..., low:high] = False
             most = int(others.sum(-1).max())
             if most == 0:
-                yield Block(first, stop, start, end, whole=True)
+                yield QueryBlock(first, stop, start, end, whole=True)
                 continue
             order = others.int().argsort(dim=-1, descending=True, stable=True)[..., :most]
             listed = (order[..., None] * self.size + inside).masked_fill(~others.gather(-1, order)[..., None], -1)
             listed = listed.masked_fill(listed >= keys, -1).flatten(2)
-            yield Block(first, stop, start, end, further=listed, whole=True)
+            yield QueryBlock(first, stop, start, end, further=listed, whole=True)
 
 
 def common_run(shared: Sequence[bool], home: int) -> tuple[int, int]:
-    """The longest run of blocks around ``home`` that all share; an empty one where home itself is not shared."""
+    """Returns the longest run of shared blocks around ``home``, as low and high; empty where home is not shared."""
     low = high = home
     while high < len(shared) and shared[high]:
         high += 1
@@ -265,7 +268,7 @@ def common_run(shared: Sequence[bool], home: int) -> tuple[int, int]:
 
 
 def aligned(size: int, queries: int, offset: int) -> Iterator[tuple[int, int, int]]:
-    """Runs of queries that lie within one block of ``size`` positions: first, stop, and the block's first key."""
+    """Yields runs of queries within one block of ``size`` positions: first, stop, and the block's first key."""
     first = 0
     while first < queries:
         start = (offset + first) // size * size
@@ -274,13 +277,13 @@ def aligned(size: int, queries: int, offset: int) -> Iterator[tuple[int, int, in
         first = stop
 
 
-def stacked(blocks: Iterable[Block], most: Callable[[Block], int]) -> Iterator[Block]:
-    """Neighbours that are moved copies of each other as one, at most so many as ``most`` says of the first."""
-    run: list[Block] = []
+def stacked(blocks: Iterable[QueryBlock], most: Callable[[QueryBlock], int]) -> Iterator[QueryBlock]:
+    """Combines neighbouring blocks that are moved copies of each other, at most ``most`` of the first at a time."""
+    run: list[QueryBlock] = []
     for block in blocks:
         stride = block.first - run[-1].first if run else 0
-        steady = len(run) < 2 or stride == run[1].first - run[0].first
-        if run and stride > 0 and steady and len(run) < most(run[0]) and block.follows(run[-1], stride):
+        is_even_stride = len(run) < 2 or stride == run[1].first - run[0].first
+        if run and stride > 0 and is_even_stride and len(run) < most(run[0]) and block.follows(run[-1], stride):
             run.append(block)
             continue
         if run:
@@ -290,8 +293,8 @@ def stacked(blocks: Iterable[Block], most: Callable[[Block], int]) -> Iterator[B
         yield as_one(run)
 
 
-def as_one(run: Sequence[Block]) -> Block:
-    """Blocks that follow each other in equal strides."""
+def as_one(run: Sequence[QueryBlock]) -> QueryBlock:
+    """Combines blocks that follow each other in equal strides into one."""
     if len(run) == 1:
         return run[0]
     lists = [block.further for block in run if block.further is not None]
@@ -303,14 +306,17 @@ def visible(
     pattern: Pattern,
     i: Int[Tensor, "*#b t 1"],
     j: Int[Tensor, "*#b s"],
-    seen: Bool[Tensor, "b s"] | None,
+    key_mask: Bool[Tensor, "b s"] | None,
     rows: int,
     heads: int,
     times: int = 1,
 ) -> Bool[Tensor, "*b t s"]:
-    """The mask of queries i and keys j, of which those exist that ``seen`` says; ``times``: blocks of each row. A query
-    that is padding sees itself where its pattern lets it, so that its softmax is a number."""
+    """Returns the mask of queries i and keys j, True where a query attends; ``key_mask`` hides keys where it is False.
+
+    times: blocks of each row. A query that is padding sees itself where its pattern allows it, so that its softmax is
+    finite.
+    """
     b = torch.arange(rows, device=i.device).repeat_interleave(times)[:, None, None, None]
     h = torch.arange(heads, device=i.device)[None, :, None, None]
     mask = pattern(b, h, i, j)
-    return mask if seen is None else mask & (seen[b, j] | (i == j))
+    return mask if key_mask is None else mask & (key_mask[b, j] | (i == j))

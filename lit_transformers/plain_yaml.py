@@ -1,4 +1,4 @@
-"""YAML as plain data: the one place where it is read, whether from a file or from a command line."""
+"""Reads YAML as plain data, from files and from command lines; no other module does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["read_yaml"]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, except that no key may be given twice: of two values it would keep the last in silence."""
+    """YAML's safe loader, except that it refuses duplicate keys, of which YAML silently keeps the last."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -25,9 +25,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(text: str) -> Any:
-    """Plain data from YAML.
+    """Parses YAML into plain data.
 
-    Raises ValueError for what is no YAML, gives a key twice, holds itself, or cannot be written as JSON.
+    Raises ValueError where the text is not YAML, has a duplicate key, contains itself, or cannot be written as JSON.
     """
     try:
         plain = yaml.load(text, _Loader)

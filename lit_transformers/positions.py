@@ -19,7 +19,7 @@ Restart = Literal["segment", "document"]
 def sinusoids(positions: Int[Tensor, "*n"], dim: int, dtype: torch.dtype) -> Float[Tensor, "*n d"]:
     """All sines, then all cosines, of wavelengths 2 pi to 20000 pi (arXiv:1706.03762, section 3.5).
 
-    The paper interleaves them; a fixed order of channels changes nothing that learns. Transformer-XL orders them so.
+    The paper interleaves them; a fixed order of channels does not affect learning. Transformer-XL uses this order.
     """
     exponents = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim
     angles = positions[..., None].double() * 10_000.0**-exponents
@@ -31,7 +31,7 @@ class PositionsConfig(Config):
 
     restart: "segment" counts from zero in every training segment (the naive way with recurrence, arXiv:1901.02860
     section 3.3), whatever the lengths of the calls; "document" counts on through the document.
-    offset: in training every row counts from a number of its own, drawn from 0 to this one, so that positions beyond
+    offset: in training every row counts from a random number of its own, from 0 to this one, so that positions beyond
     the longest row are learned too (arXiv:1807.03819, section 3.2). It is meant for rows that are whole sequences.
     """
 
@@ -55,23 +55,23 @@ class Positions(nn.Module, ABC):
         self.offset = config.offset
 
     def offsets(self, positions: Int[Tensor, "b t"]) -> Int[Tensor, " b"] | None:
-        """What each row of one pass in training counts from; None where rows count from zero."""
+        """Draws the first position of each row of one training pass; returns None where rows count from zero."""
         if not (self.training and self.offset):
             return None
         return torch.randint(self.offset + 1, (positions.size(0),), device=positions.device)
 
     def forward(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], layer: int) -> Float[Tensor, "b t d"]:
-        """x with the vectors of its positions added, where this layer takes any."""
-        added = self.vectors(layer, positions, x.dtype)
-        return x if added is None else x + added
+        """Returns x with the vectors of its positions added, where this layer adds any."""
+        vectors = self.vectors(layer, positions, x.dtype)
+        return x if vectors is None else x + vectors
 
     def vectors(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
-        """What layer ``layer`` adds, or None."""
+        """Returns the vectors that layer ``layer`` adds, or None."""
         return self.at(layer, positions if self.period is None else positions % self.period, dtype)
 
     @abstractmethod
     def at(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
-        """The same, of positions that begin anew where they restart."""
+        """Returns the vectors that a layer adds, or None; positions already start from zero where they restart."""
 
 
 class SinusoidalConfig(PositionsConfig, kind="sinusoidal"):
@@ -120,7 +120,7 @@ class LearnedConfig(PositionsConfig, kind="learned"):
 
 
 class Learned(Positions):
-    """One table for the first layer, or one for each."""
+    """One table of position vectors for the first layer, or one for each layer."""
 
     def __init__(self, config: LearnedConfig, shape: Shape) -> None:
         super().__init__(config, shape)
@@ -145,7 +145,7 @@ class Learned(Positions):
 
 
 class PositionError(ValueError):
-    """A position that no table holds."""
+    """A position lies beyond the table of learned positions."""
 
 
 POSITIONS = table(PositionsConfig, SinusoidalConfig, LearnedConfig)

@@ -1,4 +1,4 @@
-"""What a step of a run takes here, measured: its time, and the most memory. Trains a few steps and keeps nothing."""
+"""Measures the time and the peak memory of a training step on this machine. Trains a few steps and keeps nothing."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from lightning.pytorch.callbacks import Callback
 from lit_transformers.record import peak_memory, quiet
 from lit_transformers.run import RunConfig, make_trainer, require_device
 
-__all__ = ["Probed", "probe"]
+__all__ = ["StepProbe", "probe"]
 
 WARM, TIMED = 4, 20
 
 
-class Probed(NamedTuple):
-    """Seconds a step of training, and bytes held at most by the process, or by the device where it is no CPU."""
+class StepProbe(NamedTuple):
+    """Seconds per training step, and the peak memory in bytes: of the device, or on a CPU of the process."""
 
     seconds: float
     memory: float
 
 
-def probe(config: RunConfig) -> Probed:
-    """Trains 24 steps and measures. The time is the lower quartile, for other processes only ever add to it.
+def probe(config: RunConfig) -> StepProbe:
+    """Trains 24 steps and measures them. The time is the lower quartile, because other processes can only add to it.
 
-    Memory counts from the start of the process, so each probe wants a process of its own.
+    Memory counts from the start of the process, so each probe needs a process of its own.
     Raises ConfigError where the machine lacks the device.
     """
     require_device(config.training)
@@ -40,12 +40,12 @@ def probe(config: RunConfig) -> Probed:
     clock = _Clock()
     with quiet(), tempfile.TemporaryDirectory() as folder:
         make_trainer(training, Path(folder), [clock]).fit(config.build_task(data), data)
-    took = np.diff(clock.times)[WARM:]
-    return Probed(float(np.quantile(took, 0.25)), float(peak_memory()))
+    durations = np.diff(clock.times)[WARM:]
+    return StepProbe(float(np.quantile(durations, 0.25)), float(peak_memory()))
 
 
 class _Clock(Callback):
-    """When every step has ended."""
+    """Records the time at which every step ends."""
 
     def __init__(self) -> None:
         self.times: list[float] = []

@@ -1,9 +1,9 @@
-"""Ending a run early that lags behind others of its search, on all ranks together.
+"""Ends a run early that lags behind others of its search, on all ranks together.
 
-A pruner that judges a run by runs that were over before it began can say beforehand what it will answer: at each
-validation, a bar that the best value so far must reach. The search leaves these bars in the run's directory, and the
-run compares by itself. So a search ends the same runs at the same steps whatever the timing and whoever starts them:
-a worker, torchrun or a cluster, with no way back to the parent needed.
+A pruner that judges a run only by runs that ended before it began can fix its criteria beforehand: at each validation,
+a bar that the best value so far must reach. The search writes these bars to the run's directory, and the run compares
+by itself. So a search ends the same runs at the same steps, whatever the timing and whatever starts them (a worker,
+torchrun or a cluster), and needs no connection back to the parent process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from lit_transformers.callbacks import Keeper, measured
+from lit_transformers.callbacks import Checkpointer, measured
 from lit_transformers.config import ConfigError
 from lit_transformers.files import write_json
 from lit_transformers.ranks import from_all_ranks
@@ -27,23 +27,23 @@ BARS = "bars.json"
 
 
 class Bars(NamedTuple):
-    """What a metric must have reached at a step, by step; goal: "minimize" or "maximize" it."""
+    """The value that a metric must have reached, by step; goal: "minimize" or "maximize"."""
 
     metric: str
     goal: str
     by_step: dict[int, float]
 
-    def better(self, one: float, other: float) -> bool:
-        """Whether one value beats another."""
-        return one < other if self.goal == "minimize" else one > other
+    def better(self, value: float, reference: float) -> bool:
+        """Whether ``value`` is strictly better than ``reference``."""
+        return value < reference if self.goal == "minimize" else value > reference
 
     def write(self, directory: Path) -> None:
-        """Leaves the bars where the run finds them."""
+        """Writes the bars to the run's directory."""
         write_json(directory / BARS, self._asdict())
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """The bars of a run; None where no search watches over it. Raises ConfigError for a damaged file."""
+        """Reads the bars of a run; None where no search watches over it. Raises ConfigError for a damaged file."""
         path = directory / BARS
         try:
             plain = json.loads(path.read_text(encoding="utf-8"))
@@ -63,20 +63,20 @@ class Pruned(RuntimeError):
 
 
 class Verdict(NamedTuple):
-    """What the first rank found: why the run ends, None to go on, and what was measured."""
+    """The verdict of the first rank: why the run ends, or None to continue, and the metrics."""
 
     reason: str | None
     metrics: dict[str, float]
 
 
 class Pruner(Callback):
-    """Compares after each validation but the last. The first rank judges, and all of them stop.
+    """Compares the metric with the bars after each validation but the last. The first rank decides, and all ranks stop.
 
-    The checkpoint that is kept then holds the verdict, so a run that is killed before its record is written ends alike.
+    The checkpoint written then holds the verdict, so a run that is killed before its record is written still ends so.
     """
 
-    def __init__(self, bars: Bars, keeper: Keeper) -> None:
-        self.bars, self.keeper = bars, keeper
+    def __init__(self, bars: Bars, checkpointer: Checkpointer) -> None:
+        self.bars, self.checkpointer = bars, checkpointer
         self.best: float | None = None
         self.verdict = Verdict(None, {})
 
@@ -86,12 +86,12 @@ class Pruner(Callback):
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.global_step >= trainer.max_steps:
             return
-        self.verdict = from_all_ranks(self._judged(trainer.global_step, measured(trainer)))[0]
+        self.verdict = from_all_ranks(self._judge(trainer.global_step, measured(trainer)))[0]
         if self.verdict.reason:
-            self.keeper.keep(trainer)
+            self.checkpointer.save(trainer)
         self._end(trainer, self.verdict)
 
-    def _judged(self, step: int, metrics: dict[str, float]) -> Verdict:
+    def _judge(self, step: int, metrics: dict[str, float]) -> Verdict:
         value, bar = metrics.get(self.bars.metric), self.bars.by_step.get(step)
         if value is not None and math.isfinite(value) and (self.best is None or self.bars.better(value, self.best)):
             self.best = value

@@ -1,7 +1,7 @@
-"""Work done in pieces, of which the backward pass computes each again instead of keeping what it made.
+"""Computes work in pieces, each of which the backward pass computes again instead of storing its activations.
 
-``torch.utils.checkpoint`` would do, but for what is cut out of a long tensor: the gradient of every piece would be
-filled up to the whole length, which costs pieces times length. Here it is added where it belongs.
+``torch.utils.checkpoint`` would pad the gradient of every slice of a long tensor to the whole length, which costs
+pieces times length. Here the gradient is added in place, to the part of the tensor that the piece read.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 Work = Callable[[int, list[Tensor]], tuple[Tensor, ...]]
-"""What piece ``number`` makes of the parts that it reads: the same number of tensors for every piece."""
+"""Computes the outputs of piece ``number`` from the parts that it reads; every piece has equally many outputs."""
 
 
 class Stretch(NamedTuple):
-    """first:stop:step of the last but one dimension, ``times`` times, each ``stride`` on from the one before. All of
-    them are read at once: (b, h, s, k) gives (b times, h, t, k)."""
+    """The indices first:stop:step of the last but one dimension, repeated ``times`` times, each ``stride`` after the
+    one before. All repetitions are read at once: (b, h, s, k) gives (b times, h, t, k)."""
 
     first: int
     stop: int
@@ -32,53 +32,53 @@ class Stretch(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Of one."""
+        """The number of indices in one repetition."""
         return len(range(self.first, self.stop, self.step))
 
     @property
     def span(self) -> int:
-        """From the first of one to its last."""
+        """The number of positions from the first index of one repetition to its last, both included."""
         return (self.length - 1) * self.step + 1
 
     def seen_in(self, tensor: Tensor) -> Tensor:
-        """The stretches of (b, h, s, k) as a view (b, h, times, t, k); of one alone (*n, t, k)."""
+        """Returns a view (b, h, times, t, k) of a tensor (b, h, s, k); without repetitions (*n, t, k)."""
         if self.times == 1:
             return tensor[..., self.first : self.stop : self.step, :]
-        last = self.first + (self.times - 1) * self.stride + self.span
-        return tensor[..., self.first : last, :].unfold(-2, self.span, self.stride)[..., :: self.step].mT
+        stop = self.first + (self.times - 1) * self.stride + self.span
+        return tensor[..., self.first : stop, :].unfold(-2, self.span, self.stride)[..., :: self.step].mT
 
-    def fold(self, seen: Tensor) -> Tensor:
-        """From (b, h, times, t, k) to (b times, h, t, k)."""
-        return seen if self.times == 1 else seen.transpose(1, 2).flatten(0, 1)
+    def fold(self, stretches: Tensor) -> Tensor:
+        """Reshapes (b, h, times, t, k) to (b times, h, t, k)."""
+        return stretches if self.times == 1 else stretches.transpose(1, 2).flatten(0, 1)
 
     def unfold(self, folded: Tensor) -> Tensor:
-        """And back."""
+        """Reshapes (b times, h, t, k) back to (b, h, times, t, k)."""
         return folded if self.times == 1 else folded.unflatten(0, (-1, self.times)).transpose(1, 2)
 
     def add(self, total: Tensor, gradient: Tensor) -> None:
-        """Adds up, in as many turns as stretches overlap."""
-        seen, gradients = self.seen_in(total), self.unfold(gradient)
+        """Adds a gradient to ``total`` in place, in as many rounds as repetitions overlap."""
+        view, gradients = self.seen_in(total), self.unfold(gradient)
         if self.times == 1:
-            seen += gradients
+            view += gradients
             return
-        apart = self.stride >= self.span or self.times * self.stride <= self.step
-        turns = 1 if apart else -(-self.span // self.stride)
-        for turn in range(min(turns, self.times)):
-            seen[:, :, turn::turns] += gradients[:, :, turn::turns]
+        is_disjoint = self.stride >= self.span or self.times * self.stride <= self.step
+        rounds = 1 if is_disjoint else -(-self.span // self.stride)
+        for start in range(min(rounds, self.times)):
+            view[:, :, start::rounds] += gradients[:, :, start::rounds]
 
 
 def in_order(lengths: Sequence[int]) -> list[Stretch]:
-    """One after the other."""
+    """Returns stretches of these lengths, one after the other."""
     stops = list(accumulate(lengths))
     return [Stretch(stop - length, stop) for length, stop in zip(lengths, stops, strict=True)]
 
 
-class Part(NamedTuple):
-    """What a piece reads of the tensor ``source``: the whole, or of its last but one dimension
+class TensorSlice(NamedTuple):
+    """What a piece reads of the tensor with index ``source``: all of it, or, of its last but one dimension,
 
-    rows    a stretch, or several
-    chosen  what is listed: (n,), or of a tensor (b, h, s, k) for c blocks of each row: (b c, h, n)
-    listed  for a tensor (w, k) or (h, w, k): (t, n) gives (*h, t, n, k), and (b, h, t, n) gives (b, h, t, n, k)
+    rows    a stretch, possibly repeated
+    chosen  the listed indices: (n,), or, for c blocks of each row of a tensor (b, h, s, k), (b c, h, n)
+    listed  indices for a tensor (w, k) or (h, w, k): (t, n) gives (*h, t, n, k), (b, h, t, n) gives (b, h, t, n, k)
     """
 
     source: int
@@ -100,7 +100,7 @@ class Part(NamedTuple):
         return tensor
 
     def add(self, total: Tensor, gradient: Tensor) -> None:
-        """Adds the gradient of what was read where it was read; ``total`` as ``zeros_for`` makes it."""
+        """Adds the gradient of what was read to ``total``, a tensor from ``zeros_for``, where it was read."""
         if self.rows is not None:
             self.rows.add(total, gradient)
         elif self.chosen is not None and self.chosen.dim() == 1:
@@ -115,8 +115,8 @@ class Part(NamedTuple):
 
     @staticmethod
     def by_rows(tensor: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """A tensor (b, h, s, k) as rows (n, k), and which of them are chosen (b c, h, n): whole rows are fetched twenty
-        times as fast as ``gather`` fetches their elements."""
+        """Returns a tensor (b, h, s, k) as rows (n, k), and the indices (b c, h, n) of the chosen rows: fetching whole
+        rows is twenty times as fast as fetching their elements with ``gather``."""
         rows, heads, keys, width = tensor.shape
         b = torch.arange(rows, device=chosen.device).repeat_interleave(chosen.size(0) // rows)[:, None, None]
         h = torch.arange(heads, device=chosen.device)[:, None]
@@ -132,7 +132,7 @@ class Part(NamedTuple):
 
 
 def folded(listed: Int[Tensor, "b h *c n"]) -> Int[Tensor, "b h n"]:
-    """Of several blocks, a row of the batch for each."""
+    """Moves the blocks c of (b, h, c, n) to the batch: (b c, h, n). A tensor without them is returned as it is."""
     return listed if listed.dim() == 3 else listed.transpose(1, 2).flatten(0, 1)
 
 
@@ -142,14 +142,14 @@ def heads_last(tensor: Tensor) -> bool:
 
 
 def zeros_for(tensor: Tensor) -> Tensor:
-    """For sums of gradients, in memory as ``by_rows`` wants them."""
+    """Returns zeros for a sum of a tensor's gradients, in float32 or finer, in the layout that ``by_rows`` needs."""
     dtype = torch.promote_types(tensor.dtype, torch.float32)
     if heads_last(tensor):
         return torch.zeros_like(tensor.transpose(1, 2), dtype=dtype).transpose(1, 2)
     return torch.zeros_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
 
 
-Cut = list[Part]
+Cut = list[TensorSlice]
 
 
 def recomputed(
@@ -158,24 +158,24 @@ def recomputed(
     places: Sequence[Stretch],
     tensors: Sequence[Tensor],
     random: bool,
-    keep: Sequence[bool] = (),
+    stored: Sequence[bool] = (),
 ) -> tuple[Tensor, ...]:
-    """The pieces' outputs, each at its place of the last but one dimension. ``random``: whether the work draws numbers.
-    ``keep``: of which pieces all is kept that the backward pass needs, for it is little; none where nothing is said.
+    """Returns the outputs of all pieces, each at its place in the last but one dimension.
 
-    A piece alone is simply computed. Second derivatives of several are not to be had.
+    random: whether the work draws random numbers. stored: the pieces whose autograd graph is kept because it is small;
+    none by default. A single piece is computed directly. Several pieces have no second derivatives.
     """
     if len(cuts) == 1 and places[0].times == 1:
         return work(0, [part.read(tensors) for part in cuts[0]])
     apply: Callable[..., tuple[Tensor, ...]] = torch.compiler.disable(Pieces.apply)
-    learning = torch.is_grad_enabled()
-    kept = [learning and here for here in keep] or [False] * len(cuts)
-    return apply(work, cuts, places, random, kept, *tensors)
+    has_gradients = torch.is_grad_enabled()
+    keeps_graph = [has_gradients and is_stored for is_stored in stored] or [False] * len(cuts)
+    return apply(work, cuts, places, random, keeps_graph, *tensors)
 
 
 class Pieces(torch.autograd.Function):
-    """Keeps the tensors alone, but of pieces that are kept their graph. Every tensor that ``work`` learns through must
-    be among them."""
+    """Saves only the input tensors, and the graphs of the pieces in ``stored``. Every tensor that gradients flow
+    through must be among the inputs."""
 
     @staticmethod
     def forward(
@@ -184,76 +184,78 @@ class Pieces(torch.autograd.Function):
         cuts: Sequence[Cut],
         places: Sequence[Stretch],
         random: bool,
-        keep: Sequence[bool],
+        stored: Sequence[bool],
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        device, wanted = tensors[0].device, [tensor.requires_grad for tensor in tensors]
-        joined: tuple[Tensor, ...] = ()
+        device, needs_gradient = tensors[0].device, [tensor.requires_grad for tensor in tensors]
+        merged: tuple[Tensor, ...] = ()
         ctx.graphs, states = {}, []
         # The last piece reads the most where later rows see more. Done first, it leaves room that the others fit in;
         # the other way round each outgrows what the one before it left, and at length 8,192 the heap doubles.
         for number in reversed(range(len(cuts))):
-            states.append(random_state(device) if random and not keep[number] else None)
-            if keep[number]:
-                ctx.graphs[number] = graph = graph_of(work, cuts, number, tensors, wanted)
+            states.append(random_state(device) if random and not stored[number] else None)
+            if stored[number]:
+                ctx.graphs[number] = graph = graph_of(work, cuts, number, tensors, needs_gradient)
                 outputs = tuple(output.detach() for output in graph.outputs)
             else:
                 outputs = work(number, [part.read(tensors) for part in cuts[number]])
-            joined = joined or tuple(room_for(output, places, number) for output in outputs)
-            for whole, output in zip(joined, outputs, strict=True):
-                places[number].seen_in(whole).copy_(places[number].unfold(output))
+            merged = merged or tuple(room_for(output, places, number) for output in outputs)
+            for result, output in zip(merged, outputs, strict=True):
+                places[number].seen_in(result).copy_(places[number].unfold(output))
         ctx.save_for_backward(*tensors)
         ctx.work, ctx.cuts, ctx.places, ctx.states = work, cuts, places, states[::-1]
         ctx.cast = autocast_of(device)
-        return joined
+        return merged
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         tensors: tuple[Tensor, ...] = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[5:]
+        needs_gradient = ctx.needs_input_grad[5:]
         device = tensors[0].device
-        totals = [zeros_for(tensor) if want else None for tensor, want in zip(tensors, wanted, strict=True)]
+        totals = [
+            zeros_for(tensor) if is_needed else None for tensor, is_needed in zip(tensors, needs_gradient, strict=True)
+        ]
         for number in reversed(range(len(ctx.cuts))):
-            cut, place = ctx.cuts[number], ctx.places[number]
+            cut, stretch = ctx.cuts[number], ctx.places[number]
             graph = ctx.graphs.get(number)
             if graph is None:
                 with ctx.cast(), drawn_again(ctx.states[number], device):
-                    graph = graph_of(ctx.work, ctx.cuts, number, tensors, wanted)
-            learning = [at for at, part in enumerate(cut) if wanted[part.source]]
-            found = torch.autograd.grad(
+                    graph = graph_of(ctx.work, ctx.cuts, number, tensors, needs_gradient)
+            indices = [index for index, part in enumerate(cut) if needs_gradient[part.source]]
+            leaf_gradients = torch.autograd.grad(
                 graph.outputs,
-                [graph.leaves[at] for at in learning],
-                [place.fold(place.seen_in(gradient)) for gradient in gradients],
+                [graph.leaves[index] for index in indices],
+                [stretch.fold(stretch.seen_in(gradient)) for gradient in gradients],
                 retain_graph=number in ctx.graphs,
                 allow_unused=True,
             )
-            for at, gradient in zip(learning, found, strict=True):
-                total = totals[cut[at].source]
+            for index, gradient in zip(indices, leaf_gradients, strict=True):
+                total = totals[cut[index].source]
                 if gradient is not None and total is not None:
-                    cut[at].add(total, gradient)
+                    cut[index].add(total, gradient)
         cast = (None if total is None else total.to(t.dtype) for total, t in zip(totals, tensors, strict=True))
         return None, None, None, None, None, *cast
 
 
 class PieceGraph(NamedTuple):
-    """A piece with what its backward pass needs."""
+    """The leaves and outputs of a piece, as its backward pass needs them."""
 
     leaves: list[Tensor]
     outputs: tuple[Tensor, ...]
 
 
 def graph_of(
-    work: Work, cuts: Sequence[Cut], number: int, tensors: Sequence[Tensor], wanted: Sequence[bool]
+    work: Work, cuts: Sequence[Cut], number: int, tensors: Sequence[Tensor], needs_gradient: Sequence[bool]
 ) -> PieceGraph:
-    """The piece computed on leaves of its own."""
-    leaves = [part.read(tensors).detach().requires_grad_(wanted[part.source]) for part in cuts[number]]
+    """Computes the piece with gradients, on detached leaves of its own."""
+    leaves = [part.read(tensors).detach().requires_grad_(needs_gradient[part.source]) for part in cuts[number]]
     with torch.enable_grad():
         return PieceGraph(leaves, work(number, leaves))
 
 
 def room_for(output: Tensor, places: Sequence[Stretch], number: int) -> Tensor:
-    """For the outputs of all pieces like that of one; heads last in memory, as they are merged."""
+    """Allocates one output of all pieces, shaped like that of piece ``number``, with heads last in memory."""
     length = sum(place.length * place.times for place in places)
     if output.dim() != 4:
         return output.new_empty(*output.shape[:-2], length, output.size(-1))
@@ -262,29 +264,29 @@ def room_for(output: Tensor, places: Sequence[Stretch], number: int) -> Tensor:
 
 
 RandomState = tuple[Tensor, Tensor | None]
-"""Where the generators of the host and of the device stand."""
+"""The states of the random generators of the host and of the device."""
 
 
 def random_state(device: torch.device) -> RandomState:
-    """Where they stand now."""
+    """Returns the current states of the random generators."""
     return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
 def go_on_from(state: RandomState, device: torch.device) -> None:
-    """Sets the generators where they stood."""
-    host, own = state
-    torch.set_rng_state(host)
-    if own is not None:
-        torch.cuda.set_rng_state(own, device)
+    """Sets the random generators to the given states."""
+    host_state, device_state = state
+    torch.set_rng_state(host_state)
+    if device_state is not None:
+        torch.cuda.set_rng_state(device_state, device)
 
 
 def drawn_again(state: RandomState | None, device: torch.device) -> Any:
-    """Within it the same numbers are drawn as from ``state`` on; the caller's are untouched."""
+    """Returns a context in which random numbers are drawn from ``state`` on; the caller's generators are untouched."""
     return nullcontext() if state is None else Replay(state, device)
 
 
 class Replay:
-    """``fork_rng`` from a given state."""
+    """``fork_rng`` that begins with a given state."""
 
     def __init__(self, state: RandomState, device: torch.device) -> None:
         self.state, self.device = state, device
@@ -299,7 +301,7 @@ class Replay:
 
 
 def autocast_of(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    """What makes the mixed precision that is in force now."""
+    """Returns a function that makes a context with the current autocast settings of the device."""
     if not torch.amp.is_autocast_available(device.type):
         return nullcontext
     enabled, dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
@@ -307,6 +309,6 @@ def autocast_of(device: torch.device) -> Callable[[], AbstractContextManager[Any
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[None]:
-    """Products in the precision of their factors; the meta device knows no other."""
-    known = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if known else nullcontext()
+    """Returns a context without autocast; the meta device has none to switch off."""
+    is_available = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if is_available else nullcontext()

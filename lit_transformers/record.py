@@ -1,4 +1,4 @@
-"""What a run leaves behind besides its numbers: its surroundings, why it failed, and its losses by document."""
+"""What a run records besides its metrics: its environment, the reason of a failure, and its losses by document."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERSION = 1
 
 
 def environment(training: TrainingConfig, library: str) -> dict[str, Plain]:
-    """Versions, hardware and code (``library`` is its hash); nothing that names a person, a machine or a secret."""
+    """Returns versions, hardware and code (``library`` is its hash); nothing names a person, a machine or a secret."""
     names = ("torch", "lightning", "torchmetrics", "numpy")
     return {
         "python": platform.python_version(),
@@ -42,24 +42,24 @@ def environment(training: TrainingConfig, library: str) -> dict[str, Plain]:
 
 
 def hardware(training: TrainingConfig) -> str:
-    """The device that the run uses."""
+    """Returns the name of the device that the run uses."""
     if training.device != "cpu" and torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return processor()
 
 
 def commit() -> str | None:
-    """The commit of the checkout that the library stands in, with + where it has changes."""
-    here = Path(__file__).parent
+    """Returns the commit of the library's checkout, with + where it has changes, or None where there is none."""
+    folder = Path(__file__).parent
     try:
-        ask = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--abbrev=12", "--match="]
-        return subprocess.run(ask, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        command = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12", "--match="]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def reason(error: Exception) -> str:
-    """Why a run failed, in a few words that a table can show."""
+    """Returns why a run failed, in a few words that a table can show."""
     if isinstance(error, Diverged):
         return f"not-a-number: {error}"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
@@ -70,30 +70,30 @@ def reason(error: Exception) -> str:
 
 
 def is_disk_full(error: Exception) -> bool:
-    """Whether a person can mend it by making room: such a run goes on when it is asked for again.
+    """Whether the error can be fixed by freeing disk space: such a run resumes when it is started again.
 
-    torch's own writer says no more than that a write failed, so what it raises is looked at by its words.
+    torch's own writer only reports that a write failed, so its error is recognised by its message.
     """
-    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-    return full or (isinstance(error, RuntimeError) and "PytorchStreamWriter failed writing" in str(error))
+    is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    return is_full or (isinstance(error, RuntimeError) and "PytorchStreamWriter failed writing" in str(error))
 
 
 def first_line(error: Exception) -> str:
-    """An error in one line of a table's or a terminal's length."""
+    """Returns the first line of an error's message, at most 200 characters, or its type where it has no message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def peak_memory() -> int:
-    """The most memory held: on the device where CUDA is used, else by this process."""
+    """Returns the peak memory in bytes: of the device where CUDA is used, otherwise of this process."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
     return resident_peak()
 
 
 def resident_peak() -> int:
-    """The most memory that this process held, in bytes.
+    """Returns the peak resident memory of this process in bytes.
 
-    On Linux by its own high-water mark: what getrusage tells begins with that of the process it was started from.
+    On Linux it is the process's own high-water mark, since that of getrusage includes the process that started it.
     """
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
@@ -105,7 +105,7 @@ def resident_peak() -> int:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without Lightning's advice, which is about choices that the config has made on purpose."""
+    """Silences Lightning's advice within the block, which concerns choices that the config makes on purpose."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -119,14 +119,14 @@ def quiet() -> Iterator[None]:
 
 
 def write_documents(path: Path, losses: Sequence[Any], name: Callable[[int], str]) -> None:
-    """The loss of every document or example of the last evaluation; ``name``: what the one of an ordinal is called."""
+    """Writes the loss of every document or example of the last evaluation; ``name`` returns the name for an ordinal."""
 
     def write(fresh: Path) -> None:
         with fresh.open("w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)
-            for place, loss in enumerate(losses):
+            for index, loss in enumerate(losses):
                 ordinal, *sums = loss
-                if place == 0:
+                if index == 0:
                     rows.writerow(["document", "name", *loss._fields[1:]])
                 rows.writerow([ordinal, name(ordinal), *(repr(value) for value in sums)])
 
@@ -134,7 +134,7 @@ def write_documents(path: Path, losses: Sequence[Any], name: Callable[[int], str
 
 
 def write_outputs(path: Path, outputs: Sequence[dict[str, Plain]]) -> None:
-    """What was written for every example of the last evaluation: {"id", "hypothesis", "references"}, one a line."""
+    """Writes the outputs for the examples of the last evaluation as JSON lines: {"id", "hypothesis", "references"}."""
 
     def write(fresh: Path) -> None:
         with fresh.open("w", newline="", encoding="utf-8") as file:

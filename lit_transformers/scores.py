@@ -1,6 +1,6 @@
-"""How alike a text is to its references, by the packages that define it and with one choice of their settings.
+"""Scores of texts against references, by the packages that define the scores and with fixed settings.
 
-Read by tasks, which measure what they write, and by reports, which read it from disk; so nothing here needs torch.
+Used by tasks, which score their outputs, and by reports, which read outputs from disk; so nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROUGES = ("rouge1", "rouge2", "rougeL")
 
 
 def metric_of(name: str) -> Any:
-    """sacreBLEU's ``bleu`` or ``chrf`` with its defaults: for BLEU the tokenizer 13a, cased."""
+    """Returns sacreBLEU's ``bleu`` or ``chrf`` with its defaults: for BLEU the tokenizer 13a, cased."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
@@ -23,20 +23,20 @@ def metric_of(name: str) -> Any:
 
 
 def streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
-    """The n-th references of all examples, for each n; None where an example has fewer."""
-    most = max(map(len, references))
-    return [[of_one[n] if n < len(of_one) else None for of_one in references] for n in range(most)]
+    """Returns a list of the n-th references of all examples, for each n; None where an example has fewer."""
+    count = max(map(len, references))
+    return [[texts[n] if n < len(texts) else None for texts in references] for n in range(count)]
 
 
 def rouge_of_each(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[dict[str, float]]:
-    """F-measures of 0 to 100 of each example, of the best of its references, with stems (Lin 2004)."""
+    """Returns ROUGE F-measures (0 to 100) of each example, with its best reference and with stemming (Lin 2004)."""
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer([*ROUGES], use_stemmer=True)
-    found = (scorer.score_multi(told, said) for said, told in zip(hypotheses, references, strict=True))
-    return [{name: 100.0 * score[name].fmeasure for name in ROUGES} for score in found]
+    scores = (scorer.score_multi(texts, hypothesis) for hypothesis, texts in zip(hypotheses, references, strict=True))
+    return [{name: 100.0 * score[name].fmeasure for name in ROUGES} for score in scores]
 
 
 def rouge_signature() -> str:
-    """How ``rouge_of_each`` is made, in a line."""
+    """Returns the settings of ``rouge_of_each`` in one line."""
     return f"F-measure, stems, best reference|rouge-score:{version('rouge-score')}"

@@ -1,11 +1,11 @@
-"""What a search may change of a config, declared beside it and checked against its fields.
+"""The search space of a config, declared in its class and checked against its fields.
 
-A config class says in ``space`` which of its fields are worth trying, and between which ends::
+A config class declares in ``space`` which of its fields a search may vary, and within which bounds::
 
     space: ClassVar[Space] = {"window": Interval(16, 256, log=True)}
 
-``searched`` gathers the declarations of a whole tree, by dotted path. What stands below the mixer is the mixer's own;
-the rest (learning rate, warm-up, dropout) is shared, so that every arm of a study searches the same.
+``searched`` collects the declarations of a whole tree, by dotted path. Those below the mixer are the mixer's own; the
+rest (learning rate, warm-up, dropout) is shared, so that every arm of a study searches the same.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ STEPS = "training.steps"
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from ``low`` to ``high``, both among them; whole ones where both ends are. log: factors count alike.
+    """The numbers from ``low`` to ``high``, both included; integers where both ends are. log: on a logarithmic scale.
 
-    Raises ConfigError for ends that are no interval.
+    Raises ConfigError where the ends do not form an interval.
     """
 
     low: float
@@ -45,18 +45,18 @@ class Interval:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def holds(self, value: Plain) -> bool:
-        """Whether it could have been drawn from here."""
+        """Whether the value lies in the interval and has its type."""
         is_number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
         return is_number and self.low <= value <= self.high
 
     def ends(self) -> tuple[Plain, ...]:
-        """The values that a field must admit for it to admit them all."""
+        """Returns the ends; a field that admits both admits all values between them."""
         return (self.low, self.high)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some plain values. Raises ConfigError for fewer than two."""
+    """A choice among plain values. Raises ConfigError for fewer than two."""
 
     values: tuple[Plain, ...]
 
@@ -65,11 +65,11 @@ class Choice:
             raise ConfigError(f"a choice has two values or more, not {len(self.values)}")
 
     def holds(self, value: Plain) -> bool:
-        """Whether it could have been drawn from here."""
-        return any(type(value) is type(own) and value == own for own in self.values)
+        """Whether the value is one of the choices, by value and by type."""
+        return any(type(value) is type(choice) and value == choice for choice in self.values)
 
     def ends(self) -> tuple[Plain, ...]:
-        """The values that a field must admit for it to admit them all."""
+        """Returns the values that a field must admit: all choices."""
         return self.values
 
 
@@ -83,33 +83,33 @@ def is_own(path: str) -> bool:
 
 
 def searched(config: Config, fixed: Iterable[str] = (), *, own: bool = False) -> dict[str, Knob]:
-    """The knobs of a run's config by path, but for those that are ``fixed`` or lie below a fixed one.
+    """Returns the knobs of a run's config by path, except those that are ``fixed`` or lie below a fixed path.
 
-    A field that holds None stays so: that is another model, not another value. A warm-up ends within the first quarter
-    of the steps. own: with the mixer's. Raises ConfigError for a declaration that its config would refuse.
+    A field that holds None is not searched: a value would make another model. A warm-up ends within the first quarter
+    of the steps. own: includes the mixer's knobs. Raises ConfigError for a declaration that its config would refuse.
     """
-    held = tuple(fixed)
-    found = {
+    fixed_paths = tuple(fixed)
+    knobs = {
         path: knob
         for path, knob in _declared(config, "")
         if (own or not is_own(path))
         and config.get(path) is not None
-        and not any(path == other or path.startswith(f"{other}.") for other in held)
+        and not any(path == fixed_path or path.startswith(f"{fixed_path}.") for fixed_path in fixed_paths)
     }
-    if WARMUP in found:
-        knob, latest = found[WARMUP], config.get(STEPS) // 4
+    if WARMUP in knobs:
+        knob, latest = knobs[WARMUP], config.get(STEPS) // 4
         if isinstance(knob, Interval) and knob.low < latest < knob.high:
-            found[WARMUP] = replace(knob, high=latest)
+            knobs[WARMUP] = replace(knob, high=latest)
         elif isinstance(knob, Interval) and latest <= knob.low:
-            del found[WARMUP]
-    for path in found:
-        for end in found[path].ends():
-            config.override({path: end})
-    return found
+            del knobs[WARMUP]
+    for path in knobs:
+        for value in knobs[path].ends():
+            config.override({path: value})
+    return knobs
 
 
 def require_valid(config: type[Config]) -> None:
-    """Raises ConfigError where a class declares what is no field of it."""
+    """Raises ConfigError where a class declares a knob that is not one of its fields."""
     for name in config.space:
         if name.partition(".")[0] not in field_types(config):
             raise ConfigError(f"{config.__name__}.space names no field of it", name)

@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM, as a wish that training looks at between two steps."""
+"""Requests to stop: SIGTERM sets a flag that training checks between two steps."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ __all__ = ["Stop", "stop_requests"]
 
 
 class Stop:
-    """Calling it says whether SIGTERM has come. Signals reach the main thread alone; elsewhere it never has."""
+    """A flag; calling it returns whether SIGTERM was received. Only the main thread can listen for signals."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.request = threading.Event()
 
     def __call__(self) -> bool:
-        return self.asked.is_set()
+        return self.request.is_set()
 
     def listen(self) -> None:
-        """Makes SIGTERM set the wish and do nothing else.
+        """Makes SIGTERM set the flag and do nothing else.
 
-        A Lightning trainer puts its own handler before this one whenever it starts: that one ends the process at the
-        next batch, also within an evaluation, and with several ranks speaks to the others from within the signal,
-        amid whatever they are exchanging. So this is called again once the trainer runs.
+        A Lightning trainer installs its own handler whenever it starts: that one ends the process at the next batch,
+        also within an evaluation, and with several ranks communicates with the others from within the signal handler,
+        in the middle of other exchanges. So this method is called again once the trainer runs.
         """
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, lambda number, frame: self.asked.set())
+            signal.signal(signal.SIGTERM, lambda number, frame: self.request.set())
 
 
 @contextmanager
 def stop_requests() -> Iterator[Stop]:
-    """Listens for as long as the block lasts."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Listens for SIGTERM within the block, and restores the previous handler after it."""
+    previous_handler = signal.getsignal(signal.SIGTERM)
     stop = Stop()
     stop.listen()
     try:
         yield stop
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, previous_handler)

@@ -73,12 +73,12 @@ OPTIMIZERS = table(OptimizerConfig, AdamWConfig, AdamConfig, AdagradConfig, SGDC
 
 
 def trained(network: nn.Module) -> list[nn.Parameter]:
-    """Parameters that learn, each once."""
+    """Returns the parameters that require gradients, each once."""
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
 def decay_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; vectors do not."""
+    """Returns parameter groups in which matrices have weight decay and vectors do not."""
     parameters = trained(network)
     return [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
@@ -89,7 +89,7 @@ def decay_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]
 class ScheduleConfig(Config):
     """Base of every schedule's config; the table SCHEDULES lists the kinds.
 
-    warmup: steps over which the learning rate rises in a line from nothing to its peak.
+    warmup: steps over which the learning rate rises linearly from zero to its peak.
     """
 
     space: ClassVar[Space] = {"warmup": Interval(10, 4000, log=True)}
@@ -97,25 +97,26 @@ class ScheduleConfig(Config):
     warmup: NonNegative = 0
 
     def factor(self, step: int, steps: int) -> float:
-        """What the peak learning rate is multiplied by at update ``step`` (from 0) of ``steps``."""
+        """Returns the factor of the peak learning rate at update ``step`` (from 0) of ``steps``."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         return self.after(step - self.warmup, max(1, steps - self.warmup))
 
     def after(self, step: int, steps: int) -> float:
-        """The factor ``step`` updates after the warm-up, of ``steps`` that remain then."""
+        """Returns the factor ``step`` updates after the warm-up, of the ``steps`` that follow it."""
         raise NotImplementedError
 
 
 class ConstantConfig(ScheduleConfig, kind="constant"):
-    """Stays at the peak."""
+    """The learning rate stays at its peak."""
 
     def after(self, step: int, steps: int) -> float:
         return 1.0
 
 
 class CosineConfig(ScheduleConfig, kind="cosine"):
-    """Falls along half a cosine (arXiv:1608.03983, equation 5, one cycle) to ``floor`` times the peak."""
+    """The learning rate falls along half a cosine (arXiv:1608.03983, equation 5, one cycle) to ``floor`` times its
+    peak."""
 
     floor: Annotated[float, Field(ge=0, le=1)] = 0.0
 
@@ -123,8 +124,8 @@ class CosineConfig(ScheduleConfig, kind="cosine"):
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
 
 
-class LinearConfig(ScheduleConfig, kind="linear"):
-    """Falls in a line to ``floor`` times the peak."""
+class LinearDecayConfig(ScheduleConfig, kind="linear"):
+    """The learning rate falls linearly to ``floor`` times the peak."""
 
     floor: Annotated[float, Field(ge=0, le=1)] = 0.0
 
@@ -133,33 +134,33 @@ class LinearConfig(ScheduleConfig, kind="linear"):
 
 
 class InverseSquareRootConfig(ScheduleConfig, kind="inverse_square_root"):
-    """Falls with the root of the step (arXiv:1706.03762, equation 3: with warmup, the paper's learning_rate is
-    dim^-0.5 warmup^-0.5, which its n-th update reaches at n = warmup)."""
+    """The learning rate falls with the inverse root of the step (arXiv:1706.03762, equation 3: with warmup, the paper's
+    learning_rate is dim^-0.5 warmup^-0.5, which its n-th update reaches at n = warmup)."""
 
     def after(self, step: int, steps: int) -> float:
         return math.sqrt(max(1, self.warmup) / (self.warmup + step + 1))
 
 
-SCHEDULES = table(ScheduleConfig, ConstantConfig, CosineConfig, LinearConfig, InverseSquareRootConfig)
+SCHEDULES = table(ScheduleConfig, ConstantConfig, CosineConfig, LinearDecayConfig, InverseSquareRootConfig)
 
 
 class AverageConfig(Config):
     """The weights at the end are the mean of the last few of training (arXiv:1706.03762, section 6.1: of 5 or 20).
 
-    last: how many; every: updates between two of them, the newest being those of the last update. Validations before
-    the end are of the weights as they are then.
+    last: how many weights are averaged; every: updates between two of them, the newest being those of the last update.
+    Validations before the end measure the weights that are not averaged.
     """
 
     last: Positive = 5
     every: Positive = 100
 
     def places(self, steps: int) -> range:
-        """After which updates, of ``steps``, the weights are taken."""
+        """Returns the updates, of ``steps``, after which the weights are averaged."""
         return range(steps - (self.last - 1) * self.every, steps + 1, self.every)
 
 
 class TrainingConfig(Config):
-    """The budget and how it is spent.
+    """The budget of training and how it is spent.
 
     steps: updates; accumulate: batches of an update, whose gradient is the mean over all their targets; average:
     whether the weights at the end are those of several updates; clip: largest norm of the gradient (None for any);
@@ -197,7 +198,7 @@ class TrainingConfig(Config):
             )
 
     def learn(self, network: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """Optimizer and schedule, one step of both for each update."""
+        """Returns the optimizer and its schedule; each takes one step for every update."""
         optimizer = self.optimizer.build(network)
         return optimizer, torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: self.schedule.factor(step, self.steps)

@@ -1,4 +1,4 @@
-"""Text that a checkpoint writes."""
+"""Generates text from the checkpoint of a language model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from datamodules import tokenizer_from_dict
-from lit_transformers.choosing import SamplingConfig
 from lit_transformers.config import ConfigError
 from lit_transformers.generate import beam_search, sample
 from lit_transformers.run import load
+from lit_transformers.sampling import SamplingConfig
 from lit_transformers.tasks.causal_lm import CausalLM
 from lit_transformers.tasks.seq2seq import Seq2Seq
 
@@ -24,35 +24,38 @@ def write(
     beams: int = 1,
     memory: int | None = None,
 ) -> Iterator[str]:
-    """The prompt and ``length`` symbols after it, in pieces as they come.
+    """Yields the prompt and the text of ``length`` symbols after it, in pieces as they are generated.
 
-    memory: tokens that stay visible; None for as many as training showed, its memory and its segment together.
+    memory: tokens that stay visible; None for as many as in training, its memory and its segment together. Raises
+    ConfigError where the checkpoint is not that of a causal_lm, or where its mixer has no memory to set.
     """
-    task, config, kept = load(checkpoint)
+    task, config, extra = load(checkpoint)
     if isinstance(task, Seq2Seq):
         raise ConfigError("a seq2seq writes of a source; give it lines with: translate, or summarize", "task")
     if not isinstance(task, CausalLM):
         raise ConfigError(f"only a causal_lm writes text, and this is a run of the task {config.task.kind}", "task")
     model = config.model
     if "mixer.memory" in dict(model.leaves()):
-        seen = model.get("mixer.memory") + task.data.length
-        task.config = task.config.override({"evaluation": {"mixer.memory": seen if memory is None else memory}})
+        visible_tokens = model.get("mixer.memory") + task.data.length
+        task.config = task.config.override(
+            {"evaluation": {"mixer.memory": visible_tokens if memory is None else memory}}
+        )
     elif memory is not None:
         raise ConfigError(f"a {model.get('mixer.kind')} mixer has no memory to set", "memory")
-    tokenizer = tokenizer_from_dict(kept["tokenizer"])
+    tokenizer = tokenizer_from_dict(extra["tokenizer"])
     boundary = task.data.vocabulary.boundary
-    start = torch.tensor([boundary, *tokenizer.encode(prompt.encode()).tolist()])
+    prompt_symbols = torch.tensor([boundary, *tokenizer.encode(prompt.encode()).tolist()])
     if beams > 1:
-        symbols, _ = beam_search(task.evaluator(), start, length, beams, forbidden=boundary)
+        symbols, _ = beam_search(task.evaluator(), prompt_symbols, length, beams, forbidden=boundary)
         yield prompt + tokenizer.decode(symbols)
         return
     yield prompt
-    said: list[int] = []
+    generated: list[int] = []
     written = ""
-    for symbol in sample(task.evaluator(), start, length, sampling, forbidden=boundary):
-        said.append(symbol)
-        text = tokenizer.decode(said)
+    for symbol in sample(task.evaluator(), prompt_symbols, length, sampling, forbidden=boundary):
+        generated.append(symbol)
+        text = tokenizer.decode(generated)
         if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # the rest of a character may still come
             yield text[len(written) :]
             written = text
-    yield tokenizer.decode(said)[len(written) :]
+    yield tokenizer.decode(generated)[len(written) :]

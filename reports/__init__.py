@@ -1,4 +1,4 @@
-"""Reports: what the runs of a study have shown, from the records on disk alone."""
+"""Reports on studies: tables, figures and pages that are made from the records of runs on disk alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m reports``: publish what was found, compare it, and make it again from its results."""
+"""The command line ``python -m reports``: publishes studies, compares them, and renders reports from stored results."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def publish(
     from reports.publish import publish as publish_study
 
     if (Path(study) / PLAN).is_file():
-        place = Path(study).resolve()
-        runs, name = place.parent.parent, place.name
+        plan_folder = Path(study).resolve()
+        runs, name = plan_folder.parent.parent, plan_folder.name
     else:
         name = folder_name(study, scale, parse_assignments(changes or ()))
     page = publish_study(runs, name, to, replace)
     if missing := read_results(page.with_name(RESULTS)).missing():
         err.print(f"published with {missing} of its runs missing", style="yellow", highlight=False)
-    _say(page)
+    _print_path(page)
 
 
 @app.command()
@@ -87,7 +87,7 @@ def gallery(
 
     for directory in published(folder) if again else ():
         render(directory)
-    _say(write_gallery(folder))
+    _print_path(write_gallery(folder))
 
 
 @app.command()
@@ -99,7 +99,7 @@ def report(
     """Makes a report again from its results: those of the last run here, else the published ones."""
     from reports.page import render
 
-    _say(render(_results_of(study, runs, folder), out))
+    _print_path(render(_results_of(study, runs, folder), out))
 
 
 @app.command()
@@ -124,23 +124,27 @@ def compare(
         out.print(f"note: {note}", style="yellow", markup=False, highlight=False)
     if to is not None:
         write_text(to, to_page(*sides, tables, notes))
-        _say(to)
+        _print_path(to)
 
 
 def _results_of(study: str, runs: Path, folder: Path) -> Path:
-    """The folder that holds the results of a study."""
+    """Returns the folder that holds the results of a study.
+
+    It is the argument itself if that is a folder, else the folder of the last report here or of the published one.
+    Raises ReportError where neither of these holds results.
+    """
     if Path(study).is_dir():
         return Path(study)
     require_name(study, "study")
-    places = [runs / "studies" / study / "report", folder / study]
-    found = next((place for place in places if (place / RESULTS).is_file()), None)
-    if found is None:
-        looked = " and ".join(str(place) for place in places)
-        raise ReportError(f"{study}: no {RESULTS} in {looked}; make it by: python -m ablations report {study}")
-    return found
+    candidates = [runs / "studies" / study / "report", folder / study]
+    directory = next((candidate for candidate in candidates if (candidate / RESULTS).is_file()), None)
+    if directory is None:
+        searched = " and ".join(str(candidate) for candidate in candidates)
+        raise ReportError(f"{study}: no {RESULTS} in {searched}; make it by: python -m ablations report {study}")
+    return directory
 
 
-def _say(path: Path) -> None:
+def _print_path(path: Path) -> None:
     out.print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -148,16 +152,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status. Bad input ends in one line on standard error."""
     try:
         typer.main.get_command(app).main(arguments, prog_name="python -m reports")
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 0
+    except SystemExit as system_exit:
+        return system_exit.code if isinstance(system_exit.code, int) else 0
     except (ReportError, ConfigError) as error:
-        return _complain(str(error))
+        return _print_error(str(error))
     except OSError as error:
-        return _complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        return _print_error(f"{error.filename or 'output'}: {error.strerror or error}")
     return 0
 
 
-def _complain(message: str) -> int:
+def _print_error(message: str) -> int:
     err.print(f"error: {' '.join(message.split())}", markup=False, highlight=False, soft_wrap=True)
     return 2
 

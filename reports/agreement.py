@@ -1,9 +1,11 @@
-"""Whether what a study found agrees with what its source printed: one rule for all studies.
+"""Decides whether the results of a study agree with the numbers of its source, by one rule for all studies.
 
-The source's difference of a comparison is the same weighted sum that ours is, over its own cells: it exists where each
-arm has exactly one cell of its own. Its metric says by its name which direction is better. A comparison *agrees* where
-our verdict goes in the direction of the source, *disagrees* where it goes in the other, or where the source prints
-equal numbers and we resolve a difference, and is *unresolved* where there is no verdict or none that decides.
+The source's difference of a comparison is the same weighted sum as ours, computed over the cells of the source. It is
+defined where each arm has exactly one cell. The name of the source's metric decides which direction is better.
+
+A comparison *agrees* where our verdict goes in the direction of the source. It *disagrees* where the verdict goes in
+the other direction, or where the source prints equal numbers and we resolve a difference. It is *unresolved* where
+there is no verdict, or neither better nor worse.
 """
 
 from __future__ import annotations
@@ -33,49 +35,55 @@ _HIGHER = re.compile(r"accuracy|bleu|rouge|\bf1\b|faster|per second|score|correc
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A comparison beside the source: its difference in its own metric, positive where it is the larger number."""
+class JudgedComparison:
+    """A comparison with the judgement on it.
+
+    ``published`` is the source's difference in the units of the source's metric, positive where the first arm has the
+    larger number, and None where it is not defined.
+    """
 
     comparison: Comparison
     published: float | None
     agreement: Agreement
 
 
-def judge(findings: Findings) -> list[Judged]:
-    """The planned contrasts of a study, or every arm against the baseline, beside the source."""
-    return [_judged(findings, one) for one in findings.comparisons if one.kind == "contrast"]
+def judge_comparisons(findings: Findings) -> list[JudgedComparison]:
+    """Judges every contrast of a study against its source: the planned ones, or else every arm against the baseline."""
+    return [
+        _judge_comparison(findings, comparison) for comparison in findings.comparisons if comparison.kind == "contrast"
+    ]
 
 
-def _judged(findings: Findings, comparison: Comparison) -> Judged:
+def _judge_comparison(findings: Findings, comparison: Comparison) -> JudgedComparison:
     published = findings.study.plan.published
     difference = published_difference(findings, comparison)
     sign = better_sign(published.metric) if published else None
     if difference is None or sign is None:
-        return Judged(comparison, difference, "no published number")
+        return JudgedComparison(comparison, difference, "no published number")
     if comparison.verdict not in ("better", "worse"):
-        return Judged(comparison, difference, "unresolved")
+        return JudgedComparison(comparison, difference, "unresolved")
     ours = 1 if comparison.verdict == "better" else -1
-    return Judged(comparison, difference, "agrees" if difference * sign * ours > 0 else "disagrees")
+    return JudgedComparison(comparison, difference, "agrees" if difference * sign * ours > 0 else "disagrees")
 
 
 def published_difference(findings: Findings, comparison: Comparison) -> float | None:
-    """The same weighted sum of the source's cells; None where an arm has none or several."""
+    """Returns the weighted sum of a comparison over the source's cells, or None where an arm has no cell or several."""
     published = findings.study.plan.published
     if published is None or not comparison.weights:
         return None
-    cells = {arm: _cell(findings, arm, published.cells) for arm in comparison.weights}
-    known = [weight * cell for arm, weight in comparison.weights.items() if (cell := cells[arm]) is not None]
-    # Cells have few decimals: what is left of a sum of binary fractions is no difference.
-    return round(sum(known), 9) if len(known) == len(cells) else None
+    cells = {arm: _cell_value(findings, arm, published.cells) for arm in comparison.weights}
+    terms = [weight * cell for arm, weight in comparison.weights.items() if (cell := cells[arm]) is not None]
+    # Cells have few decimals, so the rounding error of a sum of binary fractions must not count as a difference.
+    return round(sum(terms), 9) if len(terms) == len(cells) else None
 
 
-def _cell(findings: Findings, arm: str, cells: Sequence[PublishedCell]) -> float | None:
+def _cell_value(findings: Findings, arm: str, cells: Sequence[PublishedCell]) -> float | None:
     arms = findings.study.plan.arms
-    own = [cell.value for cell in cells if [found.name for found in matching_arms(arms, cell)] == [arm]]
-    return own[0] if len(own) == 1 else None
+    values = [cell.value for cell in cells if [match.name for match in matching_arms(arms, cell)] == [arm]]
+    return values[0] if len(values) == 1 else None
 
 
 def better_sign(metric: str) -> int | None:
-    """1 where more of a metric of this name is better, -1 where less is; None where the name does not tell."""
+    """Returns 1 if higher values of a metric are better, -1 if lower ones are, None if its name does not tell."""
     lower, higher = bool(_LOWER.search(metric)), bool(_HIGHER.search(metric))
     return None if lower == higher else 1 if higher else -1

@@ -1,4 +1,4 @@
-"""The answer to a study's question: one sentence, and then one for each comparison that it rests on."""
+"""The answer to a study's question: a headline sentence, and a sentence for each comparison that supports it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXTREMES: tuple[tuple[Verdict, str], ...] = (
 
 
 def headline(findings: Findings) -> str:
-    """What wins, by how much and how sure, in one sentence; without a finished run, why there is no answer."""
+    """Returns one sentence on the main result, its size and interval; without a finished run, on why there is none."""
     study = findings.study
     if not any(run.missing is None for run in study.runs):
         reasons = dict.fromkeys(run.missing for run in study.runs if run.missing)
@@ -31,11 +31,11 @@ def headline(findings: Findings) -> str:
     leading = _leading(findings)
     if not leading:
         return "No comparison is planned: there is a single arm."
-    return f"{_found(findings, leading[0])}." if len(leading) == 1 else f"{_gist(findings, leading)}."
+    return f"{_result_text(findings, leading[0])}." if len(leading) == 1 else f"{_summary(findings, leading)}."
 
 
 def answer(findings: Findings) -> tuple[str, ...]:
-    """A sentence for each of the first eight comparisons, with its cost and, where unresolved, what it would take."""
+    """Returns a sentence for each of the first eight comparisons, with costs and, if unresolved, the seeds needed."""
     leading = _leading(findings) if any(run.missing is None for run in findings.study.runs) else []
     sentences = [sentence(findings, comparison) for comparison in leading[:_MOST]]
     if len(leading) > _MOST:
@@ -44,30 +44,34 @@ def answer(findings: Findings) -> tuple[str, ...]:
 
 
 def sentence(findings: Findings, comparison: Comparison) -> str:
-    """What one comparison says; it ends with a full stop."""
-    parts = [_found(findings, comparison), *_way_out(findings, comparison), *_price(findings, comparison)]
+    """Returns the result of one comparison as a sentence that ends with a full stop."""
+    parts = [
+        _result_text(findings, comparison),
+        *_detectable_texts(findings, comparison),
+        *_cost_texts(findings, comparison),
+    ]
     return f"{'; '.join(parts)}."
 
 
-def _gist(findings: Findings, leading: Sequence[Comparison]) -> str:
-    """Of several comparisons the one that gains or else loses most, and how many got which verdict."""
+def _summary(findings: Findings, leading: Sequence[Comparison]) -> str:
+    """Names the comparison with the largest gain, or else the largest loss, and counts the comparisons by verdict."""
     counts = Counter(comparison.verdict for comparison in leading)
-    told = [f"{counts[verdict]} {verdict}" for verdict in _VERDICTS if counts[verdict]]
-    told += [f"{counts[None]} without a verdict"] if counts[None] else []
-    tally = f"of {len(leading)} comparisons {_listed(told)}"
-    for verdict, begins in _EXTREMES:
+    tallies = [f"{counts[verdict]} {verdict}" for verdict in _VERDICTS if counts[verdict]]
+    tallies += [f"{counts[None]} without a verdict"] if counts[None] else []
+    tally = f"of {len(leading)} comparisons {_join_with_and(tallies)}"
+    for verdict, opening in _EXTREMES:
         if counts[verdict]:
-            most = max((one for one in leading if one.verdict == verdict), key=_size)
-            return f"{begins} {most.name}: {_changed(findings, most)}; {tally}"
-    open_ones = [one for one in leading if one.verdict == "unresolved"]
-    if not open_ones:
+            largest = max((candidate for candidate in leading if candidate.verdict == verdict), key=_size)
+            return f"{opening} {largest.name}: {_change_with_interval(findings, largest)}; {tally}"
+    unresolved = [candidate for candidate in leading if candidate.verdict == "unresolved"]
+    if not unresolved:
         return f"No verdict on any of {len(leading)} comparisons: {leading[0].reason}"
-    nearest = min(open_ones, key=lambda one: (_seeds(one), -_size(one)))
-    begins = f"none of {len(leading)} comparisons shows a difference" if len(open_ones) == len(leading) else tally
-    return f"Unresolved: {begins}; the nearest to one, {nearest.name}, would take {seeds_needed(nearest)} seeds"
+    nearest = min(unresolved, key=lambda candidate: (_seeds_or_infinity(candidate), -_size(candidate)))
+    opening = f"none of {len(leading)} comparisons shows a difference" if len(unresolved) == len(leading) else tally
+    return f"Unresolved: {opening}; the nearest to one, {nearest.name}, would take {seeds_needed(nearest)} seeds"
 
 
-def _listed(parts: Sequence[str]) -> str:
+def _join_with_and(parts: Sequence[str]) -> str:
     *first, last = parts
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -76,44 +80,44 @@ def _size(comparison: Comparison) -> float:
     return abs(comparison.estimate.difference) if comparison.estimate else 0.0
 
 
-def _seeds(comparison: Comparison) -> float:
+def _seeds_or_infinity(comparison: Comparison) -> float:
     needed = comparison.seeds_needed
     return float("inf") if needed is None else needed
 
 
 def _leading(findings: Findings) -> list[Comparison]:
-    """The contrasts that the study names; without any, the main effects of a product, or else every arm's contrast."""
+    """Returns the contrasts that the study names or, without any, the main effects of a product or all contrasts."""
     main = [comparison for comparison in findings.comparisons if comparison.kind == "main effect"]
     if main and findings.study.plan.contrasts is None:
         return main
     return [comparison for comparison in findings.comparisons if comparison.kind == "contrast"]
 
 
-def _found(findings: Findings, comparison: Comparison) -> str:
-    """The difference, how sure it is, and the verdict."""
+def _result_text(findings: Findings, comparison: Comparison) -> str:
+    """Returns the name of a comparison with its difference, interval, seeds and verdict, without a full stop."""
     if comparison.estimate is None:
-        return f"{_named(comparison)}: no answer ({comparison.reason})"
+        return f"{_capitalized_name(comparison)}: no answer ({comparison.reason})"
     verdict = comparison.verdict or f"no verdict ({comparison.reason})"
-    return f"{_named(comparison)}: {_changed(findings, comparison)}: {verdict}"
+    return f"{_capitalized_name(comparison)}: {_change_with_interval(findings, comparison)}: {verdict}"
 
 
-def _changed(findings: Findings, comparison: Comparison) -> str:
-    """The difference with its interval."""
-    found = comparison.estimate
-    assert found is not None
-    certainty = f"{found.seeds} seed{'s' if found.seeds > 1 else ''}"
-    if found.interval is not None:
-        certainty = f"95 % interval {_interval(findings, comparison)}, {certainty}"
-    return f"{_change(findings, found.difference)} ({certainty})"
+def _change_with_interval(findings: Findings, comparison: Comparison) -> str:
+    """Returns the difference in words with its interval and the number of seeds."""
+    estimate = comparison.estimate
+    assert estimate is not None
+    certainty = f"{estimate.seeds} seed{'s' if estimate.seeds > 1 else ''}"
+    if estimate.interval is not None:
+        certainty = f"95 % interval {_interval_of_change(findings, comparison)}, {certainty}"
+    return f"{_change_text(findings, estimate.difference)} ({certainty})"
 
 
-def _named(comparison: Comparison) -> str:
-    """The name as it begins a sentence; a path or a level keeps its spelling."""
+def _capitalized_name(comparison: Comparison) -> str:
+    """Returns the name, capitalized if it begins with a plain word; a path or a level keeps its spelling."""
     first, space, rest = comparison.name.partition(" ")
     return f"{first.capitalize()}{space}{rest}" if first.isalpha() and first.islower() else comparison.name
 
 
-def _change(findings: Findings, difference: float) -> str:
+def _change_text(findings: Findings, difference: float) -> str:
     title, decimals = findings.metric.title, findings.difference_decimals
     if findings.ratio:
         return f"{fixed(findings.shown(difference), decimals)} times the {title}"
@@ -121,8 +125,11 @@ def _change(findings: Findings, difference: float) -> str:
     return f"{title} {'lower' if difference < 0 else 'higher'} by {size}" if difference else f"no change in {title}"
 
 
-def _interval(findings: Findings, comparison: Comparison) -> str:
-    """In the direction of the change where all of it lies on one side of zero, with signs where it does not."""
+def _interval_of_change(findings: Findings, comparison: Comparison) -> str:
+    """Returns the ends of the interval as text.
+
+    An interval below zero is printed without signs, in the direction of the change that the sentence states.
+    """
     assert comparison.estimate is not None and comparison.estimate.interval is not None
     low, high = comparison.estimate.interval
     if not findings.ratio and high < 0:
@@ -130,7 +137,7 @@ def _interval(findings: Findings, comparison: Comparison) -> str:
     return interval_text(findings.shown(low), findings.shown(high), findings.difference_decimals)
 
 
-def _way_out(findings: Findings, comparison: Comparison) -> Iterator[str]:
+def _detectable_texts(findings: Findings, comparison: Comparison) -> Iterator[str]:
     if comparison.verdict != "unresolved" or comparison.detectable is None:
         return
     detectable = fixed(findings.shown(comparison.detectable), findings.difference_decimals)
@@ -138,19 +145,19 @@ def _way_out(findings: Findings, comparison: Comparison) -> Iterator[str]:
     yield f"seeds needed for this one: {seeds_needed(comparison)}"
 
 
-def _price(findings: Findings, comparison: Comparison) -> Iterator[str]:
-    """The cost of the first arm as a multiple of the second's, where it is known, and how sure where measured."""
+def _cost_texts(findings: Findings, comparison: Comparison) -> Iterator[str]:
+    """Yields the costs of a contrast's first arm as multiples of the second's, with intervals if measured."""
     if comparison.kind != "contrast":
         return
     mine, theirs = map(findings.study.finished, comparison.weights)
     ratios = [(cost_ratio(mine, theirs, key), title) for key, title in _COSTS]
-    parts = [_multiple(ratio, title) for ratio, title in ratios if ratio is not None and ratio.informative]
+    parts = [_cost_text(ratio, title) for ratio, title in ratios if ratio is not None and ratio.informative]
     parts.sort(key=lambda part: part.startswith(_EQUAL))
     if parts:
         yield f"at {' and '.join(parts)}"
 
 
-def _multiple(ratio: CostRatio, title: str) -> str:
+def _cost_text(ratio: CostRatio, title: str) -> str:
     ends = ratio.interval or (ratio.value, ratio.value)
     if {fixed(value, 2) for value in (ratio.value, *ends)} == {"1.00"}:
         return f"{_EQUAL} {title}"

@@ -1,4 +1,4 @@
-"""Charts of what a study found: differences with their intervals, cost against quality, cost against length."""
+"""Charts of the results of a study: differences with intervals, cost against quality, and cost against length."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _COSTS = (
 )
 _PANELS = 2
 _SAME = 1.02
-"""Costs whose greatest is no more than so many times the least are one cost."""
+"""Costs of arms whose ratio of largest to smallest is at most this count as equal."""
 _LOGARITHMIC = 8.0
 
 
 class Point(NamedTuple):
-    """Means of an arm over its seeds: what it costs and how good it is; ``deviation`` of the latter."""
+    """The mean cost and the mean metric value of an arm over its seeds, and the standard ``deviation`` of the value."""
 
     arm: str
     cost: float
@@ -41,14 +41,14 @@ class Point(NamedTuple):
 
 
 def cost_points(findings: Findings) -> dict[str, list[Point]]:
-    """For the first two costs in which arms differ, by title, a point of every arm that has finished."""
-    found: dict[str, list[Point]] = {}
+    """Returns the points of all finished arms for the first two costs in which arms differ, by title of the cost."""
+    points_by_cost: dict[str, list[Point]] = {}
     for key, title in _COSTS:
         points = [point for arm in findings.study.plan.arms if (point := _point(findings.study, arm.name, key))]
         costs = [point.cost for point in points]
-        if len(found) < _PANELS and len(points) > 1 and min(costs) > 0 and max(costs) > _SAME * min(costs):
-            found[title] = points
-    return found
+        if len(points_by_cost) < _PANELS and len(points) > 1 and min(costs) > 0 and max(costs) > _SAME * min(costs):
+            points_by_cost[title] = points
+    return points_by_cost
 
 
 def _point(study: Study, arm: str, key: str) -> Point | None:
@@ -62,24 +62,24 @@ def _point(study: Study, arm: str, key: str) -> Point | None:
 
 
 def front(points: Sequence[Point], goal: str) -> list[Point]:
-    """The points that no other beats in both cost and value, by rising cost."""
+    """Returns the Pareto front: the points that no other beats in both cost and value, by rising cost."""
     sign = 1 if goal == "minimize" else -1
-    kept: list[Point] = []
+    undominated: list[Point] = []
     for point in sorted(points, key=lambda point: (point.cost, sign * point.value)):
-        if not kept or sign * point.value < sign * kept[-1].value:
-            kept.append(point)
-    return kept
+        if not undominated or sign * point.value < sign * undominated[-1].value:
+            undominated.append(point)
+    return undominated
 
 
-def cost_against_quality(findings: Findings, found: Mapping[str, Sequence[Point]]) -> Figure:
-    """A panel for each cost; the line joins the arms that no other beats in both."""
+def cost_against_quality(findings: Findings, points_by_cost: Mapping[str, Sequence[Point]]) -> Figure:
+    """Draws a panel for each cost; a line joins the arms of the Pareto front."""
     from matplotlib.figure import Figure
 
     styles = looks(findings.study.plan)
-    most = max(map(len, found.values()))
+    most = max(map(len, points_by_cost.values()))
     figure = Figure(figsize=(9.0, max(3.6, 0.26 * most)), layout="constrained")
-    panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
-    for panel, (title, points) in zip(panels, found.items(), strict=True):
+    panels = figure.subplots(1, len(points_by_cost), squeeze=False, sharey=True)[0]
+    for panel, (title, points) in zip(panels, points_by_cost.items(), strict=True):
         _quality_panel(panel, points, styles, findings.metric.goal)
         panel.set_xlabel(f"{title} (left is cheaper)")
     better = "lower" if findings.metric.goal == "minimize" else "higher"
@@ -106,7 +106,7 @@ def _quality_panel(panel: Axes, points: Sequence[Point], styles: Mapping[str, Lo
 
 
 def _widen(panel: Axes, costs: Sequence[float], logarithmic: bool) -> None:
-    """Makes room for names at either side."""
+    """Widens the cost axis so that labels have room on either side."""
     low, high = (math.log(min(costs)), math.log(max(costs))) if logarithmic else (min(costs), max(costs))
     room = 0.45 * (high - low)
     ends = (low - room, high + room)
@@ -114,7 +114,7 @@ def _widen(panel: Axes, costs: Sequence[float], logarithmic: bool) -> None:
 
 
 def _label_points(panel: Axes, points: Sequence[Point], styles: Mapping[str, Look]) -> None:
-    """Names beside the points, on the side where there is more room, none over another."""
+    """Labels the points on the side that has more room, without overlaps."""
     low, high = panel.get_ylim()
     order = sorted(points, key=lambda point: point.value)
     heights = spread([(p.value - low) / (high - low) for p in order], min(0.07, 1 / len(order)))
@@ -137,15 +137,17 @@ def _label_points(panel: Axes, points: Sequence[Point], styles: Mapping[str, Loo
 
 
 Line = tuple[tuple[int, float], ...]
-"""Lengths of rows, ascending, and what a token costs there."""
+"""Pairs of row length in tokens, ascending, and FLOPs per token at that length."""
 
 
 def costs_by_length(study: Study) -> dict[str, tuple[str, Line]]:
-    """By the name it is shown under, an arm and its line; arms that cost the same everywhere share one."""
+    """Returns, by label, an arm and its line of costs; arms that cost the same at all lengths share one label."""
     arms: dict[Line, list[str]] = {}
     for arm in study.plan.arms:
-        told = [found.flops_by_length for run in study.finished(arm.name) if (found := read(run)) is not None]
-        line = told[0] if told else ()
+        lines = [
+            observation.flops_by_length for run in study.finished(arm.name) if (observation := read(run)) is not None
+        ]
+        line = lines[0] if lines else ()
         if len(line) > 1 and all(length > 0 and flops > 0 for length, flops in line):
             arms.setdefault(line, []).append(arm.name)
     return {
@@ -154,39 +156,41 @@ def costs_by_length(study: Study) -> dict[str, tuple[str, Line]]:
     }
 
 
-def cost_against_length(findings: Findings, found: Mapping[str, tuple[str, Line]]) -> Figure:
-    """FLOPs of a token by the length of the rows that a model would read."""
+def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[str, Line]]) -> Figure:
+    """Draws FLOPs per token against the length of a row in tokens, a line for each label, on logarithmic axes."""
     from matplotlib.figure import Figure
 
-    styles = {name: looks(findings.study.plan)[arm] for name, (arm, _) in found.items()}
-    figure = Figure(figsize=(9.0, max(3.4, 0.3 * len(found))), layout="constrained")
+    styles = {name: looks(findings.study.plan)[arm] for name, (arm, _) in lines_by_name.items()}
+    figure = Figure(figsize=(9.0, max(3.4, 0.3 * len(lines_by_name))), layout="constrained")
     panel = figure.subplots()
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
-    for name, (_, line) in found.items():
+    for name, (_, line) in lines_by_name.items():
         panel.plot(*zip(*line, strict=True), marker="o", markersize=3.5, linewidth=1.6, **styles[name])
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_formatter(ticks)
     panel.yaxis.set_minor_formatter(ticks)
     panel.tick_params(axis="y", which="minor", labelsize=7)
-    lengths = sorted({length for _, line in found.values() for length, _ in line})
+    lengths = sorted({length for _, line in lines_by_name.values() for length, _ in line})
     panel.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    panel.minorticks_off() if _decades(found) > 1 else panel.xaxis.set_minor_formatter(lambda value, _: "")
+    panel.minorticks_off() if _decades(lines_by_name) > 1 else panel.xaxis.set_minor_formatter(lambda value, _: "")
     panel.set_xlabel("tokens in a row")
     panel.set_ylabel("FLOPs per token")
     low, high = map(math.log, panel.get_ylim())
-    label_ends(panel, {n: (math.log(line[-1][1]) - low) / (high - low) for n, (_, line) in found.items()}, styles)
+    label_ends(
+        panel, {n: (math.log(line[-1][1]) - low) / (high - low) for n, (_, line) in lines_by_name.items()}, styles
+    )
     return figure
 
 
-def _decades(found: Mapping[str, tuple[str, Line]]) -> float:
-    """How many powers of ten the costs span."""
-    costs = [flops for _, line in found.values() for _, flops in line]
+def _decades(lines_by_name: Mapping[str, tuple[str, Line]]) -> float:
+    """Returns how many powers of ten the costs span."""
+    costs = [flops for _, line in lines_by_name.values() for _, flops in line]
     return math.log10(max(costs) / min(costs))
 
 
 def differences(findings: Findings, comparisons: Sequence[Comparison]) -> Figure:
-    """A whisker for each comparison, in the colour of its verdict."""
+    """Draws the difference and interval of each comparison in the colour of its verdict."""
     from matplotlib.figure import Figure
 
     names = [label(c.name if c.kind == "contrast" else f"{c.name} ({c.kind})", 64) for c in comparisons]
@@ -209,17 +213,17 @@ def differences(findings: Findings, comparisons: Sequence[Comparison]) -> Figure
 
 
 def _whisker(panel: Axes, findings: Findings, comparison: Comparison, row: int) -> None:
-    found = comparison.estimate
-    if found is None or found.interval is None:
+    estimate = comparison.estimate
+    if estimate is None or estimate.interval is None:
         return
-    drawn = _drawn(comparison.verdict)
-    ends = [findings.shown(end) for end in found.interval]
-    panel.plot(ends, [row, row], color=drawn["color"], linewidth=2, solid_capstyle="butt")
-    panel.plot([findings.shown(found.difference)], [row], **drawn)
+    style = _marker_style(comparison.verdict)
+    ends = [findings.shown(end) for end in estimate.interval]
+    panel.plot(ends, [row, row], color=style["color"], linewidth=2, solid_capstyle="butt")
+    panel.plot([findings.shown(estimate.difference)], [row], **style)
 
 
-def _drawn(verdict: str | None) -> dict[str, Any]:
-    """How the middle of a whisker is drawn: filled where the verdict decides, a diamond where none is given."""
+def _marker_style(verdict: str | None) -> dict[str, Any]:
+    """Returns the marker style of a verdict: filled for better, worse and differs, a diamond without a verdict."""
     colour = VERDICTS.get(verdict or "", MUTED)
     shape = {"marker": "o", "markersize": 6} if verdict else {"marker": "D", "markersize": 5}
     return shape | {"color": colour, "markerfacecolor": colour if verdict in VERDICTS else PAPER}
@@ -229,5 +233,7 @@ def _legend(panel: Axes, comparisons: Sequence[Comparison]) -> None:
     from matplotlib.lines import Line2D
 
     present = dict.fromkeys(comparison.verdict for comparison in comparisons)
-    handles = [Line2D([], [], linewidth=2, label=verdict or "no verdict", **_drawn(verdict)) for verdict in present]
+    handles = [
+        Line2D([], [], linewidth=2, label=verdict or "no verdict", **_marker_style(verdict)) for verdict in present
+    ]
     panel.figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=8)

@@ -1,4 +1,4 @@
-"""What arms cost beside each other: a multiple, and how sure it is where it was measured."""
+"""Ratios of the costs of arms, with intervals where the costs were measured."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ from dataclasses import dataclass
 
 from reports.fairness import cost_of, mean_cost
 from reports.records import Run
-from reports.statistics import Interval, estimate
+from reports.statistics import ConfidenceInterval, estimate
 
 __all__ = ["CostRatio", "cost_ratio", "is_measured"]
 
 _WIDEST = 2.0
-"""An interval around one whose ends lie further apart tells neither which costs more nor that both cost the same."""
+"""The largest ratio of the ends of an interval around 1 that is still informative.
+
+A wider one shows neither which arm costs more nor that both cost the same.
+"""
 
 
 @dataclass(frozen=True)
 class CostRatio:
-    """A cost as a multiple of another; ``interval`` at 95 % where it was measured, None where in fewer than two pairs.
+    """A cost as a multiple of another.
 
-    What is computed from a config, such as FLOPs, is exact and has no interval.
+    ``interval`` is the 95 % interval of a measured cost, None with fewer than two pairs of runs. A cost that is
+    computed from a config, such as FLOPs, is exact and has no interval.
     """
 
     value: float
     measured: bool
-    interval: Interval | None = None
+    interval: ConfidenceInterval | None = None
 
     @property
     def informative(self) -> bool:
-        """Whether it can be said in a sentence: it is exact, or its interval says something."""
+        """Whether the ratio is worth a sentence: it is exact, or its interval is narrow enough or excludes 1."""
         if self.interval is None:
             return not self.measured
         low, high = self.interval
@@ -37,34 +41,34 @@ class CostRatio:
 
 
 def is_measured(runs: Sequence[Run], key: str) -> bool:
-    """Whether a cost was measured in any of these runs, and not computed from its config."""
+    """Returns whether a cost was measured in any of these runs, rather than computed from its config."""
     return any(run.record is not None and run.record.cost.get(key) is None for run in runs)
 
 
 def cost_ratio(mine: Sequence[Run], theirs: Sequence[Run], key: str) -> CostRatio | None:
-    """What the first runs cost as a multiple of the second; None where either does not tell.
+    """Returns the cost of the first runs as a multiple of that of the second; None where either does not record it.
 
-    What was measured is compared by logarithms of runs of the same seed, with Student's t over the seeds.
+    Measured costs are compared by the logarithms of runs of the same seed, with Student's t over the seeds.
     """
-    one, other = mean_cost(mine, key), mean_cost(theirs, key)
-    if one is None or not other:
+    first_mean, second_mean = mean_cost(mine, key), mean_cost(theirs, key)
+    if first_mean is None or not second_mean:
         return None
     if not is_measured([*mine, *theirs], key):
-        return CostRatio(one / other, measured=False)
+        return CostRatio(first_mean / second_mean, measured=False)
     logarithms = _paired_logarithms(mine, theirs, key)
     if len(logarithms) < 2:
-        return CostRatio(one / other, measured=True)
+        return CostRatio(first_mean / second_mean, measured=True)
     over_seeds = estimate(logarithms)
-    # A machine that measures the same every time, as it may of memory, has no variance between seeds.
+    # Measurements that are equal for all seeds, as those of memory may be, have no variance and thus no interval.
     low, high = over_seeds.interval or (over_seeds.difference, over_seeds.difference)
-    return CostRatio(math.exp(over_seeds.difference), True, Interval(math.exp(low), math.exp(high)))
+    return CostRatio(math.exp(over_seeds.difference), True, ConfidenceInterval(math.exp(low), math.exp(high)))
 
 
 def _paired_logarithms(mine: Sequence[Run], theirs: Sequence[Run], key: str) -> list[float]:
-    """Of the ratios at the seeds that both finished; none where a cost among them is not positive."""
-    one, other = (
+    """Returns the logarithms of the cost ratios at common finished seeds; empty if any cost is not positive."""
+    first_costs, second_costs = (
         {run.seed: cost for run in runs if run.missing is None and (cost := cost_of(run, key)) is not None}
         for runs in (mine, theirs)
     )
-    pairs = [(one[seed], other[seed]) for seed in sorted(one.keys() & other.keys())]
+    pairs = [(first_costs[seed], second_costs[seed]) for seed in sorted(first_costs.keys() & second_costs.keys())]
     return [math.log(a / b) for a, b in pairs] if all(a > 0 and b > 0 for a, b in pairs) else []

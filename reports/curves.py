@@ -1,4 +1,4 @@
-"""Learning curves: the mean over seeds of each arm, with a band from the least to the greatest."""
+"""Learning curves: the mean over seeds of each arm, with a band from the smallest to the largest value."""
 
 from __future__ import annotations
 
@@ -20,34 +20,37 @@ TRAINING_LOSS = "train/loss"
 _TRAINING = ("train/loss", "train/nats")
 
 Curves = dict[str, dict[str, list[Array]]]
-"""Per name of a curve and per arm, the curves of its seeds, each [points, 2] of tokens and value."""
+"""The curves of all seeds by name of the curve and by arm, each [points, 2] of tokens and value."""
 
 
 def load_curves(study: Study) -> Curves:
-    """The metric's and the training loss's curves that have two points or more."""
+    """Returns the curves of the training loss and of the metric that have at least two points."""
     return curves_of(study, tuple(dict.fromkeys((TRAINING_LOSS, study.plan.metric.name))))
 
 
 def load_auxiliary(study: Study) -> Curves:
-    """The curves of losses that are added to the objective: spans, pondering, compression."""
-    found = {name for run in study.runs for name in run.measurements.curves if name.startswith("train/")}
-    return curves_of(study, sorted(found - {*_TRAINING, study.plan.metric.name}))
+    """Returns the curves of losses that are added to the objective, such as those of spans, pondering, compression."""
+    names = {name for run in study.runs for name in run.measurements.curves if name.startswith("train/")}
+    return curves_of(study, sorted(names - {*_TRAINING, study.plan.metric.name}))
 
 
 def curves_of(study: Study, names: Iterable[str]) -> Curves:
-    """The curves of finished runs by these names, in their order."""
-    wanted, curves = tuple(names), Curves()
+    """Returns the curves of finished runs that have these names and at least two points, in the order of the names."""
+    requested, curves = tuple(names), Curves()
     for run in study.runs:
         if run.missing is not None:
             continue
-        for name, curve in run.curves(wanted).items():
+        for name, curve in run.curves(requested).items():
             if len(curve) > 1:
                 curves.setdefault(name, {}).setdefault(run.arm, []).append(curve)
-    return {name: curves[name] for name in wanted if name in curves}
+    return {name: curves[name] for name in requested if name in curves}
 
 
 def band(curves: Sequence[Array]) -> tuple[Array, Array, Array, Array]:
-    """Tokens, mean, least and greatest value over seeds, where all of them have been; long curves in steps' means."""
+    """Returns tokens, mean, minimum and maximum over seeds, each [points], on the range of tokens that all seeds cover.
+
+    Long curves are thinned to means of neighbouring points first.
+    """
     short = [thinned(curve) for curve in curves]
     start, stop = max(c[0, 0] for c in short), min(c[-1, 0] for c in short)
     grid = np.unique(np.concatenate([c[:, 0] for c in short]))
@@ -57,7 +60,7 @@ def band(curves: Sequence[Array]) -> tuple[Array, Array, Array, Array]:
 
 
 def learning_curves(findings: Findings, curves: Curves) -> Figure:
-    """A panel for each name, the arms named at the ends of the last one's lines."""
+    """Draws a panel for each curve name, with the arms labelled at the line ends of the last panel."""
     from matplotlib.figure import Figure
 
     styles = {
@@ -98,7 +101,7 @@ def _panel(panel: Axes, by_arm: Mapping[str, list[Array]], styles: Mapping[str, 
         panel.plot(tokens, mean, linewidth=1.6, **look)
         panel.fill_between(tokens, least, greatest, color=look["color"], alpha=0.18, linewidth=0)
         ends[arm], last = float(mean[-1]), max(last, float(tokens[-1]))
-        # The first fifth of training spans most of the range and holds none of the question.
+        # The first fifth of training spans most of the range of values and tells little about the study's question.
         settled = tokens >= 0.2 * tokens[-1]
         lows.append(float(least.min()))
         highs.append(float(max(greatest[settled].max(), mean[-1])))

@@ -1,8 +1,8 @@
-"""What arms are judged by: the value of every run, and the same value at resampled documents.
+"""The evidence that comparisons use: the value of every run, and the same value at resampled documents.
 
-A ratio is compared by logarithms, and nought has none. A comparison that needs the logarithm of a value that is not
-positive has no estimate, and one that needs it at a single resample has no interval: to leave out those runs or those
-resamples would move what is compared. One in 10,000 resamples is enough, for where as many are nought, fewer than ten
+Ratios are compared by logarithms, and zero has none. A comparison that needs the logarithm of a value that is not
+positive has no estimate, and one that needs it at a single resample has no interval: leaving out those runs or those
+resamples would bias the comparison. One in 10,000 resamples is enough, for where as many are zero, fewer than ten
 documents carry the value, and logarithms of so few are too skewed for the interval.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from reports.measurements import Documents
+from reports.measurements import DocumentLosses
 from reports.measures import Measure, measure_of
 from reports.records import Run, Study
 from reports.statistics import Array, Resampled, dominates, grouped, resampled_sums
@@ -30,15 +30,16 @@ _AT_A_TIME = 64
 _MOST = 4
 _SMALL = 1e-4
 _LARGEST = 1e100
-"""Variances of anything larger may overflow."""
+"""The largest value that is used; variances of anything larger may overflow."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Values by arm and seed; for the runs whose documents are usable, the same at resampled documents.
+    """The values of runs by arm and seed and, for runs with usable documents, the same at resampled documents.
 
-    ``documents`` are counted before they are pooled. Where one of them dominates, ``off`` says of each by how much its
-    own value lies off that of all. Where ``ratio``, all are logarithms, and not finite where there is none.
+    ``documents`` is their number before pooling and ``sizes`` are those of the pooled ones. Where one document
+    dominates, ``off`` holds by how much each document's own value lies off the value of all documents. With ``ratio``,
+    all values are logarithms, which are not finite where the value is not positive.
     """
 
     values: Mapping[Pair, float]
@@ -49,36 +50,38 @@ class Evidence:
     documents: int = 0
 
     def seeds(self, arms: Sequence[str]) -> list[int]:
-        """The seeds that every one of the arms has finished, ascending."""
+        """Returns the seeds that all of the arms have finished, ascending."""
         common = set.intersection(*({seed for name, seed in self.values if name == arm} for arm in arms))
         return sorted(common)
 
     def without_value(self, arms: Sequence[str], seeds: Sequence[int]) -> str | None:
-        """Why some of these runs cannot be compared, by their names; None where all can."""
+        """Returns why some of these runs cannot be compared, with their names, or None where all can."""
         unfit = [f"{arm} (seed {seed})" for arm in arms for seed in seeds if not _usable(self.values[arm, seed])]
         if not unfit:
             return None
-        named = ", ".join(unfit[:_MOST]) + (f" and {len(unfit) - _MOST} more" if len(unfit) > _MOST else "")
-        why = "is not positive, so it has no ratio; compare by difference" if self.ratio else "is too large to square"
-        return f"the value of {named} {why}"
+        run_names = ", ".join(unfit[:_MOST]) + (f" and {len(unfit) - _MOST} more" if len(unfit) > _MOST else "")
+        reason = (
+            "is not positive, so it has no ratio; compare by difference" if self.ratio else "is too large to square"
+        )
+        return f"the value of {run_names} {reason}"
 
     def without_interval(self, arms: Sequence[str], seeds: Sequence[int]) -> str | None:
-        """Why resampled documents tell nothing of how far these runs vary with them; None where they do."""
+        """Returns why the resampled documents give no interval for these runs, or None where they do."""
         runs = [(arm, seed) for arm in arms for seed in seeds if (arm, seed) in self.resampled]
-        lacking = {run: int(np.sum(~_usable(self.resampled[run]))) for run in runs}
-        most = max(lacking, key=lambda run: lacking[run], default=None)
-        if most is None or not lacking[most]:
+        unusable = {run: int(np.sum(~_usable(self.resampled[run]))) for run in runs}
+        worst = max(unusable, key=lambda run: unusable[run], default=None)
+        if worst is None or not unusable[worst]:
             return None
-        count = f"{lacking[most]:,} of {len(self.resampled[most]):,} resamples of {most[0]} (seed {most[1]})"
-        why = "are not positive, so they have no ratio; compare by difference" if self.ratio else "have no value"
-        return f"{count} {why}"
+        count = f"{unusable[worst]:,} of {len(self.resampled[worst]):,} resamples of {worst[0]} (seed {worst[1]})"
+        reason = "are not positive, so they have no ratio; compare by difference" if self.ratio else "have no value"
+        return f"{count} {reason}"
 
     def pairs(self, weights: Mapping[str, float], seeds: Sequence[int]) -> list[float]:
-        """The weighted sum over arms, for each seed."""
+        """Returns the weighted sum over arms, for each seed."""
         return [sum(weight * self.values[arm, seed] for arm, weight in weights.items()) for seed in seeds]
 
     def at_documents(self, weights: Mapping[str, float], seeds: Sequence[int]) -> Resampled | None:
-        """The same at resampled documents; None where a run of them has no documents to use."""
+        """Returns the weighted sums at resampled documents, or None where one of the runs has no usable documents."""
         if not all((arm, seed) in self.resampled for arm in weights for seed in seeds):
             return None
         off = _columns(self.off, weights, seeds) if self.off else None
@@ -86,7 +89,7 @@ class Evidence:
 
 
 def _usable(values: float | Array) -> NDArray[np.bool_]:
-    """Which are numbers that can be squared."""
+    """Returns which values are finite and small enough to be squared."""
     return np.asarray(np.abs(values) < _LARGEST)
 
 
@@ -95,46 +98,49 @@ def _columns(values: Mapping[Pair, Array], weights: Mapping[str, float], seeds: 
 
 
 def gather(study: Study, notes: list[str]) -> Evidence:
-    """Values and resampled values of all finished runs; notes say which documents could not be used."""
+    """Returns the values and resampled values of all finished runs; adds notes on documents that cannot be used."""
     ratio = study.plan.metric.compare == "ratio"
-    change = _logarithm if ratio else np.asarray
+    transform = _logarithm if ratio else np.asarray
     runs = [run for run in study.runs if run.missing is None]
-    values = {(run.arm, run.seed): float(change(run.value)) for run in runs}
+    values = {(run.arm, run.seed): float(transform(run.value)) for run in runs}
     measure = measure_of(study.plan.metric.name)
     documented = _documented(runs, study.plan.metric.name, measure, notes) if measure else []
     if measure is None or not documented:
         return Evidence(values, ratio)
-    first, sums = documented[0][1], {(run.arm, run.seed): grouped(measure.sums(found)) for run, found in documented}
+    first, sums = documented[0][1], {(run.arm, run.seed): grouped(measure.sums(losses)) for run, losses in documented}
     sizes = next(iter(sums.values()))[:, -1]
     return Evidence(
         values=values,
         ratio=ratio,
-        resampled={pair: change(value) for pair, value in _resampled(sums, measure)},
-        off={pair: _off(columns, measure, ratio) for pair, columns in sums.items()} if dominates(sizes) else {},
+        resampled={pair: transform(value) for pair, value in _resampled(sums, measure)},
+        off={pair: _offsets(columns, measure, ratio) for pair, columns in sums.items()} if dominates(sizes) else {},
         sizes=sizes,
         documents=len(first.names),
     )
 
 
 def _logarithm(values: float | Array) -> Array:
-    """Minus infinity of nought, and no number of what is negative."""
+    """Returns the natural logarithm: minus infinity for zero and NaN for negative values, without warnings."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.log(values))
 
 
 def _resampled(sums: Mapping[Pair, Array], measure: Measure) -> Iterator[tuple[Pair, Array]]:
-    """The value of every run at resampled documents, some runs at a time, so that memory does not grow with them."""
+    """Yields the value of every run at resampled documents, 64 runs at a time to bound the memory."""
     pairs = list(sums)
     for start in range(0, len(pairs), _AT_A_TIME):
-        some = pairs[start : start + _AT_A_TIME]
-        drawn = resampled_sums(np.concatenate([sums[pair] for pair in some], axis=1))
-        width = drawn.shape[1] // len(some)
-        for place, pair in enumerate(some):
-            yield pair, measure.value(drawn[:, place * width : (place + 1) * width])
+        chunk = pairs[start : start + _AT_A_TIME]
+        totals = resampled_sums(np.concatenate([sums[pair] for pair in chunk], axis=1))
+        width = totals.shape[1] // len(chunk)
+        for index, pair in enumerate(chunk):
+            yield pair, measure.value(totals[:, index * width : (index + 1) * width])
 
 
-def _off(columns: Array, measure: Measure, ratio: bool) -> Array:
-    """By how much each document's own value lies off that of all: what the value gains by a little more of it."""
+def _offsets(columns: Array, measure: Measure, ratio: bool) -> Array:
+    """Returns by how much each document's own value lies off the value of all documents [documents].
+
+    It is the derivative of the value with respect to the document's weight, by a central difference.
+    """
     total = columns.sum(axis=0)
     more, less = measure.value(total + _SMALL * columns), measure.value(total - _SMALL * columns)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -143,9 +149,14 @@ def _off(columns: Array, measure: Measure, ratio: bool) -> Array:
     return np.divide(gain * sizes.sum(), sizes, out=np.zeros(len(sizes)), where=sizes > 0)
 
 
-def _documented(runs: Sequence[Run], metric: str, measure: Measure, notes: list[str]) -> list[tuple[Run, Documents]]:
-    """The runs whose per-document sums are of the same documents and give the metric that their record states."""
-    usable: list[tuple[Run, Documents]] = []
+def _documented(
+    runs: Sequence[Run], metric: str, measure: Measure, notes: list[str]
+) -> list[tuple[Run, DocumentLosses]]:
+    """Returns the runs whose per-document sums are of the same documents and give the metric of their record.
+
+    Adds a note on every reason for which runs are left out.
+    """
+    usable: list[tuple[Run, DocumentLosses]] = []
     unusable: Counter[str] = Counter()
     for run in runs:
         documents = run.documents()
@@ -160,14 +171,14 @@ def _documented(runs: Sequence[Run], metric: str, measure: Measure, notes: list[
 
 
 def _unusable(
-    run: Run, documents: Documents | None, metric: str, measure: Measure, first: Documents | None
+    run: Run, documents: DocumentLosses | None, metric: str, measure: Measure, first: DocumentLosses | None
 ) -> str | None:
     if documents is None:
         return "have no losses per document"
     if first and (documents.names != first.names or not np.array_equal(documents.bytes, first.bytes)):
         return "were evaluated on other documents"
-    if lacking := [name for name in measure.needs if name not in documents.others]:
-        return f"have no {lacking[0]} per document"
+    if missing := [name for name in measure.needs if name not in documents.others]:
+        return f"have no {missing[0]} per document"
     total = measure.sums(documents).sum(axis=0)
     if total[-1] <= 0 or not abs(float(measure.value(total)) - run.value) <= _AGREEMENT * abs(run.value):
         return f"have losses per document that do not sum to {metric}"

@@ -1,4 +1,4 @@
-"""What makes arms comparable: the same budget, planned and measured, and how runs were made and measured."""
+"""Checks that arms are comparable: their planned and measured budgets, and how they were tuned and evaluated."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SPENT: Mapping[str, str] = {
     "seconds": "seconds",
     "memory": "peak_memory_bytes",
 }
-"""What a record calls what arms may be matched on."""
+"""The name in a record of each quantity that arms may be matched on."""
 
 _MOST = 4
 
 
 def cost_of(run: Run, key: str) -> float | None:
-    """One cost of a run, planned or measured; None where the record does not hold it."""
+    """Returns one cost of a run, planned or measured, or None where the record does not hold it."""
     if run.record is None:
         return None
     value = run.record.cost.get(key, run.record.measured.get(key))
@@ -33,19 +33,19 @@ def cost_of(run: Run, key: str) -> float | None:
 
 
 def mean_cost(runs: Iterable[Run], key: str) -> float | None:
-    """One cost as the mean over the runs that finished; None where none of them holds it."""
+    """Returns one cost as the mean over the finished runs, or None where none of them holds it."""
     values = [value for run in runs if run.missing is None and (value := cost_of(run, key)) is not None]
     return float(np.mean(values)) if values else None
 
 
 def spent(study: Study, arm: str) -> float | None:
-    """What the finished runs of an arm have spent of the matched budget, as their mean; None where none tells."""
+    """Returns the mean of the matched quantity that an arm's finished runs spent, or None where none records it."""
     key = _SPENT.get(study.plan.match.on) if study.plan.match else None
     return mean_cost(study.finished(arm), key) if key else None
 
 
 def mismatch(study: Study, arms: Sequence[str]) -> str | None:
-    """Why the budgets of these arms lie too far apart for a verdict: as planned, or as their runs spent them."""
+    """Returns why the planned or measured budgets of these arms differ too much for a verdict, or None."""
     match = study.plan.match
     if match is None:
         return None
@@ -59,23 +59,23 @@ def mismatch(study: Study, arms: Sequence[str]) -> str | None:
 
 
 def _range(values: Sequence[float]) -> float:
-    """How far the largest lies above the smallest, relatively."""
+    """Returns the relative excess of the largest value over the smallest, 0 where it is not defined."""
     return max(values) / min(values) - 1 if values and min(values) > 0 else 0.0
 
 
 def environments(study: Study, key: str) -> list[str]:
-    """The different values that finished runs record for a part of their environment."""
+    """Returns the distinct values that finished runs record for one entry of their environment, sorted."""
     return sorted({str(record.environment[key]) for record in _records(study) if record.environment.get(key)})
 
 
 def _records(study: Study) -> list[Record]:
-    """Of the runs that finished."""
+    """Returns the records of the finished runs."""
     return [run.record for run in study.runs if run.record and run.missing is None]
 
 
 def provenance(study: Study) -> str:
-    """How all arms were measured, tuned and selected, and on what, in a line."""
-    return " ".join(f"{name}: {told}." for name, told in _facts(study) if told)
+    """Returns one line on how all arms were evaluated, tuned and selected, on which hardware and with which code."""
+    return " ".join(f"{name}: {text}." for name, text in _facts(study) if text)
 
 
 def _facts(study: Study) -> Iterator[tuple[str, str]]:
@@ -87,7 +87,7 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
 
 
 def _code(study: Study) -> Iterator[str]:
-    """What was run: of our own, the commit."""
+    """Yields the commits of our own code that were run, and the versions of torch."""
     for commit in environments(study, "commit"):
         yield f"commit {commit.removesuffix('+')}{' with changes' if commit.endswith('+') else ''}"
     for torch in environments(study, "torch"):
@@ -95,20 +95,20 @@ def _code(study: Study) -> Iterator[str]:
 
 
 def _protocol(protocols: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Every setting with its value, or with its values where arms are measured differently."""
+    """Yields every setting of the protocol with its value, or with its values where arms were measured differently."""
     for name in dict.fromkeys(name for protocol in protocols for name in protocol):
-        values = list(dict.fromkeys(_said(protocol.get(name)) for protocol in protocols))
+        values = list(dict.fromkeys(_value_text(protocol.get(name)) for protocol in protocols))
         if values == [""]:
             continue
-        told = [value or "none" for value in values[:_MOST]]
+        texts = [value or "none" for value in values[:_MOST]]
         if len(values) > _MOST:
-            told.append(f"{len(values) - _MOST} more")
-        yield f"{name.replace('_', ' ')} {told[0] if len(told) == 1 else ' or '.join(told) + ' by arm'}"
+            texts.append(f"{len(values) - _MOST} more")
+        yield f"{name.replace('_', ' ')} {texts[0] if len(texts) == 1 else ' or '.join(texts) + ' by arm'}"
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={_said(part)}" for name, part in value.items())
+        return ", ".join(f"{name}={_value_text(part)}" for name, part in value.items())
     return "" if value is None else str(value)
 
 
@@ -121,7 +121,10 @@ def _tuning(study: Study) -> str:
 
 
 def _selection(study: Study) -> str:
-    """What hyperparameters were chosen on, and what is reported: the last weights, for no run keeps its best ones."""
+    """Returns the split that hyperparameters were selected on and the one that is reported.
+
+    The reported weights are the last ones, for no run keeps its best ones.
+    """
     tuning, split = study.plan.tuning, study.plan.metric.name.partition("/")[0]
     if tuning is not None and tuning.selected_on:
         return f"hyperparameters on the {tuning.selected_on} split, reported on {tuning.reported_on}"

@@ -1,4 +1,4 @@
-"""The figures of a report: as PNG and SVG files, and as SVG that a page takes in and colours by its own style.
+"""The figures of a report: as PNG and SVG files, and as inline SVG that takes its colours from the style of a page.
 
 The same records give the same bytes: no date, no version and no random identifier is written.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Drawing(NamedTuple):
-    """A figure with its file's name, without ending, its title and its caption."""
+    """A figure with the name of its file (without extension), its title and its caption."""
 
     name: str
     title: str
@@ -33,22 +33,22 @@ class Drawing(NamedTuple):
 
 
 def draw_figures(findings: Findings, directory: Path) -> dict[str, str]:
-    """Writes the figures for which there is something to draw; returns captions by file name without ending."""
+    """Writes the figures for which there are data, and returns their captions by file name without extension."""
     captions = {}
     with _style(as_text=False):
-        for drawing in _drawn(findings):
+        for drawing in _make_drawings(findings):
             _save(drawing.figure, directory / drawing.name)
             captions[drawing.name] = drawing.caption
     return captions
 
 
 def drawings(findings: Findings) -> list[Drawing]:
-    """The figures for which there is something to draw, for a page."""
+    """Returns the figures for which there are data, styled for a page."""
     with _style(as_text=True):
-        return list(_drawn(findings))
+        return list(_make_drawings(findings))
 
 
-def _drawn(findings: Findings) -> Iterator[Drawing]:
+def _make_drawings(findings: Findings) -> Iterator[Drawing]:
     study = findings.study
     if curves := load_curves(study):
         caption = "Learning curves: mean over seeds, the band from the least to the greatest."
@@ -69,7 +69,10 @@ def _drawn(findings: Findings) -> Iterator[Drawing]:
 
 @contextmanager
 def _style(as_text: bool) -> Iterator[None]:
-    """``as_text``: SVG holds letters, for the page's own fonts, and not their outlines."""
+    """Sets the style of figures for a context.
+
+    as_text: SVG holds text, which the page shows in its own fonts, rather than outlines of letters.
+    """
     import matplotlib
 
     with matplotlib.rc_context({**STYLE, "svg.fonttype": "none" if as_text else "path"}), warnings.catch_warnings():
@@ -86,18 +89,18 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 def inline_svg(drawing: Drawing) -> Html:
-    """An element that stands in a page: its colours are the page's, its identifiers begin with the figure's name."""
+    """Returns a figure as an SVG element with the colours of the page; its ids begin with the figure's name."""
     file = io.StringIO()
-    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    no_metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with _style(as_text=True):
-        drawing.figure.savefig(file, format="svg", transparent=True, metadata=nothing)
-    # The one style sheet in it would hold for the whole page, which has its rules.
+        drawing.figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
+    # The style sheet within the SVG would apply to the whole page, which has its own rules.
     text = re.sub(r"<defs>\s*<style.*?</defs>", "", file.getvalue(), flags=re.DOTALL)
-    return Html(re.sub(r"<[^>]+>", lambda tag: _adopted(tag[0], drawing.name), text[text.index("<svg") :].strip()))
+    return Html(re.sub(r"<[^>]+>", lambda tag: _adapt_tag(tag[0], drawing.name), text[text.index("<svg") :].strip()))
 
 
-def _adopted(tag: str, name: str) -> str:
-    """One tag of a figure as it stands in a page."""
+def _adapt_tag(tag: str, name: str) -> str:
+    """Returns one tag of an SVG figure with ids, fonts, colours and size adapted to the page."""
     tag = re.sub(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)', f"{name}-", tag)
     tag = re.sub(r"font-family: [^;\"]*;? ?", "", tag)
     tag = re.sub(r"#[0-9a-f]{6}(?=[;\"])", lambda colour: VARIABLES.get(colour[0], colour[0]), tag)

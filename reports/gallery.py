@@ -1,4 +1,4 @@
-"""The index of all published studies: what their sources found, what was found here, and whether the two agree."""
+"""The gallery: an index of all published studies that compares their results with those of their sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from lit_transformers.files import write_text
-from reports.agreement import AGREEMENTS, RULE, Judged, judge
+from reports.agreement import AGREEMENTS, RULE, JudgedComparison, judge_comparisons
 from reports.answer import headline
 from reports.fairness import environments
 from reports.html import document
@@ -26,12 +26,12 @@ UNSOURCED = "No source"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A published study: its folder's name, what was found, and how that stands to its source."""
+class GalleryEntry:
+    """A published study: the name of its folder, its findings, and its comparisons judged against its source."""
 
     name: str
     findings: Findings
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedComparison, ...]
 
     @property
     def system(self) -> str:
@@ -40,9 +40,9 @@ class Entry:
 
 
 def write_gallery(folder: Path = PUBLISHED) -> Path:
-    """Writes README.md and index.html over the studies published in a folder; returns the path of index.html.
+    """Writes README.md and index.html for the studies published in a folder, and returns the path of index.html.
 
-    Raises ReportError: nothing is published there, or results that cannot be read.
+    Raises ReportError where nothing is published there or where results cannot be read.
     """
     entries = [read_entry(directory) for directory in published(folder)]
     if not entries:
@@ -53,20 +53,20 @@ def write_gallery(folder: Path = PUBLISHED) -> Path:
     return page
 
 
-def read_entry(directory: Path) -> Entry:
-    """One published study."""
+def read_entry(directory: Path) -> GalleryEntry:
+    """Reads one published study from its folder."""
     findings = find(read_results(directory / RESULTS))
-    return Entry(directory.name, findings, tuple(judge(findings)))
+    return GalleryEntry(directory.name, findings, tuple(judge_comparisons(findings)))
 
 
-def by_system(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """The studies of each system, in the order of the systems' titles, those without a source last."""
+def by_system(entries: Sequence[GalleryEntry]) -> dict[str, list[GalleryEntry]]:
+    """Groups the studies by system, in the order of the systems' titles, with those without a source last."""
     order = sorted({entry.system for entry in entries}, key=lambda system: (system == UNSOURCED, system.casefold()))
     return {system: [entry for entry in entries if entry.system == system] for system in order}
 
 
-def to_gallery_markdown(entries: Sequence[Entry]) -> str:
-    """The index as Markdown; links lead to the studies' report.md."""
+def to_gallery_markdown(entries: Sequence[GalleryEntry]) -> str:
+    """Returns the index as Markdown; links lead to report.md of each study."""
     blocks = [f"# {TITLE}", escape_markdown(summary(entries)), to_markdown(systems(entries)).strip()]
     for system, studies in by_system(entries).items():
         blocks.append(f"## {escape_markdown(system)}")
@@ -74,21 +74,21 @@ def to_gallery_markdown(entries: Sequence[Entry]) -> str:
             blocks.append(f"### [{escape_markdown(entry.name)}]({quote(entry.name)}/report.md)")
             blocks.append(f"*{escape_markdown(_question(entry))}*")
             blocks.append(f"**Here:** {escape_markdown(headline(entry.findings))}")
-            blocks += [f"**The source:** {escape_markdown(told)}" for told in _claims(entry)]
-            blocks.append(escape_markdown(_made(entry)))
+            blocks += [f"**The source:** {escape_markdown(claim)}" for claim in _claims(entry)]
+            blocks.append(escape_markdown(_run_facts(entry)))
             table = to_markdown(beside(entry)).partition("\n\n")[2].strip()
             blocks += [table] if entry.judged else []
     blocks += ["## How agreement is decided", escape_markdown(RULE)]
     return "\n\n".join(blocks) + "\n"
 
 
-def to_gallery_html(entries: Sequence[Entry]) -> str:
-    """The index as one page that needs nothing beside it; links lead to the studies' pages."""
-    said = [f"{len(entries)} studies", f"{sum(len(entry.judged) for entry in entries)} comparisons"]
-    return document(TITLE, said, _sections(entries))
+def to_gallery_html(entries: Sequence[GalleryEntry]) -> str:
+    """Returns the index as one self-contained HTML page; links lead to the pages of the studies."""
+    facts = [f"{len(entries)} studies", f"{sum(len(entry.judged) for entry in entries)} comparisons"]
+    return document(TITLE, facts, _sections(entries))
 
 
-def _sections(entries: Sequence[Entry]) -> Iterator[Html]:
+def _sections(entries: Sequence[GalleryEntry]) -> Iterator[Html]:
     yield element("p", summary(entries), class_="answer")
     yield element("section", element("h2", "Systems"), to_html(systems(entries)))
     for system, studies in by_system(entries).items():
@@ -96,47 +96,47 @@ def _sections(entries: Sequence[Entry]) -> Iterator[Html]:
     yield element("section", element("h2", "How agreement is decided"), paragraphs([RULE]))
 
 
-def _study(entry: Entry) -> Html:
+def _study(entry: GalleryEntry) -> Html:
     link = element("a", entry.name, href=f"{quote(entry.name)}/page.html")
-    told = [element("p", element("b", "The source: "), claim) for claim in _claims(entry)]
+    claims = [element("p", element("b", "The source: "), claim) for claim in _claims(entry)]
     return joined(
         [
             element("h3", link),
             element("p", element("i", _question(entry))),
             element("p", element("b", "Here: "), headline(entry.findings)),
-            *told,
-            element("p", _made(entry), class_="note"),
+            *claims,
+            element("p", _run_facts(entry), class_="note"),
             *([to_html(beside(entry))] if entry.judged else []),
         ]
     )
 
 
-def summary(entries: Sequence[Entry]) -> str:
-    """How many comparisons agree with their source, disagree, and so on."""
-    found = counts(entries)
+def summary(entries: Sequence[GalleryEntry]) -> str:
+    """Returns a text on how many comparisons have each agreement with their source."""
+    agreement_counts = counts(entries)
     studies = f"{len(entries)} stud{'ies' if len(entries) > 1 else 'y'}"
-    told = ", ".join(f"{name}: {found[name]}" for name in AGREEMENTS)
-    return f"{studies} with {sum(found.values())} comparisons. {told[0].upper()}{told[1:]}."
+    tally = ", ".join(f"{name}: {agreement_counts[name]}" for name in AGREEMENTS)
+    return f"{studies} with {sum(agreement_counts.values())} comparisons. {tally[0].upper()}{tally[1:]}."
 
 
-def counts(entries: Sequence[Entry]) -> Counter[str]:
-    """How many comparisons of some studies agree, disagree, and so on."""
+def counts(entries: Sequence[GalleryEntry]) -> Counter[str]:
+    """Returns the number of comparisons of these studies by their agreement."""
     return Counter(judged.agreement for entry in entries for judged in entry.judged)
 
 
-def systems(entries: Sequence[Entry]) -> Table:
-    """Every system with its studies, and how they stand to it."""
+def systems(entries: Sequence[GalleryEntry]) -> Table:
+    """Returns a table of every system with its studies and the number of comparisons by agreement."""
     columns = (Column("System"), Column("Studies"), *(Column(name.capitalize(), "count") for name in AGREEMENTS))
     rows = []
     for system, studies in by_system(entries).items():
-        found = counts(studies)
+        agreement_counts = counts(studies)
         names = ", ".join(entry.name for entry in studies)
-        rows.append((Cell(system), Cell(names), *(Cell(found[name]) for name in AGREEMENTS)))
+        rows.append((Cell(system), Cell(names), *(Cell(agreement_counts[name]) for name in AGREEMENTS)))
     return Table("systems", "Comparisons by system", columns, tuple(rows))
 
 
-def beside(entry: Entry) -> Table:
-    """Each comparison of a study: the source's difference, ours, and whether they agree."""
+def beside(entry: GalleryEntry) -> Table:
+    """Returns a table of a study's comparisons: the source's difference, ours, and whether they agree."""
     findings = entry.findings
     plan, decimals = findings.study.plan, findings.difference_decimals
     columns = (
@@ -151,36 +151,36 @@ def beside(entry: Entry) -> Table:
     return Table(f"beside_{entry.name}", f"{entry.name} beside its source", columns, rows)
 
 
-def _row(findings: Findings, judged: Judged) -> tuple[Cell, ...]:
-    comparison, found = judged.comparison, judged.comparison.estimate
+def _row(findings: Findings, judged: JudgedComparison) -> tuple[Cell, ...]:
+    comparison, estimate = judged.comparison, judged.comparison.estimate
     published = Cell() if judged.published is None else Cell(signed(judged.published))
     agreement = Cell(judged.agreement)
-    if found is None:
+    if estimate is None:
         return Cell(comparison.name), published, Cell(missing=comparison.reason), Cell(), Cell(), agreement
     verdict = Cell(comparison.verdict) if comparison.verdict else Cell(missing=f"none: {comparison.reason}")
     ends = Cell()
-    if found.interval is not None:
-        ends = Cell(low=findings.shown(found.interval.low), high=findings.shown(found.interval.high))
-    return Cell(comparison.name), published, Cell(findings.shown(found.difference)), ends, verdict, agreement
+    if estimate.interval is not None:
+        ends = Cell(low=findings.shown(estimate.interval.low), high=findings.shown(estimate.interval.high))
+    return Cell(comparison.name), published, Cell(findings.shown(estimate.difference)), ends, verdict, agreement
 
 
 def signed(value: float) -> str:
-    """A difference with its sign and as many decimals as it has."""
+    """Returns a difference as text with its sign and up to six significant digits; zero has no sign."""
     text = f"{abs(value):.6g}"
     return text if value == 0 else f"{'+' if value > 0 else '-'}{text}"
 
 
-def _question(entry: Entry) -> str:
+def _question(entry: GalleryEntry) -> str:
     return entry.findings.study.plan.question
 
 
-def _claims(entry: Entry) -> list[str]:
+def _claims(entry: GalleryEntry) -> list[str]:
     plan = entry.findings.study.plan
     return [claim.text for claim in plan.published.claims] if plan.published else []
 
 
-def _made(entry: Entry) -> str:
-    """At which scale, with how many runs and seeds, on what it was measured."""
+def _run_facts(entry: GalleryEntry) -> str:
+    """Returns the scale of a study, its numbers of runs and seeds, its hardware and its protocol as text."""
     study = entry.findings.study
     finished = [run for run in study.runs if run.missing is None]
     seeds = len({run.seed for run in study.runs})

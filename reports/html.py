@@ -1,6 +1,6 @@
-"""The report of a study as one HTML page that needs nothing beside it: no network, no other file, no framework.
+"""The report of a study as one self-contained HTML page: it needs no network, no other file and no framework.
 
-The page forbids itself the network and every script but its own. The same findings give the same bytes.
+Its content security policy forbids the network and every script but its own. The same findings give the same bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENVIRONMENT = ("hardware", "threads", "python", "torch", "lightning", "torchmet
 
 
 def write_html(findings: Findings, path: Path, method: Sequence[str] = ()) -> None:
-    """Writes the page, all of it or nothing. ``method``: paragraphs on how the numbers are made.
+    """Writes the page atomically. ``method``: paragraphs on how the numbers are made.
 
     Raises OSError where it cannot be written.
     """
@@ -38,15 +38,15 @@ def write_html(findings: Findings, path: Path, method: Sequence[str] = ()) -> No
 
 
 def to_html(findings: Findings, method: Sequence[str] = ()) -> str:
-    """The whole page."""
-    return document(findings.study.plan.question, _said(findings), _sections(findings, method))
+    """Returns the whole page as HTML."""
+    return document(findings.study.plan.question, _top_facts(findings), _sections(findings, method))
 
 
-def document(title: str, said: Iterable[str], sections: Iterable[Html]) -> str:
-    """A page with its title as heading, and what is ``said`` in the bar above; style and script are those of all."""
+def document(title: str, facts: Iterable[str], sections: Iterable[Html]) -> str:
+    """Returns a page with the shared style and script, its title as heading and the facts in the bar above."""
     body = joined(
         [
-            _top(said),
+            _top_bar(facts),
             element("main", element("h1", name_of(title)), *sections),
             element("dialog", element("button", "Close", type="button", class_="close"), aria_label="Figure"),
             element("script", Html(_asset("page.js"))),
@@ -73,47 +73,47 @@ def _head(title: str) -> Html:
 
 @cache
 def _asset(name: str) -> str:
-    """A style sheet or a script that is part of this package."""
+    """Returns the text of a style sheet or a script of this package."""
     return (files("reports") / name).read_text(encoding="utf-8")
 
 
-def _said(findings: Findings) -> list[str]:
+def _top_facts(findings: Findings) -> list[str]:
     plan = findings.study.plan
     finished = sum(run.missing is None for run in findings.study.runs)
-    said = [
+    facts = [
         plan.study,
         f"scale {plan.scale}" if plan.scale else "",
         f"{finished} of {len(findings.study.runs)} runs finished",
     ]
-    return list(filter(None, said))
+    return list(filter(None, facts))
 
 
-def _top(said: Iterable[str]) -> Html:
+def _top_bar(facts: Iterable[str]) -> Html:
     return element(
         "header",
-        element("div", joined(_between(" · ", [name_of(part) for part in said]))),
+        element("div", joined(_interleave(" · ", [name_of(part) for part in facts]))),
         element("button", "Dark", type="button", class_="theme", title="Light or dark", hidden=True),
         class_="top",
     )
 
 
-def _between(mark: str, parts: Sequence[Html]) -> Iterator[Html]:
-    for place, part in enumerate(parts):
-        yield Html(f"{escape(mark) if place else ''}{part}")
+def _interleave(mark: str, parts: Sequence[Html]) -> Iterator[Html]:
+    for index, part in enumerate(parts):
+        yield Html(f"{escape(mark) if index else ''}{part}")
 
 
 def _sections(findings: Findings, method: Sequence[str]) -> Iterator[Html]:
     tables = {table.name: table for table in all_tables(findings)}
-    drawn = {drawing.name: drawing for drawing in drawings(findings)}
-    apart = (*_BESIDE, *_COST, *_DETAILS)
+    drawings_by_name = {drawing.name: drawing for drawing in drawings(findings)}
+    placed_elsewhere = (*_BESIDE, *_COST, *_DETAILS)
     yield _answer(findings)
     yield _source(findings)
-    shown = [table for name, table in tables.items() if name not in apart]
-    yield _section("Results", *_tables(shown), *_figures(drawn, "differences"))
+    result_tables = [table for name, table in tables.items() if name not in placed_elsewhere]
+    yield _section("Results", *_tables(result_tables), *_figures(drawings_by_name, "differences"))
     yield _section("The paper beside", *_tables(tables[name] for name in _BESIDE if name in tables))
-    yield _section("Learning curves", *_figures(drawn, "learning_curves", "auxiliary_losses"))
+    yield _section("Learning curves", *_figures(drawings_by_name, "learning_curves", "auxiliary_losses"))
     cost = _tables(tables[name] for name in _COST if name in tables)
-    yield _section("Cost", *_figures(drawn, "cost_quality", "cost_length"), *cost)
+    yield _section("Cost", *_figures(drawings_by_name, "cost_quality", "cost_length"), *cost)
     yield _section("Arms", *arm_details(findings))
     yield _section("More tables", *_tables(tables[name] for name in _DETAILS if name in tables))
     yield _section("How to reproduce", *_reproduce(findings.study))
@@ -122,7 +122,7 @@ def _sections(findings: Findings, method: Sequence[str]) -> Iterator[Html]:
 
 
 def _section(title: str, *inside: Html) -> Html:
-    """A part of the page under its heading; nothing where it is empty."""
+    """Returns a section of the page with its heading, or nothing where it is empty."""
     return element("section", element("h2", title), *inside) if any(inside) else Html()
 
 
@@ -134,25 +134,29 @@ def _source(findings: Findings) -> Html:
     source = findings.study.plan.source
     if source is None:
         return Html()
-    said = [name_of(source.title)]
+    parts = [name_of(source.title)]
     if source.arxiv:
         address = f"https://arxiv.org/abs/{source.arxiv}"
-        said.append(element("a", f"arXiv:{source.arxiv}", href=address, rel="noreferrer"))
+        parts.append(element("a", f"arXiv:{source.arxiv}", href=address, rel="noreferrer"))
     if source.table:
-        said.append(escape(f"table {source.table}"))
-    return element("p", "The question is that of ", *_between(", ", said), ".", class_="facts")
+        parts.append(escape(f"table {source.table}"))
+    return element("p", "The question is that of ", *_interleave(", ", parts), ".", class_="facts")
 
 
 def _tables(tables: Iterator[Table] | Sequence[Table]) -> Iterator[Html]:
     return (table_to_html(table) for table in tables)
 
 
-def _figures(drawn: dict[str, Drawing], *names: str) -> Iterator[Html]:
+def _figures(drawings_by_name: dict[str, Drawing], *names: str) -> Iterator[Html]:
     for name in names:
-        if name in drawn:
-            title, caption = drawn[name].title, drawn[name].caption
+        if name in drawings_by_name:
+            title, caption = drawings_by_name[name].title, drawings_by_name[name].caption
             button = element(
-                "button", inline_svg(drawn[name]), type="button", class_="zoom", aria_label=f"Enlarge: {title}"
+                "button",
+                inline_svg(drawings_by_name[name]),
+                type="button",
+                class_="zoom",
+                aria_label=f"Enlarge: {title}",
             )
             yield element("figure", button, element("figcaption", caption), id=f"figure-{name}")
 
@@ -160,7 +164,7 @@ def _figures(drawn: dict[str, Drawing], *names: str) -> Iterator[Html]:
 def _reproduce(study: Study) -> Iterator[Html]:
     for name, command in study.plan.commands.items():
         yield Html(element("h3", name.capitalize()) + element("pre", element("code", command)))
-    facts = [(key.capitalize(), ", ".join(found)) for key in _ENVIRONMENT if (found := environments(study, key))]
+    facts = [(key.capitalize(), ", ".join(values)) for key in _ENVIRONMENT if (values := environments(study, key))]
     records = [run.record for run in study.runs if run.record is not None]
     data = sorted({f"{record.data.get('name')}, {record.data.get('fingerprint')}" for record in records if record.data})
     facts += [("Data and fingerprint", "; ".join(data))] if data else []

@@ -1,4 +1,4 @@
-"""How figures look: colours, dashes, ink, and labels that stand apart. An arm looks the same in every figure."""
+"""The style of figures: colours, dashes and labels that do not overlap. An arm looks the same in every figure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 INK, MUTED, PAPER = "#1b1c1e", "#595d63", "#fdfdfc"
 VERDICTS = {"better": "#0b6e4a", "worse": "#a63a12", "differs": "#1a5a9e"}
 SERIES = ("#0068a8", "#b04600", "#007a58", "#a8478a", "#8f6400", "#4a5bb5", "#3a3d42")
-"""Told apart by people who see no red or no green, and dark enough for lines on white."""
+"""Colours of arms that people who see no red or no green can distinguish, and dark enough for lines on white."""
 
 VARIABLES: Mapping[str, str] = {
     INK: "var(--ink)",
@@ -23,7 +23,7 @@ VARIABLES: Mapping[str, str] = {
     **{colour: f"var(--{verdict})" for verdict, colour in VERDICTS.items()},
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, start=1)},
 }
-"""The names of these colours in the page's style sheet, which has two of each: for light and for dark."""
+"""The names of these colours in the page's style sheet, which defines each for light and for dark mode."""
 
 STYLE: Any = {
     "font.size": 9,
@@ -48,7 +48,7 @@ _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 
 
 def looks(plan: Plan) -> dict[str, Look]:
-    """Colour and dashes of every arm."""
+    """Returns the colour and the dashes of every arm."""
     return {
         arm.name: {"color": SERIES[i % len(SERIES)], "linestyle": _DASHES[i // len(SERIES) % len(_DASHES)]}
         for i, arm in enumerate(plan.arms)
@@ -56,13 +56,13 @@ def looks(plan: Plan) -> dict[str, Look]:
 
 
 def label(name: str, longest: int = 44) -> str:
-    """A name as a figure has room for it, on one line."""
+    """Returns a name on one line, cut to ``longest`` characters, for use in a figure."""
     text = " ".join(printable(name).split())
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def ticks(value: float, _: float | None = None) -> str:
-    """A number of an axis that spans thousands."""
+    """Returns the label of an axis tick, with a suffix such as k or M from a thousand on."""
     for scale, unit in ((1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= scale:
             return f"{value / scale:g}{unit}"
@@ -70,9 +70,9 @@ def ticks(value: float, _: float | None = None) -> str:
 
 
 def label_ends(panel: Axes, ends: Mapping[str, float], styles: Mapping[str, Look]) -> None:
-    """Names each line at its end, in its colour, names apart from each other and tied to their lines.
+    """Labels each line at its end in its colour, without overlaps, and joins each label to its line.
 
-    ends: where each ends, as a share of the panel's height.
+    ends: the height at which each line ends, as a share of the panel's height.
     """
     order = sorted(ends, key=lambda name: ends[name])
     heights = spread([ends[name] for name in order], min(0.075, 1 / max(1, len(order))))
@@ -99,11 +99,14 @@ def label_ends(panel: Axes, ends: Mapping[str, float], styles: Mapping[str, Look
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Ascending heights in [0, 1], moved so that they are ``gap`` apart; their number times the gap is at most 1."""
+    """Moves ascending heights in [0, 1] so that neighbours are at least ``gap`` apart.
+
+    The number of heights times the gap must be at most 1.
+    """
     up = _pushed_up(heights, gap)
     down = [1 - height for height in reversed(_pushed_up([1 - height for height in reversed(heights)], gap))]
-    # Both keep the gap, so their mean does, and it moves labels to either side.
-    return [(one + two) / 2 for one, two in zip(up, down, strict=True)]
+    # Both keep the gap, so their mean does too, and it moves labels to either side.
+    return [(raised + lowered) / 2 for raised, lowered in zip(up, down, strict=True)]
 
 
 def _pushed_up(heights: Sequence[float], gap: float) -> list[float]:

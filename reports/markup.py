@@ -1,4 +1,4 @@
-"""HTML in pieces: text is escaped where it enters an element, and markup is a type of its own."""
+"""HTML elements: text is escaped where it enters an element, and markup is a type of its own."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0
 
 
 class Html(str):
-    """Markup. Any other string that enters an element is text, and is escaped."""
+    """A string that is HTML markup; any other string that enters an element is text and is escaped."""
 
     __slots__ = ()
 
 
 def printable(text: str) -> str:
-    """The text with a mark in place of each character that no page can hold."""
+    """Returns the text with U+FFFD in place of each character that HTML cannot hold."""
     return _FORBIDDEN.sub("\ufffd", text)
 
 
 def escape(text: str) -> Html:
-    """Text as markup that shows it, inside an element or in an attribute's quotes."""
+    """Escapes text for use inside an element or a quoted attribute; markup is returned as it is."""
     return text if isinstance(text, Html) else Html(html.escape(printable(text), quote=True))
 
 
 def element(name: str, /, *inside: str, **attributes: str | bool | None) -> Html:
-    """An element. A trailing underscore of an attribute's name is dropped and others are hyphens; None and False leave
-    it away, True writes its name alone."""
-    said = "".join(_attribute(key, value) for key, value in attributes.items())
+    """Returns an element.
+
+    A trailing underscore of an attribute's name is dropped and other underscores become hyphens. An attribute that is
+    None or False is omitted; of one that is True only the name is written.
+    """
+    attribute_text = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in _VOID:
-        return Html(f"<{name}{said}>")
-    return Html(f"<{name}{said}>{''.join(map(escape, inside))}</{name}>")
+        return Html(f"<{name}{attribute_text}>")
+    return Html(f"<{name}{attribute_text}>{''.join(map(escape, inside))}</{name}>")
 
 
 def _attribute(name: str, value: str | bool | None) -> str:
@@ -44,32 +47,32 @@ def _attribute(name: str, value: str | bool | None) -> str:
 
 
 def name_of(text: str) -> Html:
-    """A name that a person chose: whichever way it is written, what stands around it keeps its order."""
+    """Returns a user-chosen name as a ``bdi`` element: its writing direction does not affect the text around it."""
     return element("bdi", text)
 
 
 def paragraphs(texts: Iterable[str], **attributes: str | bool | None) -> Html:
-    """Each text as a paragraph."""
+    """Returns each text as a paragraph."""
     return joined(element("p", text, **attributes) for text in texts)
 
 
 def items(texts: Iterable[str]) -> Html:
-    """A list of points; nothing where there is none."""
-    listed = [element("li", text) for text in texts]
-    return element("ul", *listed) if listed else Html()
+    """Returns a bulleted list, or nothing where there are no texts."""
+    list_items = [element("li", text) for text in texts]
+    return element("ul", *list_items) if list_items else Html()
 
 
 def pairs(facts: Iterable[tuple[str, str]]) -> Html:
-    """Terms and what is said of each; nothing where there is none."""
-    listed = [part for term, text in facts for part in (element("dt", term), element("dd", text))]
-    return element("dl", *listed) if listed else Html()
+    """Returns a description list of terms and their texts, or nothing where there are none."""
+    entries = [part for term, text in facts for part in (element("dt", term), element("dd", text))]
+    return element("dl", *entries) if entries else Html()
 
 
 def details(summary: str, *inside: str, opened: bool = False) -> Html:
-    """A part that a reader unfolds."""
+    """Returns a folded ``details`` element with its summary."""
     return element("details", element("summary", summary), *inside, open=opened)
 
 
 def joined(parts: Iterable[str]) -> Html:
-    """Pieces of markup or text, one after another."""
+    """Concatenates pieces of markup or text."""
     return Html("".join(map(escape, parts)))

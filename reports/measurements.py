@@ -1,7 +1,7 @@
-"""What a run measured at length: its learning curves, and the sums of every document of its final evaluation.
+"""The detailed measurements of a run: its learning curves, and the sums per document of its final evaluation.
 
-Both are kept as a report needs them and no finer: curves thinned to means, numbers with seven digits. A study read from
-the folders of its runs and the same study read from ``results.jsonl`` therefore hold equal numbers.
+Both are stored at the precision that a report needs: curves are thinned to means, numbers have seven digits. A study
+read from the folders of its runs and the same study read from ``results.jsonl`` therefore hold equal numbers.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 MOST_POINTS = 120
-"""A longer curve is thinned to so many points, each the mean of its neighbours."""
+"""The number of points that a longer curve is thinned to, each the mean of its neighbours."""
 
 _DIGITS = 7
 _SUMS = ("nats", "tokens", "bytes")
 
 
 @dataclass(frozen=True)
-class Documents:
+class DocumentLosses:
     """Sums per document of the final evaluation: ``nats``, ``tokens`` and ``bytes`` of shape [documents].
 
-    ``others`` are the sums that only some kinds of task have, such as ``correct``, by name.
+    ``others`` holds, by name, the sums that only some kinds of task have, such as ``correct``.
     """
 
     names: tuple[str, ...]
@@ -40,17 +40,17 @@ class Documents:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Learning curves by name, each [points, 2] of tokens seen and value, ascending; and documents, where there are."""
+    """Learning curves by name, each [points, 2] of tokens seen (ascending) and value, and the documents, if any."""
 
     curves: Mapping[str, Array] = field(default_factory=dict)
-    documents: Documents | None = None
+    documents: DocumentLosses | None = None
 
 
 NOTHING = Measurements()
 
 
-def read_documents(path: Path, notes: list[str]) -> Documents | None:
-    """Sums per document, in order; None where the file is missing, empty or, with a note, damaged."""
+def read_documents(path: Path, notes: list[str]) -> DocumentLosses | None:
+    """Reads the sums per document in file order; None where the file is missing, empty or, with a note, damaged."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
@@ -60,32 +60,36 @@ def read_documents(path: Path, notes: list[str]) -> Documents | None:
         columns = dict(zip(header, zip(*rows, strict=True), strict=True))
         ordinals, labels = columns.pop("document"), columns.pop("name")
         sums = {name: rounded(np.array(column, dtype=np.float64)) for name, column in columns.items()}
-        return as_documents([f"{one} {two}" for one, two in zip(ordinals, labels, strict=True)], sums)
+        return as_documents([f"{ordinal} {label}" for ordinal, label in zip(ordinals, labels, strict=True)], sums)
     except FileNotFoundError:
         return None
     except KeyError as error:
-        told: object = f"no column {error}"
+        problem: object = f"no column {error}"
     except (OSError, ValueError, csv.Error) as error:
-        told = error.strerror if isinstance(error, OSError) else error
-    notes.append(f"{path.parent.name}/{path.name}: cannot be read ({told}); the run's documents are not used")
+        problem = error.strerror if isinstance(error, OSError) else error
+    notes.append(f"{path.parent.name}/{path.name}: cannot be read ({problem}); the run's documents are not used")
     return None
 
 
-def as_documents(names: Sequence[str], sums: Mapping[str, Array]) -> Documents:
-    """Documents of columns by name. Raises KeyError for a column that lacks, ValueError for one that cannot be."""
+def as_documents(names: Sequence[str], sums: Mapping[str, Array]) -> DocumentLosses:
+    """Builds documents from columns by name.
+
+    Raises KeyError for a missing column, ValueError for one of the wrong length or with a value that is not finite.
+    """
     for name, column in sums.items():
         if column.shape != (len(names),):
             raise ValueError(f"{len(names)} names and {column.size} values of {name}")
         if not np.isfinite(column).all():
             raise ValueError(f"a value of {name} is not finite")
     others = {name: column for name, column in sums.items() if name not in _SUMS}
-    return Documents(tuple(names), sums["nats"], sums["tokens"], sums["bytes"], others)
+    return DocumentLosses(tuple(names), sums["nats"], sums["tokens"], sums["bytes"], others)
 
 
 def read_curves(path: Path) -> dict[str, Array]:
-    """Learning curves by name, thinned.
+    """Reads the learning curves by name, thinned; there are none where the file cannot be read.
 
-    A step logged twice counts once, as written last; a line cut short, such as the last of a killed run, is skipped.
+    Of a step that was logged twice the last value counts; a truncated line, such as the last of a killed run, is
+    skipped.
     """
     points: dict[str, dict[float, float]] = {}
     try:
@@ -110,15 +114,15 @@ def _add_point(points: dict[str, dict[float, float]], row: Mapping[str, str | No
 
 
 def thinned(curve: Array) -> Array:
-    """Means of neighbouring points, so that a noisy loss reads as a line; a short curve stays as it is."""
+    """Averages neighbouring points, so that a noisy loss becomes a smooth line; a short curve is returned as it is."""
     if len(curve) <= MOST_POINTS:
         return curve
     return np.stack([part.mean(axis=0) for part in np.array_split(curve, MOST_POINTS)])
 
 
 def rounded(values: Array) -> Array:
-    """Numbers with seven significant digits; whole numbers below a million stay as they are."""
+    """Rounds to seven significant digits; whole numbers below a million stay as they are."""
     size = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
-    # Dividing by a whole power of ten gives the very number that its decimal digits name.
+    # Dividing by an exact power of ten gives the float that is nearest to the decimal number.
     scale = 10.0 ** np.clip(_DIGITS - 1 - size, 0, 22)
     return np.round(values * scale) / scale

@@ -1,6 +1,6 @@
-"""What a metric is made of: sums per document or example, and the number that their totals give.
+"""Metrics as functions of sums per document or example: each metric is computed from the totals of such sums.
 
-So every metric is a smooth function of totals over documents, and all of them get intervals by the same resampling.
+Every metric is thus a smooth function of totals over documents, and all get intervals by the same resampling.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.measurements import Array, Documents
+from reports.measurements import Array, DocumentLosses
 from reports.outputs import BLEU_COLUMNS, bleu
 
 __all__ = ["Measure", "measure_of"]
 
-Sums = Callable[[Documents], Array]
+Sums = Callable[[DocumentLosses], Array]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """``sums`` of each document are [documents, k], the last of them its size; ``value`` of totals [..., k] is [...].
+    """A metric as a function of totals over documents.
 
-    Documents are weighed by their size: bytes, tokens, or one for each example. ``needs`` are columns beyond nats,
-    tokens and bytes.
+    ``sums`` returns the sums of each document [documents, k], the last of which is its size; ``value`` maps totals
+    [..., k] to [...]. Documents are weighted by their size: bytes, tokens, or one for each example. ``needs`` names the
+    columns that are required beyond nats, tokens and bytes.
     """
 
     sums: Sums
@@ -33,47 +34,47 @@ class Measure:
 
 
 def measure_of(metric: str) -> Measure | None:
-    """The measure behind a metric's name, such as ``val/bpb`` or ``val/accuracy@20``; None where there is none.
+    """Returns the measure of a metric such as ``val/bpb`` or ``val/accuracy@20``, or None where there is none.
 
-    What follows ``@`` is a length: only examples of that length count.
+    The number after ``@`` is a length: only examples of that length count.
     """
     name, _, length = metric.rpartition("/")[2].partition("@")
-    found = _MEASURES.get(name)
-    if found is None or not length:
-        return found
+    measure = _MEASURES.get(name)
+    if measure is None or not length:
+        return measure
     if not length.isdigit():
         return None
-    return Measure(_of_length(found.sums, float(length)), found.value, (*found.needs, "length"))
+    return Measure(_of_length(measure.sums, float(length)), measure.value, (*measure.needs, "length"))
 
 
 def _of_length(sums: Sums, length: float) -> Sums:
-    def selected(documents: Documents) -> Array:
-        found = sums(documents)
-        return found[documents.others["length"] == length]
+    def selected(documents: DocumentLosses) -> Array:
+        rows = sums(documents)
+        return rows[documents.others["length"] == length]
 
     return selected
 
 
-def _rate(top: Callable[[Documents], Array], size: Callable[[Documents], Array]) -> Sums:
+def _rate(top: Callable[[DocumentLosses], Array], size: Callable[[DocumentLosses], Array]) -> Sums:
     return lambda documents: np.column_stack([top(documents), size(documents)])
 
 
 def _ratio(totals: Array) -> Array:
-    """Not a number where the totals hold nothing that is measured."""
+    """Returns the first total divided by the second [...]: NaN where both are zero."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Array = totals[..., 0] / totals[..., 1]
-    return found
+        ratio: Array = totals[..., 0] / totals[..., 1]
+    return ratio
 
 
-def _nats(documents: Documents) -> Array:
+def _nats(documents: DocumentLosses) -> Array:
     return documents.nats
 
 
-def _tokens(documents: Documents) -> Array:
+def _tokens(documents: DocumentLosses) -> Array:
     return documents.tokens
 
 
-def _ones(documents: Documents) -> Array:
+def _ones(documents: DocumentLosses) -> Array:
     return np.ones(len(documents.names))
 
 

@@ -1,4 +1,4 @@
-"""What mixers were seen to do after training, as a page shows it: numbers of each head, and maps of attention."""
+"""Observations of mixers after training, as a page shows them: numbers of each head, and attention maps."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from reports.records import Run
 from reports.tables import Cell, Column, Table, to_html
 
 _COLOUR = (46, 125, 209)
-"""Of the pixels of a map, seen on white and on black; how opaque they are says the weight."""
+"""The colour of the pixels of a map, visible on white and on black; their opacity shows the attention weight."""
 
 
 class Map(Data):
-    """How much each part of the queries (rows) attends to each part of the keys: ``side`` by ``side`` bytes, 255 for
-    ``peak``; base64."""
+    """An attention map: how much each part of the queries (rows) attends to each part of the keys (columns).
+
+    ``levels`` is base64 of ``side`` by ``side`` bytes, where 255 stands for the weight ``peak``.
+    """
 
     side: int = Field(ge=1, le=256)
     peak: float
     levels: str
 
 
-class Seen(Data):
-    """What one part of a network told of one pass: ``values`` by what they mean, one for each head or step."""
+class ModuleObservation(Data):
+    """The observations of one part of a network: ``values`` by title, one for each head or step, and maps."""
 
     part: str
     values: Mapping[str, tuple[float, ...]] = Field(default_factory=dict)
@@ -37,46 +39,50 @@ class Seen(Data):
 
 
 class Observed(Data):
-    """What all parts told of the same ``tokens``, and what a token costs in rows of several lengths."""
+    """The observations of all parts on the same number of ``tokens``, and FLOPs per token by the length of a row."""
 
     tokens: int = 0
     flops_by_length: tuple[tuple[int, float], ...] = ()
-    parts: tuple[Seen, ...] = ()
+    parts: tuple[ModuleObservation, ...] = ()
 
 
 def observed(runs: Iterable[Run]) -> Iterator[Html]:
-    """Of the first finished seed that tells anything; what cannot be read is left away."""
+    """Yields the observations of the first finished run that has any; those that cannot be read are skipped."""
     for run in runs:
-        if run.missing is None and (found := read(run)) and found.parts:
-            yield element("h3", f"Seen after training, seed {run.seed}, over {found.tokens:,} tokens")
-            yield from _values(found)
-            yield from _maps(found)
+        if run.missing is None and (observation := read(run)) and observation.parts:
+            yield element("h3", f"Seen after training, seed {run.seed}, over {observation.tokens:,} tokens")
+            yield from _values(observation)
+            yield from _maps(observation)
             return
 
 
 def read(run: Run) -> Observed | None:
-    """What a run's record says, or None where it says nothing or nothing that can be read."""
+    """Returns the observations in a run's record, or None where there is no record or they cannot be read."""
     try:
         return Observed.model_validate(run.record.observed) if run.record is not None else None
     except ValidationError:
         return None
 
 
-def _values(found: Observed) -> Iterator[Html]:
-    titles = dict.fromkeys(title for part in found.parts for title in part.values)
+def _values(observation: Observed) -> Iterator[Html]:
+    titles = dict.fromkeys(title for part in observation.parts for title in part.values)
     for number, title in enumerate(titles):
-        rows = [(part.part, part.values[title]) for part in found.parts if title in part.values]
+        rows = [(part.part, part.values[title]) for part in observation.parts if title in part.values]
         width = max(len(values) for _, values in rows)
-        columns = (Column("Part"), *(Column(str(place), "number") for place in range(1, width + 1)))
+        columns = (Column("Part"), *(Column(str(column), "number") for column in range(1, width + 1)))
         cells = tuple(
             (Cell(part), *(Cell(value) for value in values), *[Cell()] * (width - len(values))) for part, values in rows
         )
         yield to_html(Table(f"observed_{number}", title, columns, cells))
 
 
-def _maps(found: Observed) -> Iterator[Html]:
-    for part in found.parts:
-        pictures = [picture for head, one in enumerate(part.maps, 1) if (picture := _picture(part.part, head, one))]
+def _maps(observation: Observed) -> Iterator[Html]:
+    for part in observation.parts:
+        pictures = [
+            picture
+            for head, attention_map in enumerate(part.maps, 1)
+            if (picture := _picture(part.part, head, attention_map))
+        ]
         if pictures:
             name = joined(["Attention of ", name_of(part.part)])
             button = element(
@@ -92,20 +98,20 @@ def _maps(found: Observed) -> Iterator[Html]:
             yield Html(element("h3", name) + element("figure", button, element("figcaption", caption)))
 
 
-def _picture(part: str, head: int, found: Map) -> Html | None:
+def _picture(part: str, head: int, attention_map: Map) -> Html | None:
     try:
-        levels = base64.b64decode(found.levels, validate=True)
+        levels = base64.b64decode(attention_map.levels, validate=True)
     except (binascii.Error, ValueError):
         return None
-    if len(levels) != found.side**2:
+    if len(levels) != attention_map.side**2:
         return None
-    address = f"data:image/png;base64,{base64.b64encode(png(found.side, levels)).decode()}"
+    address = f"data:image/png;base64,{base64.b64encode(png(attention_map.side, levels)).decode()}"
     image = element("img", src=address, alt=f"Attention of {part}, head {head}", width="120", height="120")
-    return element("span", image, escape(f"head {head}, at most {found.peak:.2g}"), class_="map")
+    return element("span", image, escape(f"head {head}, at most {attention_map.peak:.2g}"), class_="map")
 
 
 def png(side: int, levels: bytes) -> bytes:
-    """A square image of one colour, whose opacity is the level."""
+    """Returns a square PNG image in one colour; the opacity of each pixel is its level in 0 to 255."""
     rows = b"".join(b"\0" + levels[start : start + side] for start in range(0, side * side, side))
     header = struct.pack(">IIBBBBB", side, side, 8, 3, 0, 0, 0)
     chunks = (

@@ -1,4 +1,4 @@
-"""The report of a study: a page, its tables as CSV and LaTeX, its figures, and the same tables on the terminal."""
+"""Writes the report of a study: a page, its tables as CSV and LaTeX, its figures, and the tables for a terminal."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def write_report(
     console: Console | None = None,
     unmatched: bool = False,
 ) -> Path:
-    """Distils the runs of a study to results.jsonl, renders it, and returns the path of report.md.
+    """Writes the results of a study's runs to results.jsonl, renders them, and returns the path of report.md.
 
     ``out`` is the folder to write into, ``runs/studies/<study>/report`` by default.
 
-    Raises ReportError: no such study, or a damaged plan; OSError: the folder cannot be written.
+    Raises ReportError where there is no such study or its plan is damaged, OSError where the folder cannot be written.
     """
     directory = Path(out) if out is not None else Path(runs) / "studies" / study / "report"
     return write_study(load_study(Path(runs), study), directory, console, unmatched)
@@ -54,9 +54,9 @@ def write_report(
 def write_study(
     study: Study, directory: Path, console: Console | None = None, unmatched: bool = False, public: bool = False
 ) -> Path:
-    """The same of a study that has been read. public: its commands name no folder of this machine.
+    """Writes the results and the report of a study that has been read, and returns the path of report.md.
 
-    Raises OSError: the folder cannot be written.
+    public: the study's commands name no folder of this machine. Raises OSError where the folder cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     write_results(study, directory / RESULTS, public)
@@ -66,10 +66,10 @@ def write_study(
 def render(directory: Path, console: Console | None = None, unmatched: bool = False) -> Path:
     """Writes report.md, report.csv, report.tex, page.html and the figures beside the results.jsonl of a folder.
 
-    All is made from that file alone: the same one gives the same bytes. Without a console nothing is printed.
-    ``unmatched`` gives verdicts between arms whose matched budgets differ, too. Returns the path of report.md.
+    Everything is made from that file alone: the same file gives the same bytes. Without a console nothing is printed.
+    ``unmatched``: give verdicts also between arms whose matched budgets differ. Returns the path of report.md.
 
-    Raises ReportError: no results.jsonl that can be read; OSError: the folder cannot be written.
+    Raises ReportError where no results.jsonl can be read, OSError where the folder cannot be written.
     """
     findings = find(read_results(directory / RESULTS), unmatched)
     tables = all_tables(findings)
@@ -82,28 +82,28 @@ def render(directory: Path, console: Console | None = None, unmatched: bool = Fa
 
 
 def texts(findings: Findings, tables: tuple[Table, ...], captions: Mapping[str, str]) -> dict[str, str]:
-    """The report as text, by the names of its files. ``captions``: of its figures, by their names."""
-    printed = tuple(table.shortened() for table in tables)
+    """Returns the texts of the report by file name. ``captions``: the captions of the figures by their names."""
+    shortened = tuple(table.shortened() for table in tables)
     return {
-        REPORT: markdown(findings, printed, captions),
+        REPORT: markdown(findings, shortened, captions),
         "report.csv": to_csv(tables),
-        "report.tex": "% Needs \\usepackage{booktabs}.\n\n" + "\n".join(map(to_latex, printed)),
+        "report.tex": "% Needs \\usepackage{booktabs}.\n\n" + "\n".join(map(to_latex, shortened)),
     }
 
 
 def find(study: Study, unmatched: bool = False) -> Findings:
-    """The comparisons of a study, with notes on everything a reader must know before believing them."""
+    """Computes the comparisons of a study, with notes on everything that limits their validity."""
     notes: list[str] = []
     comparisons = compare(study, notes, unmatched)
-    for key, called in (("torch", "versions of torch"), ("hardware", "machines")):  # the code is in every run's key
-        different = environments(study, key)
-        if len(different) > 1:
-            notes.append(f"The runs come from {len(different)} {called}: {', '.join(different)}.")
+    for key, noun in (("torch", "versions of torch"), ("hardware", "machines")):  # the code is in every run's key
+        values = environments(study, key)
+        if len(values) > 1:
+            notes.append(f"The runs come from {len(values)} {noun}: {', '.join(values)}.")
     return Findings(study, comparisons, (*study.notes, *notes))
 
 
 def markdown(findings: Findings, tables: tuple[Table, ...], captions: Mapping[str, str]) -> str:
-    """The whole page: question, answer, facts, tables and figures."""
+    """Returns the whole report as Markdown: question, answer, facts, tables and figures."""
     plan = findings.study.plan
     blocks = [f"# {escape_markdown(plan.question)}", f"**{escape_markdown(headline(findings))}**"]
     blocks += [*map(escape_markdown, answer(findings)), _facts(plan)]
@@ -120,9 +120,9 @@ def markdown(findings: Findings, tables: tuple[Table, ...], captions: Mapping[st
 def _facts(plan: Plan) -> str:
     facts = {"Study": f"{plan.study}{f', scale {plan.scale}' if plan.scale else ''}"}
     if plan.source:
-        where = [plan.source.title, f"arXiv:{plan.source.arxiv}" if plan.source.arxiv else ""]
-        where.append(f"table {plan.source.table}" if plan.source.table else "")
-        facts["Source"] = ", ".join(part for part in where if part)
+        source_parts = [plan.source.title, f"arXiv:{plan.source.arxiv}" if plan.source.arxiv else ""]
+        source_parts.append(f"table {plan.source.table}" if plan.source.table else "")
+        facts["Source"] = ", ".join(part for part in source_parts if part)
     if plan.protocol:
         facts["Protocol"] = plan.protocol
     lines = [f"- {name}: {escape_markdown(text)}" for name, text in facts.items()]
@@ -131,13 +131,13 @@ def _facts(plan: Plan) -> str:
 
 
 def terminal(findings: Findings, tables: tuple[Table, ...], width: int) -> Group:
-    """The question, its answer and the tables that carry it; the remaining ones are on the page."""
-    shown = [table.shortened() for table in tables if table.name != "intervals"]
-    return Group(Text(findings.study.plan.question, style="bold"), *_spaced(findings, shown, width))
+    """Returns the question, the answer and all tables but that of the intervals, for a terminal of this width."""
+    printed_tables = [table.shortened() for table in tables if table.name != "intervals"]
+    return Group(Text(findings.study.plan.question, style="bold"), *_spaced(findings, printed_tables, width))
 
 
-def _spaced(findings: Findings, shown: list[Table], width: int) -> Iterator[Text | Group]:
-    for table in shown:
+def _spaced(findings: Findings, tables: list[Table], width: int) -> Iterator[Text | Group]:
+    for table in tables:
         yield Group(Text(), to_rich(table, width))
     yield Group(Text(), *(Text(f"note: {note}", style="yellow") for note in findings.notes))
     yield Text(headline(findings), style="bold")

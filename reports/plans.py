@@ -1,4 +1,4 @@
-"""A study as it was planned, as ``plan.json`` tells it; and the base of all that reports read from JSON."""
+"""The plan of a study, as ``plan.json`` holds it, and the base class of all data that reports read from JSON."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from sweeps.study_folder import folder_name
 
 Label = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else json.dumps(value))]
-"""The name of a level, a number included, or of anything else that is printed and compared but never computed with."""
+"""The name of a level, or anything else that is printed and compared but never computed with; numbers become text."""
 
 Number = Annotated[float, Field(strict=True)]
-"""A number as JSON writes one: a word or a truth value in its place is damage."""
+"""A JSON number; a string or a boolean in its place is an error."""
 
 
 class Data(BaseModel):
-    """Base of what is read from JSON: frozen, and deaf to fields that a later writer may add."""
+    """Base class of data that are read from JSON: frozen, and unknown fields of later versions are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Source(Data):
-    """Whose question the study asks."""
+    """The publication whose question the study investigates."""
 
     title: str
     arxiv: str | None = None
@@ -32,7 +32,10 @@ class Source(Data):
 
 
 class Metric(Data):
-    """What is compared. ``compare`` by ratio suits rates that span orders of magnitude, such as tokens per second."""
+    """The metric that is compared, with its direction.
+
+    ``compare`` by ratio suits rates that span orders of magnitude, such as tokens per second.
+    """
 
     name: str
     goal: Literal["minimize", "maximize"] = "minimize"
@@ -45,14 +48,14 @@ class Metric(Data):
 
 
 class PlannedRun(Data):
-    """One seed of an arm, and the folder its record is in."""
+    """One seed of an arm; ``key`` is the name of the folder that holds its record."""
 
     seed: int
     key: str
 
 
 class Arm(Data):
-    """One way to run the study, with its level of every factor."""
+    """One arm of the study, with its level of every factor and its planned runs."""
 
     name: str
     levels: Mapping[str, Label] = Field(default_factory=dict)
@@ -60,7 +63,7 @@ class Arm(Data):
 
 
 class Contrast(Data):
-    """A difference that was asked for: ``arm`` minus ``against``."""
+    """A planned difference: ``arm`` minus ``against``."""
 
     name: str
     arm: str
@@ -68,14 +71,14 @@ class Contrast(Data):
 
 
 class Matched(Data):
-    """What an arm should have spent of the matched quantity, and what it does."""
+    """The ``target`` of an arm for the matched quantity, and the amount that its plan ``reached``."""
 
     target: Number
     reached: Number
 
 
 class Match(Data):
-    """What is held equal between arms, and by which field where one was solved for."""
+    """The quantity that is held equal between arms, and the ``free`` field that was solved for, if any."""
 
     on: str
     free: str | None = None
@@ -84,7 +87,7 @@ class Match(Data):
 
 
 class TunedArm(Data):
-    """What the search of one arm came to; no values where no trial has finished."""
+    """The result of one arm's hyperparameter search; ``values`` is None where no trial has finished."""
 
     values: Mapping[str, Any] | None = None
     value: Number | None = None
@@ -95,7 +98,7 @@ class TunedArm(Data):
 
 
 class Tuning(Data):
-    """How hyperparameters were searched for, the same for every arm, on which splits, and what was found."""
+    """The hyperparameter search: its budget, equal for every arm, its splits, and the result of each arm."""
 
     budget: Mapping[str, int] = Field(default_factory=dict)
     selected_on: str = ""
@@ -104,7 +107,7 @@ class Tuning(Data):
 
 
 class PublishedCell(Data):
-    """A number of the source, and the arm or the levels it is about."""
+    """A number that the source reports, and the arm or the levels that it belongs to."""
 
     arm: str | Mapping[str, Label]
     value: Number
@@ -118,22 +121,22 @@ class Protocol(Data):
 
 
 class Claim(Data):
-    """What the source says beyond its numbers."""
+    """A statement of the source beyond its numbers."""
 
     text: str
 
 
-def _texted(value: Any) -> Any:
+def _as_text_field(value: Any) -> Any:
     return {"text": value} if isinstance(value, str) else value
 
 
 class Published(Data):
-    """What the source reports."""
+    """The metric, protocol, numbers and claims that the source reports."""
 
-    protocol: Annotated[Protocol, BeforeValidator(_texted)]
+    protocol: Annotated[Protocol, BeforeValidator(_as_text_field)]
     metric: str
     cells: tuple[PublishedCell, ...] = ()
-    claims: tuple[Annotated[Claim, BeforeValidator(_texted)], ...] = ()
+    claims: tuple[Annotated[Claim, BeforeValidator(_as_text_field)], ...] = ()
 
 
 class LeftOut(Data):
@@ -144,7 +147,7 @@ class LeftOut(Data):
 
 
 class Plan(Data):
-    """One study as it was planned: its question, arms, runs and what the source has published."""
+    """The plan of one study: its question, arms, runs and the numbers that the source has published."""
 
     version: int
     study: str
@@ -167,9 +170,9 @@ class Plan(Data):
 
     @property
     def folder(self) -> str:
-        """The name of its folder below ``runs/studies``."""
+        """The name of the study's folder below ``runs/studies``."""
         return folder_name(self.study, self.scale, self.changes)
 
     def by_key(self) -> dict[str, PlannedRun]:
-        """The planned runs by key, in order; one that several arms share stands once."""
+        """Returns the planned runs by key, in order; a run that several arms share occurs once."""
         return {planned.key: planned for arm in self.arms for planned in arm.runs}

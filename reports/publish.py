@@ -1,4 +1,4 @@
-"""What was measured, kept in the repository: ``reports/published/<study>/`` holds results and what was made of them."""
+"""Published studies: ``reports/published/<study>/`` holds the results of a study and the report made from them."""
 
 from __future__ import annotations
 
@@ -14,49 +14,50 @@ PUBLISHED = Path(__file__).with_name("published")
 
 
 def publish(runs: Path, folder: str, to: Path = PUBLISHED, replace: bool = False) -> Path:
-    """Puts a study's results, tables, figures and page into ``to/<study>``, in place of what was there.
+    """Writes a study's results, tables, figures and page to ``to/<study>``, in place of an earlier publication.
 
-    folder: the name of its plan's folder below ``runs/studies``. replace: also what is more complete, or of another
-    scale or changes. Returns the path of report.md.
+    folder: the name of the plan's folder below ``runs/studies``. replace: also replace a publication that is more
+    complete or of another scale or changes. Returns the path of report.md.
 
-    Raises ReportError: no such study, a name that leads elsewhere, no run that has finished, or what is published holds
-    more; OSError: the folder cannot be written. What was published before stays where the new report cannot be made.
+    Raises ReportError where there is no such study, its name leads out of its folder, no run has finished, or the
+    existing publication is more complete; OSError where the folder cannot be written. The existing publication stays
+    where the new report cannot be made.
     """
-    read = load_study(runs, folder)
-    name = read.plan.study
-    if read.missing() == len(read.runs):
-        raise ReportError(f"{folder}: none of its {len(read.runs)} runs has finished, so there is nothing to publish")
+    study = load_study(runs, folder)
+    name = study.plan.study
+    if study.missing() == len(study.runs):
+        raise ReportError(f"{folder}: none of its {len(study.runs)} runs has finished, so there is nothing to publish")
     if not replace and (to / name / RESULTS).is_file():
-        _require_no_loss(read, read_results(to / name / RESULTS), to / name)
+        _require_no_loss(study, read_results(to / name / RESULTS), to / name)
     to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to, prefix=".") as fresh:
-        made = Path(fresh) / name
-        page = write_study(read, made, public=True)
+        new_folder = Path(fresh) / name
+        page = write_study(study, new_folder, public=True)
         if (to / name).exists():
             shutil.rmtree(to / name)
-        made.rename(to / name)
+        new_folder.rename(to / name)
     return to / name / page.name
 
 
-def _require_no_loss(here: Study, there: Study, place: Path) -> None:
-    """Raises ReportError where what is published is of another scale or changes, or where more of it has finished."""
-    way_out = "publish it all the same by --replace"
-    if here.plan.folder != there.plan.folder:
-        raise ReportError(f"{place}: what is published is of {there.plan.folder}, not {here.plan.folder}; {way_out}")
-    if any(ours < theirs for ours, theirs in zip(_finished(here), _finished(there), strict=True)):
+def _require_no_loss(new: Study, old: Study, folder: Path) -> None:
+    """Raises ReportError if the published study has another scale or changes, or more finished runs, arms or seeds."""
+    remedy = "publish it all the same by --replace"
+    if new.plan.folder != old.plan.folder:
+        raise ReportError(f"{folder}: what is published is of {old.plan.folder}, not {new.plan.folder}; {remedy}")
+    if any(ours < theirs for ours, theirs in zip(_finished_counts(new), _finished_counts(old), strict=True)):
         counts = (
-            "{} runs, {} arms and {} seeds have finished {}".format(*_finished(one), where)
-            for one, where in ((here, "here"), (there, "there"))
+            "{} runs, {} arms and {} seeds have finished {}".format(*_finished_counts(study), where)
+            for study, where in ((new, "here"), (old, "there"))
         )
-        raise ReportError(f"{place}: what is published is more complete: {', '.join(counts)}; {way_out}")
+        raise ReportError(f"{folder}: what is published is more complete: {', '.join(counts)}; {remedy}")
 
 
-def _finished(study: Study) -> tuple[int, int, int]:
-    """How many runs have finished, of how many arms, and how many seeds they have."""
+def _finished_counts(study: Study) -> tuple[int, int, int]:
+    """Returns the numbers of finished runs, of their arms and of their seeds."""
     runs = [run for run in study.runs if run.missing is None]
     return len(runs), len({run.arm for run in runs}), len({run.seed for run in runs})
 
 
 def published(folder: Path = PUBLISHED) -> list[Path]:
-    """The folders of all published studies, by name."""
+    """Returns the folders of all published studies, sorted by name."""
     return sorted(path.parent for path in folder.glob(f"*/{RESULTS}"))

@@ -1,6 +1,7 @@
-"""What the runs of a study left on disk, read tolerantly: a damaged file is named, moved aside and counts as missing.
+"""Reads the records of a study's runs tolerantly: a damaged record is noted, moved aside and counts as missing.
 
-Nothing here knows a model: ``plan.json``, ``record.json``, ``metrics.csv`` and ``documents.csv`` are all that is read.
+Nothing here depends on a model: only ``plan.json``, ``record.json``, ``metrics.csv``, ``documents.csv`` and
+``outputs.jsonl`` are read.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from pydantic import Field, ValidationError
 
 from lit_transformers.config import nearest
 from lit_transformers.files import CURVES, DOCUMENTS, PLAN, RECORD
-from reports.measurements import NOTHING, Array, Documents, Measurements, read_curves, read_documents
+from reports.measurements import NOTHING, Array, DocumentLosses, Measurements, read_curves, read_documents
 from reports.outputs import OUTPUTS, with_outputs
 from reports.plans import Data, Metric, Number, Plan, PlannedRun
 
 VERSION = 1
 LONGEST_NAME = 200
-"""Bytes of a name that every file system takes, with room for an ending."""
+"""The largest length of a name in bytes; every file system accepts it, with room for an extension."""
 
 
 class ReportError(ValueError):
-    """A report that cannot be written: one line that names the file and the way out."""
+    """Raised where a report cannot be written; its message is one line that names the file and the remedy."""
 
 
 class Gate(Data):
@@ -40,7 +41,7 @@ class Gate(Data):
 
 
 class Record(Data):
-    """One run as its ``record.json`` tells it."""
+    """The record of one run, as ``record.json`` holds it."""
 
     version: int
     key: str
@@ -58,15 +59,15 @@ class Record(Data):
     observed: Mapping[str, Any] = Field(default_factory=dict)
 
     def value(self, metric: str) -> float | None:
-        """A number by name: what the run reports, or, below ``measured/``, what the clock and the machine said."""
+        """Returns a number by name: a metric of the run or, below ``measured/``, a measured time, rate or memory."""
         name = metric.removeprefix("measured/")
-        found = self.metrics.get(metric) if name == metric else self.measured.get(name)
-        return float(found) if isinstance(found, int | float) else None
+        number = self.metrics.get(metric) if name == metric else self.measured.get(name)
+        return float(number) if isinstance(number, int | float) else None
 
 
 @dataclass(frozen=True)
 class Run:
-    """One planned run and what became of it. ``missing`` says why it has no value in a table; None where it has one."""
+    """One planned run with its outcome. ``missing`` says why it has no value in a table; None where it has one."""
 
     arm: str
     seed: int
@@ -77,12 +78,12 @@ class Run:
     measurements: Measurements = NOTHING
 
     def curves(self, names: Iterable[str]) -> dict[str, Array]:
-        """The learning curves of these names that it has, each [points, 2] of tokens seen and value."""
-        found = self.measurements.curves
-        return {name: found[name] for name in names if name in found}
+        """Returns the run's learning curves of these names, each [points, 2] of tokens seen and value."""
+        curves = self.measurements.curves
+        return {name: curves[name] for name in names if name in curves}
 
-    def documents(self) -> Documents | None:
-        """The sums of every document of its final evaluation; None where they lack or were damaged."""
+    def documents(self) -> DocumentLosses | None:
+        """Returns the sums per document of the final evaluation, or None where they are missing or damaged."""
         return self.measurements.documents
 
 
@@ -101,61 +102,64 @@ class Study:
         return tuple(run for run in self.of(arm) if run.missing is None)
 
     def missing(self) -> int:
-        """How many runs have no value in a table."""
+        """Returns how many runs have no value in a table."""
         return sum(run.missing is not None for run in self.runs)
 
 
-class Told(NamedTuple):
-    """What is known of a run: its record, or why there is none, and what it measured."""
+class RunData(NamedTuple):
+    """The data of a run: its ``record``, or a text that says why there is none, and its measurements."""
 
     record: Record | str
     measurements: Measurements = NOTHING
 
 
 def load_study(runs: Path, study: str, plan: Plan | None = None) -> Study:
-    """Reads the plan of a study, where none is given, and of its runs the records, learning curves and documents.
+    """Reads the plan of a study, where none is given, and the records, learning curves and documents of its runs.
 
-    Raises ReportError: there is no such study, or its plan cannot be read. A damaged record raises nothing: it is moved
-    aside to ``record.json.damaged`` and noted. Notes name files as they stand within ``runs``.
+    Raises ReportError where there is no such study or its plan cannot be read. A damaged record raises nothing: it is
+    moved aside to ``record.json.damaged`` and noted. Notes name files by their paths within ``runs``.
     """
     plan = plan or read_plan(runs, study)
     notes: list[str] = []
     return assemble(plan, {key: read_run(runs / key, notes) for key in plan.by_key()}, notes)
 
 
-def assemble(plan: Plan, told: Mapping[str, Told], notes: Iterable[str]) -> Study:
-    """A study of its plan and of what is known of each of its runs, by key."""
-    runs = [_run(arm.name, planned, told[planned.key], plan.metric) for arm in plan.arms for planned in arm.runs]
+def assemble(plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str]) -> Study:
+    """Builds a study from its plan and from the data of each of its runs, by key."""
+    runs = [_run(arm.name, planned, runs_by_key[planned.key], plan.metric) for arm in plan.arms for planned in arm.runs]
     return Study(plan, tuple(runs), tuple(notes))
 
 
-def read_run(directory: Path, notes: list[str]) -> Told:
-    """What a run left in its folder; curves and documents are read where they can enter a report."""
+def read_run(directory: Path, notes: list[str]) -> RunData:
+    """Reads a run from its folder: its record, its learning curves and, where it has finished, its documents."""
     record = read_record(directory / RECORD, notes)
     if isinstance(record, str):
-        return Told(record)
+        return RunData(record)
     documents = read_documents(directory / DOCUMENTS, notes) if record.outcome == "finished" else None
     if documents is not None:
         documents = with_outputs(documents, directory / OUTPUTS, record.metrics, notes)
-    return Told(record, Measurements(read_curves(directory / CURVES), documents))
+    return RunData(record, Measurements(read_curves(directory / CURVES), documents))
 
 
 def read_plan(runs: Path, study: str) -> Plan:
-    """The plan of a study. Raises ReportError where there is none that can be read."""
+    """Reads the plan of a study. Raises ReportError where there is none or it cannot be read."""
     require_name(study, "study")
     path = runs / "studies" / study / PLAN
     if not path.is_file():
-        known = [found.parent.name for found in (runs / "studies").glob("*/plan.json")]
-        raise ReportError(f"{path}: no plan of a study {study!r} has been kept here; {nearest(study, known)}")
-    again = "move it away and run the study again; finished runs are not repeated"
+        known_names = [plan_path.parent.name for plan_path in (runs / "studies").glob("*/plan.json")]
+        raise ReportError(f"{path}: no plan of a study {study!r} has been kept here; {nearest(study, known_names)}")
+    remedy = "move it away and run the study again; finished runs are not repeated"
     try:
         return as_plan(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
-        raise ReportError(f"{path}: cannot be read as a plan ({first_line(error)}); {again}") from None
+        raise ReportError(f"{path}: cannot be read as a plan ({first_line(error)}); {remedy}") from None
 
 
 def as_plan(plain: Any) -> Plan:
-    """A plan of plain data. Raises ValueError: it is none, is of another version, or names what is not there."""
+    """Builds a plan from plain data.
+
+    Raises ValueError where the data are no plan, are of another version, or name an arm that does not exist.
+    """
     if isinstance(plain, dict) and plain.get("version") != VERSION:
         raise ReportError(f"made by version {plain.get('version')} of this format, not {VERSION}")
     plan = Plan.model_validate(plain)
@@ -167,7 +171,7 @@ def as_plan(plain: Any) -> Plan:
 
 
 def require_name(name: str, of: str) -> None:
-    """Raises ReportError for the name of a study or a run that would lead out of its folder, or is none of a file."""
+    """Raises ReportError where the name of a study or a run would lead out of its folder or cannot name a file."""
     if name in ("", ".", "..") or re.search(r"[/\\]", name):
         raise ReportError(f"{name!r} is no name of a {of}: it would lead out of its folder; give a plain name")
     if len(name.encode("utf-8", "replace")) > LONGEST_NAME or not name.isprintable():
@@ -175,29 +179,32 @@ def require_name(name: str, of: str) -> None:
 
 
 def read_record(path: Path, notes: list[str]) -> Record | str:
-    """The record, or why it is missing. A damaged file is moved aside, one of another version stays where it is."""
-    place = f"{path.parent.name}/{path.name}"
+    """Returns the record, or why it is missing.
+
+    A damaged file is moved aside and noted; a file of another version is noted and stays where it is.
+    """
+    short_path = f"{path.parent.name}/{path.name}"
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(plain, dict) and plain.get("version", VERSION) != VERSION:
-            other = reprlib.repr(plain["version"])
-            notes.append(f"{place}: made by version {other} of this format, not {VERSION}; it counts as missing")
+            version = reprlib.repr(plain["version"])
+            notes.append(f"{short_path}: made by version {version} of this format, not {VERSION}; it counts as missing")
             return "made by another version"
         return Record.model_validate(plain)
     except FileNotFoundError:
         return "not run"
     except (OSError, ValueError, RecursionError) as error:
-        notes.append(f"{place}: damaged ({first_line(error)}); {_set_aside(path)}")
+        notes.append(f"{short_path}: damaged ({first_line(error)}); {_set_aside(path)}")
         return "its record was damaged"
 
 
-def _run(arm: str, planned: PlannedRun, told: Told, metric: Metric) -> Run:
-    missing, value, record = _outcome(told.record, metric)
-    return Run(arm, planned.seed, planned.key, record, missing, value, told.measurements)
+def _run(arm: str, planned: PlannedRun, run_data: RunData, metric: Metric) -> Run:
+    missing, value, record = _outcome(run_data.record, metric)
+    return Run(arm, planned.seed, planned.key, record, missing, value, run_data.measurements)
 
 
 def _outcome(record: Record | str, metric: Metric) -> tuple[str | None, float, Record | None]:
-    """Why a run has no value in a table, or its value; and its record."""
+    """Returns why a run has no value in a table (or None), its value (NaN without one), and its record."""
     if isinstance(record, str):
         return record, math.nan, None
     value = record.value(metric.name)
@@ -227,14 +234,17 @@ def _check_names(plan: Plan) -> None:
     for contrast in plan.contrasts or ():
         if contrast.arm == contrast.against:
             raise ReportError(f"contrast {contrast.name!r} sets an arm against itself; name two arms")
-    wanted = [plan.baseline, *(name for contrast in plan.contrasts or () for name in (contrast.arm, contrast.against))]
-    for name in wanted:
+    required = [
+        plan.baseline,
+        *(name for contrast in plan.contrasts or () for name in (contrast.arm, contrast.against)),
+    ]
+    for name in required:
         if name not in names:
             raise ReportError(f"there is no arm {name!r}; {nearest(name, names)}")
 
 
 def first_line(error: Exception) -> str:
-    """What went wrong, in one line that names no folder of this machine."""
+    """Returns the message of an error as one line that names no folder of this machine."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         where = ".".join(part if part.isprintable() else repr(part) for part in map(str, first["loc"]))

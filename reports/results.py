@@ -1,11 +1,12 @@
-"""``results.jsonl``: a study in one file, from which all its tables and figures are made, byte for byte.
+"""Reads and writes ``results.jsonl``: a study in one file, from which all its tables and figures are made.
 
-The first line holds the plan and the notes, every other one a run by its key: its record, its learning curves, and the
-sums of its documents. A column that several runs share, such as the documents' names, stands once, on a line of its
-own, and is referred to by its number. Nothing in the file tells when, by whom or on which machine it was made, but for
-its commands: they name files and folders as they were typed, and in what is published as they could be typed anywhere.
+The first line holds the plan and the notes, every other line a run by its key: its record, its learning curves, and the
+sums of its documents. A column that several runs share, such as the documents' names, is written once, on a line of its
+own, and is referred to by its number. The file does not record when, by whom or on which machine it was made, except in
+its commands: they name files and folders as they were typed; those of a published study name no folder of the machine.
 
-Reading is as tolerant as that of records: a damaged line is named, and what it held counts as missing.
+Reading is as tolerant as that of records: a damaged line is noted, and its content counts as missing. The same file
+gives the same tables and figures, byte for byte.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from lit_transformers.files import replace_file
-from reports.measurements import NOTHING, Array, Documents, Measurements, as_documents
+from reports.measurements import NOTHING, Array, DocumentLosses, Measurements, as_documents
 from reports.plans import Plan
-from reports.records import Record, ReportError, Run, Study, Told, as_plan, assemble, first_line
+from reports.records import Record, ReportError, Run, RunData, Study, as_plan, assemble, first_line
 
 RESULTS = "results.jsonl"
 VERSION = 1
@@ -38,13 +39,13 @@ Identity = bytes | tuple[str, ...]
 
 
 def write_results(study: Study, path: Path, public: bool = False) -> None:
-    """Writes the file, or leaves the earlier one. The same study gives the same bytes.
+    """Writes the file atomically: an error leaves the earlier file. The same study gives the same bytes.
 
-    public: its commands, too, name no folder of this machine.
+    public: the commands, too, name no folder of this machine.
     """
 
-    def write(fresh: Path) -> None:
-        with fresh.open("w", encoding="utf-8", newline="\n") as file:
+    def write(new_path: Path) -> None:
+        with new_path.open("w", encoding="utf-8", newline="\n") as file:
             for line in _lines(study, public):
                 file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
 
@@ -73,17 +74,17 @@ def _run_line(run: Run, numbers: Mapping[Identity, int]) -> dict[str, Any]:
     if run.record is None:
         return line | {"missing": run.missing}
 
-    def told(column: Column) -> Any:
+    def encode(column: Column) -> Any:
         number = numbers.get(_identity(column))
         return _values(column) if number is None else number
 
     curves = run.measurements.curves
     line |= _public(run.record.model_dump(mode="json"))
     line["curves"] = {
-        name: {"tokens": told(curve[:, 0]), "values": told(curve[:, 1])} for name, curve in curves.items()
+        name: {"tokens": encode(curve[:, 0]), "values": encode(curve[:, 1])} for name, curve in curves.items()
     }
     if documents := run.measurements.documents:
-        line["documents"] = {name: told(column) for name, column in _named(documents).items()}
+        line["documents"] = {name: encode(column) for name, column in _columns_by_name(documents).items()}
     return line
 
 
@@ -91,21 +92,21 @@ def _columns(measurements: Measurements) -> Iterator[Column]:
     for curve in measurements.curves.values():
         yield from (curve[:, 0], curve[:, 1])
     if measurements.documents:
-        yield from _named(measurements.documents).values()
+        yield from _columns_by_name(measurements.documents).values()
 
 
-def _named(documents: Documents) -> dict[str, Column]:
+def _columns_by_name(documents: DocumentLosses) -> dict[str, Column]:
     sums = {"nats": documents.nats, "tokens": documents.tokens, "bytes": documents.bytes}
     return {"names": documents.names, **sums, **documents.others}
 
 
 def _identity(column: Column) -> Identity:
-    """Equal for equal columns."""
+    """Returns a hashable value that is equal for equal columns."""
     return column if isinstance(column, tuple) else column.tobytes()
 
 
 def _values(column: Column) -> list[Any]:
-    """Plain values; whole numbers without a point."""
+    """Returns a column as plain values; a column of whole numbers becomes integers."""
     if isinstance(column, tuple):
         return list(column)
     whole = bool((column == np.round(column)).all() and (np.abs(column) < 2**53).all())
@@ -113,7 +114,7 @@ def _values(column: Column) -> list[Any]:
 
 
 def _public(plain: Any) -> Any:
-    """Plain data without what tells of a machine or a person: hosts, times, and the folders that files were in."""
+    """Returns plain data without entries that identify a machine or a person: hosts, times and folders of files."""
     if isinstance(plain, dict):
         return {name: _public(value) for name, value in plain.items() if name not in _PRIVATE}
     if isinstance(plain, list):
@@ -122,34 +123,34 @@ def _public(plain: Any) -> Any:
 
 
 def _public_command(command: str) -> str:
-    """A command without the folder of runs, and with files that stand somewhere on this machine by their names."""
+    """Returns a command without its ``--runs`` option, with absolute paths reduced to the names of files."""
     try:
         words = shlex.split(command)
     except ValueError:
         return str(_public(command))
     if "--runs" in words:
-        place = words.index("--runs")
-        del words[place : place + 2]
+        index = words.index("--runs")
+        del words[index : index + 2]
     return shlex.join(_public([_ROOTED.sub(r"\1", word) for word in words]))
 
 
 def read_results(path: Path) -> Study:
-    """The study that was written. Raises ReportError: there is no such file, or its first line cannot be read."""
+    """Reads a study. Raises ReportError where the file or its first line cannot be read."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            plan, notes = _first(path, file.readline())
+            plan, notes = _parse_first_line(path, file.readline())
             reading = _Reading(path.name, plan, notes)
             for number, text in enumerate(file, start=2):
-                reading.take(number, text)
+                reading.add_line(number, text)
     except OSError as error:
         raise ReportError(
             f"{path}: cannot be read ({error.strerror}); make it by: python -m ablations report"
         ) from None
-    lost = Told(f"its line in {path.name} is missing")
-    return assemble(plan, {key: reading.told.get(key, lost) for key in plan.by_key()}, notes)
+    no_line = RunData(f"its line in {path.name} is missing")
+    return assemble(plan, {key: reading.runs.get(key, no_line) for key in plan.by_key()}, notes)
 
 
-def _first(path: Path, text: str) -> tuple[Plan, list[str]]:
+def _parse_first_line(path: Path, text: str) -> tuple[Plan, list[str]]:
     try:
         plain = json.loads(text)
         if not isinstance(plain, dict) or plain.get("kind") != "study":
@@ -166,42 +167,44 @@ def _first(path: Path, text: str) -> tuple[Plan, list[str]]:
 
 @dataclass
 class _Reading:
-    """What the lines so far have told."""
+    """The state of reading a file: the runs by key and the shared columns by number, as read so far."""
 
     name: str
     plan: Plan
     notes: list[str]
-    told: dict[str, Told] = field(default_factory=dict)
+    runs: dict[str, RunData] = field(default_factory=dict)
     columns: dict[int, list[Any]] = field(default_factory=dict)
 
-    def take(self, number: int, text: str) -> None:
-        """Takes in a line; one that cannot be read becomes a note."""
-        place = f"{self.name}, line {number}"
+    def add_line(self, number: int, text: str) -> None:
+        """Reads one line; a line that cannot be read becomes a note."""
+        location = f"{self.name}, line {number}"
         try:
             plain = json.loads(text)
             if plain["kind"] == "column":
                 self.columns[plain["column"]] = list(plain["values"])
             elif plain["kind"] == "run":
-                self._take_run(place, plain)
+                self._add_run(location, plain)
             else:
                 raise ValueError(f"of no known kind: {plain['kind']!r}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            self.notes.append(f"{place}: damaged ({_reason(error)}); what it held counts as missing")
+            self.notes.append(f"{location}: damaged ({_reason(error)}); what it held counts as missing")
 
-    def _take_run(self, place: str, plain: Mapping[str, Any]) -> None:
+    def _add_run(self, location: str, plain: Mapping[str, Any]) -> None:
         key = plain["key"]
-        if key in self.told or key not in self.plan.by_key():
-            raise ValueError(f"run {key!r} is {'there already' if key in self.told else 'not in the plan'}")
+        if key in self.runs or key not in self.plan.by_key():
+            raise ValueError(f"run {key!r} is {'there already' if key in self.runs else 'not in the plan'}")
         if "missing" in plain:
-            self.told[key] = Told(str(plain["missing"]))
+            self.runs[key] = RunData(str(plain["missing"]))
             return
         record = Record.model_validate(plain)
         try:
             measurements = self._measurements(plain)
         except (ValueError, KeyError, TypeError) as error:
-            self.notes.append(f"{place}: its curves and documents cannot be read ({_reason(error)}) and are not used")
+            self.notes.append(
+                f"{location}: its curves and documents cannot be read ({_reason(error)}) and are not used"
+            )
             measurements = NOTHING
-        self.told[key] = Told(record, measurements)
+        self.runs[key] = RunData(record, measurements)
 
     def _measurements(self, plain: Mapping[str, Any]) -> Measurements:
         curves = {name: self._curve(curve) for name, curve in plain["curves"].items()}
@@ -211,22 +214,24 @@ class _Reading:
         names = self._column(columns.pop("names"))
         if not all(isinstance(name, str) for name in names):
             raise ValueError("a document's name is no text")
-        return Measurements(curves, as_documents(names, {name: self._numbers(told) for name, told in columns.items()}))
+        return Measurements(
+            curves, as_documents(names, {name: self._numbers(column) for name, column in columns.items()})
+        )
 
-    def _curve(self, told: Mapping[str, Any]) -> Array:
-        curve = np.column_stack([self._numbers(told["tokens"]), self._numbers(told["values"])])
+    def _curve(self, encoded: Mapping[str, Any]) -> Array:
+        curve = np.column_stack([self._numbers(encoded["tokens"]), self._numbers(encoded["values"])])
         if not np.isfinite(curve).all():
             raise ValueError("a point of a curve is not finite")
         return curve
 
-    def _numbers(self, told: Any) -> Array:
-        return np.array(self._column(told), dtype=np.float64)
+    def _numbers(self, encoded: Any) -> Array:
+        return np.array(self._column(encoded), dtype=np.float64)
 
-    def _column(self, told: Any) -> Sequence[Any]:
-        found = told if isinstance(told, list) else self.columns.get(told)
-        if found is None:
-            raise ValueError(f"column {told!r} is missing")
-        return found
+    def _column(self, encoded: Any) -> Sequence[Any]:
+        values = encoded if isinstance(encoded, list) else self.columns.get(encoded)
+        if values is None:
+            raise ValueError(f"column {encoded!r} is missing")
+        return values
 
 
 def _reason(error: Exception) -> str:

@@ -15,7 +15,7 @@ from reports.fairness import cost_of, environments, mean_cost, provenance, spent
 from reports.plans import Arm, Metric, PublishedCell
 from reports.records import Run, Study
 from reports.significance import bleu_tests
-from reports.statistics import Interval
+from reports.statistics import ConfidenceInterval
 from reports.tables import Cell, Column, Kind, Table
 from reports.tuned import tuned
 
@@ -32,14 +32,14 @@ COSTS: Sequence[tuple[str, str, Kind]] = (
 )
 
 MOST_INTERACTIONS = 12
-"""So many are printed; the CSV holds all."""
+"""The number of interactions that are printed; the CSV holds all."""
 
 _BUDGETS: Mapping[str, Kind] = {"seconds": "seconds", "memory": "bytes"}
 
 
 @dataclass(frozen=True)
 class Findings:
-    """A study with its comparisons, and how its numbers are printed."""
+    """A study with its comparisons and notes, and the format in which its numbers are printed."""
 
     study: Study
     comparisons: tuple[Comparison, ...]
@@ -55,7 +55,7 @@ class Findings:
 
     @cached_property
     def effects(self) -> tuple[Comparison, ...]:
-        """Main effects, then interactions, the largest first."""
+        """Main effects in their order, then interactions from the largest to the smallest."""
         main = [c for c in self.comparisons if c.kind == "main effect"]
         mixed = [c for c in self.comparisons if c.kind == "interaction"]
         mixed.sort(key=lambda c: -abs(c.estimate.difference) if c.estimate else 0.0)
@@ -63,7 +63,7 @@ class Findings:
 
     @cached_property
     def bleu_tests(self) -> Table:
-        """sacreBLEU's own tests, which take their time."""
+        """The table of sacreBLEU's own tests, cached because they are slow."""
         return bleu_tests(self.study, [c for c in self.comparisons if c.kind == "contrast"])
 
     @property
@@ -71,19 +71,19 @@ class Findings:
         return f"ratios of {self.metric.title}" if self.ratio else self.metric.title
 
     def shown(self, value: float) -> float:
-        """A difference as it is printed: where the metric compares by ratio, estimates are logarithms."""
+        """Returns a difference as printed: if the metric compares by ratio, the ratio of which it is the logarithm."""
         return math.exp(value) if self.ratio else value
 
     @cached_property
     def decimals(self) -> int:
-        """Enough for two digits of the smallest standard deviation of an arm."""
+        """The number of decimals that shows two digits of the smallest standard deviation of an arm."""
         values = [[run.value for run in self.study.finished(arm.name)] for arm in self.study.plan.arms]
         spreads = [float(np.std(arm, ddof=1)) for arm in values if len(arm) > 1]
         return _two_digits([spread for spread in spreads if spread > 0])
 
     @cached_property
     def difference_decimals(self) -> int:
-        """Enough for two digits of the narrowest interval's half-width."""
+        """The number of decimals that shows two digits of the narrowest interval's half-width."""
         if self.ratio:
             return 2
         intervals = [c.estimate.interval for c in self.comparisons if c.estimate and c.estimate.interval]
@@ -91,17 +91,20 @@ class Findings:
 
 
 def _two_digits(widths: Sequence[float]) -> int:
-    """The decimals that show two digits of the smallest width; a little off a power of ten counts as one."""
+    """Returns the number of decimals, 0 to 4, that shows two digits of the smallest width; 3 without widths.
+
+    A width that misses a power of ten by a rounding error counts as that power.
+    """
     return min(4, max(0, 1 - math.floor(math.log10(min(widths)) + 1e-9))) if widths else 3
 
 
 def all_tables(findings: Findings) -> tuple[Table, ...]:
-    """Every table that has rows, in print order."""
+    """Returns every table that has rows, in print order."""
     contrasts = [c for c in findings.comparisons if c.kind == "contrast"]
     effects = findings.effects
     table = differences(findings, effects, "effects", "Main effects and interactions")
     main = sum(effect.kind == "main effect" for effect in effects)
-    made = (
+    tables = (
         results(findings),
         differences(findings, contrasts, "differences", "Paired differences"),
         replace(table, most=main + MOST_INTERACTIONS),
@@ -113,11 +116,11 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
         intervals(findings),
         left_out(findings.study),
     )
-    return tuple(table for table in made if table.rows)
+    return tuple(table for table in tables if table.rows)
 
 
 def results(findings: Findings) -> Table:
-    """Mean and standard deviation over seeds, per arm; an arm without a value says why."""
+    """Returns a table of the mean and standard deviation over seeds of each arm, or of why there is none."""
     study, decimals = findings.study, findings.decimals
     columns = (
         Column("Arm"),
@@ -128,27 +131,27 @@ def results(findings: Findings) -> Table:
     for arm in study.plan.arms:
         finished, planned = study.finished(arm.name), study.of(arm.name)
         name = f"{arm.name} (baseline)" if arm.name == study.plan.baseline else arm.name
-        rows.append((Cell(name), _mean(finished, planned), Cell(_seeds(finished, planned))))
+        rows.append((Cell(name), _mean_cell(finished, planned), Cell(_seeds_text(finished, planned))))
     goal = "lower" if findings.metric.goal == "minimize" else "higher"
     notes = (f"A {goal} value is better.", provenance(study))
     return Table("results", "Results", columns, tuple(rows), notes, findings.metric.title)
 
 
-def _mean(finished: Sequence[Run], planned: Sequence[Run]) -> Cell:
+def _mean_cell(finished: Sequence[Run], planned: Sequence[Run]) -> Cell:
     if not finished:
         return Cell(missing="; ".join(_reasons(planned)) or "no runs planned")
     values = [run.value for run in finished]
     return Cell(float(np.mean(values)), spread=float(np.std(values, ddof=1)) if len(values) > 1 else None)
 
 
-def _seeds(finished: Sequence[Run], planned: Sequence[Run]) -> str:
+def _seeds_text(finished: Sequence[Run], planned: Sequence[Run]) -> str:
     if len(finished) in (0, len(planned)):
         return f"{len(finished)}" if finished else f"0 of {len(planned)}"
     return f"{len(finished)} of {len(planned)} ({'; '.join(_reasons(planned))})"
 
 
 def _reasons(planned: Iterable[Run]) -> list[str]:
-    """Why runs are missing, each reason once, with its seeds where not all share it."""
+    """Returns why runs are missing, each reason once, with its seeds where not all runs share it."""
     runs = list(planned)
     by_reason: dict[str, list[str]] = {}
     for run in runs:
@@ -161,7 +164,7 @@ def _reasons(planned: Iterable[Run]) -> list[str]:
 
 
 def differences(findings: Findings, comparisons: Sequence[Comparison], name: str, title: str) -> Table:
-    """Each comparison with the interval and the verdict that follows from it."""
+    """Returns a table of comparisons with their intervals and the verdicts that follow from them."""
     decimals, unit = findings.difference_decimals, findings.difference_unit
     columns = (
         Column("Comparison"),
@@ -173,32 +176,32 @@ def differences(findings: Findings, comparisons: Sequence[Comparison], name: str
         Column("Smallest detectable", "number", unit, decimals, detail=True),
         Column("Seeds needed", detail=True),
     )
-    rows = tuple(_difference(findings, comparison) for comparison in comparisons)
+    rows = tuple(_comparison_row(findings, comparison) for comparison in comparisons)
     return Table(name, title, columns, rows, unit=unit)
 
 
-def _difference(findings: Findings, comparison: Comparison) -> tuple[Cell, ...]:
-    found = comparison.estimate
-    if found is None:
+def _comparison_row(findings: Findings, comparison: Comparison) -> tuple[Cell, ...]:
+    estimate = comparison.estimate
+    if estimate is None:
         return Cell(comparison.name), Cell(missing=comparison.reason), *[Cell()] * 6
     verdict = Cell(comparison.verdict) if comparison.verdict else Cell(missing=f"none: {comparison.reason}")
     detectable = comparison.detectable
     return (
         Cell(comparison.name),
-        Cell(findings.shown(found.difference)),
-        _interval(findings, found.interval),
+        Cell(findings.shown(estimate.difference)),
+        _interval_cell(findings, estimate.interval),
         verdict,
         Cell(comparison.adjusted),
-        Cell(found.seeds),
+        Cell(estimate.seeds),
         Cell(None if detectable is None else findings.shown(detectable)),
         Cell(seeds_needed(comparison)),
     )
 
 
 def seeds_needed(comparison: Comparison) -> str | None:
-    """How many seeds would show a difference as large as the one observed."""
-    found = comparison.estimate
-    if found is None or found.p is None:
+    """Returns as text how many seeds would detect the observed difference, or None where it cannot be computed."""
+    estimate = comparison.estimate
+    if estimate is None or estimate.p is None:
         return None
     needed = comparison.seeds_needed
     if needed is not None:
@@ -207,7 +210,7 @@ def seeds_needed(comparison: Comparison) -> str | None:
 
 
 def intervals(findings: Findings) -> Table:
-    """The intervals that do not decide, beside the one that does."""
+    """Returns a table of the interval that decides verdicts, beside the two that do not."""
     decimals, unit = findings.difference_decimals, findings.difference_unit
     columns = (
         Column("Comparison"),
@@ -220,13 +223,13 @@ def intervals(findings: Findings) -> Table:
     rows = tuple(
         (
             Cell(comparison.name),
-            _interval(findings, found.interval),
-            _interval(findings, found.over_seeds),
-            _interval(findings, found.bootstrap),
+            _interval_cell(findings, estimate.interval),
+            _interval_cell(findings, estimate.over_seeds),
+            _interval_cell(findings, estimate.bootstrap),
             Cell(comparison.documents) if comparison.documents else Cell(missing="seeds only"),
         )
         for comparison in (*contrasts, *findings.effects)
-        if (found := comparison.estimate) and found.interval
+        if (estimate := comparison.estimate) and estimate.interval
     )
     notes = (
         "The first interval decides verdicts. Student's t takes the evaluation documents as fixed; the percentile "
@@ -236,21 +239,23 @@ def intervals(findings: Findings) -> Table:
     return Table("intervals", "Intervals at 95 %", columns, rows, notes, unit, main + MOST_INTERACTIONS)
 
 
-def _interval(findings: Findings, interval: Interval | None) -> Cell:
+def _interval_cell(findings: Findings, interval: ConfidenceInterval | None) -> Cell:
     if interval is None:
         return Cell()
     return Cell(low=findings.shown(interval.low), high=findings.shown(interval.high))
 
 
 def costs(study: Study) -> Table:
-    """What each arm costs, as means over its runs, with the standard deviation of what was measured.
+    """Returns a table of the costs of each arm as means over its runs, with the standard deviation of measured ones.
 
-    Columns that no record fills are left away.
+    Columns that no record fills are omitted.
     """
-    rows = {arm.name: {key: _cost(study.finished(arm.name), key) for key, _, _ in COSTS} for arm in study.plan.arms}
-    kept = [cost for cost in COSTS if any(row[cost[0]].value is not None for row in rows.values())]
-    columns = (Column("Arm"), *(Column(title, kind, detail=i > 3) for i, (_, title, kind) in enumerate(kept)))
-    cells = tuple((Cell(arm), *(row[key] for key, _, _ in kept)) for arm, row in rows.items()) if kept else ()
+    rows = {
+        arm.name: {key: _cost_cell(study.finished(arm.name), key) for key, _, _ in COSTS} for arm in study.plan.arms
+    }
+    filled = [cost for cost in COSTS if any(row[cost[0]].value is not None for row in rows.values())]
+    columns = (Column("Arm"), *(Column(title, kind, detail=i > 3) for i, (_, title, kind) in enumerate(filled)))
+    cells = tuple((Cell(arm), *(row[key] for key, _, _ in filled)) for arm, row in rows.items()) if filled else ()
     hardware = environments(study, "hardware")
     notes = [f"Measured on {'; '.join(hardware)}."] if hardware else []
     if any(cell.spread is not None for row in rows.values() for cell in row.values()):
@@ -258,20 +263,20 @@ def costs(study: Study) -> Table:
     return Table("costs", "Cost", columns, cells, tuple(notes))
 
 
-def _cost(runs: Sequence[Run], key: str) -> Cell:
+def _cost_cell(runs: Sequence[Run], key: str) -> Cell:
     values = [value for run in runs if (value := cost_of(run, key)) is not None]
     varies = len(values) > 1 and is_measured(runs, key)
     return Cell(mean_cost(runs, key), spread=float(np.std(values, ddof=1)) if varies else None)
 
 
 def published(findings: Findings) -> Table:
-    """The source's cells and ours, in separate columns, for they are not on one scale."""
+    """Returns a table of the source's numbers and ours in separate columns, for their scales differ."""
     plan = findings.study.plan
     if plan.published is None:
         return Table("published", "", (), ())
     columns = (
         Column("Arm"),
-        Column("Published", "number", plan.published.metric, _given_decimals(plan.published.cells)),
+        Column("Published", "number", plan.published.metric, _printed_decimals(plan.published.cells)),
         Column("Note"),
         Column("Ours", "number", findings.metric.title, findings.decimals),
     )
@@ -286,15 +291,15 @@ def published(findings: Findings) -> Table:
     return Table("published", f"Published{source}, beside ours", columns, rows, notes)
 
 
-def _given_decimals(cells: Iterable[PublishedCell]) -> int:
-    """As many decimals as the source prints."""
+def _printed_decimals(cells: Iterable[PublishedCell]) -> int:
+    """Returns the largest number of decimals among the source's numbers."""
     return max((len(f"{cell.value:.6g}".partition(".")[2]) for cell in cells), default=0)
 
 
 def _published_row(study: Study, cell: PublishedCell) -> tuple[Cell, ...]:
     arms = matching_arms(study.plan.arms, cell)
     if len(arms) == 1:
-        name, ours = arms[0].name, _mean(study.finished(arms[0].name), study.of(arms[0].name))
+        name, ours = arms[0].name, _mean_cell(study.finished(arms[0].name), study.of(arms[0].name))
     else:
         name = cell.arm if isinstance(cell.arm, str) else _levels(cell.arm)
         ours = Cell(missing="several arms" if arms else "not run here")
@@ -302,7 +307,7 @@ def _published_row(study: Study, cell: PublishedCell) -> tuple[Cell, ...]:
 
 
 def matching_arms(arms: Iterable[Arm], cell: PublishedCell) -> list[Arm]:
-    """The arms that a published cell speaks of: the one so named, or those with its levels."""
+    """Returns the arms that a published cell belongs to: the one of its name, or those with its levels."""
     if isinstance(cell.arm, str):
         return [arm for arm in arms if arm.name == cell.arm]
     return [arm for arm in arms if cell.arm.items() <= arm.levels.items()]
@@ -313,7 +318,7 @@ def _levels(levels: Mapping[str, str]) -> str:
 
 
 def matching(study: Study) -> Table:
-    """How closely each arm meets the budget that makes the comparison fair."""
+    """Returns a table of how closely each arm meets the matched budget, as planned and as measured."""
     match = study.plan.match
     if match is None:
         return Table("match", "", (), ())
@@ -330,24 +335,24 @@ def matching(study: Study) -> Table:
     rows = tuple(
         (
             Cell(arm),
-            Cell(found.target),
-            Cell(found.reached),
-            Cell(_beyond(found.reached, found.target)),
+            Cell(matched.target),
+            Cell(matched.reached),
+            Cell(_relative_excess(matched.reached, matched.target)),
             Cell(spent(study, arm)),
-            Cell(_beyond(spent(study, arm), base)),
+            Cell(_relative_excess(spent(study, arm), base)),
         )
-        for arm, found in match.per_arm.items()
+        for arm, matched in match.per_arm.items()
     )
     solved = f"Solved for by {match.free}. " if match.free else ""
     notes = (f"{solved}Arms that lie more than {match.tolerance:.0%} apart, planned or measured, get no verdict.",)
     return Table("match", f"Matched on {match.on}", columns, rows, notes)
 
 
-def _beyond(value: float | None, target: float | None) -> float | None:
+def _relative_excess(value: float | None, target: float | None) -> float | None:
     return value / target - 1 if value is not None and target else None
 
 
 def left_out(study: Study) -> Table:
-    """The arms that this scale does not run, with the reasons."""
-    rows = tuple((Cell(left.arm), Cell(left.reason)) for left in study.plan.left_out)
+    """Returns a table of the arms that this scale does not run, with the reasons."""
+    rows = tuple((Cell(entry.arm), Cell(entry.reason)) for entry in study.plan.left_out)
     return Table("left_out", "Left out at this scale", (Column("Arm"), Column("Reason")), rows)

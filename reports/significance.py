@@ -1,4 +1,4 @@
-"""sacreBLEU's own paired tests of every contrast, seed by seed, where runs left what they wrote."""
+"""sacreBLEU's own paired tests of every contrast, seed by seed, for runs that stored their outputs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _COLUMNS = (
 
 
 def bleu_tests(study: Study, contrasts: Sequence[Comparison]) -> Table:
-    """A row for each contrast and seed whose outputs are there; none where the metric is another."""
-    found = list(_tested(study, contrasts)) if study.plan.metric.name.endswith("/bleu") else []
+    """Returns a table with a row for each contrast and seed with outputs; it is empty if the metric is not BLEU."""
+    results = list(_run_tests(study, contrasts)) if study.plan.metric.name.endswith("/bleu") else []
     rows = tuple(
         (
             Cell(name),
@@ -33,23 +33,23 @@ def bleu_tests(study: Study, contrasts: Sequence[Comparison]) -> Table:
             Cell(tests.p_bootstrap),
             Cell(tests.p_randomization),
         )
-        for name, seed, tests in found
+        for name, seed, tests in results
     )
     notes = tuple(
         f"By sacreBLEU: {signature}. Both tests take the two trained models as they are: "
         "they speak of other documents, not of other seeds, and decide no verdict."
-        for signature in dict.fromkeys(tests.signature for _, _, tests in found)
+        for signature in dict.fromkeys(tests.signature for _, _, tests in results)
     )
     return Table("bleu_tests", "sacreBLEU's paired tests", _COLUMNS, rows, notes)
 
 
-def _tested(study: Study, contrasts: Sequence[Comparison]) -> Iterator[tuple[str, int, PairedTests]]:
+def _run_tests(study: Study, contrasts: Sequence[Comparison]) -> Iterator[tuple[str, int, PairedTests]]:
     documents = {(run.arm, run.seed): run.documents() for run in study.runs if run.missing is None}
     for contrast in contrasts:
         arm, against = contrast.weights
         for seed in sorted({seed for _, seed in documents}):
-            one, other = documents.get((arm, seed)), documents.get((against, seed))
-            if one is None or other is None or one.names != other.names:
+            arm_documents, against_documents = documents.get((arm, seed)), documents.get((against, seed))
+            if arm_documents is None or against_documents is None or arm_documents.names != against_documents.names:
                 continue
-            if BLEU_COLUMNS[0] in one.others and BLEU_COLUMNS[0] in other.others:
-                yield contrast.name, seed, paired_tests(one, other)
+            if BLEU_COLUMNS[0] in arm_documents.others and BLEU_COLUMNS[0] in against_documents.others:
+                yield contrast.name, seed, paired_tests(arm_documents, against_documents)

@@ -1,8 +1,8 @@
-"""How sure a difference is, given a few seeds and many documents.
+"""Intervals and p-values of paired differences over a few seeds and many documents.
 
 Every run of a study is evaluated on the same documents, so seeds and documents are crossed: of a paired difference at
-seed s and document d, ``difference + seed[s] + document[d] + rest[s, d]``, the second part is shared by all seeds and
-does not shrink with more of them. Documents are therefore resampled once for all seeds and arms (the pigeonhole
+seed s and document d, ``difference + seed[s] + document[d] + rest[s, d]``, the document's part is shared by all seeds
+and does not shrink with more of them. Documents are therefore resampled once for all seeds and arms (the pigeonhole
 bootstrap, Owen 2007, doi:10.1214/07-AOAS122), not anew within each seed, which would count a document once per seed.
 
 A percentile bootstrap over two to five seeds is too narrow, whatever the number of resamples: at three seeds it
@@ -13,20 +13,21 @@ instead, for the sum of two variances: ``seed`` of the mean over seeds (seeds - 
     t(freedom) · sqrt(seed + document)       with the degrees of freedom of Welch and Satterthwaite (1946)
     t(seeds - 1) · sqrt(seed)                which takes the documents as fixed
 
-for the first alone is too narrow where a small variance between documents joins a larger one between three seeds: it
-covers 92.2 % there. The larger covers 94.2 to 96.7 % for three seeds or more, normal parts and any share of the two
-(the tests hold it to 93 to 97 % through the whole chain of resampling); at two seeds up to 98.4 %. Few documents whose
-differences are skewed cover less, as any small sample does: 92 % with 20 of an exponential distribution.
+because the first alone is too narrow where a small variance between documents is added to a larger one between three
+seeds: it covers 92.2 % there. The larger covers 94.2 to 96.7 % for three seeds or more, with normal parts and any share
+of the two (the tests require 93 to 97 % through the whole chain of resampling); at two seeds it covers up to 98.4 %.
+Few documents whose differences are skewed cover less, as any small sample does: 92 % with 20 of an exponential
+distribution.
 
-The variance ``seed`` holds the rest too; ``document`` is the mean covariance of two seeds' differences over resampled
-documents, which holds the shared part alone: nothing counts twice.
+The variance ``seed`` includes that of the rest; ``document`` is the mean covariance of two seeds' differences over
+resampled documents, which includes the shared part alone, so nothing counts twice.
 
-Where documents are of unequal size and their own values vary alike, resampling makes ``document`` too small, by
-``1 - 2 sum(share³) / sum(share²) + sum(share²)``, which it is divided by; for equal shares that is the known
-(documents - 1) / documents. A document that holds a quarter or more of all cannot tell by resampling how far its own
-value may lie off, and the interval would hold the truth 98 % of the time and more. There ``document`` is the variance
-between the documents' own values, all documents alike, times the sum of squared shares: the large one is taken to vary
-as the others do. Where short documents vary more than it, that is too careful.
+Where documents differ in size and their own values vary equally, resampling makes ``document`` too small by the factor
+``1 - 2 sum(share³) / sum(share²) + sum(share²)``, by which it is divided; for equal shares this is the known
+(documents - 1) / documents. For a document that holds a quarter or more of the total size, resampling cannot show how
+far its own value may vary, and the interval would cover the truth 98 % of the time or more. In that case ``document``
+is the variance between the documents' own values, all weighted equally, times the sum of squared shares: the large
+document is assumed to vary as the others do. Where short documents vary more than it, the interval is too wide.
 """
 
 from __future__ import annotations
@@ -49,40 +50,44 @@ POWER = 0.8
 MOST_SEEDS = 1000
 MOST_GROUPS = 512
 DOMINANT = 1 / 4
-"""The share of all that makes a document one that resampling is no guide to."""
+"""The share of the total size from which on a single document is too large for resampling."""
 _CHUNK = 1024
 _LEAST_P = 1e-12
 
 
-class Interval(NamedTuple):
-    """Both ends of an interval, in units of the metric."""
+class ConfidenceInterval(NamedTuple):
+    """The ends of a confidence interval, in units of the metric."""
 
     low: float
     high: float
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A paired difference, in units of the metric, and what is known of it.
+class PairedDifference:
+    """A paired difference, in units of the metric, with its intervals and p-value.
 
-    ``interval`` decides; ``over_seeds`` (Student's t, documents fixed) and ``bootstrap`` (percentiles over seeds and
-    documents) stand beside it. All three and ``p`` are None for a single seed, and where no seed differs from another.
+    ``interval`` decides verdicts; ``over_seeds`` (Student's t, documents fixed) and ``bootstrap`` (percentiles over
+    seeds and documents) are for comparison. All three and ``p`` are None for a single seed and where all seeds
+    give the same difference.
     """
 
     difference: float
     seeds: int
-    interval: Interval | None = None
-    over_seeds: Interval | None = None
-    bootstrap: Interval | None = None
+    interval: ConfidenceInterval | None = None
+    over_seeds: ConfidenceInterval | None = None
+    bootstrap: ConfidenceInterval | None = None
     p: float | None = None
     variances: Variances | None = None
 
     def detectable(self, level: float = LEVEL) -> float | None:
-        """The smallest difference that this many seeds show at a level, four times out of five."""
+        """Returns the smallest difference that this many seeds detect at a level with a power of 0.8."""
         return self.variances.detectable(self.seeds, level) if self.variances else None
 
     def seeds_needed(self, level: float = LEVEL) -> int | None:
-        """How many seeds would show the observed one as often; None where none would, for want of documents."""
+        """Returns how many seeds would detect the observed difference with a power of 0.8.
+
+        None where up to 1,000 would not, as with too few documents.
+        """
         return self.variances.seeds_needed(self.difference, level) if self.variances else None
 
 
@@ -90,8 +95,8 @@ class Estimate:
 class Resampled:
     """A difference at resampled documents, ``values`` [resamples, seeds], and the documents' ``sizes`` [documents].
 
-    ``off`` [documents, seeds], by how much each document's own difference lies off that of all, is needed only where
-    one of them dominates. Raises ValueError for what is not finite: it has no variance.
+    ``off`` [documents, seeds] holds by how much each document's own difference lies off that of all documents; it is
+    needed only where one document dominates. Raises ValueError for values that are not finite, which have no variance.
     """
 
     values: Array
@@ -103,62 +108,65 @@ class Resampled:
             _require_finite(numbers, "a difference at resampled documents")
 
     def variance(self) -> float:
-        """The variance, of the mean over documents, of what seeds share."""
+        """Returns the variance between documents that all seeds share, of the mean over documents."""
         squared = float((self.shares**2).sum())
         if self.off is not None:
-            return _shared(self.off[self.sizes > 0]) * squared
-        return _shared(self.values) / (1 - 2 * float((self.shares**3).sum()) / squared + squared)
+            return _shared_covariance(self.off[self.sizes > 0]) * squared
+        return _shared_covariance(self.values) / (1 - 2 * float((self.shares**3).sum()) / squared + squared)
 
     @property
     def freedom(self) -> float:
-        """Its degrees of freedom."""
+        """The degrees of freedom of the variance."""
         count = effective_count(self.sizes) if self.off is None else float((self.sizes > 0).sum())
         return max(1.0, count - 1)
 
     @property
     def shares(self) -> Array:
-        """What part of all each document is."""
+        """The share of each document in the total size [documents]."""
         return self.sizes / self.sizes.sum()
 
 
 def dominates(sizes: Array) -> bool:
-    """Whether one document is so large that its size decides."""
+    """Returns whether one document holds a quarter or more of the total size."""
     return bool(sizes.max() >= DOMINANT * sizes.sum())
 
 
 def _require_finite(numbers: Array, what: str) -> None:
-    """Python's ``max(0.0, nan)`` is 0.0, and ``nan > 1`` is False: what is not finite must not get that far."""
+    """Raises ValueError for numbers that are not finite.
+
+    They would go unnoticed later: Python's ``max(0.0, nan)`` is 0.0, and ``nan > 1`` is False.
+    """
     if not np.isfinite(numbers).all():
         raise ValueError(f"{what} is not finite, so nothing can be said of how far it varies")
 
 
-def _shared(values: Array) -> float:
-    """The mean covariance of two seeds' values [n, seeds], or zero where it is negative."""
-    off = values - values.mean(axis=0)
-    products = off.T @ off / (len(values) - 1)
+def _shared_covariance(values: Array) -> float:
+    """Returns the mean covariance between two seeds of values [n, seeds], or zero where it is negative."""
+    deviations = values - values.mean(axis=0)
+    products = deviations.T @ deviations / (len(values) - 1)
     _require_finite(products, "a covariance of two seeds")
     seeds = len(products)
     return max(0.0, float(products.sum() - np.trace(products)) / (seeds * (seeds - 1)))
 
 
-def estimate(differences: Sequence[float] | Array, resampled: Resampled | None = None) -> Estimate:
-    """The mean of paired differences, one per seed, with its intervals; without documents it speaks of seeds only.
+def estimate(differences: Sequence[float] | Array, resampled: Resampled | None = None) -> PairedDifference:
+    """Returns the mean of paired differences, one per seed, with intervals; without documents they cover seeds only.
 
-    Raises ValueError: a difference is not finite.
+    Raises ValueError where a difference is not finite.
     """
     pairs = np.asarray(differences, dtype=np.float64)
     _require_finite(pairs, "a paired difference")
     seeds = len(pairs)
     mean = float(pairs.mean())
     if seeds < 2 or np.ptp(pairs) <= 1e-12 * max(1.0, float(np.abs(pairs).max())):
-        return Estimate(mean, seeds)
+        return PairedDifference(mean, seeds)
     variances = Variances.measure(pairs, resampled)
     over_seeds = variances.half_width(LEVEL, documents=False)
-    return Estimate(
+    return PairedDifference(
         difference=mean,
         seeds=seeds,
-        interval=_around(mean, variances.half_width(LEVEL)),
-        over_seeds=_around(mean, over_seeds),
+        interval=_interval_around(mean, variances.half_width(LEVEL)),
+        over_seeds=_interval_around(mean, over_seeds),
         bootstrap=_percentiles(pairs, resampled),
         p=variances.p(mean),
         variances=variances,
@@ -167,7 +175,11 @@ def estimate(differences: Sequence[float] | Array, resampled: Resampled | None =
 
 @dataclass(frozen=True)
 class Variances:
-    """What a mean difference varies by: ``seed`` for one seed (n of them divide it), ``document`` for all of them."""
+    """The variances of a mean difference.
+
+    ``seed`` is that of a single seed, which is divided by the number of seeds; ``document`` is that of the documents,
+    which all seeds share.
+    """
 
     seeds: int
     seed: float
@@ -182,11 +194,14 @@ class Variances:
         return cls(len(pairs), seed, resampled.variance(), resampled.freedom)
 
     def half_width(self, level: float, documents: bool = True) -> float:
-        """Half of the interval at a level such as 0.05; without documents, of Student's t over seeds."""
-        return self._reach(self.seeds, lambda freedom: _quantile(freedom, level), documents)
+        """Returns half of the interval at a level such as 0.05; without documents, of Student's t over seeds."""
+        return self._scaled_error(self.seeds, lambda freedom: _quantile(freedom, level), documents)
 
-    def _reach(self, seeds: int, factor: Callable[[float], float], documents: bool = True) -> float:
-        """``factor`` of the degrees of freedom times the standard error of the mean over so many seeds."""
+    def _scaled_error(self, seeds: int, factor: Callable[[float], float], documents: bool = True) -> float:
+        """Returns the standard error of the mean over this many seeds times ``factor`` of its degrees of freedom.
+
+        It is the larger of the two half-widths of the module's docstring.
+        """
         seed = self.seed / seeds
         fixed = factor(seeds - 1) * math.sqrt(seed)
         if not (documents and self.document):
@@ -196,7 +211,7 @@ class Variances:
         return max(factor(freedom) * math.sqrt(total), fixed)
 
     def p(self, difference: float) -> float:
-        """The level at which the interval just touches zero; at least 1e-12."""
+        """Returns the p-value: the level at which the interval just touches zero, at least 1e-12."""
         low, high = math.log(_LEAST_P), 0.0
         if self.half_width(_LEAST_P) <= abs(difference):
             return _LEAST_P
@@ -209,11 +224,11 @@ class Variances:
         return math.exp(high)
 
     def detectable(self, seeds: int, level: float = LEVEL) -> float:
-        """The smallest difference that the interval of so many seeds excludes zero for, four times out of five."""
-        return self._reach(seeds, lambda freedom: _shift(freedom, level))
+        """Returns the smallest difference whose interval over this many seeds excludes zero with a power of 0.8."""
+        return self._scaled_error(seeds, lambda freedom: _detectable_shift(freedom, level))
 
     def seeds_needed(self, difference: float, level: float = LEVEL) -> int | None:
-        """The fewest seeds to which ``difference`` is detectable; None above 1,000."""
+        """Returns the smallest number of seeds that detects ``difference``, or None above 1,000."""
         if self.detectable(MOST_SEEDS, level) > abs(difference):
             return None
         few, enough = 1, MOST_SEEDS
@@ -224,31 +239,31 @@ class Variances:
 
 
 def resampled_sums(columns: Array, resamples: int = RESAMPLES, seed: int = 0) -> Array:
-    """Column sums of ``columns`` [documents, k] over documents drawn with replacement, the same ones for all columns.
+    """Returns sums of ``columns`` [documents, k] over documents drawn with replacement, the same ones for all columns.
 
-    Returns [resamples, k]; the draws depend on ``seed`` and the number of documents only.
+    The result is [resamples, k]; the draws depend on ``seed`` and the number of documents only.
     """
-    found: Array = _times_drawn(len(columns), resamples, seed) @ columns
-    return found
+    sums: Array = _draw_counts(len(columns), resamples, seed) @ columns
+    return sums
 
 
 @lru_cache(maxsize=1)
-def _times_drawn(documents: int, resamples: int, seed: int) -> Array:
-    """How often each document is drawn [resamples, documents]; kept, because every run of a study asks for the same."""
+def _draw_counts(documents: int, resamples: int, seed: int) -> Array:
+    """Returns how often each document is drawn [resamples, documents]; cached, for all runs of a study use the same."""
     generator = np.random.default_rng(seed)
     counts = np.empty((resamples, documents))
     for start in range(0, resamples, _CHUNK):
         rows = min(_CHUNK, resamples - start)
-        drawn = generator.integers(0, documents, (rows, documents)) + documents * np.arange(rows)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=rows * documents)
+        indices = generator.integers(0, documents, (rows, documents)) + documents * np.arange(rows)[:, None]
+        times = np.bincount(indices.ravel(), minlength=rows * documents)
         counts[start : start + rows] = times.reshape(rows, documents)
     return counts
 
 
 def grouped(columns: Array, seed: int = 0) -> Array:
-    """At most 512 rows: more documents than that are pooled at random.
+    """Pools the rows of ``columns`` [documents, k] at random into at most 512.
 
-    511 degrees of freedom are as good as any number of them, and resampling costs no more for a larger corpus.
+    More than 511 degrees of freedom bring nothing, and resampling costs no more for a larger corpus.
     """
     if len(columns) <= MOST_GROUPS:
         return columns
@@ -258,12 +273,12 @@ def grouped(columns: Array, seed: int = 0) -> Array:
 
 
 def effective_count(weights: Array) -> float:
-    """How many documents of equal size carry as much as these: (sum w)² / sum w²."""
+    """Returns the effective number of documents, the number of equal ones that carry as much: (sum w)² / sum w²."""
     return float(weights.sum() ** 2 / (weights**2).sum())
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order given (Holm 1979): reject those below the level, whatever their number."""
+    """Returns Holm's adjusted p-values (Holm 1979) in the order given: reject those below the level, however many."""
     order = np.argsort(values, kind="stable")
     adjusted = [0.0] * len(values)
     highest = 0.0
@@ -274,26 +289,29 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def levels(values: Sequence[float]) -> list[float]:
-    """What Holm's correction asks each p-value to lie below; of those not rejected, as if each were the next to be."""
+    """Returns the level that each p-value has to lie below by Holm's correction.
+
+    For p-values that are not rejected it is the level of the next one to be rejected.
+    """
     rejected = sum(p < LEVEL for p in holm(values))
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     return [LEVEL / (len(values) - min(int(rank), rejected)) for rank in ranks]
 
 
-def _around(middle: float, half_width: float) -> Interval:
-    return Interval(middle - half_width, middle + half_width)
+def _interval_around(middle: float, half_width: float) -> ConfidenceInterval:
+    return ConfidenceInterval(middle - half_width, middle + half_width)
 
 
-def _percentiles(pairs: Array, resampled: Resampled | None) -> Interval:
+def _percentiles(pairs: Array, resampled: Resampled | None) -> ConfidenceInterval:
     values = np.broadcast_to(pairs, (RESAMPLES, len(pairs))) if resampled is None else resampled.values
-    means = np.take_along_axis(values, _seeds_drawn(values.shape), axis=1).mean(axis=1)
+    means = np.take_along_axis(values, _draw_seeds(values.shape), axis=1).mean(axis=1)
     low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
-    return Interval(float(low), float(high))
+    return ConfidenceInterval(float(low), float(high))
 
 
 @lru_cache(maxsize=8)
-def _seeds_drawn(shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Which seeds each resample holds; kept, because every comparison asks for the same."""
+def _draw_seeds(shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Returns the seeds in each resample [resamples, seeds]; cached, for all comparisons use the same."""
     return np.random.default_rng(1).integers(0, shape[1], shape)
 
 
@@ -302,6 +320,9 @@ def _quantile(freedom: float, level: float) -> float:
 
 
 @cache
-def _shift(freedom: float, level: float) -> float:
-    """How many standard errors off zero a mean must lie to be found at the level with the power: noncentral t."""
+def _detectable_shift(freedom: float, level: float) -> float:
+    """Returns how many standard errors from zero a mean must lie to be detected at the level with a power of 0.8.
+
+    It is the noncentrality of a noncentral t distribution.
+    """
     return float(nctdtrinc(min(freedom, 1e6), 1 - POWER, _quantile(freedom, level)))

@@ -1,4 +1,7 @@
-"""One table, five renderings: terminal, Markdown, CSV, LaTeX and HTML. Names are escaped for each; a gap says why."""
+"""Tables in five formats: terminal, Markdown, CSV, LaTeX and HTML.
+
+Names are escaped for each format, and an empty cell states its reason.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ Kind = Literal["text", "number", "interval", "count", "bytes", "seconds", "perce
 
 @dataclass(frozen=True)
 class Cell:
-    """A value with its spread (standard deviation) or its interval, or the reason why there is none."""
+    """The content of a cell: a value with its spread (standard deviation), an interval, or why it is ``missing``."""
 
     value: float | str | None = None
     spread: float | None = None
@@ -37,9 +40,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """``unit`` stands beside the title unless the whole table has it; ``decimals`` holds for numbers and intervals.
+    """A column of a table.
 
-    A column of ``detail`` is left away on a terminal that is too narrow for it.
+    ``unit`` is printed beside the title unless the whole table has it; ``decimals`` applies to numbers and intervals. A
+    column with ``detail`` is omitted on a terminal that is too narrow for it.
     """
 
     title: str
@@ -51,10 +55,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of as many cells as columns; ``name`` is one word, ``notes`` are sentences printed below.
+    """A table with as many cells in each row as columns; ``name`` is one word, ``notes`` are sentences printed below.
 
-    ``unit`` is that of most columns: it is named in the title and not again in theirs. ``most`` rows are for people,
-    all of them for the CSV.
+    ``unit`` is that of most columns: it is printed in the table's title and not again in theirs. Only the first
+    ``most`` rows are printed; the CSV holds all of them.
     """
 
     name: str
@@ -66,7 +70,7 @@ class Table:
     most: int | None = None
 
     def shortened(self) -> Table:
-        """The table as people read it, with a note on the rows that are left away."""
+        """Returns the table with its first ``most`` rows and a note on those that are omitted."""
         if self.most is None or len(self.rows) <= self.most:
             return self
         note = f"{len(self.rows) - self.most} smaller ones are left away; the CSV holds all {len(self.rows)}."
@@ -82,7 +86,7 @@ class Table:
 
 
 def plain(cell: Cell, column: Column) -> str:
-    """A cell as unescaped text."""
+    """Returns a cell as unescaped text."""
     if cell.missing is not None:
         return cell.missing
     if column.kind == "interval":
@@ -102,12 +106,12 @@ def _number(value: float, column: Column) -> str:
 
 
 def interval_text(low: float | None, high: float | None, decimals: int) -> str:
-    """An interval in words, or a dash."""
+    """Returns an interval as text, or a dash where there is none."""
     return "-" if low is None or high is None else f"{fixed(low, decimals)} to {fixed(high, decimals)}"
 
 
 def fixed(value: float, decimals: int) -> str:
-    """A number with so many decimals, thousands apart, and no negative zero."""
+    """Returns a number with this many decimals, commas between thousands, and no negative zero."""
     text = f"{value:,.{decimals}f}"
     return text.removeprefix("-") if not text.strip("-0.,") else text
 
@@ -139,34 +143,39 @@ _FORMATS: Mapping[str, Callable[[float], str]] = {
 
 
 def to_rich(table: Table, width: int = 100) -> RichTable:
-    """For a terminal of so many characters. What does not fit is folded or, if a detail, left away and counted."""
+    """Returns a table for a terminal of this width in characters.
+
+    Columns that do not fit are folded or, if they are details, omitted and named in the caption.
+    """
     rendered = RichTable(title=Text(table.heading), title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
-    shown = _fitting(table, width)
+    indices = _fitting_columns(table, width)
     headings = table.headings()
-    away = [heading for index, heading in enumerate(headings) if index not in shown]
-    rendered.caption = Text("\n".join([*table.notes, *([f"Left away for room: {', '.join(away)}."] if away else [])]))
-    for index in shown:
+    omitted = [heading for index, heading in enumerate(headings) if index not in indices]
+    rendered.caption = Text(
+        "\n".join([*table.notes, *([f"Left away for room: {', '.join(omitted)}."] if omitted else [])])
+    )
+    for index in indices:
         justify: Literal["left", "right"] = "left" if table.columns[index].kind == "text" else "right"
         rendered.add_column(Text(headings[index]), justify=justify, overflow="fold", no_wrap=index == 0)
     for row in table.rows:
-        # Left to itself, a narrow terminal would break names inside their words.
+        # Without this, names would be broken within words on a narrow terminal.
         name = Text("\n".join(textwrap.wrap(plain(row[0], table.columns[0]), _NAME_WIDTH)))
-        rendered.add_row(name, *(_styled(row[index], table.columns[index]) for index in shown[1:]))
+        rendered.add_row(name, *(_styled(row[index], table.columns[index]) for index in indices[1:]))
     return rendered
 
 
-def _fitting(table: Table, width: int) -> list[int]:
-    """The columns that are no details and, from the left, the details for which there is room."""
+def _fitting_columns(table: Table, width: int) -> list[int]:
+    """Returns the indices of columns that are no details and, from the left, of the details that fit."""
     headings = table.headings()
     widths = [_width(table, index, heading) for index, heading in enumerate(headings)]
     room = width - 1 - sum(w for w, column in zip(widths, table.columns, strict=True) if not column.detail)
-    shown = []
+    indices = []
     for index, column in enumerate(table.columns):
         if column.detail:
             room -= widths[index]
         if not column.detail or room >= 0:
-            shown.append(index)
-    return shown
+            indices.append(index)
+    return indices
 
 
 def _width(table: Table, index: int, heading: str) -> int:
@@ -183,7 +192,7 @@ def _styled(cell: Cell, column: Column) -> Text:
 
 
 def to_markdown(table: Table) -> str:
-    """A pipe table under a heading of the second level, its notes below."""
+    """Returns a table as a Markdown pipe table under a second-level heading, with its notes below."""
     lines = [f"## {escape_markdown(table.heading)}", ""]
     lines.append(_pipes(map(escape_markdown, table.headings())))
     lines.append(_pipes("---" if column.kind == "text" else "---:" for column in table.columns))
@@ -204,12 +213,12 @@ def _markdown_cell(cell: Cell, column: Column) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """One line in which no character marks anything up, inside a table or outside."""
+    """Returns text as one line with all Markdown characters escaped, for use inside and outside tables."""
     return re.sub(r"([\\`*_\[\]<>|~#$&])", r"\\\1", " ".join(text.split()))
 
 
 def to_csv(tables: Iterable[Table]) -> str:
-    """All tables as one tidy file: a line per cell, numbers at full precision in the unit that the column states."""
+    """Returns all tables as one tidy CSV: a line per cell, numbers at full precision in the unit of the column."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["table", "row", "name", "column", "unit", "value", "spread", "low", "high", "missing"])
@@ -224,7 +233,7 @@ def to_csv(tables: Iterable[Table]) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A floating table; the document that takes it in needs the package booktabs."""
+    """Returns a table as a LaTeX float; a document that includes it needs the package booktabs."""
     alignment = "".join("l" if column.kind == "text" else "r" for column in table.columns)
     lines = [
         r"\begin{table}",
@@ -276,22 +285,22 @@ _LATEX = {
 
 
 def _latex_character(character: str) -> str:
-    """A character as the plainest of LaTeX documents sets it; a question mark where that has no letter for it."""
-    # Of letters with accents it has those that Latin-1 has, apart from what is no letter with an accent, such as þ.
+    """Returns a character as LaTeX that needs no extra packages, or a question mark where there is none."""
+    # Such a document can set the accented letters of Latin-1, but not those without an accent, such as þ.
     accented = "À" <= character <= "ÿ" and unicodedata.decomposition(character)
-    known = character in _LATEX or (character.isascii() and character.isprintable()) or accented
-    return _LATEX.get(character, character) if known else "?"
+    is_supported = character in _LATEX or (character.isascii() and character.isprintable()) or accented
+    return _LATEX.get(character, character) if is_supported else "?"
 
 
 def escape_latex(text: str) -> str:
-    """One line in which no character is a command; a minus before a digit is set as one."""
+    """Returns text as one line of LaTeX without commands; a hyphen before a digit becomes a minus sign."""
     escaped = "".join(map(_latex_character, " ".join(text.split())))
     # A bracket after a line's \\ would be read as its optional argument.
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped).replace("[", "{[}")
 
 
 def to_html(table: Table) -> Html:
-    """A table that a script can sort, under a heading of the third level, in a box that scrolls where it is wide."""
+    """Returns an HTML table that a script can sort, under a third-level heading, in a box that scrolls if wide."""
     heads = (
         element("th", element("button", heading, type="button", disabled=True), scope="col", class_=_kind_class(column))
         for heading, column in zip(table.headings(), table.columns, strict=True)
@@ -300,8 +309,8 @@ def to_html(table: Table) -> Html:
         element("tr", *(_html_cell(row[i], column, first=i == 0) for i, column in enumerate(table.columns)))
         for row in table.rows
     )
-    made = element("table", element("thead", element("tr", *heads)), element("tbody", *rows))
-    box = element("div", made, class_="scroll", tabindex="0", role="region", aria_label=table.heading)
+    table_element = element("table", element("thead", element("tr", *heads)), element("tbody", *rows))
+    box = element("div", table_element, class_="scroll", tabindex="0", role="region", aria_label=table.heading)
     return Html(element("h3", table.heading) + box + paragraphs(table.notes, class_="note"))
 
 
@@ -312,13 +321,13 @@ def _kind_class(column: Column) -> str | None:
 def _html_cell(cell: Cell, column: Column, *, first: bool) -> Html:
     text = plain(cell, column)
     classes = [_kind_class(column), "gap" if cell.missing is not None else text if text in _STYLES else None]
-    said: str = name_of(text) if column.kind == "text" or cell.missing is not None else text
+    content: str = name_of(text) if column.kind == "text" or cell.missing is not None else text
     if cell.spread is not None and cell.missing is None:
         value, _, spread = text.partition(" ± ")
-        said = Html(element("span", value) + element("span", f" ± {spread}", class_="spread"))
+        content = Html(element("span", value) + element("span", f" ± {spread}", class_="spread"))
     return element(
         "th" if first else "td",
-        said,
+        content,
         scope="row" if first else None,
         class_=" ".join(filter(None, classes)) or None,
         data_value=_sort_value(cell),
@@ -326,7 +335,7 @@ def _html_cell(cell: Cell, column: Column, *, first: bool) -> Html:
 
 
 def _sort_value(cell: Cell) -> str | None:
-    """What a cell is sorted by, if by a number: the middle of an interval, or the number that it holds."""
+    """Returns the number that a cell is sorted by, as text: the middle of its interval or its value, or None."""
     if cell.missing is not None:
         return None
     value = cell.value if cell.low is None or cell.high is None else (cell.low + cell.high) / 2

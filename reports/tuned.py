@@ -1,4 +1,4 @@
-"""What the search of each arm came to, where a study was tuned."""
+"""The table of hyperparameter search results of each arm, where a study was tuned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ __all__ = ["tuned"]
 
 
 def tuned(study: Study, decimals: int) -> Table:
-    """A row for each arm: how much was searched, and the best values with what they gave; none where nothing was."""
+    """Returns a table with a row for each arm: the extent of its search, and its best values with their result.
+
+    It is empty where the study was not tuned.
+    """
     tuning = study.plan.tuning
     if tuning is None:
         return Table("tuning", "", (), ())
@@ -35,6 +38,6 @@ def tuned(study: Study, decimals: int) -> Table:
         )
         for name, arm in tuning.arms.items()
     )
-    split, other = tuning.selected_on, tuning.reported_on
-    note = f"The best of many trials on {split} flatters; what is compared was measured on {other}."
+    search_split, report_split = tuning.selected_on, tuning.reported_on
+    note = f"The best of many trials on {search_split} flatters; what is compared was measured on {report_split}."
     return Table("tuning", "What was found by tuning", columns, rows, (note,))

@@ -1,1 +1,1 @@
-"""How many runs become one answer: a ledger that hands them out, a process for each, and a live table."""
+"""Doing the runs of a study: a ledger that hands them out, a process for each, and a live table."""

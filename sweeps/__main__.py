@@ -1,6 +1,6 @@
-"""``python -m sweeps``: the machinery behind a study that many machines share.
+"""``python -m sweeps``: the commands for a study that several machines share.
 
-A command, which nothing imports: it may stand on ``ablations``, whose plans say which runs a study consists of.
+No module imports this one, so it may import ``ablations``, whose plans list the runs of a study.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def worker(
     memory_per_run: MemoryPerRun = None,
 ) -> None:  # fmt: skip
     """Join a study: do runs that wait, take over those of workers that die, and leave when all are over."""
-    begun, limits = time.monotonic(), limits_of(time_limit, memory_limit, memory_per_run)
+    start, limits = time.monotonic(), limits_of(time_limit, memory_limit, memory_per_run)
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=True)
     rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
@@ -109,7 +109,7 @@ def worker(
             share = share_for(planned, todo, workers, threads, limits.needed)
             train(runs, rows, options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb), storage)
     finally:
-        out.print(_deeds(rows, time.monotonic() - begun), markup=False, highlight=False, soft_wrap=True)
+        out.print(_worker_summary(rows, time.monotonic() - start), markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(int(any(row.taken and row.state in (State.FAILED, State.INVALID) for row in rows)))
 
 
@@ -118,10 +118,10 @@ def status(runs: Runs = Path("runs"), storage: Storage = None) -> None:
     """Who does what, since when, and the time left: every run that is in somebody's hands, of all studies."""
     from sweeps.status import standings, work_table
 
-    found = standings(runs, storage)
-    if found:
-        out.print(work_table(found.values()))
-    out.print(f"{len(found)} {'run' if len(found) == 1 else 'runs'} at work", highlight=False)
+    active_runs = standings(runs, storage)
+    if active_runs:
+        out.print(work_table(active_runs.values()))
+    out.print(f"{len(active_runs)} {'run' if len(active_runs) == 1 else 'runs'} at work", highlight=False)
 
 
 @app.command()
@@ -132,11 +132,13 @@ def serve(runs: Runs = Path("runs"), storage: Storage = None, host: Host = "loca
     listen(runs, storage, host, port, lambda line: out.print(line, markup=False, highlight=False, soft_wrap=True))
 
 
-def _deeds(rows: Sequence[Row], seconds: float) -> str:
-    """What this worker did, in a line."""
-    own = [row for row in rows if row.taken]
-    others = f"; of all {summary_line(rows)}" if rows else ""
-    return f"worker {socket.gethostname()} process {os.getpid()}: took {summary_line(own)}, {clock(seconds)}{others}"
+def _worker_summary(rows: Sequence[Row], seconds: float) -> str:
+    """Returns a line about the runs that this worker did and the state of all."""
+    own_rows = [row for row in rows if row.taken]
+    totals = f"; of all {summary_line(rows)}" if rows else ""
+    return (
+        f"worker {socket.gethostname()} process {os.getpid()}: took {summary_line(own_rows)}, {clock(seconds)}{totals}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
-"""What an agent of a W&B sweep is told, and one run made of it: by its key, once, on one rank or several.
+"""Reads the parameters that a W&B sweep gives its agent, and does the run once, by its key, on one rank or several.
 
-W&B hands a program its parameters as ``--path=value``, or in a file that WANDB_SWEEP_PARAM_PATH names. Where ranks
-train together the first one's count: it puts them into the store through which the ranks find each other.
+W&B passes parameters as ``--path=value``, or in a file that WANDB_SWEEP_PARAM_PATH names. Where ranks train together
+those of the first rank are used: it writes them into the store of the ranks' rendezvous.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
 from lit_transformers.files import RECORD
-from lit_transformers.mirror import Mirror, replay
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.ranks import is_first_rank
+from lit_transformers.wandb_logging import WandbConfig, upload_finished_run
 from sweeps.lock import locked
 from sweeps.records import is_resumable, read_record
 
@@ -32,39 +32,39 @@ NAME = "lit_transformers/agent"
 
 
 class Runner(Protocol):
-    """What the module of a RunConfig offers here."""
+    """What this module needs from the module of a RunConfig."""
 
     def run_key(self, config: Any) -> str: ...
-    def fit(self, config: Any, directory: Path, report: None, *, mirror: Mirror) -> dict[str, Plain]: ...
+    def fit(self, config: Any, directory: Path, report: None, *, wandb_config: WandbConfig) -> dict[str, Plain]: ...
 
 
 def parameters(arguments: Sequence[str]) -> dict[str, Plain]:
-    """What W&B wants to be tried, the same on all ranks: ``--path=value`` words, and what its file says besides.
+    """Returns the trial's parameters, the same on all ranks: those of W&B's file and of ``--path=value`` arguments.
 
-    Raises ConfigError for what is neither.
+    Raises ConfigError for an argument of another form, or a file that cannot be read.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return _given(arguments)
+        return _parse_parameters(arguments)
     store, rank, ranks = next(iter(rendezvous("env://")))
     shared = PrefixStore(NAME, store)
     if rank == 0:
         try:
-            shared.set("parameters", json.dumps({"given": _given(arguments)}))
-        except ConfigError as error:  # the others would wait for ever
+            shared.set("parameters", json.dumps({"given": _parse_parameters(arguments)}))
+        except ConfigError as error:  # the other ranks would wait for ever
             shared.set("parameters", json.dumps({"error": str(error)}))
-    told = json.loads(shared.get("parameters"))
-    # The store may live in the first rank's process: that one stays until all have read.
+    message = json.loads(shared.get("parameters"))
+    # The store may be part of the first rank's process, which therefore waits until all ranks have read.
     if rank == 0:
-        shared.wait([f"read by {other}" for other in range(1, ranks)])
+        shared.wait([f"read by {peer}" for peer in range(1, ranks)])
     else:
         shared.set(f"read by {rank}", "")
-    if "error" in told:
-        raise ConfigError(told["error"])
-    given: dict[str, Plain] = told["given"]
-    return given
+    if "error" in message:
+        raise ConfigError(message["error"])
+    values: dict[str, Plain] = message["given"]
+    return values
 
 
-def _given(arguments: Sequence[str]) -> dict[str, Plain]:
+def _parse_parameters(arguments: Sequence[str]) -> dict[str, Plain]:
     for word in arguments:
         if not word.startswith("--") or "=" not in word:
             raise ConfigError(f"W&B gives parameters as --path=value, not as {word!r}")
@@ -72,44 +72,44 @@ def _given(arguments: Sequence[str]) -> dict[str, Plain]:
 
 
 def _from_file(name: str | None) -> dict[str, Plain]:
-    """The file maps each name to {value: ...}, and has a version of its own format."""
+    """Reads W&B's file, which maps each path to {value: ...} and also holds a version; empty without a file."""
     if not name:
         return {}
     try:
-        plain = read_yaml(Path(name).read_text(encoding="utf-8"))
-        return {path: about["value"] for path, about in plain.items() if path != "wandb_version"}
+        contents = read_yaml(Path(name).read_text(encoding="utf-8"))
+        return {path: entry["value"] for path, entry in contents.items() if path != "wandb_version"}
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         raise ConfigError(
             f"cannot be read as W&B's parameters, {{path: {{value: ...}}}}; it is what {FILE} names", name
         ) from None
 
 
-def carry_out(config: Config, runner: str, runs: Path, mirror: Mirror) -> dict[str, Plain]:
-    """The record of the run that the config stands for. One that is finished is read, and mirrored from its files.
+def carry_out(config: Config, runner: str, runs: Path, wandb_config: WandbConfig) -> dict[str, Plain]:
+    """Does the run of a config and returns its record. A finished run is read, and uploaded from its files.
 
-    Raises BusyError where another process is at it, and what the run itself raises.
+    Raises BusyError where another process does the run, and whatever the run itself raises.
     """
     module = cast(Runner, importlib.import_module(runner))
     directory = runs / module.run_key(config)
     with locked(directory / "lock") if is_first_rank() else nullcontext():
-        record = read_record(directory).record if is_first_rank() else _peek(directory)
+        record = read_record(directory).record if is_first_rank() else _read_unchanged(directory)
         if record is not None and record["outcome"] != "failed":
-            replay(mirror, directory, record)
+            upload_finished_run(wandb_config, directory, record)
             return record
         if record is not None and is_first_rank() and is_resumable(record):
             (directory / RECORD).unlink()
-        return module.fit(config, directory, None, mirror=mirror)
+        return module.fit(config, directory, None, wandb_config=wandb_config)
 
 
-def _peek(directory: Path) -> dict[str, Plain] | None:
-    """A record as the other ranks see it, who change nothing."""
+def _read_unchanged(directory: Path) -> dict[str, Plain] | None:
+    """Reads a record for the ranks other than the first, without moving a damaged one; None where it is unreadable."""
     try:
-        plain: dict[str, Plain] = json.loads((directory / RECORD).read_text(encoding="utf-8"))
+        record: dict[str, Plain] = json.loads((directory / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return plain
+    return record
 
 
 def describe(values: Mapping[str, Plain]) -> str:
-    """Parameters in a line."""
+    """Returns the parameters as a line of text."""
     return ", ".join(f"{path}={value}" for path, value in values.items()) or "none"

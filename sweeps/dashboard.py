@@ -1,4 +1,4 @@
-"""A study's workspace and report on W&B: defined as plain data, built where there is a network."""
+"""A study's workspace and report on W&B, which are defined as plain data and built where there is a network."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SERVER = "https://api.wandb.ai"
 
 
 def define(project: str, study: str, question: str, metric: str, arms: Sequence[str]) -> dict[str, Plain]:
-    """What is shown: learning curves by arm over steps and over tokens, the metric, and what runs cost."""
+    """Defines the panels: learning curves by arm over steps and over tokens, the metric, and the cost of runs."""
     curves = [
         {"kind": "line", "x": "Step", "y": [metric]},
         {"kind": "line", "x": "tokens", "y": [metric]},
         {"kind": "line", "x": "tokens", "y": ["train/loss"]},
     ]
-    ends = [
+    final_values = [
         {"kind": "bar", "metrics": [metric]},
         {"kind": "scatter", "x": "cost/train_flops", "y": metric},
         {"kind": "bar", "metrics": ["cost/parameters"]},
@@ -36,45 +36,47 @@ def define(project: str, study: str, question: str, metric: str, arms: Sequence[
         "question": question,
         "arms": list(arms),
         "group_by": "job_type",
-        "sections": [{"name": "learning curves", "panels": curves}, {"name": "where they end", "panels": ends}],
+        "sections": [{"name": "learning curves", "panels": curves}, {"name": "where they end", "panels": final_values}],
     }
 
 
 def write_definition(folder: Path, definition: dict[str, Plain]) -> Path:
-    """Leaves the definition as a file, for a machine that has a network."""
+    """Writes the definition to a file, for a machine that has a network, and returns its path."""
     path = folder / "dashboard.json"
     write_json(path, definition)
     return path
 
 
 def has_key() -> bool:
-    """Whether W&B's own places hold a key. It is not read further, printed or kept."""
+    """Whether an API key is set where W&B looks for it. The key is not printed or stored."""
     from requests.utils import get_netrc_auth
 
     return bool(os.environ.get("WANDB_API_KEY") or get_netrc_auth(os.environ.get("WANDB_BASE_URL", SERVER)))
 
 
 def build(definition: dict[str, Plain], entity: str | None, say: Callable[[str], None]) -> str | None:
-    """Makes both on W&B and says where; why not, where that fails."""
+    """Creates workspace and report on W&B and prints their addresses. Returns the reason where that fails, or None."""
     try:
         workspace = make_workspace(definition, entity).save()
         say(f"workspace: {workspace.url}")
         report = make_report(definition, entity).save()
         say(f"report: {report.url}")
-    except Exception as error:  # whatever a network does: the definition is on disk
+    except Exception as error:  # any error of the network: the definition is on disk
         return first_line(error)
     return None
 
 
 def make_workspace(definition: dict[str, Plain], entity: str | None) -> Any:
-    """The workspace: runs of the study, grouped by arm."""
+    """Returns the workspace of the study's runs, grouped by arm."""
     import wandb_workspaces.workspaces as workspaces
 
-    reports = _blocks()
+    reports = _reports_module()
 
     sections = [
-        workspaces.Section(name=part["name"], panels=[_panel(reports, panel) for panel in part["panels"]], is_open=True)
-        for part in definition["sections"]
+        workspaces.Section(
+            name=section["name"], panels=[_panel(reports, panel) for panel in section["panels"]], is_open=True
+        )
+        for section in definition["sections"]
     ]
     runs = workspaces.RunsetSettings(
         filters=[workspaces.Metric("Group") == definition["study"]],
@@ -87,24 +89,24 @@ def make_workspace(definition: dict[str, Plain], entity: str | None) -> Any:
 
 
 def make_report(definition: dict[str, Plain], entity: str | None) -> Any:
-    """The report: the question, and the same panels over the study's runs."""
-    reports = _blocks()
+    """Returns the report: the question, and the same panels over the study's runs."""
+    reports = _reports_module()
     runs = reports.Runset(
         entity=entity or "", project=definition["project"], name=definition["study"],
         filters=f"Metric('Group') == {definition['study']!r}", groupby=["JobType"],
     )  # fmt: skip
     blocks: list[Any] = [reports.P(definition["question"]), reports.P(f"Arms: {'; '.join(definition['arms'])}.")]
-    for part in definition["sections"]:
-        panels = [_panel(reports, panel) for panel in part["panels"]]
-        blocks += [reports.H2(part["name"]), reports.PanelGrid(runsets=[runs], panels=panels)]
+    for section in definition["sections"]:
+        panels = [_panel(reports, panel) for panel in section["panels"]]
+        blocks += [reports.H2(section["name"]), reports.PanelGrid(runsets=[runs], panels=panels)]
     return reports.Report(
         project=definition["project"], entity=entity or "", title=definition["title"],
         description=definition["question"], blocks=blocks,
     )  # fmt: skip
 
 
-def _blocks() -> Any:
-    """What reports are built of; its names come in by a star, which type checkers do not follow."""
+def _reports_module() -> Any:
+    """Imports the module of report blocks by name: its star imports are not followed by type checkers."""
     return importlib.import_module("wandb_workspaces.reports.v2")
 
 

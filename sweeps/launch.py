@@ -1,7 +1,7 @@
-"""Runs on this machine: a process for each, so many at a time, all stopped together and none lost.
+"""Does runs on this machine: a process for each, a limited number at a time, all stopped together and none lost.
 
-The parent never trains: it hands out runs by the ledger, listens, keeps limits, and shows. A run's outcome is what its
-record says, however its process ended.
+The parent never trains: it claims runs from the ledger, reads their progress, enforces limits, and shows the table. A
+run's outcome is that of its record, however its process ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sweeps.ledger import Ending, Ledger, Pulse
 from sweeps.limits import write_bytes, write_seconds
 from sweeps.live import Board, Row
 from sweeps.lock import is_locked
-from sweeps.order import BUSY, INTERRUPTED, News, Order
+from sweeps.order import BUSY, INTERRUPTED, News, RunOrder
 from sweeps.process import Attempt, LaunchError
 from sweeps.records import is_resumable, read_record, write_failure
 from sweeps.share import Share
@@ -33,17 +33,17 @@ __all__ = ["LaunchError", "Options", "Summary", "launch"]
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 POLL_SECONDS = 0.5
 MEMORY_SECONDS = 1.0
-"""How often the memory of runs is looked at, where there is a limit."""
+"""How often the memory of runs is measured, where there is a limit."""
 CHECKPOINT_SECONDS = 60.0
-"""How long a run may take to write its checkpoint when asked to stop, or its whole limit of time, if that is less."""
+"""How long a run may take to write its checkpoint when it is stopped, or its whole time limit, if that is less."""
 MAX_STOPS = 3
-"""How often a run stopped from outside is taken up again by the same command."""
+"""How often a run that was stopped from outside is resumed by the same command."""
 
 
 class Options(NamedTuple):
-    """How runs are done: by which module, on what share of the machine, and which number of a record decides.
+    """How runs are done: by which module, on what share of the machine, and which metric of a record decides.
 
-    time_limit: seconds of one attempt at a run; memory_limit: bytes that a run may hold, all its processes together.
+    time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
     """
 
     runner: str
@@ -57,30 +57,31 @@ class Options(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What became of every run, and the signal that stopped the command, if any."""
+    """The state of every run, and the number of the signal that stopped the command, if any."""
 
     rows: Sequence[Row]
     stopped_by: int | None
 
     @property
     def failed(self) -> int:
-        """How many runs ended badly."""
+        """The number of runs that failed or are invalid."""
         return sum(row.state in (State.FAILED, State.INVALID) for row in self.rows)
 
 
 @dataclass
 class _Job:
-    """A run at work. ``cut``: which limit it broke, if any; ``late``: the seconds it was given, if it was that one;
-    ``lost``: whether the ledger has given it to others."""
+    """A run in progress. ``limit_reason``: which limit it exceeded, if any; ``exceeded_limit``: the time limit in
+    seconds, if it was that one; ``stop_requested``: when it was asked to stop; ``lost``: whether the ledger has given
+    the run to another worker."""
 
     row: Row
     claim: int
     attempt: Attempt
     devices: str | None
-    begun: float
-    told: float | None = None
-    cut: str | None = None
-    late: float | None = None
+    start: float
+    stop_requested: float | None = None
+    limit_reason: str | None = None
+    exceeded_limit: float | None = None
     lost: bool = False
 
 
@@ -96,79 +97,83 @@ class _Launch:
     jobs: list[_Job] = field(default_factory=list)
     stops: dict[str, int] = field(default_factory=dict)
     stopped_by: int | None = None
-    insisted: bool = False
-    weighed: float = 0.0
+    kill_now: bool = False
+    memory_checked: float = 0.0
 
 
 def launch(runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: Options) -> Summary:
-    """Does every run that waits, in order, and returns when all are over or a signal came.
+    """Does every waiting run, in order, and returns when all have ended or a signal arrives.
 
-    A run that fails stops no other. A run in the hands of another command is waited for, and taken over should that
-    command die. On SIGINT, SIGTERM or SIGUSR2 the runs write their checkpoints and go back to the ledger.
+    A run that fails stops no other. A run that another command holds is waited for, and taken over if that command
+    dies. On SIGINT, SIGTERM or SIGUSR2 the runs write their checkpoints and are returned to the ledger.
     """
     state = _Launch(runs, ledger, board, options, rows)
     ledger.attend(board.say, lambda: state.stopped_by is None)
-    with _signals(state), board:
+    with _handled_signals(state), board:
         board.watch(rows)
         try:
             ledger.reap()
             ledger.enter(Ending(row.ticket, row.state.value, row.reason, row.value) for row in rows if row.state.over)
-            _loop(state)
+            _run_loop(state)
         finally:
-            _end_all(state)
+            _close_attempts(state)
             board.refresh()
     return Summary(rows, state.stopped_by)
 
 
-def _loop(state: _Launch) -> None:
-    """Starts, listens and closes until nothing is left to do."""
-    looked = beaten = -1e9
+def _run_loop(state: _Launch) -> None:
+    """Starts runs, reads their progress and closes them until none is left or the command is stopped."""
+    last_claimed = last_beat = -1e9
     while True:
         now = time.monotonic()
-        if state.stopped_by is None and len(state.jobs) < state.options.share.workers and now - looked > POLL_SECONDS:
-            _start_more(state)
-            looked = now if len(state.jobs) < state.options.share.workers else -1e9
+        if (
+            state.stopped_by is None
+            and len(state.jobs) < state.options.share.workers
+            and now - last_claimed > POLL_SECONDS
+        ):
+            _fill_workers(state)
+            last_claimed = now if len(state.jobs) < state.options.share.workers else -1e9
         if state.stopped_by is not None:
-            _ask_to_stop(state)
+            _stop_runs(state)
         if not state.jobs and (state.stopped_by is not None or all(row.state.over for row in state.rows)):
             return
-        if now - beaten > state.ledger.heartbeat:
-            _beat(state)
-            beaten = now
-        _keep_limits(state)
-        _listen(state)
+        if now - last_beat > state.ledger.heartbeat:
+            _send_heartbeat(state)
+            last_beat = now
+        _enforce_limits(state)
+        _wait_for_news(state)
         for job in [job for job in state.jobs if job.attempt.status is not None]:
             _finish(state, job)
-            looked = -1e9
+            last_claimed = -1e9
         state.board.refresh()
 
 
-def _start_more(state: _Launch) -> None:
-    """Takes waiting runs while there are free workers. What another command holds is looked at again later."""
+def _fill_workers(state: _Launch) -> None:
+    """Claims waiting runs while there are free workers. Runs that another command holds are checked again later."""
     for row in state.rows:
         if state.stopped_by is not None or len(state.jobs) >= state.options.share.workers:
             return
         if row.state == State.ELSEWHERE and _close_by_record(state, row):
             continue
         if row.state in (State.WAITING, State.ELSEWHERE):
-            _take(state, row)
+            _claim_and_start(state, row)
 
 
-def _take(state: _Launch, row: Row) -> None:
-    """Starts a run, unless it is in other hands: by the lock on its directory, or by the ledger."""
+def _claim_and_start(state: _Launch, row: Row) -> None:
+    """Claims and starts a run, unless its directory is locked or the ledger has given it to another worker."""
     claim = None
     if not is_locked(row.ticket.directory(state.runs) / "lock"):
         claim = state.ledger.claim(row.ticket, state.options.study)
     if claim is not None:
-        _start(state, row, claim)
-    elif ended := state.ledger.ended_elsewhere(row.ticket.key):
-        row.state, row.reason, row.value = State(ended.outcome), ended.reason, ended.value
+        _start_run(state, row, claim)
+    elif ended_run := state.ledger.ended_elsewhere(row.ticket.key):
+        row.state, row.reason, row.value = State(ended_run.outcome), ended_run.reason, ended_run.value
     else:
         row.state = State.ELSEWHERE
 
 
-def _beat(state: _Launch) -> None:
-    """Says that this command lives, ends runs that others were given for its silence, and finds those of the dead."""
+def _send_heartbeat(state: _Launch) -> None:
+    """Sends the heartbeat, kills runs that the ledger has given to others, and releases those of dead workers."""
     pulses = {job.claim: _pulse(job.row) for job in state.jobs}
     for claim in state.ledger.beat(pulses):
         for job in (job for job in state.jobs if job.claim == claim):
@@ -181,10 +186,10 @@ def _pulse(row: Row) -> Pulse:
     return Pulse(row.state.value, row.step, row.steps, row.seconds_left)
 
 
-def _start(state: _Launch, row: Row, claim: int) -> None:
+def _start_run(state: _Launch, row: Row, claim: int) -> None:
     options = state.options
     devices = options.share.place((job.devices for job in state.jobs), row.ticket.ranks)
-    order = Order(
+    order = RunOrder(
         row.ticket,
         state.runs.resolve(),
         options.runner,
@@ -205,21 +210,21 @@ def _start(state: _Launch, row: Row, claim: int) -> None:
     state.jobs.append(_Job(row, claim, attempt, devices, time.monotonic()))
 
 
-def _listen(state: _Launch) -> None:
-    """Waits for news or for the end of a process, not longer than the poll interval."""
-    wait([place for job in state.jobs for place in job.attempt.ready], timeout=POLL_SECONDS)
+def _wait_for_news(state: _Launch) -> None:
+    """Waits for progress or for the end of a process, for at most the poll interval."""
+    wait([source for job in state.jobs for source in job.attempt.ready], timeout=POLL_SECONDS)
     for job in state.jobs:
-        _hear(job)
+        _receive_news(job)
 
 
-def _hear(job: _Job) -> None:
-    """Takes all the news that is there."""
+def _receive_news(job: _Job) -> None:
+    """Receives all progress that a run has sent and updates its row."""
     for news in job.attempt.news():
-        _note(job.row, news)
+        _update_row(job.row, news)
 
 
-def _note(row: Row, news: News) -> None:
-    """Brings the row up to date. The steps of the gates are not the run's."""
+def _update_row(row: Row, news: News) -> None:
+    """Updates a row from progress. The steps of the gates do not count as the run's."""
     row.state = State(news.phase)
     if row.state != State.GATES:
         row.step, row.steps, row.seconds_left = news.step, news.steps, news.seconds_left
@@ -227,71 +232,79 @@ def _note(row: Row, news: News) -> None:
         row.loss = news.loss
 
 
-def _ask_to_stop(state: _Launch) -> None:
-    """Asks every run that can hear it, once, and ends it where that does not help or a person insists."""
+def _stop_runs(state: _Launch) -> None:
+    """Asks every run that can receive it to stop, once, and kills it after a timeout or a second signal."""
     for job in state.jobs:
-        if job.told is None and job.attempt.hears:
-            _tell(job)
-        elif state.insisted or (job.told is not None and time.monotonic() - job.told > CHECKPOINT_SECONDS):
+        if job.stop_requested is None and job.attempt.hears:
+            _request_stop(job)
+        elif state.kill_now or (
+            job.stop_requested is not None and time.monotonic() - job.stop_requested > CHECKPOINT_SECONDS
+        ):
             job.attempt.kill()
 
 
-def _tell(job: _Job) -> None:
+def _request_stop(job: _Job) -> None:
     job.attempt.stop()
-    job.told = time.monotonic()
+    job.stop_requested = time.monotonic()
 
 
-def _keep_limits(state: _Launch) -> None:
-    """Stops runs that take longer than they may, and ends those that hold more memory."""
-    limit, memory, now = state.options.time_limit, state.options.memory_limit, time.monotonic()
-    for job in state.jobs if limit is not None else ():
-        assert limit is not None
-        if job.cut is None and now - job.begun > limit:
-            job.cut, job.late = f"time limit of {write_seconds(limit)} reached", limit
-            _tell(job)
-        elif job.cut and job.told is not None and now - job.told > min(limit, CHECKPOINT_SECONDS):
+def _enforce_limits(state: _Launch) -> None:
+    """Stops runs that exceed the time limit, and kills those that exceed the memory limit."""
+    time_limit, memory_limit, now = state.options.time_limit, state.options.memory_limit, time.monotonic()
+    for job in state.jobs if time_limit is not None else ():
+        assert time_limit is not None
+        if job.limit_reason is None and now - job.start > time_limit:
+            job.limit_reason, job.exceeded_limit = f"time limit of {write_seconds(time_limit)} reached", time_limit
+            _request_stop(job)
+        elif (
+            job.limit_reason
+            and job.stop_requested is not None
+            and now - job.stop_requested > min(time_limit, CHECKPOINT_SECONDS)
+        ):
             job.attempt.kill()
-    if memory is None or now - state.weighed < MEMORY_SECONDS:
+    if memory_limit is None or now - state.memory_checked < MEMORY_SECONDS:
         return
-    state.weighed = now
+    state.memory_checked = now
     for job in state.jobs:
-        held = job.attempt.memory()
-        if held > memory:
-            job.cut = f"out of memory: it held {write_bytes(held)}, the limit is {write_bytes(memory)}"
+        used_bytes = job.attempt.memory()
+        if used_bytes > memory_limit:
+            job.limit_reason = (
+                f"out of memory: it held {write_bytes(used_bytes)}, the limit is {write_bytes(memory_limit)}"
+            )
             job.attempt.kill()
 
 
 def _finish(state: _Launch, job: _Job) -> None:
-    """Closes a job by the record of its run, or by how its process ended where there is none."""
+    """Closes a job by the record of its run, or by the exit status of its process where there is none."""
     state.jobs.remove(job)
-    _hear(job)
+    _receive_news(job)
     job.attempt.close()
     status, row = job.attempt.status, job.row
     if job.lost:
         row.state = State.ELSEWHERE
     elif _close_by_record(state, row):
         state.ledger.settle(job.claim, row.state.value, row.reason, row.value)
-    elif job.cut:
-        _fail(state, job, job.cut, resumable=False)
+    elif job.limit_reason:
+        _fail(state, job, job.limit_reason, resumable=False)
     elif state.stopped_by is not None or status in (INTERRUPTED, BUSY, -signal.SIGTERM):
-        _put_back(state, job, status)
+        _return_to_ledger(state, job, status)
     else:
-        _fail(state, job, _reason(status, row.ticket.directory(state.runs)), resumable=True)
+        _fail(state, job, _exit_reason(status, row.ticket.directory(state.runs)), resumable=True)
 
 
 def _fail(state: _Launch, job: _Job, reason: str, *, resumable: bool) -> None:
-    """Writes the record that the run could not write."""
+    """Marks a run as failed and writes the record that it could not write itself."""
     row = job.row
     row.state, row.reason = State.FAILED, reason
     try:
-        write_failure(state.runs, row.ticket, reason, resumable=resumable, time_limit=job.late)
+        write_failure(state.runs, row.ticket, reason, resumable=resumable, time_limit=job.exceeded_limit)
     except OSError as error:
         row.reason = f"{reason}; its record cannot be written: {error.strerror}"
     state.ledger.settle(job.claim, "failed", row.reason)
 
 
-def _put_back(state: _Launch, job: _Job, status: int | None) -> None:
-    """Returns an unfinished run to the ledger: to be stopped, to wait for another command, or to be taken up again."""
+def _return_to_ledger(state: _Launch, job: _Job, status: int | None) -> None:
+    """Returns an unfinished run to the ledger: it is stopped, waits for another command, or is resumed."""
     key, row = job.row.ticket.key, job.row
     state.ledger.release(job.claim, "busy" if status == BUSY else "interrupted")
     row.state = State.STOPPED if state.stopped_by is not None else State.WAITING
@@ -304,7 +317,7 @@ def _put_back(state: _Launch, job: _Job, status: int | None) -> None:
 
 
 def _close_by_record(state: _Launch, row: Row) -> bool:
-    """Ends the row as its record says; False where there is no record yet or it will be repeated."""
+    """Ends the row as its record says. Returns False where there is no record yet or the run will be repeated."""
     record, note = read_record(row.ticket.directory(state.runs))
     if note:
         state.board.say(note)
@@ -316,7 +329,7 @@ def _close_by_record(state: _Launch, row: Row) -> bool:
     return True
 
 
-def _reason(status: int | None, directory: Path) -> str:
+def _exit_reason(status: int | None, directory: Path) -> str:
     if status is not None and status < 0:
         hint = ": most likely out of memory" if status == -signal.SIGKILL else ""
         return f"killed (signal {-status}){hint}"
@@ -325,8 +338,8 @@ def _reason(status: int | None, directory: Path) -> str:
     return f"its process ended with status {status}; see {directory / 'log.txt'}"
 
 
-def _end_all(state: _Launch) -> None:
-    """Leaves no process behind when the loop ended by an error of its own."""
+def _close_attempts(state: _Launch) -> None:
+    """Stops all remaining processes when the loop has ended by an error."""
     for job in state.jobs:
         job.attempt.stop()
     deadline = time.monotonic() + CHECKPOINT_SECONDS
@@ -335,16 +348,16 @@ def _end_all(state: _Launch) -> None:
 
 
 @contextmanager
-def _signals(state: _Launch) -> Iterator[None]:
-    """SIGINT, SIGTERM, and a batch system's warning end the loop in order; a second one ends the runs at once."""
+def _handled_signals(state: _Launch) -> Iterator[None]:
+    """Ends the loop on SIGINT, SIGTERM or a batch system's warning, SIGUSR2; a second signal kills the runs."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        state.insisted = state.stopped_by is not None
+        state.kill_now = state.stopped_by is not None
         state.stopped_by = state.stopped_by or number
 
-    before = {number: signal.signal(number, stop) for number in STOPPING}
+    previous_handlers = {number: signal.signal(number, stop) for number in STOPPING}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -1,10 +1,10 @@
-"""The ledger: which run is in whose hands, by an Optuna study in a database that many machines may share.
+"""The ledger: which worker holds which run, by an Optuna study in a database that many machines may share.
 
-One trial is one attempt at one run, made by who takes it. Trials are numbered in the order in which they appear, so of
-two workers that take one run at the same moment the lower number has it and the other withdraws: nothing but adding
-and reading is asked of a storage, and SQLite, PostgreSQL and the proxy are alike. An owner that dies is noticed by its
-process id on the same machine and by its silence elsewhere; its trial ends, and the run is free. The records on disk
-are the truth: a ledger that is lost or damaged is built again from them.
+One trial is one attempt at one run, created by the worker that claims it. Trials are numbered in the order in which
+they appear, so of two workers that claim one run at the same moment the lower number has it and the other withdraws: a
+storage only has to add and to read, and SQLite, PostgreSQL and the proxy work in the same way. A dead owner is detected
+by its process id on the same machine and by missing heartbeats elsewhere; its trial ends, and the run is free. The
+records on disk are authoritative: a ledger that is lost or damaged is rebuilt from them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from lit_transformers.files import set_aside
 from sweeps.lock import locked
 from sweeps.owner import Owner, identify, machine, name_folder
-from sweeps.storage import LOCK_SECONDS, LedgerError, Line, damage, find_address, open_storage
+from sweeps.storage import LOCK_SECONDS, LedgerError, StorageConnection, damage, find_address, open_storage
 from sweeps.ticket import Ticket
 
-__all__ = ["Ended", "Ending", "Ledger", "LedgerError", "Pulse", "Standing"]
+__all__ = ["ActiveRun", "EndedRun", "Ending", "Ledger", "LedgerError", "Pulse"]
 
 STUDY = "attempts"
 RUN, PULSE, END = "run", "pulse", "end"
-"""What is noted of a trial: few attributes, for each costs a statement or two."""
+"""The attributes of a trial. They are few, since each costs a statement or two."""
 LOOK_SECONDS = 0.4
-"""How old a look at the ledger may be that only finds what is taken already."""
+"""How old the cached attempts may be where they only serve to skip runs that are claimed already."""
 DISK_SECONDS = 60.0
-"""How long a network disk may hide what another machine has written."""
+"""How long a network disk may take to show what another machine has written."""
 
 _STATES = {"finished": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
 _RECORDED = ("finished", "pruned", "invalid")
@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 
 
 class Ending(NamedTuple):
-    """How a run ended, as its record tells."""
+    """How a run ended according to its record."""
 
     ticket: Ticket
     outcome: str
@@ -56,7 +56,7 @@ class Ending(NamedTuple):
 
 
 class Pulse(NamedTuple):
-    """A sign of life of a run's owner, and how far the run is."""
+    """A heartbeat of a run's owner, with the progress of the run."""
 
     phase: str = "starting"
     step: int = 0
@@ -64,8 +64,8 @@ class Pulse(NamedTuple):
     seconds_left: float | None = None
 
 
-class Standing(NamedTuple):
-    """A run that is in somebody's hands, as the ledger tells; times in seconds since 1970 by the owner's clock."""
+class ActiveRun(NamedTuple):
+    """A run that a worker holds according to the ledger; times are in seconds since 1970 by the owner's clock."""
 
     key: str
     arm: str
@@ -74,12 +74,12 @@ class Standing(NamedTuple):
     host: str
     process: int
     since: float
-    heard: float
+    last_pulse: float
     pulse: Pulse
     attempts: int
 
 
-class Ended(NamedTuple):
+class EndedRun(NamedTuple):
     """A run that ended where this machine cannot read its record."""
 
     outcome: str
@@ -87,211 +87,214 @@ class Ended(NamedTuple):
     value: float | None
 
 
-class _Heard(NamedTuple):
-    """The last pulse of an owner, when it was looked at, and for how long it has been the same."""
+class _LastPulse(NamedTuple):
+    """The last pulse of an owner, when it was read, and for how many seconds it has been the same."""
 
     pulse: Any
-    looked: float
-    silent: float
+    checked_at: float
+    silent_seconds: float
 
 
-def _patient(method: Callable[Concatenate[Ledger, Given], Answer]) -> Callable[Concatenate[Ledger, Given], Answer]:
-    """Waits for a storage that is away, and does the whole method again: each bears repetition."""
+def _retrying(method: Callable[Concatenate[Ledger, Given], Answer]) -> Callable[Concatenate[Ledger, Given], Answer]:
+    """Repeats the whole method while the storage is unavailable; each method may safely be repeated."""
 
     @wraps(method)
-    def waiting(self: Ledger, /, *given: Given.args, **named: Given.kwargs) -> Answer:
-        return self._line.ask(lambda: method(self, *given, **named))
+    def retried(self: Ledger, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
+        return self._connection.ask(lambda: method(self, *args, **kwargs))
 
-    return waiting
+    return retried
 
 
 class Ledger:
-    """Hands out runs. Only the parent process of a command writes to it, so training never waits for a database."""
+    """Gives runs to workers. Only a command's parent process writes to it, so training never waits for a database."""
 
     def __init__(
         self, runs: Path, url: str | None = None, heartbeat: int = 10, grace: int = 60, patience: float = 300.0
     ) -> None:
         """``runs`` holds the records and, unless ``url`` names another database, ``ledger.db``. Times in seconds.
 
-        grace: after how long a silence an owner counts as dead; patience: how long a server may be away.
+        grace: after how long without a pulse an owner counts as dead; patience: how long a server may be unavailable.
         """
         self.runs, self.heartbeat, self.grace = runs, heartbeat, grace
         self.notes: list[str] = []
         self._address = find_address(url, runs)
-        self._line = Line(self._address, patience)
+        self._connection = StorageConnection(self._address, patience)
         runs.mkdir(parents=True, exist_ok=True)
-        self._me = identify(name_folder(runs), runs, token=uuid4().hex)
-        self._held: set[int] = set()
-        self._heard: dict[int, _Heard] = {}
-        self._ended: dict[int, float] = {}
-        self._looked, self._seen = -math.inf, dict[str, list[FrozenTrial]]()
+        self._identity = identify(name_folder(runs), runs, token=uuid4().hex)
+        self._claims: set[int] = set()
+        self._last_pulses: dict[int, _LastPulse] = {}
+        self._first_noticed: dict[int, float] = {}
+        self._cached_at, self._attempts_cache = -math.inf, dict[str, list[FrozenTrial]]()
         self._open()
 
     def attend(self, say: Callable[[str], None], wanted: Callable[[], bool]) -> None:
-        """Where to say that a server is waited for, and whether a person still wants that."""
-        self._line.say, self._line.wanted = say, wanted
+        """Sets the function that prints messages about waiting for a server, and the test whether to go on waiting."""
+        self._connection.say, self._connection.wanted = say, wanted
 
     def close(self) -> None:
-        """Lets go of the database."""
-        self._let_go()
+        """Closes the connection to the database."""
+        self._close_storage()
 
-    @_patient
+    @_retrying
     def claim(self, ticket: Ticket, study: str = "") -> int | None:
-        """Takes a run and returns the id of its trial; None where somebody has it, or ended it out of sight."""
-        attempts = self._of(ticket.key, LOOK_SECONDS)
+        """Claims a run and returns its trial's id; None where another worker holds it, or ended it out of sight."""
+        attempts = self._attempts_of(ticket.key, LOOK_SECONDS)
         if self._is_taken(attempts):
             return None
-        if not any(_is_living(trial) for trial in attempts):  # else one that was added before an answer was lost
-            self._storage.create_new_trial(self._study, self._attempt(ticket, study))
-            attempts = self._of(ticket.key)
-        living = [trial for trial in attempts if _is_living(trial)]
-        first = None if self._is_taken(attempts) or not living else living[0]._trial_id
-        for trial in living:
-            if self._is_loose(trial) and trial._trial_id != first:
-                self._end(trial._trial_id, "withdrawn", "another was first")
-        if first is not None:
-            self._held.add(first)
-        return first
+        if not any(_is_running(trial) for trial in attempts):  # otherwise one was added before an answer was lost
+            self._storage.create_new_trial(self._study, self._new_trial(ticket, study))
+            attempts = self._attempts_of(ticket.key)
+        running = [trial for trial in attempts if _is_running(trial)]
+        winner = None if self._is_taken(attempts) or not running else running[0]._trial_id
+        for trial in running:
+            if self._is_unconfirmed(trial) and trial._trial_id != winner:
+                self._close_trial(trial._trial_id, "withdrawn", "another was first")
+        if winner is not None:
+            self._claims.add(winner)
+        return winner
 
-    @_patient
+    @_retrying
     def beat(self, pulses: Mapping[int, Pulse]) -> list[int]:
-        """Says that the owner of these trials lives; returns those that are not its own any more: stop their runs."""
-        lost = []
+        """Writes the pulses of these trials; returns the trials that it has lost, whose runs are to be stopped."""
+        lost_claims = []
         for claim, pulse in pulses.items():
             try:
                 self._storage.set_trial_user_attr(claim, PULSE, {"time": time.time(), **pulse._asdict()})
             except UpdateFinishedTrialError:
-                lost.append(claim)
-        return lost
+                lost_claims.append(claim)
+        return lost_claims
 
-    @_patient
+    @_retrying
     def settle(self, claim: int, outcome: str, reason: str | None = None, value: float | None = None) -> None:
         """Closes a trial with how its run ended; ``value`` is the study's metric."""
-        self._end(claim, outcome, reason, value)
-        self._held.discard(claim)
+        self._close_trial(claim, outcome, reason, value)
+        self._claims.discard(claim)
 
     def release(self, claim: int, reason: str) -> None:
-        """Gives a run back unfinished."""
+        """Releases an unfinished run, so that any worker may claim it."""
         self.settle(claim, "stopped", reason)
 
-    @_patient
+    @_retrying
     def reap(self) -> list[str]:
-        """Gives back the runs of owners that died; returns their keys."""
-        lost = [trial for trial in self._living() if self._is_lost(trial)]
-        for trial in lost:
-            self._end(trial._trial_id, "stopped", "its process died")
-        return [_key(trial) for trial in lost]
+        """Releases the runs of owners that died; returns their keys."""
+        lost_trials = [trial for trial in self._running_trials() if self._is_lost(trial)]
+        for trial in lost_trials:
+            self._close_trial(trial._trial_id, "stopped", "its process died")
+        return [_key(trial) for trial in lost_trials]
 
     def enter(self, endings: Iterable[Ending]) -> None:
-        """Notes runs that ended without this ledger: another one handed them out, or they were run by themselves."""
-        self._enter(list(endings))
+        """Adds runs that ended without this ledger: another ledger gave them out, or they were run without one."""
+        self._add_endings(list(endings))
 
-    @_patient
-    def _enter(self, endings: list[Ending]) -> None:
-        known = self._attempts()
+    @_retrying
+    def _add_endings(self, endings: list[Ending]) -> None:
+        known_attempts = self._attempts()
         for ending in endings:
-            if ending.ticket.key not in known:
-                self._storage.create_new_trial(self._study, _closed_trial(ending, self._me))
+            if ending.ticket.key not in known_attempts:
+                self._storage.create_new_trial(self._study, _closed_trial(ending, self._identity))
 
-    @_patient
+    @_retrying
     def attempts(self, key: str) -> int:
-        """How often the run was taken so far."""
-        return _count(self._of(key))
+        """Returns how often the run was claimed so far."""
+        return _count(self._attempts_of(key))
 
-    @_patient
-    def ended_elsewhere(self, key: str) -> Ended | None:
-        """How a run ended whose record lies in a folder of runs that this machine does not share."""
-        for trial in reversed(self._of(key, LOOK_SECONDS)):
+    @_retrying
+    def ended_elsewhere(self, key: str) -> EndedRun | None:
+        """Returns how a run ended whose record is in a folder of runs that this machine does not share, or None."""
+        for trial in reversed(self._attempts_of(key, LOOK_SECONDS)):
             if self._is_foreign(trial):
-                owner, told = _owner(trial), trial.user_attrs[END]["reason"]
-                place = f"its record is on {owner.host} in {owner.path}"
-                return Ended(_outcome(trial), f"{told}; {place}" if told else place, trial.value)
+                owner, reason = _owner(trial), trial.user_attrs[END]["reason"]
+                location = f"its record is on {owner.host} in {owner.path}"
+                return EndedRun(_outcome(trial), f"{reason}; {location}" if reason else location, trial.value)
         return None
 
-    @_patient
-    def standings(self) -> list[Standing]:
-        """Every run that is in somebody's hands, first the one taken first."""
-        first = {_key(trial): trial for trial in reversed(self._living())}
-        found = [_standing(trial, _count(self._seen[key])) for key, trial in first.items()]
-        return sorted(found, key=lambda standing: standing.since)
+    @_retrying
+    def standings(self) -> list[ActiveRun]:
+        """Returns every run that a worker holds, in the order in which they were claimed."""
+        first_trials = {_key(trial): trial for trial in reversed(self._running_trials())}
+        standings = [_standing(trial, _count(self._attempts_cache[key])) for key, trial in first_trials.items()]
+        return sorted(standings, key=lambda standing: standing.since)
 
     def _attempts(self, age: float = 0.0) -> dict[str, list[FrozenTrial]]:
-        """The attempts at every run, in order, those that withdrew included; as they were up to ``age`` seconds ago."""
-        if time.monotonic() - self._looked >= age:
-            begun = time.monotonic()
-            found: dict[str, list[FrozenTrial]] = {}
+        """Returns the attempts at every run, in order, including withdrawn ones; cached for up to ``age`` seconds."""
+        if time.monotonic() - self._cached_at >= age:
+            start = time.monotonic()
+            attempts_by_run: dict[str, list[FrozenTrial]] = {}
             for trial in self._storage.get_all_trials(self._study, deepcopy=False):
                 if RUN in trial.user_attrs:
-                    found.setdefault(_key(trial), []).append(trial)
-            self._seen, self._looked = found, begun
-        return self._seen
+                    attempts_by_run.setdefault(_key(trial), []).append(trial)
+            self._attempts_cache, self._cached_at = attempts_by_run, start
+        return self._attempts_cache
 
-    def _of(self, key: str, age: float = 0.0) -> list[FrozenTrial]:
+    def _attempts_of(self, key: str, age: float = 0.0) -> list[FrozenTrial]:
         return self._attempts(age).get(key, [])
 
-    def _living(self) -> list[FrozenTrial]:
-        return [trial for attempts in self._attempts().values() for trial in attempts if _is_living(trial)]
+    def _running_trials(self) -> list[FrozenTrial]:
+        return [trial for attempts in self._attempts().values() for trial in attempts if _is_running(trial)]
 
     def _is_taken(self, attempts: list[FrozenTrial]) -> bool:
-        """Whether a run is in somebody's hands, or ended where its record is not to be seen, or not yet."""
-        living = [trial for trial in attempts if _is_living(trial)]
-        if living and not self._is_loose(living[0]):
+        """Whether a worker holds a run, or it ended where its record cannot be read, or cannot be read yet."""
+        running = [trial for trial in attempts if _is_running(trial)]
+        if running and not self._is_unconfirmed(running[0]):
             return True
-        return any(self._is_foreign(trial) or self._is_fresh(trial) for trial in attempts)
+        return any(self._is_foreign(trial) or self._is_recent(trial) for trial in attempts)
 
-    def _is_loose(self, trial: FrozenTrial) -> bool:
-        """Whether this process added a trial and did not hear that it has it."""
-        return _owner(trial).token == self._me.token and trial._trial_id not in self._held
+    def _is_unconfirmed(self, trial: FrozenTrial) -> bool:
+        """Whether this process added a trial and does not know yet that it holds it."""
+        return _owner(trial).token == self._identity.token and trial._trial_id not in self._claims
 
     def _is_foreign(self, trial: FrozenTrial) -> bool:
         """Whether a run ended in a folder of runs that is not this one, by whatever path this one is reached."""
         if not trial.state.is_finished() or _outcome(trial) not in (*_RECORDED, "failed"):
             return False
         owner = _owner(trial)
-        return owner.folder != self._me.folder and (owner.host, owner.path) != (self._me.host, self._me.path)
+        return owner.folder != self._identity.folder and (owner.host, owner.path) != (
+            self._identity.host,
+            self._identity.path,
+        )
 
-    def _is_fresh(self, trial: FrozenTrial) -> bool:
+    def _is_recent(self, trial: FrozenTrial) -> bool:
         """Whether another machine ended the run so lately that a network disk may not show its record yet."""
-        if _outcome(trial) not in _RECORDED or _owner(trial).host == self._me.host:
+        if _outcome(trial) not in _RECORDED or _owner(trial).host == self._identity.host:
             return False
-        first_seen = self._ended.setdefault(trial._trial_id, time.monotonic())
-        return time.monotonic() - first_seen < DISK_SECONDS
+        first_noticed = self._first_noticed.setdefault(trial._trial_id, time.monotonic())
+        return time.monotonic() - first_noticed < DISK_SECONDS
 
-    def _attempt(self, ticket: Ticket, study: str) -> FrozenTrial:
-        noted = {"study": study, "claimed": time.time(), "owner": self._me._asdict()}
-        return create_trial(state=TrialState.RUNNING, user_attrs={RUN: ticket.labels() | noted})
+    def _new_trial(self, ticket: Ticket, study: str) -> FrozenTrial:
+        claim_labels = {"study": study, "claimed": time.time(), "owner": self._identity._asdict()}
+        return create_trial(state=TrialState.RUNNING, user_attrs={RUN: ticket.labels() | claim_labels})
 
-    def _end(self, claim: int, outcome: str, reason: str | None, value: float | None = None) -> None:
-        """Closes a trial. One that is closed stays as it is: its owner was thought dead, or is told twice."""
+    def _close_trial(self, claim: int, outcome: str, reason: str | None, value: float | None = None) -> None:
+        """Closes a trial. A closed one stays as it is: its owner was taken for dead, or closes it twice."""
         values = [value] if _is_number(value) else None
-        self._looked = -math.inf
+        self._cached_at = -math.inf
         with suppress(UpdateFinishedTrialError):
             self._storage.set_trial_user_attr(claim, END, {"outcome": outcome, "reason": reason})
             self._storage.set_trial_state_values(claim, _STATES.get(outcome, TrialState.FAIL), values)
 
     def _is_lost(self, trial: FrozenTrial) -> bool:
-        """Whether the owner is known to be dead: it ran on this machine and does no more, or it fell silent."""
+        """Whether the owner is dead: its process on this machine is gone, or its pulses have stopped."""
         owner = _owner(trial)
-        if owner.token == self._me.token:
-            return trial._trial_id not in self._held
+        if owner.token == self._identity.token:
+            return trial._trial_id not in self._claims
         return owner.is_dead(machine()) or self._is_silent(trial)
 
     def _is_silent(self, trial: FrozenTrial) -> bool:
         """Whether no pulse came for longer than the grace, by this machine's clock alone.
 
-        Between two looks only so much silence counts as two heartbeats: while the ledger was away nobody could speak.
+        Between two checks at most two heartbeats of silence count: no owner can write while the ledger is unavailable.
         """
         pulse, now = trial.user_attrs.get(PULSE), time.monotonic()
-        before = self._heard.get(trial._trial_id)
-        if before is None or before.pulse != pulse:
-            self._heard[trial._trial_id] = _Heard(pulse, now, 0.0)
+        last = self._last_pulses.get(trial._trial_id)
+        if last is None or last.pulse != pulse:
+            self._last_pulses[trial._trial_id] = _LastPulse(pulse, now, 0.0)
             return False
-        silent = before.silent + min(now - before.looked, 2.0 * self.heartbeat)
-        self._heard[trial._trial_id] = _Heard(pulse, now, silent)
-        return silent > self.grace
+        silent_seconds = last.silent_seconds + min(now - last.checked_at, 2.0 * self.heartbeat)
+        self._last_pulses[trial._trial_id] = _LastPulse(pulse, now, silent_seconds)
+        return silent_seconds > self.grace
 
     def _open(self) -> None:
-        """Connects. Of a file only one process at a time finds out whether it is sound."""
+        """Connects to the storage. A file is checked for damage by only one process at a time."""
         if self._address.path is None:
             self._connect()
             return
@@ -305,19 +308,19 @@ class Ledger:
                 self._connect()
 
     def _start_anew(self, path: Path, fault: str) -> None:
-        for companion in ("-journal", "-wal", "-shm"):
-            Path(f"{path}{companion}").unlink(missing_ok=True)
-        moved = set_aside(path)
-        self.notes.append(f"{path}: {fault}; moved to {moved.name} and built again from the records")
+        for suffix in ("-journal", "-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        moved_file = set_aside(path)
+        self.notes.append(f"{path}: {fault}; moved to {moved_file.name} and built again from the records")
 
     def _connect(self) -> None:
         def connect() -> None:
-            self._storage, self._let_go = open_storage(self._address)
+            self._storage, self._close_storage = open_storage(self._address)
             study = optuna.create_study(study_name=STUDY, storage=self._storage, load_if_exists=True)
             self._study = study._study_id
 
         try:
-            self._line.ask(connect)
+            self._connection.ask(connect)
         except RuntimeError as error:
             if self._address.path is None:
                 raise LedgerError(f"{self._address.name}: cannot be used: {str(error).splitlines()[0]}") from None
@@ -328,12 +331,12 @@ def _is_number(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value)
 
 
-def _is_living(trial: FrozenTrial) -> bool:
+def _is_running(trial: FrozenTrial) -> bool:
     return trial.state == TrialState.RUNNING
 
 
 def _count(attempts: list[FrozenTrial]) -> int:
-    """How many of them began a run."""
+    """Returns how many of the attempts began a run."""
     return sum("claimed" in trial.user_attrs[RUN] and _outcome(trial) != "withdrawn" for trial in attempts)
 
 
@@ -346,12 +349,12 @@ def _owner(trial: FrozenTrial) -> Owner:
 
 
 def _outcome(trial: FrozenTrial) -> str:
-    """How the run ended; a trial that was closed by hand stopped."""
+    """Returns how the run ended; a trial that was closed by hand counts as stopped."""
     return str(trial.user_attrs[END]["outcome"]) if END in trial.user_attrs else "stopped"
 
 
 def _closed_trial(ending: Ending, owner: Owner) -> FrozenTrial:
-    """A trial that is over. Optuna wants a number of every complete one, so one without counts as failed there."""
+    """Returns a closed trial. Optuna requires a number of every complete one, so one without counts as failed there."""
     state = _STATES.get(ending.outcome, TrialState.FAIL)
     value = ending.value if state == TrialState.COMPLETE and _is_number(ending.value) else None
     return create_trial(
@@ -364,19 +367,19 @@ def _closed_trial(ending: Ending, owner: Owner) -> FrozenTrial:
     )
 
 
-def _standing(trial: FrozenTrial, attempts: int) -> Standing:
-    noted, owner = trial.user_attrs[RUN], _owner(trial)
-    pulse = dict(trial.user_attrs.get(PULSE) or {"time": noted["claimed"]})
-    heard = float(pulse.pop("time"))
-    return Standing(
-        noted["key"],
-        noted["arm"],
-        noted["seed"],
-        noted["study"],
+def _standing(trial: FrozenTrial, attempts: int) -> ActiveRun:
+    labels, owner = trial.user_attrs[RUN], _owner(trial)
+    pulse = dict(trial.user_attrs.get(PULSE) or {"time": labels["claimed"]})
+    last_heard = float(pulse.pop("time"))
+    return ActiveRun(
+        labels["key"],
+        labels["arm"],
+        labels["seed"],
+        labels["study"],
         owner.host,
         owner.process,
-        noted["claimed"],
-        heard,
+        labels["claimed"],
+        last_heard,
         Pulse(**pulse),
         attempts,
     )

@@ -1,4 +1,4 @@
-"""Amounts as people type them: ``2h`` or ``90m`` of time, ``2GiB`` or ``512MB`` of memory."""
+"""Parses and writes amounts as users type them: ``2h`` or ``90m`` of time, ``2GiB`` or ``512MB`` of memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10,
 
 
 def parse_seconds(text: str, name: str) -> float:
-    """Seconds of ``2h``, ``1h30m``, ``45s`` or a bare number of seconds. Raises ConfigError at the option ``name``."""
+    """Returns the seconds of ``2h``, ``1h30m``, ``45s`` or a bare number.
+
+    Raises ConfigError at the option ``name``.
+    """
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip().lower())
     if not parts or "".join(number + unit for number, unit in parts) != text.strip().lower():
         raise ConfigError(f"{text!r} is no time; write 45s, 90m, 2h or 1h30m", name)
@@ -24,25 +27,25 @@ def parse_seconds(text: str, name: str) -> float:
 
 
 def parse_bytes(text: str, name: str) -> int:
-    """Bytes of ``2GiB``, ``512MB`` or ``1.5G``. Raises ConfigError at the option ``name``."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
-    if not found or found[2] not in _BYTES:
+    """Returns the bytes of ``2GiB``, ``512MB`` or ``1.5G``. Raises ConfigError at the option ``name``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
+    if not match or match[2] not in _BYTES:
         raise ConfigError(f"{text!r} is no amount of memory; write 2GiB or 512MB", name)
-    amount = int(float(found[1]) * _BYTES[found[2]])
+    amount = int(float(match[1]) * _BYTES[match[2]])
     if amount < 1:
         raise ConfigError(f"{text!r} leaves no memory at all", name)
     return amount
 
 
 def write_seconds(seconds: float) -> str:
-    """As short as it can be told exactly: 2h, 1h30m, 45s."""
-    left, words = round(seconds, 3), []
+    """Writes seconds in the shortest exact form: 2h, 1h30m, 45s."""
+    remaining, parts = round(seconds, 3), []
     for unit in ("d", "h", "m"):
-        whole, left = divmod(left, _SECONDS[unit])
-        words += [f"{whole:.0f}{unit}"] if whole else []
-    return "".join(words + ([f"{left:g}s"] if left or not words else []))
+        quantity, remaining = divmod(remaining, _SECONDS[unit])
+        parts += [f"{quantity:.0f}{unit}"] if quantity else []
+    return "".join(parts + ([f"{remaining:g}s"] if remaining or not parts else []))
 
 
 def write_bytes(amount: float) -> str:
-    """In GiB, or MiB where it is less than one."""
+    """Writes bytes in GiB, or in MiB where they are less than one GiB."""
     return f"{amount / (1 << 30):.3g} GiB" if amount >= 1 << 30 else f"{amount / (1 << 20):.3g} MiB"

@@ -1,4 +1,4 @@
-"""The live table: one row a run on a terminal, one line a change elsewhere."""
+"""The live table: one row per run on a terminal, one printed line per change elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sweeps.ticket import State, Ticket
 __all__ = ["Board", "Row", "clock"]
 
 LINE_SECONDS = 15.0
-"""How often a running run speaks where there is no terminal."""
+"""How often the progress of a run in progress is printed where there is no terminal."""
 
 _STYLES = {
     State.FINISHED: "green",
@@ -37,7 +37,7 @@ _STYLES = {
 
 @dataclass
 class Row:
-    """What is known of one run; the launcher changes it, the board shows it."""
+    """The state of one run; the launcher changes it, the board shows it."""
 
     ticket: Ticket
     state: State = State.WAITING
@@ -49,11 +49,11 @@ class Row:
     value: float | None = None
     """The study's metric, once finished."""
     taken: int = 0
-    """How often this command took the run."""
+    """How often this command claimed the run."""
 
     @property
     def done(self) -> float:
-        """The part of the run that is done, 0 to 1."""
+        """The fraction of the run that is done, 0 to 1."""
         if self.state.over:
             return 1.0
         return min(self.step / self.steps, 1.0) if self.steps else 0.0
@@ -65,15 +65,15 @@ class Board:
     def __init__(self, console: Console, metric: str = "metric") -> None:
         self._console, self._metric = console, metric
         self._rows: Sequence[Row] = ()
-        self._begun = time.monotonic()
+        self._start_time = time.monotonic()
         self._done_before = 0.0
-        self._said: dict[str, tuple[State, float]] = {}
+        self._last_lines: dict[str, tuple[State, float]] = {}
         self._live = (
             Live(console=console, refresh_per_second=4, get_renderable=self._render) if console.is_terminal else None
         )
 
     def __enter__(self) -> Self:
-        self._begun = time.monotonic()
+        self._start_time = time.monotonic()
         if self._live:
             self._live.start()
         return self
@@ -85,36 +85,36 @@ class Board:
             self._live.stop()
 
     def watch(self, rows: Sequence[Row]) -> None:
-        """Names the rows to show; what is done by then does not count for the time left."""
+        """Sets the rows to show; what is done already does not count for the estimate of the time left."""
         self._rows = rows
         self._done_before = sum(row.done for row in rows)
-        self._said = {row.ticket.key: (row.state, self._begun) for row in rows}
+        self._last_lines = {row.ticket.key: (row.state, self._start_time) for row in rows}
 
     def refresh(self) -> None:
-        """Looks at the rows again. The live table does so by itself; without a terminal this prints what changed."""
+        """Prints the rows that changed where there is no terminal. The live table refreshes itself."""
         if self._live:
             return
         now = time.monotonic()
         for row in self._rows:
-            state, when = self._said[row.ticket.key]
-            if row.state != state or (row.state.active and now - when > LINE_SECONDS):
-                self._said[row.ticket.key] = (row.state, now)
+            state, last_printed = self._last_lines[row.ticket.key]
+            if row.state != state or (row.state.active and now - last_printed > LINE_SECONDS):
+                self._last_lines[row.ticket.key] = (row.state, now)
                 self._console.print(self._line(row), highlight=False, soft_wrap=True)
 
     def say(self, message: str) -> None:
-        """A line of its own, above the table."""
+        """Prints a message on a line above the table."""
         self._console.print(escape(message), highlight=False, soft_wrap=True)
 
     def seconds_left(self) -> float | None:
-        """An estimate for all runs together from the speed so far; None before there is any."""
+        """Estimates the seconds left for all runs together from the speed so far; None before there is any."""
         done = sum(row.done for row in self._rows) - self._done_before
-        left = len(self._rows) - self._done_before - done
-        elapsed = time.monotonic() - self._begun
-        return elapsed / done * left if done > 0.01 else None
+        remaining = len(self._rows) - self._done_before - done
+        elapsed = time.monotonic() - self._start_time
+        return elapsed / done * remaining if done > 0.01 else None
 
     def _line(self, row: Row) -> str:
-        over = sum(other.state.over for other in self._rows)
-        parts = [f"[{over}/{len(self._rows)}]", row.ticket.arm, f"seed {row.ticket.seed}", row.state.value]
+        ended = sum(other.state.over for other in self._rows)
+        parts = [f"[{ended}/{len(self._rows)}]", row.ticket.arm, f"seed {row.ticket.seed}", row.state.value]
         if row.state.active and row.steps:
             parts.append(f"step {row.step}/{row.steps} loss {_number(row.loss)} left {clock(row.seconds_left)}")
         if row.value is not None:
@@ -124,7 +124,7 @@ class Board:
         return escape("  ".join(parts))
 
     def _render(self) -> Group:
-        rows = self._shown()
+        rows = self._visible_rows()
         table = Table(box=None, pad_edge=False, header_style="bold")
         for title in ("arm", "seed", "state", "step", "loss", "left", self._metric):
             table.add_column(escape(title), justify="left" if title in ("arm", "state") else "right", no_wrap=True)
@@ -135,27 +135,27 @@ class Board:
                 style=_STYLES.get(row.state, "bold"),
             )
             state.truncate(48, overflow="ellipsis")
-            left = clock(row.seconds_left) if row.state.active else ""
+            time_left = clock(row.seconds_left) if row.state.active else ""
             value = "" if row.value is None else _number(row.value)
-            table.add_row(Text(row.ticket.arm), str(row.ticket.seed), state, step, _number(row.loss), left, value)
+            table.add_row(Text(row.ticket.arm), str(row.ticket.seed), state, step, _number(row.loss), time_left, value)
         hidden = len(self._rows) - len(rows)
-        return Group(table, *([Text(f"and {hidden} more", style="dim")] if hidden else []), self._total())
+        return Group(table, *([Text(f"and {hidden} more", style="dim")] if hidden else []), self._total_line())
 
-    def _shown(self) -> list[Row]:
-        """As many rows as the terminal holds: those at work first, then the ended, then the waiting; in plan order."""
-        room = max(self._console.size.height - 6, 4)
+    def _visible_rows(self) -> list[Row]:
+        """Returns the rows that fit the terminal, in plan order; active ones have precedence, then ended ones."""
+        capacity = max(self._console.size.height - 6, 4)
         urgency = {id(row): (not row.state.active, not row.state.over) for row in self._rows}
-        kept = {id(row) for row in sorted(self._rows, key=lambda row: urgency[id(row)])[:room]}
-        return [row for row in self._rows if id(row) in kept]
+        visible = {id(row) for row in sorted(self._rows, key=lambda row: urgency[id(row)])[:capacity]}
+        return [row for row in self._rows if id(row) in visible]
 
-    def _total(self) -> Table:
-        over = sum(row.state.over for row in self._rows)
+    def _total_line(self) -> Table:
+        ended = sum(row.state.over for row in self._rows)
         done = sum(row.done for row in self._rows)
         total = Table.grid(padding=(0, 1))
-        elapsed = time.monotonic() - self._begun
+        elapsed = time.monotonic() - self._start_time
         total.add_row(
             ProgressBar(total=max(len(self._rows), 1), completed=done, width=40),
-            f"{over} of {len(self._rows)} runs",
+            f"{ended} of {len(self._rows)} runs",
             f"{clock(elapsed)} gone",
             f"{clock(self.seconds_left())} left",
         )

@@ -15,8 +15,8 @@ from pathlib import Path
 
 __all__ = ["BusyError", "is_locked", "locked"]
 
-_held: dict[str, int] = {}
-"""How deep this process holds each lock. A record lock does not count, and goes with the first descriptor closed."""
+_depths: dict[str, int] = {}
+"""How many times this process holds each lock. A record lock has no count, and the first close releases it."""
 
 
 class BusyError(ValueError):
@@ -27,26 +27,26 @@ class BusyError(ValueError):
 def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
     """Holds the lock; waits up to ``patience`` seconds for it, then raises BusyError. May be nested in one thread."""
     name = str(path.resolve())
-    if name in _held:
-        _held[name] += 1
+    if name in _depths:
+        _depths[name] += 1
         try:
             yield
         finally:
-            _held[name] -= 1
+            _depths[name] -= 1
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        _wait(file.fileno(), path, patience)
-        _held[name] = 1
+        _acquire(file.fileno(), path, patience)
+        _depths[name] = 1
         try:
             yield
         finally:
-            del _held[name]
+            del _depths[name]
 
 
 def is_locked(path: Path) -> bool:
     """Whether another process holds the lock now."""
-    if not path.exists() or str(path.resolve()) in _held:
+    if not path.exists() or str(path.resolve()) in _depths:
         return False
     with path.open("a") as file:
         try:
@@ -56,7 +56,7 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _wait(descriptor: int, path: Path, patience: float) -> None:
+def _acquire(descriptor: int, path: Path, patience: float) -> None:
     deadline = time.monotonic() + patience
     while True:
         try:

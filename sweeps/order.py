@@ -1,4 +1,4 @@
-"""What the process of a run is told, what it says while it is at work, and how it does the run."""
+"""The order that a run's process receives, the progress that it sends, and how it does the run."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Any, NamedTuple, Protocol, cast
 from lit_transformers.config import Config, Plain
 from sweeps.ticket import Ticket
 
-__all__ = ["BUSY", "INTERRUPTED", "Fault", "News", "Order", "Runner", "perform", "reporter"]
+__all__ = ["BUSY", "INTERRUPTED", "Fault", "News", "RunOrder", "Runner", "perform", "reporter"]
 
 INTERRUPTED = 75
 """Exit status of a run that was asked to stop and left a checkpoint."""
 BUSY = 76
-"""Exit status of a process that found its run directory in other hands."""
+"""Exit status of a process whose run directory is locked by another one."""
 
 NEWS_SECONDS = 0.2
-"""How often a run speaks at most, so that watching costs nothing."""
+"""The shortest interval between two progress messages, so that they cost next to nothing."""
 
 
 class News(NamedTuple):
-    """One line of the live table, as the run tells it."""
+    """The progress of a run, for its row of the live table."""
 
     phase: str
     step: int
@@ -37,67 +37,67 @@ class News(NamedTuple):
     seconds_left: float | None
 
 
-class Order(NamedTuple):
-    """What a run's process is told: which run, where, by which module, with how many threads a rank."""
+class RunOrder(NamedTuple):
+    """What a run's process receives: which run, where, by which module, and with how many threads per rank."""
 
     ticket: Ticket
     runs: Path
     runner: str
     threads: int
     devices: str | None
-    """The CUDA devices it may use, by their names with commas between; None to leave that as it is."""
+    """The names of the CUDA devices it may use, separated by commas; None to leave the environment as it is."""
     repeat: bool
     """Whether a run that failed by itself is tried again."""
     study: str
     wandb: str
-    """What is mirrored to Weights & Biases: disabled, offline or online."""
+    """Whether runs are sent to Weights & Biases: disabled, offline or online."""
     time_limit: float | None = None
-    """Seconds after which its parent stops it. A run that an earlier, shorter limit stopped is taken up again."""
+    """Seconds after which its parent stops it. A run that an earlier, shorter limit stopped is resumed."""
 
     @property
     def directory(self) -> Path:
-        """Where everything about the run is kept."""
+        """The directory of the run's files."""
         return self.ticket.directory(self.runs)
 
 
 class Runner(Protocol):
-    """What the module of a RunConfig offers: ``lit_transformers.run`` is the real one."""
+    """What the module of a RunConfig provides; outside tests it is ``lit_transformers.run``."""
 
     RunConfig: type[Config]
     Interrupted: type[BaseException]
 
     def fit(
-        self, config: Any, directory: Path, progress: Callable[[Any], None] | None = None, **mirror: Any
+        self, config: Any, directory: Path, progress: Callable[[Any], None] | None = None, **wandb_config: Any
     ) -> dict[str, Plain]: ...
 
 
 class Fault(NamedTuple):
-    """Why a run ended without a record of its own; resumable: whether running it again may well end better."""
+    """Why a run ended without a record of its own; resumable: whether running it again may succeed."""
 
     reason: str
     resumable: bool
 
 
-def perform(order: Order, report: Callable[[Any], None] | None) -> dict[str, Plain] | Fault | None:
-    """Does the run in this process: its record, or what broke, or None where it was asked to stop.
+def perform(order: RunOrder, report: Callable[[Any], None] | None) -> dict[str, Plain] | Fault | None:
+    """Does the run in this process. Returns its record, a Fault where it broke, or None where it was asked to stop.
 
-    Data or a device that is not there, say, is resumable: a person mends it and goes on.
+    A fault such as missing data or a missing device is resumable: the user repairs it and runs the command again.
     """
     try:
         runner = cast(Runner, importlib.import_module(order.runner))
-        _keep_to_share(order)
+        _apply_share(order)
         config = runner.RunConfig.from_dict(order.ticket.config)
         try:
-            return runner.fit(config, order.directory, report, **_mirror(order))
+            return runner.fit(config, order.directory, report, **_wandb_argument(order))
         except runner.Interrupted:
             return None
     except Exception as error:
         traceback.print_exc()
-        return Fault(_reason(error), resumable=isinstance(error, ValueError))
+        return Fault(_failure_reason(error), resumable=isinstance(error, ValueError))
 
 
-def reporter(speaker: Connection) -> Callable[[Any], None]:
-    """A progress callback that sends every change of phase, every last step, and else a few a second."""
+def reporter(connection: Connection) -> Callable[[Any], None]:
+    """Returns a progress callback that sends every change of phase, every last step, and else a few steps a second."""
     last_phase, last_time = "", 0.0
 
     def report(progress: Any) -> None:
@@ -107,32 +107,32 @@ def reporter(speaker: Connection) -> Callable[[Any], None]:
             return
         last_phase, last_time = progress.phase, now
         try:
-            speaker.send(News(progress.phase, progress.step, progress.steps, progress.loss, progress.seconds_left))
+            connection.send(News(progress.phase, progress.step, progress.steps, progress.loss, progress.seconds_left))
         except OSError:  # the parent is gone; an exception here would be recorded as a failure of the run
             os.kill(os.getpid(), signal.SIGKILL)
 
     return report
 
 
-def _mirror(order: Order) -> dict[str, Any]:
-    """The argument for a mirror, where one is wanted."""
+def _wandb_argument(order: RunOrder) -> dict[str, Any]:
+    """Returns the argument of ``fit`` for Weights & Biases, where it is enabled."""
     if order.wandb == "disabled":
         return {}
-    from lit_transformers.mirror import Mirror
+    from lit_transformers.wandb_logging import WandbConfig
 
-    return {"mirror": Mirror(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm)}
+    return {"wandb_config": WandbConfig(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm)}
 
 
-def _reason(error: Exception) -> str:
-    """Why a run failed, in a table cell's length."""
+def _failure_reason(error: Exception) -> str:
+    """Returns why a run failed, in one line for a table cell."""
     if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
         return "out of memory"
-    first = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _keep_to_share(order: Order) -> None:
-    """Keeps the process to its share of the machine. The runner has imported torch, where it needs it."""
+def _apply_share(order: RunOrder) -> None:
+    """Limits the process to its threads and CUDA devices. The runner has imported torch if it needs it."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(order.threads)

@@ -1,4 +1,4 @@
-"""Who has a run: a process on a machine, and the folder of runs that it works in."""
+"""The owner of a claimed run: a process on a machine, and the folder of runs that it works in."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Machine", "Owner", "identify", "machine", "name_folder"]
 
 
 class Machine(NamedTuple):
-    """A host, and the numbering of processes there: a container may have one of its own under the host's name."""
+    """A host and its process id namespace: a container may have one of its own under the host's name."""
 
     host: str
     numbering: str
 
 
 class Owner(NamedTuple):
-    """A process by its machine, number and time of birth; its folder of runs by name and path; a name of its own."""
+    """A process by machine, process id and start time; its folder of runs by name and path; and a unique token."""
 
     host: str
     numbering: str
@@ -33,7 +33,7 @@ class Owner(NamedTuple):
     token: str
 
     def is_dead(self, here: Machine) -> bool:
-        """Whether it is known to be gone. Nothing is known of another machine's processes."""
+        """Whether the process is known to have ended. Nothing is known of another machine's processes."""
         if (self.host, self.numbering) != here:
             return False
         try:
@@ -44,28 +44,28 @@ class Owner(NamedTuple):
 
 
 def machine() -> Machine:
-    """The machine that this process runs on."""
+    """Returns the machine that this process runs on."""
     try:
         return Machine(socket.gethostname(), str(Path("/proc/self/ns/pid").readlink()))
-    except OSError:  # no such thing on this system
+    except OSError:  # this system has no process id namespaces
         return Machine(socket.gethostname(), "")
 
 
 def identify(folder: str, runs: Path, token: str) -> Owner:
-    """This process as an owner."""
+    """Returns this process as an owner."""
     process = psutil.Process()
     return Owner(*machine(), process.pid, process.create_time(), folder, str(runs.resolve()), token)
 
 
 def name_folder(runs: Path) -> str:
-    """The name of a folder of runs, which it has wherever it is mounted: made once, kept in ``folder.id``."""
+    """Returns the unique name of a folder of runs, the same wherever it is mounted; it is kept in ``folder.id``."""
     path = runs / "folder.id"
     if not path.exists():
-        fresh = runs / f"folder.{os.getpid()}.{uuid4().hex[:8]}.part"
+        temporary = runs / f"folder.{os.getpid()}.{uuid4().hex[:8]}.part"
         try:
-            fresh.write_text(uuid4().hex, encoding="utf-8")
+            temporary.write_text(uuid4().hex, encoding="utf-8")
             with suppress(FileExistsError):  # another command was first
-                os.link(fresh, path)
+                os.link(temporary, path)
         finally:
-            fresh.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return path.read_text(encoding="utf-8")

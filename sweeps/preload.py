@@ -1,7 +1,7 @@
-"""What the fork server imports: the runner that it was told of, with no look for garbage meanwhile nor in it later.
+"""Imported by the fork server: imports the runner with garbage collection off, and exempts its objects later.
 
-A fifth of the time to import torch and Lightning went into that; and pages that no collection writes to stay shared
-between the server and its forks (Python's documentation of ``gc.freeze``).
+Collection took a fifth of the time to import torch and Lightning; and memory pages that no collection writes to stay
+shared between the server and its forks (Python's documentation of ``gc.freeze``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 import os
 
 RUNNER = "LIT_TRANSFORMERS_RUNNER"
-"""The variable that tells it."""
+"""The environment variable that names the runner."""
 
 if runner := os.environ.pop(RUNNER, None):
     gc.disable()

@@ -1,6 +1,7 @@
-"""A run at work in a process of its own: start it, hear how it goes, ask it to stop, learn how it ended.
+"""Runs a training run in a process of its own: starts it, receives its progress, stops it, and reads how it ended.
 
-The processes come from a fork server that has imported torch once, so that a run begins as soon as the last has ended.
+The processes are forked from a server that has imported torch once, so that a run starts
+as soon as the last has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from multiprocessing.connection import Connection
 
 import psutil
 
-from sweeps.order import News, Order
+from sweeps.order import News, RunOrder
 from sweeps.preload import RUNNER
 from sweeps.worker import work
 
@@ -31,27 +32,27 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
 class LaunchError(ValueError):
-    """No process can be made here; the message says why."""
+    """A process cannot be started; the message gives the reason."""
 
 
 def prepare_server(runner: str) -> None:
     """Starts the fork server, which imports the runner while the caller goes on. Harmless when it runs already.
 
     It ignores the signals of the terminal and of batch systems, which reach a whole process group: it has nothing to
-    save, and must outlive the runs that have. Numeric libraries are told to make no thread pools before the fork.
+    save, and must outlive the runs that have. Numeric libraries are set to make no thread pools before the fork.
     """
     forkserver_context = multiprocessing.get_context("forkserver")
     forkserver_context.set_forkserver_preload(["sweeps.preload"])
-    surroundings = {**_SERVER, RUNNER: runner}
-    before = {name: os.environ.get(name) for name in surroundings}
+    environment = {**_SERVER, RUNNER: runner}
+    previous = {name: os.environ.get(name) for name in environment}
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _IGNORED}
-    os.environ.update(surroundings)
+    os.environ.update(environment)
     try:
         forkserver.ensure_running()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 del os.environ[name]
             else:
@@ -59,72 +60,72 @@ def prepare_server(runner: str) -> None:
 
 
 class Attempt:
-    """One attempt at one run: the process that does it, whether by itself or by torchrun's ranks below it."""
+    """One attempt at one run: the process that does it, whether by itself or by ranks that torchrun starts."""
 
-    def __init__(self, order: Order) -> None:
-        """Starts it. Raises LaunchError where the machine gives no process."""
+    def __init__(self, order: RunOrder) -> None:
+        """Starts the process. Raises LaunchError where that fails."""
         prepare_server(order.runner)
         context = multiprocessing.get_context("forkserver")
-        self._listener, speaker = context.Pipe(duplex=False)
-        self._process = context.Process(target=work, args=(order, speaker), name=order.ticket.key)
+        self._receiver, sender = context.Pipe(duplex=False)
+        self._process = context.Process(target=work, args=(order, sender), name=order.ticket.key)
         self.hears = False
-        """Whether a wish to stop would be heard by now."""
+        """Whether the process is ready to receive a request to stop."""
         try:
             self._process.start()
         except (EOFError, OSError) as error:
-            self._listener.close()
+            self._receiver.close()
             raise LaunchError(
                 f"no process could be started ({type(error).__name__}: {error}); nothing is lost, run again"
             ) from None
         finally:
-            speaker.close()
+            sender.close()
 
     @property
     def ready(self) -> list[int | Connection]:
-        """What ``multiprocessing.connection.wait`` can wait for: news, or the end."""
-        return [self._process.sentinel, *([] if self._listener.closed else [self._listener])]
+        """The objects for ``multiprocessing.connection.wait``: ready on progress, or on the end of the process."""
+        return [self._process.sentinel, *([] if self._receiver.closed else [self._receiver])]
 
     @property
     def status(self) -> int | None:
-        """Its exit status, below zero the signal that killed it; None while it lives."""
+        """The exit status, negative the number of the signal that killed it; None while the process runs."""
         return self._process.exitcode
 
     def news(self) -> Iterator[News]:
-        """All that it has said and nobody has heard yet."""
+        """Yields all progress messages that have arrived and were not read yet."""
         try:
-            while not self._listener.closed and self._listener.poll():
-                said = self._listener.recv()
-                if said is None:
+            while not self._receiver.closed and self._receiver.poll():
+                message = self._receiver.recv()
+                if message is None:
                     self.hears = True
                 else:
-                    yield said
+                    yield message
         except (EOFError, OSError):
-            self._listener.close()
+            self._receiver.close()
 
     def stop(self) -> None:
-        """Asks it to write its checkpoint and end."""
+        """Asks the process to write its checkpoint and end."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """Ends it at once, and what it has started: data loading workers see their parent die, ranks their leash."""
+        """Kills the process. Its data loading workers and ranks end too, when they see that it is gone."""
         self._process.kill()
 
     def close(self, seconds: float = 0.0) -> None:
-        """Leaves no process behind: waits so long for it to end by itself, and kills it then."""
+        """Waits up to ``seconds`` for the process to end by itself, then kills it."""
         self._process.join(seconds)
         self._process.kill()
         self._process.join()
-        if self.status == 255 and self._process.pid:  # the fork server died and cannot tell; it may still be at work
+        if self.status == 255 and self._process.pid:  # the fork server died, so the process may still run
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
-        self._listener.close()
+        self._receiver.close()
 
     def memory(self) -> int:
-        """Bytes held in memory by it and by all that it has started."""
-        held = 0
+        """Returns the bytes of resident memory of the process and all its descendants."""
+        total_bytes = 0
         with suppress(psutil.NoSuchProcess):
-            above = psutil.Process(self._process.pid)
-            for process in (above, *above.children(recursive=True)):
+            parent = psutil.Process(self._process.pid)
+            for process in (parent, *parent.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):
-                    held += process.memory_info().rss
-        return held
+                    total_bytes += process.memory_info().rss
+        return total_bytes

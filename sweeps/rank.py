@@ -1,4 +1,4 @@
-"""One rank of a run, as torchrun starts it: ``python -m sweeps.rank ADDRESS``, where its leash is to be had."""
+"""One rank of a run: torchrun starts ``python -m sweeps.rank ADDRESS``, with the socket of the run's process."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ import sys
 import threading
 from multiprocessing.connection import Client, Connection
 
-from sweeps.order import Fault, Order, perform, reporter
+from sweeps.order import Fault, RunOrder, perform, reporter
 from sweeps.records import is_resumable
-from sweeps.torchrun import Ended
+from sweeps.torchrun import RankOutcome
 
 __all__ = ["live"]
 
 
 def live(address: str) -> None:
-    """The life of one rank, from its order to its last word."""
+    """Receives the order, does this rank's part of the run, and sends the outcome."""
     rank = int(os.environ["RANK"])
-    leash = Client(address)
-    order: Order = leash.recv()
-    threading.Thread(target=_obey, args=(leash,), daemon=True).start()
-    ended = perform(order, reporter(leash) if rank == 0 else None)
-    match ended:
+    connection = Client(address)
+    order: RunOrder = connection.recv()
+    threading.Thread(target=_handle_messages, args=(connection,), daemon=True).start()
+    result = perform(order, reporter(connection) if rank == 0 else None)
+    match result:
         case None:
-            leash.send(Ended(rank, "interrupted"))
+            connection.send(RankOutcome(rank, "interrupted"))
         case Fault():
-            leash.send(Ended(rank, "failed", ended))
+            connection.send(RankOutcome(rank, "failed", result))
         case record if record["outcome"] == "failed":
             fault = Fault(str(record["reason"]), resumable=is_resumable(record))
-            leash.send(Ended(rank, "failed", fault))
+            connection.send(RankOutcome(rank, "failed", fault))
         case record:
-            leash.send(Ended(rank, record["outcome"]))
+            connection.send(RankOutcome(rank, record["outcome"]))
             return
     sys.stdout.flush()
-    os._exit(0 if ended is None else 1)  # the other ranks may be gone, and a farewell to them would wait for ever
+    os._exit(0 if result is None else 1)  # the other ranks may be gone, and a collective shutdown would wait for ever
 
 
-def _obey(leash: Connection) -> None:
-    """Passes on the wish to stop, and ends this process when the other end of the leash is gone."""
+def _handle_messages(connection: Connection) -> None:
+    """Turns each message into a SIGTERM to this process, and kills it when the connection is closed."""
     while True:
         try:
-            leash.recv()
+            connection.recv()
         except (EOFError, OSError):
             os.kill(os.getpid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGTERM)

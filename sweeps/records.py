@@ -1,4 +1,4 @@
-"""Run records on disk: ``runs/<key>/record.json`` is the truth, the ledger only hands runs out."""
+"""Run records on disk: ``runs/<key>/record.json`` is authoritative, the ledger only assigns runs to workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sweeps.ticket import Ticket
 __all__ = [
     "OUTCOMES",
     "RECORD_VERSION",
-    "Found",
+    "ReadRecord",
     "is_resumable",
     "read_record",
     "write_failure",
@@ -25,33 +25,36 @@ RECORD_VERSION = 1
 OUTCOMES = ("finished", "pruned", "failed", "invalid")
 
 
-class Found(NamedTuple):
-    """A record, or None; and what had to be done to a damaged one, or None."""
+class ReadRecord(NamedTuple):
+    """A record, or None; and a note that a damaged record was moved aside, or None."""
 
     record: dict[str, Any] | None
     note: str | None
 
 
-def read_record(directory: Path) -> Found:
-    """The record of a run directory. A damaged or foreign one is moved aside, so that the run is repeated."""
+def read_record(directory: Path) -> ReadRecord:
+    """Reads the record of a run directory. A damaged or foreign one is moved aside, so that the run is repeated.
+
+    Raises ConfigError where the file cannot be read.
+    """
     path = directory / RECORD
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        fault = _fault(record, directory.name)
+        fault = _find_fault(record, directory.name)
     except FileNotFoundError:
-        return Found(None, None)
+        return ReadRecord(None, None)
     except (ValueError, RecursionError) as error:
         fault = f"not JSON ({error.__class__.__name__})"
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", str(path)) from None
     if fault is None:
-        return Found(record, None)
-    moved = set_aside(path)
-    return Found(None, f"{path}: {fault}; moved to {moved.name}, the run is repeated")
+        return ReadRecord(record, None)
+    moved_file = set_aside(path)
+    return ReadRecord(None, f"{path}: {fault}; moved to {moved_file.name}, the run is repeated")
 
 
-def _fault(record: Any, key: str) -> str | None:
-    """What is wrong with a record, if anything."""
+def _find_fault(record: Any, key: str) -> str | None:
+    """Returns what is wrong with a record, or None."""
     if not isinstance(record, dict):
         return "not a record"
     if record.get("version") != RECORD_VERSION:
@@ -70,29 +73,29 @@ def _fault(record: Any, key: str) -> str | None:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether JSON means a number, or none, and a float can hold it."""
+    """Whether a JSON value is null, or a number that a float can hold."""
     return value is None or type(value) is float or (type(value) is int and abs(value) < sys.float_info.max)
 
 
 def is_resumable(record: dict[str, Any], time_limit: float | None = 0.0) -> bool:
-    """Whether a failed run was cut off from outside, so that running it again may well end better.
+    """Whether a failed run was cut off from outside, so that running it again may succeed.
 
-    One that was cut off by a limit of time is resumable under a longer one, ``time_limit`` in seconds, or None.
+    One that was cut off by a time limit is resumable under a longer one, ``time_limit`` in seconds, or None.
     """
     if record["outcome"] != "failed":
         return False
-    earlier = record.get("time_limit")
-    if isinstance(earlier, int | float):
-        return time_limit is None or time_limit > earlier
+    earlier_limit = record.get("time_limit")
+    if isinstance(earlier_limit, int | float):
+        return time_limit is None or time_limit > earlier_limit
     return record.get("resumable") is True
 
 
 def write_failure(
     runs: Path, ticket: Ticket, reason: str, *, resumable: bool, time_limit: float | None = None
 ) -> dict[str, Any]:
-    """The record of a run that could not write its own: its process died, or it never got as far.
+    """Writes and returns the record of a run that could not write its own, since its process died or never got so far.
 
-    time_limit: the seconds it was given, where that is why.
+    time_limit: its limit in seconds, where it exceeded that.
     """
     record = {
         "version": RECORD_VERSION,

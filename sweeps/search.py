@@ -1,11 +1,11 @@
-"""The search of one arm: which values to try next, what became of those tried, and which were best.
+"""The search of one arm: which values to try next, the outcomes of those tried, and which were best.
 
 An Optuna study in the ledger's database, so a search that was stopped goes on. TPE (Bergstra et al. 2011) proposes
-values, a round of them at a time, each drawn by a generator of its own: what is proposed depends on the rounds before
+values, a round of them at a time, each with a random generator of its own: proposals depend on the earlier rounds
 and on nothing else, not on timing, workers, or where the search was stopped.
 
 The median rule (Golovin et al. 2017) ends runs early: one whose best value so far is worse than the median of finished
-runs at the same step. It judges by runs of earlier rounds alone, so its answers are known when a run begins and are
+runs at the same step. It uses runs of earlier rounds alone, so its thresholds are known when a run begins and are
 as repeatable as the rest. Hyperband's are not: they depend on which runs happen to be under way together.
 """
 
@@ -36,28 +36,31 @@ __all__ = ["ROUND", "Budget", "Outcome", "Search", "Trial"]
 ROUND = 4
 """Trials that are proposed together. TPE loses little by not knowing the other three, and four workers are busy."""
 STARTUP = 8
-"""Trials that are drawn at random, two rounds, before TPE has something to go by."""
+"""Trials that are sampled at random, two rounds, before TPE proposes values."""
 JUDGES = 4
 """Finished runs that a median needs before it ends others."""
 GRACE = 1 / 3
-"""The first part of a run, in which nothing ends it: schedules that start slowly would be cut for that alone."""
+"""The first part of a run, in which it is not pruned: schedules that start slowly would be pruned for that alone."""
 
-TOLD = "told"
-"""What a trial's run came to, among the trial's attributes."""
+OUTCOME = "told"
+"""The trial attribute that holds the outcome of its run."""
 
 _STATES = {"finished": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
 
 
 class Budget(NamedTuple):
-    """What every arm may spend: so many trials, or so many training tokens. One of them is None."""
+    """What every arm may spend: a number of trials, or of training tokens. One of them is None."""
 
     trials: int | None = None
     tokens: int | None = None
 
-    def room(self, asked: int, spent: int, price: int) -> int:
-        """How many trials more, each of which may cost ``price`` tokens."""
+    def room(self, proposed: int, spent: int, price: int) -> int:
+        """Returns how many more trials fit, each of which may cost ``price`` tokens.
+
+        proposed: the trials proposed so far; spent: the tokens spent so far.
+        """
         if self.trials is not None:
-            return max(0, self.trials - asked)
+            return max(0, self.trials - proposed)
         return max(0, ((self.tokens or 0) - spent) // price)
 
 
@@ -69,7 +72,7 @@ class Trial(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a trial's run. curve: the metric by step; tokens: what it was trained on."""
+    """The outcome of a trial's run. curve: the metric by step; tokens: the number of tokens it was trained on."""
 
     key: str
     outcome: str
@@ -80,7 +83,7 @@ class Outcome(NamedTuple):
 
 
 class Search:
-    """One arm's trials. Whoever asks holds a lock: looking and then proposing must be one step."""
+    """One arm's trials. The caller holds a lock, since reading and then proposing must be one step."""
 
     def __init__(self, study: optuna.Study, space: Mapping[str, Knob], price: int) -> None:
         """``study`` minimizes or maximizes; ``price`` is the tokens of a whole run."""
@@ -93,32 +96,32 @@ class Search:
         return "minimize" if self._study.direction == optuna.study.StudyDirection.MINIMIZE else "maximize"
 
     def begin(self, values: Mapping[str, Plain]) -> None:
-        """Has the first trial try these values; paths that are left out are drawn."""
+        """Makes the first trial try these values; paths that are left out are sampled."""
         if not self._trials():
             self._study.enqueue_trial(dict(values))
 
     def round(self, budget: Budget) -> list[Trial]:
-        """The trials that are to be run now: those that were proposed and have no outcome yet, and new ones.
+        """Returns the trials to run now: those that were proposed and have no outcome yet, and new ones.
 
-        Empty when the budget is spent.
+        The list is empty when the budget is spent.
         """
-        pending = self._pending()
-        proposed = len(pending) + len(self._told())
-        wanted = -proposed % ROUND if pending else ROUND
+        pending = self._pending_trials()
+        proposed = len(pending) + len(self._recorded_trials())
+        missing = -proposed % ROUND if pending else ROUND
         spent = self.tokens() + len(pending) * self._price
-        new = min(wanted, budget.room(proposed, spent, self._price))
-        return pending + [self._propose() for _ in range(new)]
+        new_count = min(missing, budget.room(proposed, spent, self._price))
+        return pending + [self._propose() for _ in range(new_count)]
 
     def tell(self, number: int, outcome: Outcome) -> None:
-        """Notes what became of a trial. Harmless when somebody else has told already."""
+        """Records the outcome of a trial. It does nothing where another worker has recorded it already."""
         frozen = self._trials()[number]
         if frozen.state.is_finished():
             return
         trial = optuna.trial.Trial(self._study, frozen._trial_id)
         for step, value in outcome.curve.items():
             trial.report(value, step)
-        told = ("key", "outcome", "tokens", "reason")
-        trial.set_user_attr(TOLD, {name: getattr(outcome, name) for name in told})
+        fields = ("key", "outcome", "tokens", "reason")
+        trial.set_user_attr(OUTCOME, {name: getattr(outcome, name) for name in fields})
         state = _STATES.get(outcome.outcome, TrialState.FAIL)
         is_number = outcome.value is not None and math.isfinite(outcome.value)
         if state == TrialState.COMPLETE and not is_number:
@@ -126,50 +129,54 @@ class Search:
         self._study.tell(number, outcome.value if state == TrialState.COMPLETE else None, state, skip_if_finished=True)
 
     def bars(self, number: int, steps: int) -> dict[int, float]:
-        """What a trial must reach by step, from the finished ones of earlier rounds; empty while they are too few."""
-        first = number - number % ROUND
-        judges = [trial.intermediate_values for trial in self._trials((TrialState.COMPLETE,)) if trial.number < first]
-        if len(judges) < JUDGES:
+        """Returns pruning thresholds by step: medians of finished trials of earlier rounds, empty if they are few."""
+        round_start = number - number % ROUND
+        finished_curves = [
+            trial.intermediate_values for trial in self._trials((TrialState.COMPLETE,)) if trial.number < round_start
+        ]
+        if len(finished_curves) < JUDGES:
             return {}
-        known = sorted({step for curve in judges for step in curve if GRACE * steps <= step < steps})
-        return {step: statistics.median(curve[step] for curve in judges if step in curve) for step in known}
+        judged_steps = sorted({step for curve in finished_curves for step in curve if GRACE * steps <= step < steps})
+        return {
+            step: statistics.median(curve[step] for curve in finished_curves if step in curve) for step in judged_steps
+        }
 
     def tokens(self) -> int:
-        """What was spent so far."""
-        return sum(int(trial.user_attrs[TOLD]["tokens"]) for trial in self._told())
+        """Returns the training tokens spent so far."""
+        return sum(int(trial.user_attrs[OUTCOME]["tokens"]) for trial in self._recorded_trials())
 
     def outcomes(self) -> list[tuple[Trial, dict[str, Any]]]:
-        """Every trial that is over, with what was told of it and its ``value``."""
+        """Returns every trial that has ended, with its recorded outcome and its ``value``."""
         return [
-            (Trial(trial.number, dict(trial.params)), {**trial.user_attrs[TOLD], "value": _value(trial)})
-            for trial in self._told()
+            (Trial(trial.number, dict(trial.params)), {**trial.user_attrs[OUTCOME], "value": _value(trial)})
+            for trial in self._recorded_trials()
         ]
 
     def best(self) -> tuple[Trial, float] | None:
-        """The finished trial with the best value, the earliest of equals; None where none has finished."""
+        """Returns the finished trial with the best value, and that value; the earliest of equals; None without any."""
         finished = self._trials((TrialState.COMPLETE,))
         if not finished:
             return None
         sign = 1 if self.goal == "minimize" else -1
-        found = min(finished, key=lambda trial: (sign * (_value(trial) or 0.0), trial.number))
-        return Trial(found.number, dict(found.params)), _value(found) or 0.0
+        best_trial = min(finished, key=lambda trial: (sign * (_value(trial) or 0.0), trial.number))
+        return Trial(best_trial.number, dict(best_trial.params)), _value(best_trial) or 0.0
 
-    def _pending(self) -> list[Trial]:
-        """Trials without an outcome. One whose proposer died before it had all its values is given up."""
-        found = []
+    def _pending_trials(self) -> list[Trial]:
+        """Returns the trials without an outcome. One whose proposer died before it had all its values is closed."""
+        pending = []
         for trial in self._trials((TrialState.RUNNING,)):
             if trial.params.keys() == self._distributions.keys():
-                found.append(Trial(trial.number, dict(trial.params)))
+                pending.append(Trial(trial.number, dict(trial.params)))
             else:
                 self._study.tell(trial.number, state=TrialState.FAIL)
-        return found
+        return pending
 
-    def _told(self) -> list[FrozenTrial]:
-        """Trials whose run is over; not those that were given up."""
-        return [trial for trial in self._trials(_OVER) if TOLD in trial.user_attrs]
+    def _recorded_trials(self) -> list[FrozenTrial]:
+        """Returns the trials with a recorded outcome, without those that were closed for lack of values."""
+        return [trial for trial in self._trials(_OVER) if OUTCOME in trial.user_attrs]
 
     def _propose(self) -> Trial:
-        number = len(self._told()) + len(self._trials((TrialState.RUNNING,)))
+        number = len(self._recorded_trials()) + len(self._trials((TrialState.RUNNING,)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             warnings.filterwarnings("ignore", message="Heartbeat of storage")
@@ -194,7 +201,7 @@ def _distribution(knob: Knob) -> BaseDistribution:
 
 
 def _value(trial: FrozenTrial) -> float | None:
-    """The metric of a finished trial; of a pruned one, its last."""
+    """Returns the metric of a finished trial, or the last value of another trial's curve, or None."""
     if trial.state == TrialState.COMPLETE:
         return trial.value
     return trial.intermediate_values[max(trial.intermediate_values)] if trial.intermediate_values else None

@@ -1,4 +1,4 @@
-"""How one machine is shared out among runs: cores, memory and CUDA devices."""
+"""Divides one machine among runs: cores, memory and CUDA devices."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from lit_transformers.cores import requested_threads, usable_cores
 __all__ = ["Share", "cuda_devices", "memory_of", "require_cores", "share_machine"]
 
 WORKER_BYTES = 1 << 30
-"""What a worker with torch and a small model is expected to need of memory."""
+"""The bytes of memory that a worker with torch and a small model is expected to need."""
 PARAMETER_BYTES = 16
-"""A parameter in training: weight, gradient and two moments, in float32."""
+"""Bytes per parameter in training: weight, gradient and two moments, in float32."""
 
 
 class Share(NamedTuple):
-    """So many workers at a time, so many threads each (a rank), and the CUDA devices they take turns on."""
+    """The number of workers at a time, the threads of each rank, and the CUDA devices that they share."""
 
     workers: int
     threads: int
     devices: tuple[str, ...] = ()
 
-    def place(self, taken: Iterable[str | None], ranks: int = 1) -> str | None:
-        """The devices that fewest workers are on, one a rank, with commas between; None where there are none."""
-        busy = [device for places in taken if places for device in places.split(",")]
-        free = sorted(self.devices, key=busy.count)[:ranks]
-        return ",".join(sorted(free, key=self.devices.index)) if free else None
+    def place(self, assigned: Iterable[str | None], ranks: int = 1) -> str | None:
+        """Returns the least used devices, one per rank, separated by commas; None where there are none."""
+        busy = [device for names in assigned if names for device in names.split(",")]
+        least_busy = sorted(self.devices, key=busy.count)[:ranks]
+        return ",".join(sorted(least_busy, key=self.devices.index)) if least_busy else None
 
 
 def memory_of(parameters: int) -> int:
-    """Bytes that a run on a CPU is expected to need, where it does not declare them."""
+    """Returns the bytes that a run on a CPU is expected to need, where it does not declare them."""
     return WORKER_BYTES + PARAMETER_BYTES * parameters
 
 
@@ -49,7 +49,7 @@ def share_machine(
     ranks: int = 1,
     memory: int | None = None,
 ) -> Share:
-    """A worker a core, as far as cores, memory and runs go; on CUDA one a device, or as many as its free memory holds.
+    """Returns a worker per core, as far as memory and runs go; on CUDA one per device, or as many as its memory holds.
 
     Small models gain little from a second thread and runs are many, so processes come before threads.
     threads: None for what OMP_NUM_THREADS asks for, else an equal part of the cores.
@@ -64,11 +64,11 @@ def share_machine(
             "training.devices",
         )
     if devices:
-        room = min(_places(devices, memory), max(len(devices), cores)) // ranks
+        capacity = min(_runs_on_devices(devices, memory), max(len(devices), cores)) // ranks
     else:
-        free = psutil.virtual_memory().available
-        room = min(cores // ((threads or 1) * ranks), free // (memory or WORKER_BYTES * ranks))
-    workers = workers or max(1, min(room, todo))
+        free_bytes = psutil.virtual_memory().available
+        capacity = min(cores // ((threads or 1) * ranks), free_bytes // (memory or WORKER_BYTES * ranks))
+    workers = workers or max(1, min(capacity, todo))
     return Share(workers, threads or max(1, cores // (workers * ranks)), devices)
 
 
@@ -84,31 +84,31 @@ def require_cores(ranks: int) -> None:
 
 
 def cuda_devices() -> tuple[str, ...]:
-    """The CUDA devices that may be used, by what CUDA_VISIBLE_DEVICES calls them; found without importing torch."""
+    """Lists the CUDA devices that may be used, by their names in CUDA_VISIBLE_DEVICES, without importing torch."""
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None:
         return tuple(name.strip() for name in allowed.split(",") if name.strip() not in ("", "-1"))
-    return tuple(str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*")))
+    return tuple(str(index) for index, _ in enumerate(Path("/dev").glob("nvidia[0-9]*")))
 
 
-def _places(devices: Sequence[str], memory: int | None) -> int:
-    """How many runs the devices hold side by side: one each, where nothing is declared or known."""
+def _runs_on_devices(devices: Sequence[str], memory: int | None) -> int:
+    """Returns how many runs the devices hold at once: one each, where their memory is not declared or not known."""
     if memory is None:
         return len(devices)
-    free = _free_device_memory()
-    return sum(max(1, free.get(device, memory) // memory) for device in devices)
+    free_bytes = _free_device_memory()
+    return sum(max(1, free_bytes.get(device, memory) // memory) for device in devices)
 
 
 def _free_device_memory() -> dict[str, int]:
-    """Free bytes of every CUDA device, by its number and by its name; empty where nobody can tell."""
-    ask = ["nvidia-smi", "--query-gpu=index,uuid,memory.free", "--format=csv,noheader,nounits"]
+    """Returns the free bytes of every CUDA device, by its index and by its UUID; empty where nvidia-smi fails."""
+    command = ["nvidia-smi", "--query-gpu=index,uuid,memory.free", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=20).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return {}
-    found: dict[str, int] = {}
-    for line in told.splitlines():
-        number, name, free = (part.strip() for part in line.split(","))
+    free_bytes: dict[str, int] = {}
+    for line in output.splitlines():
+        index, name, free = (part.strip() for part in line.split(","))
         if free.isdigit():
-            found[number] = found[name] = int(free) << 20
-    return found
+            free_bytes[index] = free_bytes[name] = int(free) << 20
+    return free_bytes

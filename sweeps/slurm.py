@@ -1,8 +1,8 @@
-"""Runs on a SLURM cluster: an array of jobs, one for each run, that claim their runs from the ledger as all workers do.
+"""Does runs on a SLURM cluster: an array of jobs, one for each run, that claim their runs from the ledger.
 
-A job does its run as a command on that machine would. Before its time is up SLURM warns it: the run writes its
-checkpoint, goes back to the ledger, and the job is put in the queue again. The command that submits the jobs only
-watches: it may end and be started again, and submits anew what was lost. A job with the report waits for the array.
+A job does its run as a command on that machine would. Before its time is up SLURM sends it a signal: the run writes its
+checkpoint and is returned to the ledger, and the job is requeued. The command that submits the jobs only watches them:
+it may end and be started again, and resubmits lost jobs. A job that writes the report waits for the array.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from sweeps.ticket import State, Ticket
 __all__ = ["Cluster", "launch_on_slurm", "parse_parameters"]
 
 STORAGE = "LIT_TRANSFORMERS_STORAGE"
-"""The variable that tells jobs the ledger's address. It may hold a password, so it stands in no file of ours."""
+"""The variable that gives jobs the ledger's address. It may hold a password, so it is written to no file."""
 LOOK_SECONDS = 2.0
 WARNING_SECONDS = 120
-"""How long before the end of its time a job is warned: a checkpoint, and room for it."""
+"""How long before its time limit a job receives the signal: enough to write a checkpoint."""
 DEFAULT_MINUTES = 60
 MAX_WARNINGS = 1000
-"""How often a job may use up its time and be put back."""
+"""How often a job may use up its time and be requeued."""
 JOBS = "jobs.json"
 OPTION = "--slurm"
 
@@ -62,15 +62,15 @@ class Cluster(NamedTuple):
 
 
 class Job:
-    """One run as a job. It is stored when it is submitted, and called on the node: again after it was put back."""
+    """One run as a job. It is pickled when it is submitted, and called on the node, again each time it is requeued."""
 
     def __init__(self, runs: Path, ticket: Ticket, options: Options, heartbeat: int, grace: int) -> None:
-        """heartbeat and grace: those of the command that watches; by its own it would take a slower one for dead."""
+        """heartbeat and grace: those of the watching command, so that the job does not take a slower one for dead."""
         self.runs, self.ticket, self.options = runs, ticket, options
         self.heartbeat, self.grace = heartbeat, grace
 
     def __call__(self) -> str:
-        """Does the run, or what is left of it; how it ended."""
+        """Does the run, or what is left of it, and returns its state."""
         options = self.options._replace(share=_share(self.ticket))
         retry, limit = options.retry_failed, options.time_limit
         rows, _ = survey(self.runs, [self.ticket], options.metric, retry_failed=retry, time_limit=limit)
@@ -81,20 +81,20 @@ class Job:
             summary = launch(self.runs, ledger, Board(Console(width=120), options.metric), rows, options)
         finally:
             ledger.close()
-        if summary.stopped_by == signal.SIGUSR2:  # now submitit hears it too, and puts the job back in the queue
+        if summary.stopped_by == signal.SIGUSR2:  # now submitit receives it too, and requeues the job
             signal.raise_signal(signal.SIGUSR2)
         if summary.stopped_by is not None:
             sys.exit(128 + summary.stopped_by)
         return rows[0].state
 
     def checkpoint(self) -> DelayedSubmission:
-        """What is called after the job was put back in the queue: the same, since the run has its own checkpoint."""
+        """Returns what is called when the job was requeued: the same job, since the run has its own checkpoint."""
         return DelayedSubmission(self)
 
 
 @dataclass
 class _Watch:
-    """What the submitting command knows of its jobs: ids by key, how often each was submitted, and seen no more."""
+    """The state of the submitting command: job ids by key, and how often each run was submitted and not seen."""
 
     runs: Path
     ledger: Ledger
@@ -113,78 +113,78 @@ def launch_on_slurm(
     runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: Options, cluster: Cluster,
     begin: Callable[[], None] = lambda: None,
 ) -> Summary:  # fmt: skip
-    """Submits a job for every run that waits, and watches until all are over. Jobs outlive a command that is stopped.
+    """Submits a job for every waiting run, and watches until all have ended. Jobs outlive a command that is stopped.
 
-    begin: is called when SLURM has taken the runs, before the job of their report is submitted.
+    begin: called when SLURM has accepted the jobs, before the job of their report is submitted.
     Raises ConfigError where SLURM refuses the jobs.
     """
     folder = runs.resolve() / "studies" / options.study / "slurm"
-    watch = _Watch(runs.resolve(), ledger, board, options, cluster, folder, begin, _kept_jobs(folder / JOBS))
-    with _signals(watch), board:
+    watch = _Watch(runs.resolve(), ledger, board, options, cluster, folder, begin, _read_jobs(folder / JOBS))
+    with _handled_signals(watch), board:
         board.watch(rows)
-        _tell_jobs(cluster.storage)
-        _clear(watch, rows)
+        _export_storage(cluster.storage)
+        _remove_stale_records(watch, rows)
         while watch.stopped_by is None:
-            _submit(watch, _look(watch, rows))
+            _submit(watch, _update_rows(watch, rows))
             board.refresh()
             if all(row.state.over for row in rows):
                 break
             time.sleep(LOOK_SECONDS)
         if watch.stopped_by is not None:
-            board.say(f"the jobs go on without this command; scancel {' '.join(_arrays(watch.jobs))} ends them")
+            board.say(f"the jobs go on without this command; scancel {' '.join(_array_ids(watch.jobs))} ends them")
     return Summary(rows, watch.stopped_by)
 
 
 def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
-    """``partition=gpu``, ``time=2h`` (or minutes), ``mem=8GiB``, ``gpus_per_node=1``: what submitit calls them.
+    """Parses ``partition=gpu``, ``time=2h`` (or minutes), ``mem=8GiB``, ``gpus_per_node=1`` for submitit.
 
-    Raises ConfigError for a name that it does not know.
+    Raises ConfigError for a name that submitit does not know.
     """
-    known = submitit.SlurmExecutor._valid_parameters()
-    found: dict[str, Any] = {}
+    valid_names = submitit.SlurmExecutor._valid_parameters()
+    parameters: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not text:
             raise ConfigError(f"write name=value, not {assignment!r}", OPTION)
-        if name not in known:
-            raise ConfigError(f"no parameter {name!r}; {nearest(name, known)}", OPTION)
-        where = f"{OPTION} {name}"
+        if name not in valid_names:
+            raise ConfigError(f"no parameter {name!r}; {nearest(name, valid_names)}", OPTION)
+        place = f"{OPTION} {name}"
         if name == "time":
-            found[name] = int(text) if text.isdigit() else math.ceil(parse_seconds(text, where) / 60)
+            parameters[name] = int(text) if text.isdigit() else math.ceil(parse_seconds(text, place) / 60)
         elif name == "mem":
-            found[name] = parse_bytes(text, where) / (1 << 30)
+            parameters[name] = parse_bytes(text, place) / (1 << 30)
         else:
-            found[name] = int(text) if text.isdigit() else text
-    return found
+            parameters[name] = int(text) if text.isdigit() else text
+    return parameters
 
 
 def _share(ticket: Ticket) -> Share:
-    """The share of the node that the job was given, in equal parts for its ranks unless OMP_NUM_THREADS is set."""
+    """Returns the job's share of the node: its cores divided equally among its ranks unless OMP_NUM_THREADS is set."""
     cores = os.environ.get("SLURM_CPUS_PER_TASK") or "1"
     training = ticket.config.get("training") or {}
     threads = requested_threads() or max(1, int(cores) // ticket.ranks)
     return share_machine(1, 1, threads, cuda=training.get("device") in ("auto", "cuda"), ranks=ticket.ranks)
 
 
-def _tell_jobs(storage: str | None) -> None:
-    """Leaves the ledger's address in the environment, which sbatch hands on to jobs."""
+def _export_storage(storage: str | None) -> None:
+    """Sets the ledger's address in the environment, which sbatch passes on to jobs."""
     os.environ.pop(STORAGE, None)
     if storage is not None:
         os.environ[STORAGE] = storage
 
 
-def _clear(watch: _Watch, rows: list[Row]) -> None:
-    """Removes the records of failed runs that are to be done again, so that none is taken for the new attempt's."""
+def _remove_stale_records(watch: _Watch, rows: list[Row]) -> None:
+    """Removes the records of failed runs that are to be repeated, so that they are not read as the new attempts'."""
     queue = _queue()
     for row in rows:
         if not row.state.over and watch.jobs.get(row.ticket.key) not in queue:
             (row.ticket.directory(watch.runs) / RECORD).unlink(missing_ok=True)
 
 
-def _look(watch: _Watch, rows: list[Row]) -> list[Row]:
-    """Brings rows up to date by records, ledger and queue; returns those that nobody does or will do.
+def _update_rows(watch: _Watch, rows: list[Row]) -> list[Row]:
+    """Updates rows by records, ledger and queue; returns those that no worker does and no job in the queue will do.
 
-    A job that is gone counts from the second look on: its run's record may come a moment after it.
+    A job that is gone counts from the second check on, since its run's record may appear a moment later.
     """
     queue = _queue()
     watch.ledger.reap()
@@ -201,8 +201,8 @@ def _look(watch: _Watch, rows: list[Row]) -> list[Row]:
             row.state, row.step, row.steps, row.seconds_left = State(pulse.phase), *pulse[1:]
         else:
             row.state = State.WAITING
-        is_looked_after = key in standings or watch.jobs.get(key) in queue
-        watch.unseen[key] = 0 if is_looked_after else watch.unseen[key] + 1
+        is_assigned = key in standings or watch.jobs.get(key) in queue
+        watch.unseen[key] = 0 if is_assigned else watch.unseen[key] + 1
     waiting = [row for row in rows if not row.state.over and watch.unseen[row.ticket.key]]
     return [row for row in waiting if row.ticket.key not in watch.jobs or watch.unseen[row.ticket.key] > 1]
 
@@ -218,8 +218,8 @@ def _submit(watch: _Watch, rows: list[Row]) -> None:
     executor = _executor(watch)
     try:
         with executor.batch():
-            beats = (watch.ledger.heartbeat, watch.ledger.grace)
-            jobs = [executor.submit(Job(watch.runs, row.ticket, watch.options, *beats)) for row in rows]
+            timing = (watch.ledger.heartbeat, watch.ledger.grace)
+            jobs = [executor.submit(Job(watch.runs, row.ticket, watch.options, *timing)) for row in rows]
         for row, job in zip(rows, jobs, strict=True):
             watch.jobs[row.ticket.key] = job.job_id
             watch.submitted[row.ticket.key] += 1
@@ -236,7 +236,7 @@ def _submit(watch: _Watch, rows: list[Row]) -> None:
 
 
 def _executor(watch: _Watch) -> submitit.SlurmExecutor:
-    """What writes and sends the jobs. Raises ConfigError where there is no SLURM here."""
+    """Returns the executor that submits the jobs. Raises ConfigError where SLURM is not installed."""
     try:
         executor = submitit.SlurmExecutor(watch.folder, max_num_timeout=MAX_WARNINGS)
     except RuntimeError:
@@ -252,44 +252,44 @@ def _executor(watch: _Watch) -> submitit.SlurmExecutor:
 
 
 def _queue() -> dict[str, str]:
-    """The state of each of this user's jobs that has not ended, by the id that submitit knows it by."""
-    ask = ["squeue", "--me", "--noheader", "--array", "--format=%i|%T"]
+    """Returns the state of each of this user's unfinished jobs, by the id that submitit uses."""
+    command = ["squeue", "--me", "--noheader", "--array", "--format=%i|%T"]
     try:
-        told = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=60).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"the queue of SLURM cannot be read: {_last_line(error)}", "--launcher") from None
-    return dict(line.strip().split("|", 1) for line in told.splitlines() if "|" in line)
+    return dict(line.strip().split("|", 1) for line in output.splitlines() if "|" in line)
 
 
-def _kept_jobs(path: Path) -> dict[str, str]:
-    """The jobs of an earlier command. A list that cannot be read costs jobs that find their runs taken."""
+def _read_jobs(path: Path) -> dict[str, str]:
+    """Reads the job ids of an earlier command. If that fails, runs get a second job, which finds them claimed."""
     with suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return {str(key): str(job) for key, job in found.items()}
+        jobs = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(jobs, dict):
+            return {str(key): str(job) for key, job in jobs.items()}
     return {}
 
 
-def _arrays(jobs: Mapping[str, str]) -> list[str]:
-    """The ids of whole arrays."""
+def _array_ids(jobs: Mapping[str, str]) -> list[str]:
+    """Returns the ids of the job arrays."""
     return sorted({job.split("_")[0] for job in jobs.values()})
 
 
 def _last_line(error: BaseException) -> str:
-    told = getattr(error, "stderr", None) or str(error)
-    return (told.strip().splitlines() or [type(error).__name__])[-1]
+    message = getattr(error, "stderr", None) or str(error)
+    return (message.strip().splitlines() or [type(error).__name__])[-1]
 
 
 @contextmanager
-def _signals(watch: _Watch) -> Iterator[None]:
+def _handled_signals(watch: _Watch) -> Iterator[None]:
     """SIGINT and SIGTERM end the watch, and no job."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         watch.stopped_by = watch.stopped_by or number
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous_handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

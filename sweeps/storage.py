@@ -1,7 +1,7 @@
-"""Where the ledger is kept: SQLite beside the runs, PostgreSQL for many machines, or a proxy for hundreds of workers.
+"""The ledger's storage: SQLite beside the runs, PostgreSQL for many machines, or a proxy for hundreds of workers.
 
-An address may hold a password, so what is said of a storage names its host and database and never repeats the address.
-A server that restarts, or a file that another process writes to, is waited for.
+An address may hold a password, so messages about a storage name its host and database and never repeat the address. A
+server that restarts, or a file that another process writes to, is waited for.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from optuna.storages import BaseStorage, GrpcStorageProxy, RDBStorage, get_stora
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-__all__ = ["Address", "LedgerError", "Line", "Opened", "damage", "find_address", "open_storage"]
+__all__ = ["Address", "LedgerError", "Opened", "StorageConnection", "damage", "find_address", "open_storage"]
 
 LOCK_SECONDS = 60.0
-"""How long a writer waits for another one's transaction on SQLite."""
+"""How many seconds a writer waits for another one's transaction on SQLite."""
 BUSY_SECONDS = 5
-"""After how long of that it says so."""
+"""After how many seconds of waiting a message says so."""
 RETRY_SECONDS = 0.5
 FIRST_SECONDS = 10.0
-"""How long a server may take to answer for the first time: it may be starting beside the worker."""
+"""How long a server may take to answer for the first time: it may be starting at the same time as the worker."""
 TABLE_RACES = 20
-"""How often tables are looked at again while another worker makes them."""
+"""How often opening is tried again while another worker creates the tables."""
 
 IN_CLUSTER_EXTRA = ("postgresql+psycopg", "grpc")
-"""Schemes of addresses whose drivers the extra ``cluster`` brings."""
+"""Schemes of addresses whose drivers the extra ``cluster`` installs."""
 
 Answer = TypeVar("Answer")
 
 
 class LedgerError(ValueError):
-    """The ledger cannot be used; the message says which and what to do."""
+    """The ledger cannot be used; the message names it and says what to do."""
 
 
 class Address(NamedTuple):
-    """A storage: its full address, which is never shown, what it is called in messages, and its SQLite file if any."""
+    """A storage: its full address, which is never printed, its name in messages, and its SQLite file if any."""
 
     url: str
     name: str
@@ -53,21 +53,21 @@ class Address(NamedTuple):
 
     @property
     def is_proxy(self) -> bool:
-        """Whether a proxy stands in front of the database."""
+        """Whether the address is that of a proxy in front of the database."""
         return self.url.startswith("grpc://")
 
 
 def find_address(url: str | None, runs: Path) -> Address:
-    """The storage that ``--storage`` names; ``ledger.db`` in the folder of runs where it names none.
+    """Returns the address of the storage that ``--storage`` names, by default ``ledger.db`` in the folder of runs.
 
-    Raises LedgerError for what is no address, and for a file in a folder that is not there.
+    Raises LedgerError for an invalid address, and for a file in a folder that does not exist.
     """
     if url is None:
         path = runs / "ledger.db"
         return Address(f"sqlite:///{path.resolve()}", f"ledger {path}", path)
     try:
         parts = make_url(url)
-        place = f"{parts.host or 'this machine'}{f':{parts.port}' if parts.port else ''}"
+        server = f"{parts.host or 'this machine'}{f':{parts.port}' if parts.port else ''}"
     except (ArgumentError, ValueError):
         raise LedgerError(
             "--storage: not an address; write postgresql+psycopg://user@host/database, grpc://host:port "
@@ -76,7 +76,7 @@ def find_address(url: str | None, runs: Path) -> Address:
     if parts.drivername == "grpc":
         if not parts.host or not parts.port:
             raise LedgerError("--storage: a proxy needs host and port, grpc://host:port")
-        return Address(url, f"ledger proxy {place}")
+        return Address(url, f"ledger proxy {server}")
     if parts.drivername.startswith("sqlite"):
         if not parts.database or parts.database == ":memory:":
             raise LedgerError("--storage: sqlite needs a file, sqlite:////path/file.db")
@@ -84,70 +84,74 @@ def find_address(url: str | None, runs: Path) -> Address:
         if not path.parent.is_dir() and path.parent.resolve() != runs.resolve():
             raise LedgerError(f"--storage: there is no folder {path.parent}; make it, or correct the address")
         return Address(url, f"ledger {path}", path)
-    if parts.drivername == "postgresql":  # SQLAlchemy's own choice of a driver is one that is not installed here
+    if parts.drivername == "postgresql":  # SQLAlchemy's default driver is not installed here
         url = parts.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
-    return Address(url, f"ledger {parts.get_backend_name()} {place}/{parts.database or ''}")
+    return Address(url, f"ledger {parts.get_backend_name()} {server}/{parts.database or ''}")
 
 
-class Line:
-    """The way to a storage. Asks until there is an answer, as long as waiting helps, and explains what does not."""
+class StorageConnection:
+    """A connection to a storage, which retries operations as long as waiting may help, and explains other errors."""
 
     def __init__(self, address: Address, patience: float) -> None:
-        """``patience``: seconds that a server may be away."""
+        """``patience``: the seconds that a server may be unavailable."""
         self.address, self.patience = address, patience
         self.say: Callable[[str], None] = lambda message: print(message, file=sys.stderr)
         self.wanted: Callable[[], bool] = lambda: True
-        """Whether it is worth waiting; no longer when a person stops the command."""
-        self._reached = False
+        """Returns whether to go on waiting; False once the command is to stop."""
+        self._was_reached = False
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
-        """The answer. The question is asked again from its start after a failure, so it must bear repetition.
+        """Calls an operation and returns its result. After a failure it is repeated from its start, which must be safe.
 
         Raises LedgerError with one line that says what is wrong and what to do.
         """
-        begun = time.monotonic()
-        told = False
+        start = time.monotonic()
+        is_reported = False
         while True:
             try:
                 answer = question()
             except Exception as error:
                 if not is_trouble(error):
                     raise
-                limit = self._limit(error)
-                if time.monotonic() - begun >= limit or not self.wanted():
+                limit = self._wait_limit(error)
+                if time.monotonic() - start >= limit or not self.wanted():
                     raise LedgerError(self._explain(error)) from None
-                if not told:
-                    self.say(f"{self.address.name}: {self._cause(error)}; waiting for it, up to {limit:.0f} s")
-                    told = True
+                if not is_reported:
+                    self.say(f"{self.address.name}: {self._message(error)}; waiting for it, up to {limit:.0f} s")
+                    is_reported = True
                 time.sleep(RETRY_SECONDS)
             else:
-                if told:
-                    self.say(f"{self.address.name}: is back after {time.monotonic() - begun:.0f} s")
-                self._reached = True
+                if is_reported:
+                    self.say(f"{self.address.name}: is back after {time.monotonic() - start:.0f} s")
+                self._was_reached = True
                 return answer
 
-    def _limit(self, error: BaseException) -> float:
-        """For how many seconds it is worth asking again."""
-        cause = _innermost(error)
+    def _wait_limit(self, error: BaseException) -> float:
+        """Returns for how many seconds to retry after this error."""
+        cause = _innermost_cause(error)
         if isinstance(cause, sqlite3.Error):
             return LOCK_SECONDS if "locked" in str(cause) or "busy" in str(cause) else 0.0
-        if not any(_is_outage(one) for one in _chain(error)):
+        if not any(_is_outage(link) for link in _cause_chain(error)):
             return 0.0
-        if self._reached:
+        if self._was_reached:
             return self.patience
-        passing = ("starting up", "shutting down", "refused", "failed to connect")
-        return FIRST_SECONDS if any(word in str(cause).lower() for word in passing) else 0.0
+        temporary_errors = ("starting up", "shutting down", "refused", "failed to connect")
+        return FIRST_SECONDS if any(phrase in str(cause).lower() for phrase in temporary_errors) else 0.0
 
     def _explain(self, error: BaseException) -> str:
-        cause = _innermost(error)
+        cause = _innermost_cause(error)
         if isinstance(cause, ImportError):
             return f"{self.address.name}: {_missing_driver(self.address, cause)}"
-        advice = "another program holds it" if "locked" in str(_innermost(error)) else "the records are safe, run again"
-        return f"{self.address.name}: {self._cause(error)}; {advice}"
+        advice = (
+            "another program holds it"
+            if "locked" in str(_innermost_cause(error))
+            else "the records are safe, run again"
+        )
+        return f"{self.address.name}: {self._message(error)}; {advice}"
 
-    def _cause(self, error: BaseException) -> str:
-        """The innermost message, which Optuna's own hides, in one line and without the password."""
-        cause = _innermost(error)
+    def _message(self, error: BaseException) -> str:
+        """Returns the innermost cause's message, which Optuna's own hides, in one line and without the password."""
+        cause = _innermost_cause(error)
         text = str(cause)
         if _is_remote(cause):
             text = f"{cause.code().name.lower()}: {cause.details()}"
@@ -157,7 +161,7 @@ class Line:
 
 
 def _missing_driver(address: Address, error: ImportError) -> str:
-    """What to do about a driver that cannot be imported."""
+    """Returns what to do about a driver that cannot be imported."""
     if make_url(address.url).drivername in IN_CLUSTER_EXTRA:
         return "its driver is not installed; pip install 'lit-transformers[cluster]'"
     return (
@@ -167,25 +171,25 @@ def _missing_driver(address: Address, error: ImportError) -> str:
 
 
 def is_trouble(error: BaseException) -> bool:
-    """Whether an error is a storage's, and not this program's own."""
+    """Whether an error comes from the storage, and not from this program."""
     # ImportError: there is no driver for the database. IntegrityError: another worker made the same row first.
     return isinstance(error, StorageInternalError | SQLAlchemyError | ImportError) or _is_remote(error)
 
 
 def _is_outage(error: Any) -> bool:
-    if _is_remote(error):  # unknown: the proxy lives and its database does not
+    if _is_remote(error):  # UNKNOWN: the proxy is available and its database is not
         return error.code().name in ("UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED")
-    named = type(error).__name__ in ("OperationalError", "InterfaceError")
-    return isinstance(error, DBAPIError) and (named or error.connection_invalidated)
+    is_connection_error = type(error).__name__ in ("OperationalError", "InterfaceError")
+    return isinstance(error, DBAPIError) and (is_connection_error or error.connection_invalidated)
 
 
 def _is_remote(error: Any) -> bool:
-    """Whether an error came over gRPC, which is imported only where it is used."""
+    """Whether an error comes from gRPC, which is imported only where it is used."""
     grpc = sys.modules.get("grpc")
     return grpc is not None and isinstance(error, grpc.RpcError)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _cause_chain(error: BaseException) -> Iterator[BaseException]:
     while True:
         yield error
         if error.__cause__ is None:
@@ -193,20 +197,20 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _innermost(error: BaseException) -> Any:
-    *_, last = _chain(error)
+def _innermost_cause(error: BaseException) -> Any:
+    *_, last = _cause_chain(error)
     return last
 
 
 class Opened(NamedTuple):
-    """A storage, and how to let go of its connections."""
+    """An open storage, and the function that closes its connections."""
 
     storage: BaseStorage
     close: Callable[[], None]
 
 
 def open_storage(address: Address) -> Opened:
-    """Connects, and makes the tables where there are none. What is read and over is kept in memory.
+    """Connects, and creates the tables where there are none. Finished trials that were read are cached in memory.
 
     Raises the storage's own errors; RuntimeError for tables of an incompatible version of Optuna.
     """
@@ -243,16 +247,16 @@ def _open_database(address: Address) -> RDBStorage:
         except NoSuchModuleError:
             raise LedgerError(f"{address.name}: not a kind of database that is known here") from None
         except (SQLAlchemyError, StorageInternalError, AssertionError) as error:
-            # Another worker is making the tables at this moment: they are there, or half of them are.
-            refused = any(_is_outage(one) for one in _chain(error)) and "already exists" not in str(error)
-            if refused or attempt == TABLE_RACES - 1:
+            # Another worker is creating the tables at this moment: all of them exist, or some.
+            is_outage = any(_is_outage(link) for link in _cause_chain(error)) and "already exists" not in str(error)
+            if is_outage or attempt == TABLE_RACES - 1:
                 raise
             time.sleep(0.1 * (1 + attempt % 3))
     raise AssertionError("the last attempt returns or raises")
 
 
 def _open_file(path: Path) -> sqlite3.Connection:
-    """A connection that does not wait for the disk: what a power failure breaks is built again from the records."""
+    """Opens a connection that does not wait for the disk: what a power failure breaks is rebuilt from the records."""
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
     connection.execute("PRAGMA synchronous = OFF")
     return connection
@@ -264,16 +268,19 @@ def _close(database: RDBStorage) -> None:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with an SQLite file; None for a sound, missing or busy one."""
+    """Returns what is wrong with an SQLite file; None for a sound, missing or busy one.
+
+    Raises LedgerError where it cannot be opened.
+    """
     if not path.exists():
         return None
     try:
         with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as database:
-            found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+            result = database.execute("PRAGMA quick_check(1)").fetchone()[0]
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
             return None
         raise LedgerError(f"ledger {path}: {error}") from None
     except sqlite3.DatabaseError as error:
         return str(error)
-    return None if found == "ok" else str(found)
+    return None if result == "ok" else str(result)

@@ -1,7 +1,7 @@
-"""The folder of a plan below ``runs/studies``: one for each study, scale and set of changes, named so that it is found.
+"""The folder of a plan below ``runs/studies``: one for each study, scale and set of changes, which its name contains.
 
-The plain request keeps the study's own name, ``xl_recurrence``; any other adds what sets it apart, as in
-``xl_recurrence--gpu--training.steps=50``. The number of seeds sets nothing apart: more seeds add to the same study.
+A request with the default scale and no changes has the study's own name, ``xl_recurrence``; any other adds them, as in
+``xl_recurrence--gpu--training.steps=50``. The number of seeds is not in the name: more seeds add to the same study.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ __all__ = ["PLAIN_SCALE", "folder_name"]
 
 PLAIN_SCALE = "demo"
 LONGEST = 120
-"""Characters of the part that tells what sets a plan apart; a longer one is cut, and its hash added."""
+"""The most characters of the part with scale and changes; a longer one is cut, and its hash added."""
 
 
 def folder_name(study: str, scale: str, changes: Mapping[str, Plain]) -> str:
-    """The name of a plan's folder: the same for the same values, however they were typed and in whatever order."""
+    """Returns the name of a plan's folder: the same for the same values, however typed and in whatever order."""
     parts = [] if scale in ("", PLAIN_SCALE) else [scale]
     parts += [f"{path}={_text(value)}" for path, value in sorted(changes.items())]
     if not parts:
         return study
-    whole = "--".join(parts)
-    safe = "--".join(re.sub(r"[^A-Za-z0-9._=+]+|-+", "-", part) for part in parts)[:LONGEST]
-    # Upper case too: some file systems take Text and text for one name.
-    if safe != whole or safe != safe.lower():
-        safe += f"--{canonical_hash([scale, dict(changes)], 8)}"
-    return f"{study}--{safe}"
+    full_name = "--".join(parts)
+    safe_name = "--".join(re.sub(r"[^A-Za-z0-9._=+]+|-+", "-", part) for part in parts)[:LONGEST]
+    # Upper case too: some file systems do not distinguish Text and text.
+    if safe_name != full_name or safe_name != safe_name.lower():
+        safe_name += f"--{canonical_hash([scale, dict(changes)], 8)}"
+    return f"{study}--{safe_name}"
 
 
 def _text(value: Plain) -> str:
-    """A value as it is typed; a string that reads like a number in quotes."""
+    """Returns a value as it is typed; a string that would be read as a number or other JSON is quoted."""
     try:
         json.loads(value)
     except (TypeError, ValueError):

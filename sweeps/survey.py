@@ -1,4 +1,4 @@
-"""Where runs stand by their records alone: all that a finished study needs."""
+"""The state of runs by their records alone, which is enough for a finished study."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["close", "survey"]
 def survey(
     runs: Path, tickets: Sequence[Ticket], metric: str, *, retry_failed: bool, time_limit: float | None = 0.0
 ) -> tuple[list[Row], list[str]]:
-    """A row for every run by its record, and what was found damaged. A row that waits has to be done.
+    """Returns a row for every run by its record, and notes about damaged records. A waiting row has to be done.
 
-    time_limit: seconds that a run may take from now on, None for any; one that had less and failed by it waits again.
+    time_limit: seconds that a run may take from now on, None for any; a run that failed by a shorter limit waits again.
     """
     rows, notes = [], []
     for ticket in tickets:
@@ -33,7 +33,7 @@ def survey(
 
 
 def close(row: Row, record: dict[str, Any], metric: str) -> None:
-    """Ends a row as its record says."""
+    """Sets a row's state, reason and metric from the record of its run."""
     row.state, row.reason = State(record["outcome"]), record.get("reason")
     value = record["metrics"].get(metric)
     row.value = float(value) if isinstance(value, int | float) else None

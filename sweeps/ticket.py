@@ -1,4 +1,4 @@
-"""One run to be done: what ledger, launcher, worker and live table hand each other."""
+"""One run to be done, as ledger, launcher, worker and live table exchange it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Ticket(NamedTuple):
     config: dict[str, Plain]
 
     def directory(self, runs: Path) -> Path:
-        """Where everything about the run is kept."""
+        """Returns the directory of the run's files."""
         return runs / self.key
 
     @property
     def ranks(self) -> int:
-        """How many processes, each with a device of its own, do the run together."""
+        """The number of processes, each with a device of its own, that do the run together."""
         training = self.config.get("training")
         return int(training.get("devices", 1)) if isinstance(training, dict) else 1
 
     def labels(self) -> dict[str, Any]:
-        """What the ledger notes beside the key, for people who open it."""
+        """Returns what the ledger stores of a run: its key, and arm and seed for people who read it."""
         return {"key": self.key, "arm": self.arm, "seed": self.seed}
 
 
 class State(StrEnum):
-    """Where a run stands. The last four are how a record says it ended."""
+    """The state of a run. The last four are the outcomes of records."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -56,5 +56,5 @@ class State(StrEnum):
 
     @property
     def active(self) -> bool:
-        """Whether a worker of this command is at it."""
+        """Whether a worker of this command is doing the run."""
         return self in (State.STARTING, State.GATES, State.FIT, State.EVALUATE)

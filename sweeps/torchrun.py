@@ -1,8 +1,8 @@
-"""One run by several ranks: torchrun starts them, and the run's own process holds them on a leash.
+"""One run by several ranks: torchrun starts them, and the run's own process controls them.
 
-Every rank is connected to the run's process. It is told its order that way, the first one tells how it goes, a wish to
-stop reaches all of them, each says how it ended, and all die the moment that the other end does. So to its parent a
-run of many ranks is like a run of one process.
+Every rank is connected to the run's process by a socket. Through it each rank receives its order and any request to
+stop, the first one sends its progress, and each sends its outcome; a rank ends at once when the connection is closed.
+So to its parent a run of many ranks is like a run of one process.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from lit_transformers.config import Plain
-from sweeps.order import Fault, News, Order
+from sweeps.order import Fault, News, RunOrder
 from sweeps.records import read_record
 
-__all__ = ["Ended", "perform_together"]
+__all__ = ["RankOutcome", "perform_together"]
 
 POLL_SECONDS = 0.5
 LINGER_SECONDS = 40.0
 """How long torchrun may take to end once a rank has; it gives the others 30 seconds itself."""
 ORPHAN_SECONDS = 2.0
-"""How long ranks may go on without torchrun before their leash is cut."""
+"""How long ranks may go on without torchrun before their connections are closed."""
 
 
-class Ended(NamedTuple):
-    """How a rank ended: "finished", "invalid", "interrupted" or "failed", and why where it failed."""
+class RankOutcome(NamedTuple):
+    """The outcome of a rank: "finished", "invalid", "interrupted" or "failed", and why where it failed."""
 
     rank: int
     outcome: str
@@ -46,136 +46,136 @@ class Ended(NamedTuple):
 
 @dataclass
 class _Ranks:
-    """What is known of a run's ranks. ``fault``: the first one that was heard of; what follows it is its echo."""
+    """The state of a run's ranks. ``fault``: the first one reported; later ones are its consequences."""
 
     report: Callable[[Any], None]
-    leashes: list[Connection] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
+    connections: list[Connection] = field(default_factory=list)
+    ended: list[RankOutcome] = field(default_factory=list)
     finished: set[Connection] = field(default_factory=set)
     fault: Fault | None = None
     stopping: bool = False
 
-    def greet(self, leash: Connection, order: Order) -> None:
-        """Gives a rank its order, and the wish to stop if it comes too late to hear it with the others."""
-        leash.send(order)
-        self.leashes.append(leash)
+    def add_rank(self, connection: Connection, order: RunOrder) -> None:
+        """Sends a new rank its order, and the request to stop if that was sent to the others already."""
+        connection.send(order)
+        self.connections.append(connection)
         if self.stopping:
-            leash.send("stop")
+            connection.send("stop")
 
-    def hear(self, leash: Connection) -> None:
-        """Takes one message. A rank that falls silent without a last word was killed."""
+    def receive(self, connection: Connection) -> None:
+        """Receives one message. A rank whose connection ends without an outcome was killed."""
         try:
-            message = leash.recv()
+            message = connection.recv()
         except (EOFError, OSError):
-            self.leashes.remove(leash)
-            leash.close()
-            if leash not in self.finished and not self.stopping:
+            self.connections.remove(connection)
+            connection.close()
+            if connection not in self.finished and not self.stopping:
                 self.fault = self.fault or Fault("a rank was killed: most likely out of memory", resumable=True)
             return
         if isinstance(message, News):
             self.report(message)
         else:
-            self.finished.add(leash)
+            self.finished.add(connection)
             self.ended.append(message)
             if message.fault and not self.fault:
-                self.fault = message.fault._replace(reason=_of_rank(message.rank, message.fault.reason))
+                self.fault = message.fault._replace(reason=_with_rank(message.rank, message.fault.reason))
 
     def stop(self) -> None:
-        """Asks all of them to stop; they agree among themselves on the step."""
+        """Asks all ranks to stop; they agree among themselves on the step."""
         self.stopping = True
-        for leash in self.leashes:
+        for connection in self.connections:
             try:
-                leash.send("stop")
+                connection.send("stop")
             except OSError:
                 continue  # it has ended
 
 
-def perform_together(order: Order, report: Callable[[Any], None]) -> dict[str, Plain] | Fault | None:
-    """Does the run by as many ranks as its config asks for; answers as ``perform`` does."""
+def perform_together(order: RunOrder, report: Callable[[Any], None]) -> dict[str, Plain] | Fault | None:
+    """Does the run by as many ranks as its config requests; returns what ``perform`` returns."""
     ranks = _Ranks(report)
-    with _door() as (door, address), _stop_requests(ranks):
+    with _listening_socket() as (listener, address), _stop_requests(ranks):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
         command += [str(order.ticket.ranks), "-m", "sweeps.rank", address]
-        # A session of its own: what a terminal sends to all processes of a command is the parent's to pass on.
-        agent = subprocess.Popen(command, env=_surroundings(order), stdin=subprocess.DEVNULL, start_new_session=True)
+        # A session of its own: the parent passes on the signals that a terminal sends to all processes of a command.
+        agent = subprocess.Popen(command, env=_environment(order), stdin=subprocess.DEVNULL, start_new_session=True)
         try:
-            _attend(order, ranks, door, agent)
+            _supervise(order, ranks, listener, agent)
         finally:
-            for leash in ranks.leashes:
-                leash.close()
-            _end(agent)
+            for connection in ranks.connections:
+                connection.close()
+            _terminate(agent)
     return _outcome(order, ranks, agent.returncode)
 
 
-def _attend(order: Order, ranks: _Ranks, door: socket.socket, agent: subprocess.Popen[bytes]) -> None:
-    """Gives every rank the order, and listens until torchrun and all ranks have ended, or will not."""
-    known, over = 0, math.inf
-    while (agent.poll() is None or ranks.leashes) and time.monotonic() < over:
-        for ready in wait([door, *ranks.leashes], timeout=POLL_SECONDS):
-            if isinstance(ready, Connection):
-                ranks.hear(ready)
+def _supervise(order: RunOrder, ranks: _Ranks, listener: socket.socket, agent: subprocess.Popen[bytes]) -> None:
+    """Sends every rank the order, and receives messages until torchrun and all ranks have ended, or a deadline."""
+    connected, deadline = 0, math.inf
+    while (agent.poll() is None or ranks.connections) and time.monotonic() < deadline:
+        for source in wait([listener, *ranks.connections], timeout=POLL_SECONDS):
+            if isinstance(source, Connection):
+                ranks.receive(source)
                 continue
-            known += 1
-            ranks.greet(Connection(door.accept()[0].detach()), order)
+            connected += 1
+            ranks.add_rank(Connection(listener.accept()[0].detach()), order)
         if agent.poll() is not None:
-            over = min(over, time.monotonic() + ORPHAN_SECONDS)
-        elif ranks.fault or (known == order.ticket.ranks and not ranks.leashes):
-            over = min(over, time.monotonic() + LINGER_SECONDS)
+            deadline = min(deadline, time.monotonic() + ORPHAN_SECONDS)
+        elif ranks.fault or (connected == order.ticket.ranks and not ranks.connections):
+            deadline = min(deadline, time.monotonic() + LINGER_SECONDS)
 
 
-def _outcome(order: Order, ranks: _Ranks, status: int | None) -> dict[str, Plain] | Fault | None:
-    """By the first thing that went wrong, else by the record that the first rank left, else by what was asked."""
+def _outcome(order: RunOrder, ranks: _Ranks, status: int | None) -> dict[str, Plain] | Fault | None:
+    """Returns the first fault, else the record that the first rank wrote, else None where a stop was requested."""
     record = read_record(order.directory).record
     if ranks.fault is not None and (record is None or record["outcome"] == "failed"):
-        is_told = record is not None and ranks.fault.reason.startswith(str(record["reason"]))
-        return record if is_told else ranks.fault
+        is_recorded = record is not None and ranks.fault.reason.startswith(str(record["reason"]))
+        return record if is_recorded else ranks.fault
     if record is not None:
         return record
-    if ranks.stopping or any(one.outcome == "interrupted" for one in ranks.ended):
+    if ranks.stopping or any(rank_outcome.outcome == "interrupted" for rank_outcome in ranks.ended):
         return None
-    told = "; see log.txt" if status else ": code or data changed while they ran; run the command again"
-    return Fault(f"its ranks ended without a record (torchrun: status {status}){told}", resumable=True)
+    hint = "; see log.txt" if status else ": code or data changed while they ran; run the command again"
+    return Fault(f"its ranks ended without a record (torchrun: status {status}){hint}", resumable=True)
 
 
-def _of_rank(rank: int, reason: str) -> str:
-    """What went wrong, and where, if it was not in the rank that writes the record."""
+def _with_rank(rank: int, reason: str) -> str:
+    """Returns the reason of a fault, with the rank if it is not the one that writes the record."""
     return f"{reason} (rank {rank})" if rank else reason
 
 
 @contextmanager
-def _door() -> Iterator[tuple[socket.socket, str]]:
-    """A socket that only processes of this user on this machine can reach, and its address."""
-    with TemporaryDirectory(prefix="ranks-") as folder, socket.socket(socket.AF_UNIX) as door:
+def _listening_socket() -> Iterator[tuple[socket.socket, str]]:
+    """Opens a socket that only processes of this user on this machine can reach; yields it and its address."""
+    with TemporaryDirectory(prefix="ranks-") as folder, socket.socket(socket.AF_UNIX) as listener:
         address = str(Path(folder, "leash"))
-        door.bind(address)
-        door.listen()
-        yield door, address
+        listener.bind(address)
+        listener.listen()
+        yield listener, address
 
 
 @contextmanager
 def _stop_requests(ranks: _Ranks) -> Iterator[None]:
-    """SIGTERM goes on to every rank, by the leash: torchrun would kill what takes longer than 30 seconds."""
+    """Passes SIGTERM on to every rank by its connection: torchrun would kill ranks that take longer than 30 seconds."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         ranks.stop()
 
-    before = signal.signal(signal.SIGTERM, stop)
+    previous_handler = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
-def _surroundings(order: Order) -> dict[str, str]:
-    """The environment of torchrun and its ranks: what can be imported here, and the order's share of the machine."""
+def _environment(order: RunOrder) -> dict[str, str]:
+    """Returns the environment of torchrun and its ranks: the import path, and the order's devices and threads."""
     threads = str(order.threads)
     devices = {} if order.devices is None else {"CUDA_VISIBLE_DEVICES": order.devices}
-    places = os.pathsep.join(place or str(Path.cwd()) for place in sys.path)
-    return {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **devices}
+    python_path = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    return {**os.environ, "PYTHONPATH": python_path, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **devices}
 
 
-def _end(agent: subprocess.Popen[bytes]) -> None:
-    """Leaves no torchrun behind. Its ranks die with their leash."""
+def _terminate(agent: subprocess.Popen[bytes]) -> None:
+    """Waits for torchrun to end, and kills it after a timeout. Its ranks end with their connections."""
     try:
         agent.wait(timeout=POLL_SECONDS * 4)
     except subprocess.TimeoutExpired:

@@ -1,8 +1,8 @@
 """Tuning: every arm has a search of its own over the same space, with the same budget.
 
 A trial is an ordinary run: it has a key and a directory, is handed out by the ledger, continues from its checkpoint,
-and is read where it is finished already. Trials are chosen by what they reach on the validation split, with a seed of
-their own; what is reported is measured elsewhere, on the test split and with the study's seeds.
+and is read where it is finished already. Trials are selected by their metric on the validation split, with a seed of
+their own; the reported metric is measured on the test split with the study's seeds.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from sweeps.live import Row
 from sweeps.lock import locked
 from sweeps.records import read_record
 from sweeps.search import Budget, Outcome, Search, Trial
-from sweeps.storage import Line, find_address, open_storage
+from sweeps.storage import StorageConnection, find_address, open_storage
 from sweeps.survey import survey
 from sweeps.ticket import State, Ticket
 
-__all__ = ["REPORTED_ON", "SEED", "SELECTED_ON", "SPLIT", "Arm", "Found", "Goal", "trial_config", "tune"]
+__all__ = ["REPORTED_ON", "SEED", "SELECTED_ON", "SPLIT", "Arm", "Goal", "TuningResult", "trial_config", "tune"]
 
 SELECTED_ON, REPORTED_ON = "validation", "test"
 SPLIT = "data.evaluation.split"
 EVERY = "training.validate_every"
 SEED = 1_000_000
-"""The seed of every trial: far from those of a report, which must not hold the luck that a trial was chosen for."""
+"""The seed of every trial, far from those of a report, so that selection by chance does not bias the report."""
 VALIDATIONS = 6
-"""How often a trial is validated, where its study validates at the end alone."""
+"""How often a trial is validated, where its study validates only at the end."""
 LOCK_SECONDS = 60.0
 PATIENCE = 300.0
-"""Seconds that the database may be away."""
+"""Seconds that the database may be unavailable."""
 
 
 class Goal(NamedTuple):
@@ -54,7 +54,7 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True)
 class Arm:
-    """What is tuned: a run's config, and what may change in it. price: tokens of a whole run."""
+    """An arm to tune: a run's config, and its search space. price: the tokens of a whole run."""
 
     name: str
     config: Config
@@ -62,8 +62,8 @@ class Arm:
     price: int
 
 
-class Found(NamedTuple):
-    """What the search of one arm came to. values: of its best trial, whose run is ``key``; None where none finished."""
+class TuningResult(NamedTuple):
+    """The result of one arm's search. values: of its best trial, whose run is ``key``; None where none finished."""
 
     arm: str
     values: dict[str, Plain] | None
@@ -76,7 +76,7 @@ class Found(NamedTuple):
 
 
 class Keys(Protocol):
-    """What the module of a RunConfig offers here."""
+    """What this module needs from the module of a RunConfig."""
 
     RunConfig: type[Config]
 
@@ -87,9 +87,9 @@ Launch = Callable[[list[Row], Options], Summary]
 
 
 def trial_config(config: Config, values: Mapping[str, Plain]) -> Config:
-    """The run of a trial: with these values, the trials' seed, and measured on the split that selects.
+    """Returns the config of a trial: with these values and the trials' seed, evaluated on the validation split.
 
-    Raises ConfigError where the data have no splits to choose from.
+    Raises ConfigError where the data have no field for the split.
     """
     paths = dict(config.leaves())
     if SPLIT not in paths:
@@ -103,72 +103,79 @@ def trial_config(config: Config, values: Mapping[str, Plain]) -> Config:
 def tune(
     runs: Path, storage: str | None, study: str, arms: Sequence[Arm], goal: Goal, budget: Budget,
     options: Options, launch: Launch, *, prune: bool = True,
-) -> tuple[list[Found], int | None]:  # fmt: skip
-    """Spends every arm's budget, round after round; what each came to, and the signal that stopped it, if one did.
+) -> tuple[list[TuningResult], int | None]:  # fmt: skip
+    """Spends every arm's budget, round after round. Returns each arm's result, and the signal that stopped it, or None.
 
-    Stopped at any moment and called again it goes on. ``launch`` does the rows that wait.
+    A search that was stopped at any moment continues when it is called again. ``launch`` does the waiting rows.
     """
     runner = cast(Keys, importlib.import_module(options.runner))
-    with _searches(runs, storage, study, arms, goal) as (searches, line):
+    with _searches(runs, storage, study, arms, goal) as (searches, connection):
         while True:
             with locked(runs / "tuning.lock", LOCK_SECONDS):
-                rounds = {arm.name: line.ask(_asking(searches[arm.name], budget)) for arm in arms}
-            asked = [(arm, trial) for arm in arms for trial in rounds[arm.name]]
-            if not asked:
-                return [_found(arm, searches[arm.name]) for arm in arms], None
-            tickets = {(arm.name, trial.number): _ticket(arm, trial, runner) for arm, trial in asked}
-            for arm, trial in asked:
+                rounds = {arm.name: connection.ask(_round_request(searches[arm.name], budget)) for arm in arms}
+            proposed = [(arm, trial) for arm in arms for trial in rounds[arm.name]]
+            if not proposed:
+                return [_tuning_result(arm, searches[arm.name]) for arm in arms], None
+            tickets = {(arm.name, trial.number): _ticket(arm, trial, runner) for arm, trial in proposed}
+            for arm, trial in proposed:
                 directory = tickets[arm.name, trial.number].directory(runs)
                 _set_bars(directory, searches[arm.name], trial, arm, goal, prune=prune)
-            once = {ticket.key: ticket for ticket in tickets.values()}
-            rows, _ = survey(runs, list(once.values()), goal.metric, retry_failed=options.retry_failed)
+            unique_tickets = {ticket.key: ticket for ticket in tickets.values()}
+            rows, _ = survey(runs, list(unique_tickets.values()), goal.metric, retry_failed=options.retry_failed)
             summary = Summary(rows, None) if all(row.state.over for row in rows) else launch(rows, options)
-            over = {row.ticket.key: row for row in summary.rows}
-            for arm, trial in asked:
-                row = over[tickets[arm.name, trial.number].key]
+            rows_by_key = {row.ticket.key: row for row in summary.rows}
+            for arm, trial in proposed:
+                row = rows_by_key[tickets[arm.name, trial.number].key]
                 if row.state.over and row.state != State.STOPPED:
                     outcome = _outcome(runs, row, goal, arm)
-                    line.ask(_telling(searches[arm.name], trial, outcome))
+                    connection.ask(_outcome_report(searches[arm.name], trial, outcome))
             if summary.stopped_by is not None:
-                return [_found(arm, searches[arm.name]) for arm in arms], summary.stopped_by
+                return [_tuning_result(arm, searches[arm.name]) for arm in arms], summary.stopped_by
 
 
 @contextmanager
 def _searches(
     runs: Path, storage: str | None, study: str, arms: Sequence[Arm], goal: Goal
-) -> Iterator[tuple[dict[str, Search], Line]]:
-    """Every arm's search in the ledger's database. Its name says all that it depends on but its budget, so that a
-    change of the study, the space or the metric begins another one."""
+) -> Iterator[tuple[dict[str, Search], StorageConnection]]:
+    """Opens every arm's search in the ledger's database; yields the searches by arm and the connection.
+
+    The name of a search holds a hash of all that it depends on except its budget, so that a change of the study, the
+    space or the metric begins another one.
+    """
     address = find_address(storage, runs)
     runs.mkdir(parents=True, exist_ok=True)
-    line = Line(address, PATIENCE)
-    opened = line.ask(lambda: open_storage(address))
+    connection = StorageConnection(address, PATIENCE)
+    opened_storage = connection.ask(lambda: open_storage(address))
     try:
-        found = {}
+        searches = {}
         for arm in arms:
-            depends = [trial_config(arm.config, {}).to_dict(), {p: repr(k) for p, k in arm.space.items()}, list(goal)]
-            name = f"tune {study} {arm.name} {canonical_hash(depends, 12)}"
-            made = line.ask(lambda name=name: optuna.create_study(  # type: ignore[misc]
-                study_name=name, storage=opened.storage, direction=goal.direction, load_if_exists=True
+            identity = [
+                trial_config(arm.config, {}).to_dict(),
+                {path: repr(knob) for path, knob in arm.space.items()},
+                list(goal),
+            ]
+            name = f"tune {study} {arm.name} {canonical_hash(identity, 12)}"
+            optuna_study = connection.ask(lambda name=name: optuna.create_study(  # type: ignore[misc]
+                study_name=name, storage=opened_storage.storage, direction=goal.direction, load_if_exists=True
             ))  # fmt: skip
-            found[arm.name] = Search(made, arm.space, arm.price)
+            searches[arm.name] = Search(optuna_study, arm.space, arm.price)
             with locked(runs / "tuning.lock", LOCK_SECONDS):
-                found[arm.name].begin(_own_values(arm))
-        yield found, line
+                searches[arm.name].begin(_own_values(arm))
+        yield searches, connection
     finally:
-        opened.close()
+        opened_storage.close()
 
 
 def _own_values(arm: Arm) -> dict[str, Plain]:
-    """What the arm has already, as far as its space holds it: the first trial is the arm as it stands."""
+    """Returns the arm's own values, as far as its space contains them: the first trial is the arm as it is."""
     return {path: arm.config.get(path) for path, knob in arm.space.items() if knob.holds(arm.config.get(path))}
 
 
-def _asking(search: Search, budget: Budget) -> Callable[[], list[Trial]]:
+def _round_request(search: Search, budget: Budget) -> Callable[[], list[Trial]]:
     return lambda: search.round(budget)
 
 
-def _telling(search: Search, trial: Trial, outcome: Outcome) -> Callable[[], None]:
+def _outcome_report(search: Search, trial: Trial, outcome: Outcome) -> Callable[[], None]:
     return lambda: search.tell(trial.number, outcome)
 
 
@@ -178,9 +185,9 @@ def _ticket(arm: Arm, trial: Trial, runner: Keys) -> Ticket:
 
 
 def _set_bars(directory: Path, search: Search, trial: Trial, arm: Arm, goal: Goal, *, prune: bool) -> None:
-    """Leaves what ends the run early in its directory, once: a run that goes on has the bars that it began with.
+    """Writes the pruning thresholds to the run's directory, once: a resumed run has those that it began with.
 
-    Without pruning, a run that was ended so before is to go on, so its record is taken back.
+    Without pruning, a run that was pruned before is to continue, so its record is removed.
     """
     if prune and not (directory / BARS).exists() and not (directory / RECORD).exists():
         by_step = search.bars(trial.number, arm.config.get("training.steps"))
@@ -194,7 +201,7 @@ def _set_bars(directory: Path, search: Search, trial: Trial, arm: Arm, goal: Goa
 
 
 def _outcome(runs: Path, row: Row, goal: Goal, arm: Arm) -> Outcome:
-    """What became of a trial, by the files of its run. A run that was ended early cost what it had read by then."""
+    """Returns the outcome of a trial from the files of its run. A pruned run costs the tokens it had read by then."""
     directory, curve = row.ticket.directory(runs), _curve(row.ticket.directory(runs) / CURVES, goal.metric)
     record = read_record(directory).record or {}
     steps = arm.config.get("training.steps")
@@ -203,7 +210,7 @@ def _outcome(runs: Path, row: Row, goal: Goal, arm: Arm) -> Outcome:
 
 
 def _curve(path: Path, metric: str) -> dict[int, float]:
-    """The metric by step, where it is a number; empty for a run that left no curve."""
+    """Reads the metric by step, where it is a finite number; empty for a run without curves."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if row["name"] == metric]
@@ -212,17 +219,17 @@ def _curve(path: Path, metric: str) -> dict[int, float]:
     return {int(row["step"]): float(row["value"]) for row in rows if math.isfinite(float(row["value"]))}
 
 
-def _found(arm: Arm, search: Search) -> Found:
-    told, best = search.outcomes(), search.best()
-    kinds = [about["outcome"] for _, about in told]
-    keys = {trial.number: about["key"] for trial, about in told}
-    return Found(
+def _tuning_result(arm: Arm, search: Search) -> TuningResult:
+    outcomes, best = search.outcomes(), search.best()
+    names = [outcome["outcome"] for _, outcome in outcomes]
+    keys = {trial.number: outcome["key"] for trial, outcome in outcomes}
+    return TuningResult(
         arm.name,
         best and best[0].values,
         best and best[1],
         best and keys[best[0].number],
-        len(told),
-        kinds.count("pruned"),
-        len(kinds) - kinds.count("pruned") - kinds.count("finished"),
+        len(outcomes),
+        names.count("pruned"),
+        len(names) - names.count("pruned") - names.count("finished"),
         search.tokens(),
     )

@@ -1,4 +1,4 @@
-"""A study as a W&B sweep: what ``wandb sweep`` reads, and whose agents run ``python -m sweeps agent``."""
+"""A study as a W&B sweep: a file that ``wandb sweep`` reads, and whose agents run ``python -m sweeps agent``."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ Method = Literal["grid", "bayes", "random"]
 
 
 def agent_command(words: Sequence[str], ranks: int = 1) -> list[str]:
-    """The command of an agent; ``words`` follow ``python -m sweeps agent``. Several ranks are started by torchrun."""
-    together = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    return ["${env}", "${interpreter}", *together, "-m", "sweeps", "agent", *words, "${args}"]
+    """Returns an agent's command; ``words`` follow ``python -m sweeps agent``. torchrun starts several ranks."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    return ["${env}", "${interpreter}", *torchrun, "-m", "sweeps", "agent", *words, "${args}"]
 
 
 def grid(
     study: str, arms: Sequence[str], seeds: int, metric: Mapping[str, str], command: list[str]
 ) -> dict[str, Plain]:
-    """Every arm with every seed, as ``python -m ablations run`` does."""
-    found = {"arm": {"values": list(arms)}, "seed": {"values": list(range(seeds))}}
-    return _sweep(study, "grid", metric, command, found)
+    """Returns the sweep of every arm with every seed, the runs of ``python -m ablations run``."""
+    parameters = {"arm": {"values": list(arms)}, "seed": {"values": list(range(seeds))}}
+    return _sweep(study, "grid", metric, command, parameters)
 
 
 def search(
     study: str, arm: str, space: Mapping[str, Knob], method: Method, trials: int, metric: Mapping[str, str],
     command: list[str],
 ) -> dict[str, Plain]:  # fmt: skip
-    """The search of one arm, of so many trials. Each arm has a sweep of its own, so that all have the same budget."""
-    found = {"arm": {"value": arm}} | {path: _parameter(knob) for path, knob in space.items()}
-    return _sweep(f"{study}: {arm}", method, metric, command, found) | {"run_cap": trials}
+    """Returns the sweep that searches one arm by ``trials`` trials. Each arm has its own, so budgets are equal."""
+    parameters = {"arm": {"value": arm}} | {path: _parameter(knob) for path, knob in space.items()}
+    return _sweep(f"{study}: {arm}", method, metric, command, parameters) | {"run_cap": trials}
 
 
 def _sweep(
-    name: str, method: str, metric: Mapping[str, str], command: list[str], found: Mapping[str, Plain]
+    name: str, method: str, metric: Mapping[str, str], command: list[str], parameters: Mapping[str, Plain]
 ) -> dict[str, Plain]:
     return {
         "name": name,
-        "program": "sweeps",  # W&B wants one; the command is what counts
+        "program": "sweeps",  # W&B requires one; the command is what is run
         "method": method,
         "metric": dict(metric),
-        "parameters": dict(found),
+        "parameters": dict(parameters),
         "command": command,
     }
 
@@ -64,7 +64,7 @@ def _parameter(knob: Knob) -> dict[str, Plain]:
 
 
 def write_sweep(path: Path, sweep: Mapping[str, Plain]) -> None:
-    """Leaves the sweep where ``wandb sweep`` can read it."""
+    """Writes the sweep as YAML for ``wandb sweep``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump(dict(sweep), sort_keys=False, allow_unicode=True, width=120)
-    replace_file(path, lambda fresh: fresh.write_text(text, encoding="utf-8"))
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

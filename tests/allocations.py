@@ -1,4 +1,4 @@
-"""What a network spends: memory that its backward pass waits for, memory at the peak, and FLOPs."""
+"""Counters of what a network spends: memory saved for its backward pass, peak memory, and FLOPs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 
 class Held:
-    """A tensor that a backward pass keeps."""
+    """A tensor that is saved for a backward pass."""
 
     def __init__(self, owner: Kept, tensor: Tensor) -> None:
         self.owner, self.tensor = owner, tensor.detach()  # the output of a node would hold the node that holds it
@@ -25,7 +25,7 @@ class Held:
 
 
 class Kept:
-    """Counts what is kept for a backward pass by all that is computed within it: ``bytes`` now, without parameters."""
+    """Counts the tensors that operations within it save for a backward pass: ``bytes`` now, without parameters."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -35,8 +35,8 @@ class Kept:
         return tensor if isinstance(tensor, torch.nn.Parameter) else Held(self, tensor)
 
     @staticmethod
-    def unpack(kept: Tensor | Held) -> Tensor:
-        return kept.tensor if isinstance(kept, Held) else kept
+    def unpack(saved: Tensor | Held) -> Tensor:
+        return saved.tensor if isinstance(saved, Held) else saved
 
     def __enter__(self) -> Self:
         self.hooks.__enter__()
@@ -52,26 +52,26 @@ class Allocations(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self.known: set[int] = set()
+        self.counted: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for part in tree_iter(found):
+        outputs = func(*args, **(kwargs or {}))
+        for part in tree_iter(outputs):
             if isinstance(part, Tensor):
                 self.count(part.untyped_storage())
-        return found
+        return outputs
 
     def count(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
-        if key in self.known:
+        if key in self.counted:
             return
-        self.known.add(key)
+        self.counted.add(key)
         self.now += size
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self.free, key, size)
 
     def free(self, key: int, size: int) -> None:
-        self.known.discard(key)
+        self.counted.discard(key)
         self.now -= size
 
 
@@ -83,8 +83,8 @@ class Products(TorchDispatchMode):
         self.flops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        outputs = func(*args, **(kwargs or {}))
         count = flop_registry.get(func.overloadpacket)
         if count is not None:
-            self.flops += count(*args, **(kwargs or {}), out_val=found)
-        return found
+            self.flops += count(*args, **(kwargs or {}), out_val=outputs)
+        return outputs

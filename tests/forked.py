@@ -21,9 +21,9 @@ from sweeps.process import prepare_server
 
 
 class Forked:
-    """A function at work in a process, or in several that find each other as torchrun's ranks do.
+    """A function that runs in a process, or in several that find each other as torchrun's ranks do.
 
-    function: importable by its name; what it and its arguments are has to be picklable. log: gets all that is printed.
+    function: importable by its name; it and its arguments must be picklable. log: the file that all output goes to.
     """
 
     def __init__(self, log: Path, function: Callable[..., None], *arguments: Any, ranks: int = 1) -> None:
@@ -33,12 +33,12 @@ class Forked:
         self.processes = []
         port = free_port()
         for rank in range(ranks):
-            process = context.Process(target=_be, args=(rank, ranks, port, log, function, arguments))
+            process = context.Process(target=_run_rank, args=(rank, ranks, port, log, function, arguments))
             process.start()
             self.processes.append(process)
 
     def until(self, happened: Callable[[], bool]) -> None:
-        """Waits for something that it does, which has to come before its end and in time."""
+        """Waits until ``happened`` is true. Fails where the processes end first, or it takes too long."""
 
         def has_happened() -> bool:
             if happened():
@@ -50,26 +50,26 @@ class Forked:
         wait_for(has_happened, every=0.001)
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to all that live."""
+        """Sends a signal to all processes that are still running."""
         for process in self.processes:
             if process.exitcode is None and process.pid is not None:
                 os.kill(process.pid, number)
 
     def wait(self) -> list[int | None]:
-        """The exit status of each rank, below zero the signal that ended it. Where one fails, the rest are killed."""
-        while living := [process.sentinel for process in self.processes if process.exitcode is None]:
-            if not wait(living, SECONDS) or any(process.exitcode for process in self.processes):
+        """Waits, and returns each rank's exit status, negative for a signal. Where one fails, the rest are killed."""
+        while sentinels := [process.sentinel for process in self.processes if process.exitcode is None]:
+            if not wait(sentinels, SECONDS) or any(process.exitcode for process in self.processes):
                 self.send(signal.SIGKILL)
         return [process.exitcode for process in self.processes]
 
     def finish(self) -> None:
-        """Waits for its end, which has to be a good one."""
+        """Waits for the end of all processes, and fails where one of them failed."""
         statuses = self.wait()
         assert not any(statuses), f"{statuses}: {self.log.read_text()}"
 
 
 def train(config: RunConfig, directory: Path, keep_every: float = 30.0) -> None:
-    """A run whose outcome is printed; for ``Forked``."""
+    """Does a run and prints its outcome; for ``Forked``."""
     try:
         record = fit(config, directory, keep_every=keep_every)
     except Interrupted as stop:
@@ -79,28 +79,30 @@ def train(config: RunConfig, directory: Path, keep_every: float = 30.0) -> None:
 
 
 def training(config: RunConfig, directory: Path, keep_every: float = 30.0) -> Forked:
-    """A run in as many processes as its config asks for."""
+    """Starts a run in as many processes as its config has devices."""
     directory.mkdir(exist_ok=True)
     return Forked(directory / "said.txt", train, config, directory, keep_every, ranks=config.training.devices)
 
 
-def _be(rank: int, ranks: int, port: int, log: Path, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _run_rank(
+    rank: int, ranks: int, port: int, log: Path, function: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # the server ignores them
     with log.open("a") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
-    # Lines as wholes: ranks that write at once would else cut into each other's.
+    # Line buffering keeps lines of ranks that write at the same time whole.
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
     if ranks > 1:
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
-        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "forked"}
-        os.environ.update({name: str(value) for name, value in place.items()})
+        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "forked"}
+        os.environ.update({name: str(value) for name, value in variables.items()})
     torch.set_num_threads(1)
     try:
         function(*arguments)
     except Exception:
-        # The other ranks may be waiting in a collective; a farewell to them would wait for ever.
+        # The other ranks may wait in a collective, and a regular exit would wait for them for ever.
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

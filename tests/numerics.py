@@ -1,8 +1,8 @@
-"""On what device and in what precision tests marked ``any_device`` run, and how exact they have to be there.
+"""The device and the precision of tests marked ``any_device``, and the tolerances of their comparisons.
 
-A test says ``placed(module)`` for ``module.double()``, ``real()`` for the dtype of what it draws, ``same(x, y)`` for
-a comparison. Tensors that a test makes lie on the device by themselves. Those that the library makes do not, as in a
-run, so that one made without ``device=`` is an error here too.
+A test uses ``placed(module)`` for ``module.double()``, ``real()`` for the dtype of its random tensors, and ``same(x,
+y)`` for a comparison. Tensors that a test makes are on the device automatically. Those that the library makes are not,
+as in a run, so that one made without ``device=`` is an error here too.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ DEVICES = ("cpu", "cuda", "pretended")
 
 
 class Precision(NamedTuple):
-    """dtype: of weights and of what is drawn. mixed: forward passes run under autocast to bfloat16, as in training.
+    """dtype: of weights and random tensors. mixed: forward passes run under autocast to bfloat16, as in training.
 
-    How far two results may lie apart, as a share of the greatest magnitude among them; None where every test says for
-    itself how exact it is. unmoved: of the same operations, when what they must not read was changed; values: of other
-    operations for the same equation; gradients: those of such.
+    The other fields are tolerances as a share of the greatest magnitude among the results compared; None where every
+    test has its own. unmoved: for the same operations after a change of inputs that they must not read. values: for
+    different operations that compute the same equation. gradients: for the gradients of such operations.
     """
 
     dtype: torch.dtype
@@ -43,18 +43,18 @@ class Precision(NamedTuple):
 PRECISIONS: Mapping[str, Precision] = {
     # Each test's own bounds, 1e-10 for the most part.
     "float64": Precision(torch.float64),
-    # On a CPU at most 2e-7 (LSH, whose sums go by what was sorted), 4e-5 (linear attention, whose denominators come
-    # near zero; all else 1e-6) and 2e-5 lay apart. Other kernels add up in other orders: some times as much.
+    # The largest differences on a CPU were 2e-7 (LSH, whose order of sums depends on sorting), 4e-5 (linear attention,
+    # whose denominators come near zero; 1e-6 elsewhere) and 2e-5. Other kernels sum in other orders: some times that.
     "float32": Precision(torch.float32, unmoved=2e-6, values=2e-4, gradients=2e-4),
-    # Eight bits, so that a number that is rounded the other way moves by up to 2^-7. On a CPU nothing, 1.5e-2 (two such
-    # steps) and 2e-3 lay apart. A key too many among 300 moves less than one such step: float32 sees it, the shorter
-    # rows do in bf16.
+    # Eight bits of precision, so that a different rounding changes a number by up to 2^-7. The largest differences on a
+    # CPU were 0, 1.5e-2 (two such steps) and 2e-3. One key too many among 300 changes less than one such step: float32
+    # detects it, and bf16 does in shorter rows.
     "bf16": Precision(torch.float32, mixed=True, unmoved=1e-2, values=5e-2, gradients=2e-2),
 }
 
 
 class Numerics(NamedTuple):
-    """What the options ask for."""
+    """The device and precision that the options choose. pretended: the device is ``pretended_device``'s."""
 
     device: torch.device
     precision: Precision
@@ -88,7 +88,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def configure(config: pytest.Config) -> None:
-    """Takes over what the options ask for. Raises UsageError where there is no such device."""
+    """Applies the options. Raises UsageError where there is no such device, or it does not support the precision."""
     global in_force
     device, precision = config.getoption("device"), config.getoption("precision")
     if device == "cuda" and not torch.cuda.is_available():
@@ -96,12 +96,12 @@ def configure(config: pytest.Config) -> None:
     if device == "pretended" and precision == "bf16":
         raise pytest.UsageError("--device pretended knows no autocast; rehearse bf16 with --device cpu")
     pretended = device == "pretended"
-    place = pretended_device.DEVICE if pretended else torch.device(device)
-    in_force = Numerics(place, PRECISIONS[precision], pretended)
+    torch_device = pretended_device.DEVICE if pretended else torch.device(device)
+    in_force = Numerics(torch_device, PRECISIONS[precision], pretended)
 
 
 def of_any_device(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The tests to run under the options, and those that would compute elsewhere or otherwise than asked for."""
+    """The tests to run under the options, and those to deselect because they do not follow the options."""
     if in_force.usual:
         return items, []
     selected = [item for item in items if item.get_closest_marker("any_device")]
@@ -109,10 +109,10 @@ def of_any_device(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pyt
 
 
 @contextmanager
-def numerics(asked: bool) -> Iterator[None]:
-    """Within it a test runs; ``asked``: it is marked ``any_device``."""
+def numerics(is_marked: bool) -> Iterator[None]:
+    """The context in which a test runs. ``is_marked``: whether the test is marked ``any_device``."""
     with ExitStack() as stack:
-        if not asked or in_force.usual:
+        if not is_marked or in_force.usual:
             yield
             return
         if in_force.pretended:
@@ -120,7 +120,7 @@ def numerics(asked: bool) -> Iterator[None]:
         if in_force.device.type != "cpu":
             stack.enter_context(MadeByTests(in_force.device))
         if in_force.device.type == "cuda":
-            # Convolutions and LSTMs of cuDNN round their factors to ten bits otherwise, even of float32.
+            # By default cuDNN's convolutions and LSTMs round float32 factors to ten bits (TF32).
             allowed = torch.backends.cudnn.allow_tf32
             torch.backends.cudnn.allow_tf32 = False
             stack.callback(setattr, torch.backends.cudnn, "allow_tf32", allowed)
@@ -128,8 +128,8 @@ def numerics(asked: bool) -> Iterator[None]:
 
 
 class MadeByTests(TorchFunctionMode):
-    """Puts tensors on a device that a file of tests makes without saying where. ``torch.set_default_device`` would put
-    those there that the library makes, and so hide that it forgot to say where."""
+    """Puts tensors that test files make without ``device=`` on a device. ``torch.set_default_device`` would also affect
+    tensors that the library makes, and so hide a missing ``device=`` there."""
 
     constructors = frozenset(_device_constructors())
 
@@ -142,32 +142,37 @@ class MadeByTests(TorchFunctionMode):
         caller = sys._getframe(1)
         if caller.f_code.co_filename == pretended_device.__file__ and caller.f_back:
             caller = caller.f_back
-        here = caller.f_code.co_filename.startswith(TESTS)
-        if func in self.constructors and here and kwargs.get("device") is None and kwargs.get("generator") is None:
+        is_from_tests = caller.f_code.co_filename.startswith(TESTS)
+        if (
+            func in self.constructors
+            and is_from_tests
+            and kwargs.get("device") is None
+            and kwargs.get("generator") is None
+        ):
             kwargs = kwargs | {"device": self.device}
-            func = pretended_device.tensor if in_force.pretended and func is pretended_device.made else func
+            func = pretended_device.tensor if in_force.pretended and func is pretended_device.original_tensor else func
         return func(*args, **kwargs)
 
 
 @contextmanager
 def exactly() -> Iterator[None]:
-    """Within it what is placed is in float64, whatever the options say: an oracle of every precision."""
+    """Within it ``placed`` and ``real`` use float64, whatever the options say: a reference for every precision."""
     global in_force
-    before = in_force
-    in_force = before._replace(precision=PRECISIONS["float64"])
+    previous = in_force
+    in_force = previous._replace(precision=PRECISIONS["float64"])
     try:
         yield
     finally:
-        in_force = before
+        in_force = previous
 
 
 def real() -> torch.dtype:
-    """Of inputs and weights."""
+    """The dtype of inputs and weights."""
     return in_force.precision.dtype
 
 
 def half(enabled: bool = True) -> AbstractContextManager[Any]:
-    """Autocast to bfloat16 on the device, unless it is not enabled."""
+    """Autocast to bfloat16 on the device where it is enabled; otherwise a context that does nothing."""
     if not enabled:
         return nullcontext()
     if in_force.pretended:
@@ -176,8 +181,8 @@ def half(enabled: bool = True) -> AbstractContextManager[Any]:
 
 
 def placed(network: Network) -> Network:
-    """The module on the device, in the precision; under mixed precision each of its passes forward runs as a training
-    step does, and what is done with its outputs, backward passes among it, does not."""
+    """Moves a module to the device and the precision. Under mixed precision its forward passes run under autocast, as
+    in a training step; operations on their outputs, backward passes included, do not."""
     network.to(in_force.device, real())
     if in_force.precision.mixed:
         for name in ("forward", "encode", "decode", "training_step", "measured"):
@@ -186,58 +191,62 @@ def placed(network: Network) -> Network:
     return network
 
 
-def in_half(called: Callable[..., Any]) -> Callable[..., Any]:
+def in_half(function: Callable[..., Any]) -> Callable[..., Any]:
     def under_autocast(*args: Any, **kwargs: Any) -> Any:
         with half():
-            return called(*args, **kwargs)
+            return function(*args, **kwargs)
 
     return under_autocast
 
 
-def as_trained(called: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that tests call as modules do theirs: under autocast where the precision is mixed."""
+def as_trained(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called under autocast where the precision is mixed, as within a module's forward pass."""
 
     def trained(*args: Any, **kwargs: Any) -> Any:
         with half(in_force.precision.mixed):
-            return called(*args, **kwargs)
+            return function(*args, **kwargs)
 
     return trained
 
 
 def projected(x: Tensor) -> Tensor:
-    """What a test drew, as a projection would put it out: in bfloat16 where the precision is mixed."""
+    """The tensor in the dtype of a projection's output: bfloat16 where the precision is mixed."""
     return x.to(torch.bfloat16) if in_force.precision.mixed else x
 
 
 def here(x: Tensor) -> Tensor:
-    """What was made before the test began, on the device."""
+    """Moves a tensor that was made before the test began to the device."""
     return x.to(in_force.device)
 
 
-def unmoved(one: Tensor, other: Tensor, exact: float = 1e-10) -> None:
-    """A result stayed what it was when something changed that must not be read."""
-    compare([one], [other], exact, in_force.precision.unmoved)
+def unmoved(outputs: Tensor, expected: Tensor, exact: float = 1e-10) -> None:
+    """Asserts that outputs did not change when inputs that must not be read changed."""
+    compare([outputs], [expected], exact, in_force.precision.unmoved)
 
 
-def same(one: Tensor, other: Tensor, exact: float = 1e-10) -> None:
-    """Two results are one, to ``exact`` in float64 and to the precision's own bound elsewhere."""
-    compare([one], [other], exact, in_force.precision.values)
+def same(outputs: Tensor, expected: Tensor, exact: float = 1e-10) -> None:
+    """Asserts that outputs are as expected, to ``exact`` in float64 and to the precision's tolerance elsewhere."""
+    compare([outputs], [expected], exact, in_force.precision.values)
 
 
-def same_gradients(ones: Sequence[Tensor | None], others: Sequence[Tensor | None], exact: float = 1e-10) -> None:
-    """The same of the gradients of one pass, measured by the greatest of them all: that of a key's bias, say, is zero
-    but for what was rounded off."""
-    compare(ones, others, exact, in_force.precision.gradients)
+def same_gradients(gradients: Sequence[Tensor | None], expected: Sequence[Tensor | None], exact: float = 1e-10) -> None:
+    """Asserts the same of the gradients of one pass, relative to the greatest of them all: that of a key's bias, for
+    example, is zero except for rounding errors."""
+    compare(gradients, expected, exact, in_force.precision.gradients)
 
 
-def compare(ones: Sequence[Tensor | None], others: Sequence[Tensor | None], exact: float, share: float | None) -> None:
-    ones, others = (tuple(None if part is None else part.detach().cpu() for part in parts) for parts in (ones, others))
-    sizes = [part.abs().max().item() for part in (*ones, *others) if part is not None and part.numel()]
+def compare(
+    outputs: Sequence[Tensor | None], expected: Sequence[Tensor | None], exact: float, share: float | None
+) -> None:
+    outputs, expected = (
+        tuple(None if part is None else part.detach().cpu() for part in parts) for parts in (outputs, expected)
+    )
+    sizes = [part.abs().max().item() for part in (*outputs, *expected) if part is not None and part.numel()]
     absolute, relative = (exact, exact) if share is None else (share * max(sizes, default=0.0), 0.0)
-    for one, other in zip(ones, others, strict=True):
-        torch.testing.assert_close(one, other, atol=absolute, rtol=relative)
+    for output, reference in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(output, reference, atol=absolute, rtol=relative)
 
 
 def bound(exact: float) -> float:
-    """For a number that is zero in exact arithmetic, of tensors of magnitude one."""
+    """The tolerance for a number that is zero in exact arithmetic, of tensors of magnitude one."""
     return in_force.precision.values or exact

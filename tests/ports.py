@@ -8,12 +8,12 @@ import socket
 
 
 def free_port() -> int:
-    """One that nobody listens at, below those that a system gives to whoever connects, so that it stays free."""
-    draw = random.SystemRandom()
+    """A port that nobody listens on, below the ephemeral ports of outgoing connections, so that it stays free."""
+    generator = random.SystemRandom()
     while True:
-        with contextlib.suppress(OSError), socket.socket() as place:
-            place.bind(("127.0.0.1", draw.randrange(15_000, 30_000)))
-            return int(place.getsockname()[1])
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", generator.randrange(15_000, 30_000)))
+            return int(listener.getsockname()[1])
 
 
 if __name__ == "__main__":

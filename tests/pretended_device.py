@@ -1,7 +1,7 @@
-"""The CPU in the guise of another device: what computes on it, and fails where tensors of two devices meet.
+"""A pretended device that computes on the CPU, and fails where tensors of two devices meet.
 
-Its tensors say that they lie on the meta device, the only other one that every build of PyTorch can train on, and
-hold their numbers on the CPU. It stands in for CUDA where there is none.
+Its tensors report the meta device, the only other one that every build of PyTorch can train on, and hold their numbers
+on the CPU. It stands in for CUDA where there is none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOST = torch.device("cpu")
 aten = torch.ops.aten
 MAY_MEET = {aten.copy_.default, aten._to_copy.default, aten._pack_padded_sequence.default}
 MAY_MEET |= {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
-"""Operations that CUDA too lets read the host: copies, indices, lengths of packed rows."""
+"""Operations that may read the host's tensors on CUDA too: copies, indices, lengths of packed rows."""
 
 
 class Elsewhere(Tensor):
@@ -32,7 +32,7 @@ class Elsewhere(Tensor):
 
     @staticmethod
     def __new__(cls, values: Tensor) -> Elsewhere:
-        made: Elsewhere = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        wrapper: Elsewhere = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             values.size(),
             strides=values.stride(),
@@ -40,8 +40,8 @@ class Elsewhere(Tensor):
             dtype=values.dtype,
             device=DEVICE,
         )
-        made.values = values
-        return made
+        wrapper.values = values
+        return wrapper
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -65,68 +65,69 @@ class Elsewhere(Tensor):
 
 @contextmanager
 def pretended() -> Iterator[None]:
-    """Within it the device exists."""
+    """The context in which the pretended device exists."""
     with swapping(True), Computing(), patch.object(torch, "tensor", tensor):
         yield
 
 
 @contextmanager
 def swapping(swapped: bool) -> Iterator[None]:
-    """Whether a parameter that is moved to the device stays itself, so that tied weights stay tied. Elsewhere it always
-    does; here it has to be asked for, and ``load_state_dict`` with ``assign`` wants it otherwise."""
-    before = torch.__future__.get_swap_module_params_on_conversion()
+    """Sets whether a parameter that is moved to the device stays the same object, so that tied weights stay tied. On
+    other devices it always does; here it must be enabled, and disabled for ``load_state_dict`` with ``assign``."""
+    previous = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(swapped)
     try:
         yield
     finally:
-        torch.__future__.set_swap_module_params_on_conversion(before)
+        torch.__future__.set_swap_module_params_on_conversion(previous)
 
 
 def tensor(*args: Any, **kwargs: Any) -> Tensor:
-    """``torch.tensor``, which asks no one what it makes on the meta device."""
+    """Replaces ``torch.tensor``, whose tensors on the meta device bypass dispatch modes."""
     if torch.device(kwargs.get("device") or HOST) == DEVICE:
-        return made(*args, **kwargs | {"device": HOST}).to(DEVICE)
-    return made(*args, **kwargs)
+        return original_tensor(*args, **kwargs | {"device": HOST}).to(DEVICE)
+    return original_tensor(*args, **kwargs)
 
 
-made = torch.tensor
-"""The original."""
+original_tensor = torch.tensor
+"""The original ``torch.tensor``."""
 
 
 def with_tensors(index: Any) -> Any:
-    """An index, with tensors for lists, of which PyTorch would make some on the meta device itself."""
+    """The index with tensors in place of lists, which PyTorch would otherwise turn into tensors on the meta device."""
     if isinstance(index, tuple):
         return tuple(with_tensors(part) for part in index)
-    return made(index, device=HOST) if isinstance(index, list) else index
+    return original_tensor(index, device=HOST) if isinstance(index, list) else index
 
 
 class Computing(TorchDispatchMode):
-    """Every operation, on the device or off it."""
+    """Runs every operation, on the device or not, through ``computed``."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return computed(func, args, kwargs or {})
 
 
 def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What an operation gives, on the device that its tensors lie on or that it is told."""
+    """The outputs of an operation, on the device of its tensors or on the one that it names. Raises RuntimeError where
+    tensors of two devices meet."""
     if func == aten._fused_sdp_choice.default:
-        return 0  # by plain products, which are known here
+        return 0  # the plain implementation, whose operations are supported here
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    away = any(isinstance(tensor, Elsewhere) for tensor in tensors)
-    if away and func not in MAY_MEET:
-        strangers = [tensor for tensor in tensors if not isinstance(tensor, Elsewhere) and tensor.dim()]
-        if strangers:
+    on_device = any(isinstance(tensor, Elsewhere) for tensor in tensors)
+    if on_device and func not in MAY_MEET:
+        host_tensors = [tensor for tensor in tensors if not isinstance(tensor, Elsewhere) and tensor.dim()]
+        if host_tensors:
             raise RuntimeError(f"Expected all tensors to be on the same device: {func} was given one of the CPU too")
-    told = kwargs.get("device")
-    found = func(*tree_map(at_home, args), **tree_map(at_home, kwargs))
+    requested_device = kwargs.get("device")
+    outputs = func(*tree_map(at_home, args), **tree_map(at_home, kwargs))
     if func is aten.copy_.default or func is aten._index_put_impl_.default or func is aten.index_put_.default:
         return args[0]
-    if not (away if told is None else torch.device(told).type == DEVICE.type):
-        return found
+    if not (on_device if requested_device is None else torch.device(requested_device).type == DEVICE.type):
+        return outputs
     if func is aten._pack_padded_sequence.default:
-        return Elsewhere(found[0]), found[1]  # how many rows are left at each step is known to the host
-    dressed = tree_map(lambda leaf: Elsewhere(leaf) if isinstance(leaf, Tensor) else leaf, found)
-    return return_and_correct_aliasing(func, args, kwargs, dressed) if away else dressed
+        return Elsewhere(outputs[0]), outputs[1]  # the numbers of rows left at each step are on the host
+    wrapped = tree_map(lambda leaf: Elsewhere(leaf) if isinstance(leaf, Tensor) else leaf, outputs)
+    return return_and_correct_aliasing(func, args, kwargs, wrapped) if on_device else wrapped
 
 
 def at_home(leaf: Any) -> Any:

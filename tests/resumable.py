@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 TAIL = 2_000
-"""Characters that are logged of a failure: the last ones."""
+"""The number of characters of a failure's message that are logged: the last ones."""
 DONE = ("passed", "skipped")
 
 
@@ -39,16 +39,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Resumable:
-    """The log of a run, read when it starts and then added to. numerics: the options that a result counts under."""
+    """The log of a test run, read at the start and then appended to. numerics: the options that results hold for."""
 
     def __init__(self, path: Path, config: pytest.Config) -> None:
         self.path = path
         self.numerics = {name: config.getoption(name, default=None) for name in ("device", "precision")}
-        given: dict[str, Any] | None = getattr(config, "workerinput", None)
-        self.writes = given is None
+        worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
+        self.writes = worker_input is None
         self.running: dict[str, list[pytest.TestReport]] = {}
-        if given is not None:  # a worker that replaces another must leave out what that one did
-            self.done = set(given["done"])
+        if worker_input is not None:  # a worker that replaces another must skip the same tests
+            self.done = set(worker_input["done"])
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         self.done = {
@@ -63,9 +63,9 @@ class Resumable:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        left_out = [item for item in items if item.nodeid in self.done]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
+        deselected = [item for item in items if item.nodeid in self.done]
+        if deselected:
+            config.hook.pytest_deselected(items=deselected)
             items[:] = [item for item in items if item.nodeid not in self.done]
 
     @pytest.hookimpl(trylast=True)
@@ -85,12 +85,12 @@ class Resumable:
 
 
 def summary(reports: Sequence[pytest.TestReport]) -> dict[str, Any]:
-    """One line of all parts of a test: failed where any part did, skipped where one was."""
+    """The log line of a test from the reports of its phases: failed where one did, else skipped where one was."""
     outcomes = [report.outcome for report in reports]
     outcome = next((worst for worst in ("failed", "skipped") if worst in outcomes), "passed")
-    told = "\n".join(reason(report) for report in reports if report.outcome == outcome != "passed")
+    message = "\n".join(reason(report) for report in reports if report.outcome == outcome != "passed")
     seconds = round(sum(report.duration for report in reports), 3)
-    return {"test": reports[0].nodeid, "outcome": outcome, "seconds": seconds, "message": told[-TAIL:]}
+    return {"test": reports[0].nodeid, "outcome": outcome, "seconds": seconds, "message": message[-TAIL:]}
 
 
 def reason(report: pytest.TestReport) -> str:
@@ -98,16 +98,16 @@ def reason(report: pytest.TestReport) -> str:
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """What the file says. A last line that was torn off with the run counts as not written, and is taken away, so that
-    the next one stands by itself. Raises UsageError where another line is none of this plugin's."""
+    """The lines of a log. An incomplete last line, of a run that was killed, is removed from the file. Raises
+    UsageError where another line was not written by this plugin."""
     if not path.exists():
         return []
-    written = path.read_bytes()
-    whole = written[: written.rfind(b"\n") + 1]
-    if len(whole) < len(written):
-        os.truncate(path, len(whole))
+    content = path.read_bytes()
+    complete = content[: content.rfind(b"\n") + 1]
+    if len(complete) < len(content):
+        os.truncate(path, len(complete))
     lines = []
-    for number, text in enumerate(whole.decode(errors="replace").splitlines(), start=1):
+    for number, text in enumerate(complete.decode(errors="replace").splitlines(), start=1):
         try:
             line = json.loads(text)
             lines.append(line | {"test": line["test"], "outcome": line["outcome"]})

@@ -1,6 +1,7 @@
-"""Ranks that share one device, for a machine that has one alone; and one process that reads what two ranks would.
+"""Ranks that share one device, for a machine with a single one; and one process that reads the data of two ranks.
 
-As a script it is a rank, or the one process: ``python tests/shared_device.py RUN.yaml FOLDER BACKEND``, under torchrun.
+The script runs as a rank or as the single process: ``python tests/shared_device.py RUN.yaml FOLDER BACKEND``, under
+torchrun.
 NCCL refuses two ranks on one device, gloo does not.
 """
 
@@ -30,7 +31,7 @@ from lit_transformers.training import TrainingConfig
 
 
 def batches_of_both(data: LanguageData) -> Iterator[TextBatch]:
-    """What two ranks read, the first one's rows above the second one's."""
+    """The batches of two ranks joined: the first rank's rows, then the second rank's."""
     config = data.config
     shape = LaneShape(config.batch_size // 2, config.segment_length, config.segment_length, joined=False)
     ranks = []
@@ -39,8 +40,10 @@ def batches_of_both(data: LanguageData) -> Iterator[TextBatch]:
         reading = reading_lanes(documents, data.tokenizer, shape, Shard(number, 2), 0)
         ranks.append(reading.batches(reading.start()))
     for first, second in zip(*ranks, strict=False):
-        inputs, targets, keep, document, fresh = (torch.cat(pair) for pair in zip(first[:5], second[:5], strict=True))
-        yield TextBatch(inputs, targets, keep, document, fresh, stream=0, cursor="")
+        inputs, targets, padding_mask, document, fresh = (
+            torch.cat(pair) for pair in zip(first[:5], second[:5], strict=True)
+        )
+        yield TextBatch(inputs, targets, padding_mask, document, fresh, stream=0, cursor="")
 
 
 class Both:
@@ -63,7 +66,7 @@ def train_on_rows_of_both(config: RunConfig, directory: Path) -> None:
 
 
 def share_one_device(device: torch.device, backend: str) -> None:
-    """From here on all ranks of a run train on ``device`` and speak by ``backend``."""
+    """Makes all ranks of a run train on ``device`` and communicate by ``backend``."""
     world, make = int(os.environ["WORLD_SIZE"]), run.make_trainer
 
     def strategy_of(training: TrainingConfig) -> DDPStrategy:

@@ -16,7 +16,7 @@ from lit_transformers.config import Config, ConfigError, canonical_hash, parse_a
 from lit_transformers.encodings import EncodingConfig, HuangConfig, LearnedRelativeConfig, ShawConfig, XLConfig
 from lit_transformers.mixers import AttentionConfig, MixerConfig
 from lit_transformers.models import LanguageModelConfig, ModelConfig
-from lit_transformers.models.tokens import AdaptiveTokensConfig
+from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
 from lit_transformers.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.stacks import SharedConfig
 
@@ -84,7 +84,11 @@ WRONG: dict[str, tuple[Make, str, str]] = {
         "mixer.encoding.distance",
         "XLConfig has no field 'distance'",
     ),
-    "a list's item": (lambda: AdaptiveTokensConfig(cutoffs=(3, 0)), "cutoffs.1", "greater than or equal to 1; got 0"),
+    "a list's item": (
+        lambda: AdaptiveTokenEmbeddingConfig(cutoffs=(3, 0)),
+        "cutoffs.1",
+        "greater than or equal to 1; got 0",
+    ),
     "no such value": (lambda: MODEL.get("mixer.memori"), "mixer.memori", "did you mean memory?"),
     "no assignment": (lambda: parse_assignments(["mixer.memory"]), "", "write path=value, not 'mixer.memory'"),
     "no YAML": (lambda: parse_assignments(["mixer=[1"]), "mixer", "'[1' is not a YAML value"),
@@ -169,8 +173,8 @@ def test_a_part_is_replaced_and_its_new_fields_are_set_in_one_go() -> None:
     ],
 )
 def test_a_value_on_the_command_line_is_what_a_person_means(text: str, value: object) -> None:
-    found = parse_assignments([text])["a"]
-    assert found == value and type(found) is type(value)
+    parsed = parse_assignments([text])["a"]
+    assert parsed == value and type(parsed) is type(value)
 
 
 def test_configs_are_equal_by_content_and_told_apart_by_type() -> None:
@@ -227,10 +231,10 @@ def test_no_assignment_raises_anything_but_a_config_error(text: str) -> None:
 
 
 def make_or_refuse(make: Callable[[], Config]) -> None:
-    """Either a config that comes back from its own plain data as it was, or one line."""
+    """Asserts that ``make`` returns a config that equals itself after a round trip, or raises a one-line error."""
     try:
-        made = make()
+        config = make()
     except ConfigError as error:
         assert "\n" not in str(error)
     else:
-        assert type(made).from_dict(yaml.safe_load(made.to_yaml())) == made
+        assert type(config).from_dict(yaml.safe_load(config.to_yaml())) == config

@@ -19,7 +19,7 @@ COMMANDS = [
 
 
 def default_of(option: Any) -> str | None:
-    """What an option that is left out stands for, if that is a value."""
+    """The default of an option as help shows it, or None where it has no value."""
     if isinstance(option.show_default, str):
         return f"({option.show_default})"
     if option.secondary_opts:
@@ -32,8 +32,8 @@ def default_of(option: Any) -> str | None:
 def test_help_shows_every_default_and_loses_no_word(package: str, name: str) -> None:
     app = importlib.import_module(f"{package}.__main__").app
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"})
-    words = "".join(shown.output.replace("│", "").split())
+    result = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"})
+    words = "".join(result.output.replace("│", "").split())
     for option in command.params:
         text, default = getattr(option, "help", None) or "", default_of(option)
         assert Text.from_markup(text).plain == text, f"--{option.name}: a part is taken for markup"

@@ -31,23 +31,23 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("_elsewhere")
 def test_tensors_of_tests_are_put_on_the_device_and_those_of_the_library_are_not() -> None:
     assert torch.ones(2).device == torch.tensor([1.0]).device == torch.arange(3).device == DEVICE
-    assert {made.device.type for made in eval(OF_THE_LIBRARY)} == {"cpu"}
+    assert {tensor.device.type for tensor in eval(OF_THE_LIBRARY)} == {"cpu"}
 
 
 @pytest.mark.usefixtures("_in_precision")
 def test_a_key_too_many_of_a_short_row_is_seen_in_every_precision() -> None:
     scores, values = torch.randn(40, 12).softmax(dim=-1), torch.randn(12, 8)
-    one, other = scores[:, :11] @ values[:11], scores @ values
-    for compared in (numerics.unmoved, numerics.same):
-        compared(one, one.clone())
+    outputs, with_extra_key = scores[:, :11] @ values[:11], scores @ values
+    for assert_equal in (numerics.unmoved, numerics.same):
+        assert_equal(outputs, outputs.clone())
         with pytest.raises(AssertionError):
-            compared(one, other)
+            assert_equal(outputs, with_extra_key)
     with pytest.raises(AssertionError):
-        numerics.same_gradients([one], [other])
+        numerics.same_gradients([outputs], [with_extra_key])
 
 
-def options(**given: str) -> Any:
-    return SimpleNamespace(getoption=given.__getitem__)
+def options(**values: str) -> Any:
+    return SimpleNamespace(getoption=values.__getitem__)
 
 
 def test_what_cannot_be_run_is_refused() -> None:

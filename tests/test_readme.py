@@ -21,11 +21,11 @@ def test_the_ten_lines_for_a_notebook_train_a_model(tmp_path: Path, monkeypatch:
 
 
 def test_every_command_that_is_shown_exists() -> None:
-    shown = set(re.findall(r"python -m (ablations|lit_transformers) (\w+)", README.read_text(encoding="utf-8")))
+    commands = set(re.findall(r"python -m (ablations|lit_transformers) (\w+)", README.read_text(encoding="utf-8")))
     from ablations.__main__ import app as ablations
     from lit_transformers.__main__ import app as library
 
-    for package, command in shown:
+    for package, command in commands:
         app = ablations if package == "ablations" else library
-        known = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
-        assert command in known, f"python -m {package} {command}"
+        command_names = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+        assert command in command_names, f"python -m {package} {command}"

@@ -99,8 +99,8 @@ def test_what_passed_under_other_options_is_not_left_out(folder: Path) -> None:
 
 def test_a_file_of_something_else_is_refused_and_left_alone(folder: Path) -> None:
     (folder / "log").write_text("a diary\n")
-    done = subprocess.run(
+    completed = subprocess.run(
         command(folder), cwd=folder, env=os.environ | {"PYTHONPATH": str(TESTS)}, capture_output=True, text=True
     )
-    assert done.returncode == 4 and "line 1 tells of no test" in done.stderr
+    assert completed.returncode == 4 and "line 1 tells of no test" in completed.stderr
     assert (folder / "log").read_text() == "a diary\n"

@@ -1,4 +1,4 @@
-"""Waiting for what processes of tests do: for as long as a busy machine may need, and never for ever."""
+"""Waiting for processes that tests start: as long as a busy machine may need, and never for ever."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SECONDS = 120.0
-"""What a test starts takes ten."""
+"""The longest wait; processes that tests start usually take ten seconds."""
 
 
 def wait_for(condition: Callable[[], object], what: str = "it did not happen in time", every: float = 0.02) -> None:
-    """Until it holds, which it has to in time. what: says what has not happened. every: seconds between two looks."""
+    """Waits until the condition holds; fails after ``SECONDS``. what: the message. every: seconds between checks."""
     deadline = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < deadline, what
@@ -21,15 +21,15 @@ def wait_for(condition: Callable[[], object], what: str = "it did not happen in 
 
 @contextmanager
 def when(condition: Callable[[], object], act: Callable[[], object]) -> Iterator[None]:
-    """Does something besides, as soon as the condition holds, which it has to in time."""
-    failed: list[BaseException] = []
+    """Calls ``act`` in a thread as soon as the condition holds. Fails where it does not hold within ``SECONDS``."""
+    errors: list[BaseException] = []
 
     def watch() -> None:
         try:
             wait_for(condition)
             act()
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -37,4 +37,4 @@ def when(condition: Callable[[], object], act: Callable[[], object]) -> Iterator
         yield
     finally:
         thread.join()
-    assert not failed, failed
+    assert not errors, errors

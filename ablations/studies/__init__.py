@@ -1,1 +1,1 @@
-"""The studies. A file here that defines ``ABLATION`` is a study; its name is the study's name."""
+"""The ablation studies: each file here defines ``ABLATION``, and its name is the study's name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Scale, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Scale, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTERS, CHARACTERS_GPU, CHARACTERS_PAPER
 from lit_transformers.mixers import AdaptiveSpanConfig
 
@@ -29,7 +29,7 @@ ABLATION = Ablation(
     published=Published(
         protocol="text8 development set, spans of up to 1,024; the average span is 123 adaptive and 149 dynamic",
         metric="bits per character",
-        cells=[Cell("baseline", 1.08), Cell("span=dynamic", 1.08)],
+        cells=[PublishedValue("baseline", 1.08), PublishedValue("span=dynamic", 1.08)],
         claims=[
             "Most heads of lower layers keep a short span, some of upper ones a long one: an average of 314 of 8,192."
         ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Contrast, Match, Published, Scale, Source
+from ablations.ablation import Ablation, Contrast, Match, Published, PublishedValue, Scale, Source
 from ablations.baselines import SQUARED_ERROR, SUMS, SUMS_GPU
 from lit_transformers.mixers import AttentionConfig, BigBirdConfig
 
@@ -40,10 +40,10 @@ ABLATION = Ablation(
         protocol="masked language modelling on 512 tokens, BERT-base size; accuracy, where more is better",
         metric="MLM accuracy",
         cells=[
-            Cell("blocks=all", 64.2, note="BERT-base"),
-            Cell("blocks=random", 60.1),
-            Cell("blocks=window", 58.3),
-            Cell("blocks=random+window", 62.7),
+            PublishedValue("blocks=all", 64.2, note="BERT-base"),
+            PublishedValue("blocks=random", 60.1),
+            PublishedValue("blocks=window", 58.3),
+            PublishedValue("blocks=random+window", 62.7),
         ],
         claims=["Global tokens are what closes the gap to full attention (section 2)."],
     ),

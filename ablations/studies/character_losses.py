@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Metric, Published, Scale, Source
+from ablations.ablation import Ablation, Match, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import ENWIK8, GPU, TRANSFORMER_XL
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.positions import LearnedConfig
@@ -36,9 +36,9 @@ ABLATION = Ablation(
         protocol="text8 development set, 64 layers, segments of 512, slide by one",
         metric="bits per character",
         cells=[
-            Cell("all", 1.062),
-            Cell("without positions", 2.482, note="without multiple positions"),
-            Cell("without intermediate_layers", 1.158, note="without losses of intermediate layers"),
+            PublishedValue("all", 1.062),
+            PublishedValue("without positions", 2.482, note="without multiple positions"),
+            PublishedValue("without intermediate_layers", 1.158, note="without losses of intermediate layers"),
         ],
         claims=["Multiple positions matter most, then the losses of intermediate layers."],
     ),

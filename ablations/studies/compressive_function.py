@@ -1,11 +1,11 @@
-"""What leaves the memory, compressed (Rae et al. 2019, arXiv:1911.05507, table 5)."""
+"""Functions that compress old memory (Rae et al. 2019, arXiv:1911.05507, table 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Ablation, Cell, Match, Published, Scale, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Scale, Source
 from ablations.baselines import BITS_PER_BYTE, ENWIK8, GPU, TRANSFORMER_XL
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig, CompressiveConfig
@@ -36,13 +36,13 @@ ABLATION = Ablation(
         protocol="enwik8, 24 layers, rate 3; convolution and dilated with attention reconstruction",
         metric="bits per character",
         cells=[
-            Cell("baseline", 0.973),
-            Cell("compression=convolution_auto_encoding", 0.984),
-            Cell("compression=convolution_through_time", 0.996),
-            Cell("compression=dilated", 0.977),
-            Cell("compression=mean", 0.982),
-            Cell("compression=max", 0.986),
-            Cell("compression=most_used", 0.980),
+            PublishedValue("baseline", 0.973),
+            PublishedValue("compression=convolution_auto_encoding", 0.984),
+            PublishedValue("compression=convolution_through_time", 0.996),
+            PublishedValue("compression=dilated", 0.977),
+            PublishedValue("compression=mean", 0.982),
+            PublishedValue("compression=max", 0.986),
+            PublishedValue("compression=most_used", 0.980),
         ],
         claims=["Transformer-XL has 18.3 perplexity on WikiText-103, the Compressive Transformer 17.1."],
     ),

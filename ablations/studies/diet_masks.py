@@ -1,8 +1,8 @@
-"""Fewer keys in lower layers (Wang et al. 2020, arXiv:2002.06170, the three masks)."""
+"""Fewer keys in lower layers with three masks (Wang et al. 2020, arXiv:2002.06170)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
 from lit_transformers.mixers import DietConfig
 
@@ -26,10 +26,10 @@ ABLATION = Ablation(
         protocol="Penn Treebank, words, 3 layers, test perplexity printed by the authors' scripts",
         metric="perplexity",
         cells=[
-            Cell("baseline", 103.72),
-            Cell("mask=dilated", 110.92),
-            Cell("mask=dilated_memory", 110.98),
-            Cell("mask=cascade", 105.27),
+            PublishedValue("baseline", 103.72),
+            PublishedValue("mask=dilated", 110.92),
+            PublishedValue("mask=dilated_memory", 110.98),
+            PublishedValue("mask=cascade", 105.27),
         ],
     ),
     scales=CHARACTER_SCALES,

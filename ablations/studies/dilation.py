@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
 from lit_transformers.mixers import WindowConfig
 
 UPPER = (1, 1, 2, 4)
-"""Dilation of each quarter of the layers; the paper's are 1, 1, 2, 3, 4 over twelve, the lower half without."""
+"""Dilation of each quarter of the layers; the paper's are 1, 1, 2, 3, 4 over twelve, with none in the lower half."""
 
 ABLATION = Ablation(
     question="Does dilating the windows of upper layers help, and is it better done in a few heads?",
@@ -27,7 +27,7 @@ ABLATION = Ablation(
     published=Published(
         protocol="text8 development set, 12 layers, windows from 32 to 512, after phase 1 (150K steps)",
         metric="bits per character",
-        cells=[Cell("baseline", 1.21), Cell("dilation=some_heads", 1.20, note="two heads")],
+        cells=[PublishedValue("baseline", 1.21), PublishedValue("dilation=some_heads", 1.20, note="two heads")],
     ),
     scales=CHARACTER_SCALES,
 )

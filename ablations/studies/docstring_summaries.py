@@ -1,4 +1,4 @@
-"""A function's source to the first sentence of its docstring: summarization from what is installed everywhere."""
+"""Summarization of a function's source by the first sentence of its docstring, from installed packages."""
 
 from __future__ import annotations
 

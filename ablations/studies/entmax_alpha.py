@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
 from lit_transformers.mixers import EntmaxConfig
 
@@ -25,7 +25,11 @@ ABLATION = Ablation(
     published=Published(
         protocol="WMT14 English-German, base size, all attention of the model",
         metric="BLEU",
-        cells=[Cell("baseline", 26.02), Cell("alpha=1.5", 25.89), Cell("alpha=learned", 26.93)],
+        cells=[
+            PublishedValue("baseline", 26.02),
+            PublishedValue("alpha=1.5", 25.89),
+            PublishedValue("alpha=learned", 26.93),
+        ],
     ),
     scales=CHARACTER_SCALES,
 )

@@ -1,8 +1,8 @@
-"""Sparse softmax in a translator (Correia et al. 2019, arXiv:1909.00015, table 1)."""
+"""Sparse softmax (entmax) in translation (Correia et al. 2019, arXiv:1909.00015, table 1)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Contrast, Match, Published, Source
+from ablations.ablation import Ablation, Contrast, Match, Published, PublishedValue, Source
 from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, in_all_attention
 from lit_transformers.mixers import EntmaxConfig
 
@@ -29,7 +29,11 @@ ABLATION = Ablation(
     published=Published(
         protocol="IWSLT17 German-English, in all attention of the encoder and the decoder",
         metric="BLEU",
-        cells=[Cell("baseline", 29.79), Cell("alpha=1.5", 29.83), Cell("alpha=learned", 29.90)],
+        cells=[
+            PublishedValue("baseline", 29.79),
+            PublishedValue("alpha=1.5", 29.83),
+            PublishedValue("alpha=learned", 29.90),
+        ],
         claims=["Romanian-English 32.70, 33.10, 32.89; English-German 26.02, 25.89, 26.93, in the same order."],
     ),
     scales=TRANSLATION_SCALES,

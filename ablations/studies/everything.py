@@ -1,4 +1,4 @@
-"""Every mixer on the same text, at the same number of parameters and tokens. A question of ours."""
+"""Every causal mixer on the same text, at equal parameters and tokens. This study reproduces no paper."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
+from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import TRANSFORMER_XL
 from datamodules import DuplicationConfig, GeneratedDataConfig
 from lit_transformers.mixers import LSHConfig
@@ -17,12 +17,12 @@ PUBLISHED = {
     "lsh2": (0.008, 1.0, 0.999, 0.981, 0.868),
     "lsh1": (0.008, 0.999, 0.996, 0.948, 0.779),
 }
-"""Rows: as trained; columns: measured with full attention, then with 8, 4, 2 and 1 rounds."""
+"""Published accuracies. Rows: as trained; columns: evaluated with full attention, then with 8, 4, 2 and 1 rounds."""
 MEASURED = {"full": None, "lsh8": 8, "lsh4": 4, "lsh2": 2, "lsh1": 1}
 
 
 def measured(rounds: int | None) -> dict[str, object]:
-    """With so many rounds, whatever was trained with; None for full attention."""
+    """Returns overrides that evaluate with this number of rounds, whatever training used; None for full attention."""
     return {"task.evaluation": {"mixer.rounds": rounds}}
 
 
@@ -65,7 +65,7 @@ ABLATION = Ablation(
         protocol="0w0w with w of 511 symbols out of 127, one layer, dim 256, 4 heads, 150K steps",
         metric="symbol accuracy",
         cells=[
-            Cell(f"trained={trained} measured={name}", value)
+            PublishedValue(f"trained={trained} measured={name}", value)
             for trained, values in PUBLISHED.items()
             for name, value in zip(MEASURED, values, strict=True)
         ],

@@ -1,4 +1,4 @@
-"""Writing token by token (Katharopoulos et al. 2020, arXiv:2006.16236, table 2 and section 4.2)."""
+"""Decoding token by token (Katharopoulos et al. 2020, arXiv:2006.16236, table 2 and section 4.2)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ LENGTHS = (256, 512, 1024, 4096, 16_384)
 LONG = tuple(length for length in LENGTHS if length > 1024)
 
 LONGER = {"data.evaluation.bytes": 32_768, "data.source.piece": 32_768}
-"""What is written is twice as long as the longest window."""
+"""Overrides with which documents are twice as long as the longest window."""
 
 
 def cached(length: int) -> dict[str, object]:
-    """One token at a time, with the keys and values of ``length`` tokens kept."""
+    """Returns overrides that read one token at a time, with a cache of the keys and values of ``length`` tokens."""
     return {"data.evaluation.segment_length": 1, "task.evaluation": {"mixer.memory": length}}
 
 
 def uncached(length: int) -> dict[str, object]:
-    """Every token from nothing, by reading the ``length`` tokens before it anew.
+    """Returns overrides without a cache: for every token the ``length`` tokens before it are read again.
 
-    The first ``length`` tokens of a document come out of one pass, so documents are several times as long.
+    The first ``length`` tokens of a document are computed in one pass, so documents are several times as long.
     """
     return {"data.evaluation.segment_length": length, "data.evaluation.stride": 1}
 

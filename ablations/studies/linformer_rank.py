@@ -1,8 +1,8 @@
-"""How many projected keys are enough (Wang et al. 2020, arXiv:2006.04768, table 2 and figure 3)."""
+"""The rank of projected keys and values (Wang et al. 2020, arXiv:2006.04768, table 2 and figure 3)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Scale, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Scale, Source
 from ablations.baselines import SQUARED_ERROR, SUMS, SUMS_GPU
 from lit_transformers.mixers import LinformerConfig
 
@@ -20,7 +20,7 @@ ABLATION = Ablation(
     published=Published(
         protocol="mean accuracy of SST-2, IMDB, QNLI and QQP after pre-training on 512 tokens; full is RoBERTa-base",
         metric="accuracy",
-        cells=[Cell("baseline", 92.25)],
+        cells=[PublishedValue("baseline", 92.25)],
         claims=["k = 128: 91.75; k = 256: 92.08. The k projection costs half a point at most."],
     ),
     scales={

@@ -1,4 +1,4 @@
-"""Who shares a projection, and of what kind it is (Wang et al. 2020, arXiv:2006.04768, section 4 and table 2)."""
+"""Shared projections, and kinds of projections (Wang et al. 2020, arXiv:2006.04768, section 4 and table 2)."""
 
 from __future__ import annotations
 

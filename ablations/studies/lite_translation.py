@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.baselines import leaving
 from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES, in_self_attention
 from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
@@ -10,7 +10,7 @@ from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
 LIGHT = ConvolutionConfig(kernel=7)
 LSRA = LSRAConfig(convolution=LIGHT)
 FLAT = {"demo": 96, "gpu": 144, "paper": 704}
-"""Widths whose multiply-adds leave hidden layers that are hardly wider than the layers, by the name of the scale."""
+"""Model dims, by scale, at which equal multiply-adds leave feed-forward layers hardly wider than the model."""
 
 ABLATION = Ablation(
     question="At equal multiply-adds, does a translator gain by leaving what is near to convolutions?",
@@ -32,8 +32,8 @@ ABLATION = Ablation(
         protocol="WMT14 English-French at 527M and 90M multiply-adds for 30 tokens; the authors' released models",
         metric="BLEU",
         cells=[
-            Cell("baseline", 38.4, "527M multiply-adds"),
-            *(Cell(f"layers=lsra_flat_{dim}", 39.6, "527M multiply-adds") for dim in FLAT.values()),
+            PublishedValue("baseline", 38.4, "527M multiply-adds"),
+            *(PublishedValue(f"layers=lsra_flat_{dim}", 39.6, "527M multiply-adds") for dim in FLAT.values()),
         ],
         claims=[
             "1.2 BLEU above a Transformer under 500M multiply-adds, 1.7 under 100M.",

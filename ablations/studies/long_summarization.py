@@ -1,4 +1,4 @@
-"""Summaries of documents that are longer than what full attention can afford (Zaheer et al. 2020, arXiv:2007.14062,
+"""Summaries of documents that are too long for full attention (Zaheer et al. 2020, arXiv:2007.14062,
 section 4.1; Beltagy et al. 2020, arXiv:2004.05150, section 7)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention for what is far, convolution for what is near (Wu et al. 2020, arXiv:2004.11886)."""
+"""Attention for distant tokens, convolution for near ones (LSRA; Wu et al. 2020, arXiv:2004.11886)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
 from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
 
 KERNELS = (3, 7, 15, 31)
-"""Of each quarter of the layers; the authors use 3, 7, 15, 31, 31, 31 over six."""
+"""The kernel sizes of each quarter of the layers; the authors use 3, 7, 15, 31, 31, 31 over six."""
 LIGHT = ConvolutionConfig(kernel=KERNELS)
 
 ABLATION = Ablation(

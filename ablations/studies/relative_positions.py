@@ -1,8 +1,8 @@
-"""Every way to tell positions apart, in one language model (arXiv:1901.02860, table 7, and arXiv:1803.02155)."""
+"""All encodings of positions in one language model (arXiv:1901.02860, table 7, and arXiv:1803.02155)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Metric, Published, Scale, Source
+from ablations.ablation import Ablation, Match, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import ENWIK8, GPU, POSITIONS, TRANSFORMER_XL, positions
 from lit_transformers.encodings import ShawConfig
 
@@ -23,8 +23,8 @@ ABLATION = Ablation(
         protocol="One Billion Word, words, 20 layers, about 300M parameters",
         metric="perplexity",
         cells=[
-            Cell("baseline", 25.2, note="the encoding of Transformer-XL"),
-            Cell("positions=shaw", 25.7, note="the encoding of Shaw et al."),
+            PublishedValue("baseline", 25.2, note="the encoding of Transformer-XL"),
+            PublishedValue("positions=shaw", 25.7, note="the encoding of Shaw et al."),
         ],
         claims=[
             "Shaw et al. (arXiv:1803.02155, table 3, translation): keys and values 25.8 BLEU, keys alone 25.8, "

@@ -1,8 +1,8 @@
-"""A reversible translator (Kitaev et al. 2020, arXiv:2001.04451, table 4)."""
+"""Translation with reversible layers (Kitaev et al. 2020, arXiv:2001.04451, table 4)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES
 from lit_transformers.stacks import ReversibleConfig
 
@@ -18,7 +18,7 @@ ABLATION = Ablation(
     published=Published(
         protocol="WMT14 English-German, newstest2014, base size, 100K steps; the residual model is Vaswani et al.'s",
         metric="BLEU",
-        cells=[Cell("baseline", 27.3), Cell("stack=reversible", 27.6)],
+        cells=[PublishedValue("baseline", 27.3), PublishedValue("stack=reversible", 27.6)],
         claims=["After 500K steps without sharing 28.0; big after 300K 29.1."],
     ),
     scales=TRANSLATION_SCALES,

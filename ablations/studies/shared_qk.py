@@ -1,4 +1,4 @@
-"""Queries that are keys too (Kitaev et al. 2020, arXiv:2001.04451, section 2 and figure 3)."""
+"""Queries and keys that are the same (Kitaev et al. 2020, arXiv:2001.04451, section 2 and figure 3)."""
 
 from __future__ import annotations
 

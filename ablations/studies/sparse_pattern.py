@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Contrast, Match, Published, Scale, Source
+from ablations.ablation import Ablation, Contrast, Match, Published, PublishedValue, Scale, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTERS, CHARACTERS_GPU, CHARACTERS_PAPER
 from datamodules import PeriodicConfig
 from lit_transformers.encodings import RotaryConfig
@@ -10,7 +10,7 @@ from lit_transformers.mixers import AttentionConfig, SparseConfig
 
 DATA = ("text", "periodic")
 IMAGES = PeriodicConfig(width=11, height=23, period=3, levels=4)
-"""What a pixel repeats was read two strides of 16 before it is said: 3 rows of 11 pixels, less the one it is ahead."""
+"""Each pixel repeats one that was input two strides of 16 before its prediction: 3 rows of 11 pixels, less one."""
 
 ABLATION = Ablation(
     question="Is it the data that decides between a strided and a fixed pattern?",
@@ -41,12 +41,12 @@ ABLATION = Ablation(
         protocol="enwik8 (12,288 bytes of context) for text, CIFAR-10 for periodic data; bits per byte",
         metric="bits per byte",
         cells=[
-            Cell("data=text pattern=dense", 1.00),
-            Cell("data=text pattern=strided", 1.13),
-            Cell("data=text pattern=fixed", 0.99),
-            Cell("data=periodic pattern=dense", 2.82, note="CIFAR-10"),
-            Cell("data=periodic pattern=strided", 2.80, note="CIFAR-10"),
-            Cell("data=periodic pattern=fixed", 2.85, note="CIFAR-10"),
+            PublishedValue("data=text pattern=dense", 1.00),
+            PublishedValue("data=text pattern=strided", 1.13),
+            PublishedValue("data=text pattern=fixed", 0.99),
+            PublishedValue("data=periodic pattern=dense", 2.82, note="CIFAR-10"),
+            PublishedValue("data=periodic pattern=strided", 2.80, note="CIFAR-10"),
+            PublishedValue("data=periodic pattern=fixed", 2.85, note="CIFAR-10"),
         ],
         claims=["Strided wins on images and fails on text, where fixed wins."],
     ),

@@ -1,8 +1,8 @@
-"""Which synthetic attention can stand for dot products (Tay et al. 2020, arXiv:2005.00743, table 2)."""
+"""Synthetic attention in place of dot products (Tay et al. 2020, arXiv:2005.00743, table 2)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
 from lit_transformers.mixers import SynthesizerConfig
 from lit_transformers.mixers.synthetic import Member
@@ -19,12 +19,12 @@ MEMBERS: dict[str, tuple[Member, ...]] = {
 }
 
 CELLS = [
-    Cell("baseline", 27.67),
-    Cell("logits=fixed_random", 23.89),
-    Cell("logits=random", 27.27),
-    Cell("logits=dense", 27.43),
-    Cell("logits=random+dense", 27.68),
-    Cell("logits=random+dot_product", 28.47),
+    PublishedValue("baseline", 27.67),
+    PublishedValue("logits=fixed_random", 23.89),
+    PublishedValue("logits=random", 27.27),
+    PublishedValue("logits=dense", 27.43),
+    PublishedValue("logits=random+dense", 27.68),
+    PublishedValue("logits=random+dot_product", 28.47),
 ]
 
 ABLATION = Ablation(

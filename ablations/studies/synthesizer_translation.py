@@ -1,4 +1,4 @@
-"""Synthetic attention in a translator (Tay et al. 2020, arXiv:2005.00743, table 2)."""
+"""Synthetic attention in translation (Tay et al. 2020, arXiv:2005.00743, table 2)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Keeping the best keys of every query (Zhao et al. 2019, arXiv:1912.11637)."""
+"""The number of keys that each query keeps in a language model (Zhao et al. 2019, arXiv:1912.11637)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
 from lit_transformers.mixers import TopKConfig
 
@@ -11,7 +11,7 @@ ABLATION = Ablation(
     source=Source("Zhao et al. 2019", arxiv="1912.11637", table="5"),
     baseline=CHARACTERS,
     factors={
-        "kept": {"all": {}} | {str(kept): {"model.mixer": TopKConfig(kept=kept)} for kept in (2, 4, 8, 16)},
+        "kept": {"all": {}} | {str(k): {"model.mixer": TopKConfig(kept=k)} for k in (2, 4, 8, 16)},
     },
     design="one_factor",
     seeds=3,
@@ -21,11 +21,11 @@ ABLATION = Ablation(
         protocol="IWSLT French-English, numbers of the authors' later paper, which stands in their repository",
         metric="BLEU",
         cells=[
-            Cell("baseline", 37.10),
-            Cell("kept=16", 36.95),
-            Cell("kept=8", 37.64),
-            Cell("kept=4", 37.25),
-            Cell("kept=2", 36.62),
+            PublishedValue("baseline", 37.10),
+            PublishedValue("kept=16", 36.95),
+            PublishedValue("kept=8", 37.64),
+            PublishedValue("kept=4", 37.25),
+            PublishedValue("kept=2", 36.62),
         ],
     ),
     scales=CHARACTER_SCALES,

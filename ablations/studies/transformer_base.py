@@ -1,11 +1,11 @@
 """The variations of the Transformer's base model (Vaswani et al. 2017, arXiv:1706.03762, table 3).
 
-The paper changes the channels of queries and keys alone; here ``head_dim`` narrows the values with them.
+The paper changes only the channels of queries and keys; here ``head_dim`` changes those of the values too.
 """
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.baselines import leaving
 from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES
 from lit_transformers.positions import LearnedConfig
@@ -25,7 +25,7 @@ LEFT_OUT = {
 
 
 def head_dim(channels: int) -> dict[str, int]:
-    """Channels of a head in all three mixers."""
+    """Returns overrides that set the channels of a head in all three mixers."""
     return {f"model.{mixer}.head_dim": channels for mixer in ("mixer", "decoder_mixer", "cross_mixer")}
 
 
@@ -55,25 +55,25 @@ ABLATION = Ablation(
         protocol="WMT14 English-German, newstest2013 (development), base model, averaged checkpoints, beam of 4",
         metric="BLEU",
         cells=[
-            Cell("baseline", 25.8),
-            Cell("heads=1", 24.9),
-            Cell("heads=4", 25.5),
-            Cell("heads=16", 25.8),
-            Cell("heads=32", 25.4),
-            Cell("d_k=16", 25.1),
-            Cell("d_k=32", 25.4),
-            Cell("depth=2", 23.7),
-            Cell("depth=4", 25.3),
-            Cell("depth=8", 25.5),
-            Cell("dim=256", 24.5),
-            Cell("dim=1024", 26.0),
-            Cell("width=1024", 25.4),
-            Cell("width=4096", 26.2),
-            Cell("dropout=0", 24.6),
-            Cell("dropout=0.2", 25.5),
-            Cell("smoothing=0", 25.3),
-            Cell("smoothing=0.2", 25.7),
-            Cell("positions=learned", 25.7),
+            PublishedValue("baseline", 25.8),
+            PublishedValue("heads=1", 24.9),
+            PublishedValue("heads=4", 25.5),
+            PublishedValue("heads=16", 25.8),
+            PublishedValue("heads=32", 25.4),
+            PublishedValue("d_k=16", 25.1),
+            PublishedValue("d_k=32", 25.4),
+            PublishedValue("depth=2", 23.7),
+            PublishedValue("depth=4", 25.3),
+            PublishedValue("depth=8", 25.5),
+            PublishedValue("dim=256", 24.5),
+            PublishedValue("dim=1024", 26.0),
+            PublishedValue("width=1024", 25.4),
+            PublishedValue("width=4096", 26.2),
+            PublishedValue("dropout=0", 24.6),
+            PublishedValue("dropout=0.2", 25.5),
+            PublishedValue("smoothing=0", 25.3),
+            PublishedValue("smoothing=0.2", 25.7),
+            PublishedValue("positions=learned", 25.7),
         ],
     ),
     scales=leaving(TRANSLATION_SCALES, **LEFT_OUT),

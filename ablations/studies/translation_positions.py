@@ -1,10 +1,10 @@
-"""Where positions enter a translator (Shaw et al. 2018, arXiv:1803.02155, tables 2 and 3)."""
+"""Encodings of positions in translation (Shaw et al. 2018, arXiv:1803.02155, tables 2 and 3)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ablations.ablation import Ablation, Cell, Contrast, Match, Published, Source
+from ablations.ablation import Ablation, Contrast, Match, Published, PublishedValue, Source
 from ablations.baselines import leaving
 from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES
 from lit_transformers.encodings import ShawConfig
@@ -12,7 +12,7 @@ from lit_transformers.positions import LearnedConfig
 
 
 def relative(encoding: ShawConfig) -> dict[str, Any]:
-    """Distances in both self-attentions in place of added positions."""
+    """Returns overrides with relative positions in both self-attentions in place of added positions."""
     return {
         "model.positions": None,
         "model.mixer.encoding": encoding,
@@ -53,13 +53,13 @@ ABLATION = Ablation(
         protocol="WMT14 English-German, newstest2013 (development), base model",
         metric="BLEU",
         cells=[
-            Cell("positions=shaw_0", 12.5),
-            Cell("positions=shaw_1", 25.5),
-            Cell("positions=shaw_2", 25.8),
-            Cell("positions=shaw_4", 25.9),
-            Cell("positions=shaw_16", 25.8),
-            Cell("positions=shaw_16_keys", 25.8),
-            Cell("positions=shaw_16_values", 25.3),
+            PublishedValue("positions=shaw_0", 12.5),
+            PublishedValue("positions=shaw_1", 25.5),
+            PublishedValue("positions=shaw_2", 25.8),
+            PublishedValue("positions=shaw_4", 25.9),
+            PublishedValue("positions=shaw_16", 25.8),
+            PublishedValue("positions=shaw_16_keys", 25.8),
+            PublishedValue("positions=shaw_16_values", 25.3),
         ],
         claims=["Relative against sinusoidal positions on newstest2014: 26.8 against 26.5, the base model (table 1)."],
     ),

@@ -1,8 +1,8 @@
-"""One block again and again, on strings (Dehghani et al. 2019, arXiv:1807.03819, table 4)."""
+"""One block applied repeatedly, on strings (Dehghani et al. 2019, arXiv:1807.03819, table 4)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Contrast, Metric, Published, Scale, Source
+from ablations.ablation import Ablation, Contrast, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import TRANSFORMER_XL
 from datamodules import AdditionConfig, CopyConfig, GeneratedDataConfig, ReverseConfig, StringEvaluationConfig
 from lit_transformers.mixers import LSTMConfig
@@ -19,7 +19,7 @@ PUBLISHED = {
     "universal": {"copy": 0.91, "reverse": 0.96, "addition": 0.34},
 }
 CELLS = [
-    Cell(f"strings={kind} model={model}", value)
+    PublishedValue(f"strings={kind} model={model}", value)
     for model, values in PUBLISHED.items()
     for kind, value in values.items()
 ]

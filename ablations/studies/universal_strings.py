@@ -1,4 +1,4 @@
-"""Encoders with decoders on strings longer than those of training (Dehghani et al. 2019, arXiv:1807.03819, table 4)."""
+"""Encoder-decoders on strings longer than those of training (Dehghani et al. 2019, arXiv:1807.03819, table 4)."""
 
 from __future__ import annotations
 

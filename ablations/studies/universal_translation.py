@@ -1,8 +1,8 @@
-"""A translator whose layers share their weights in depth (Dehghani et al. 2019, arXiv:1807.03819, table 7)."""
+"""Translation with layers that share their weights in depth (Dehghani et al. 2019, arXiv:1807.03819, table 7)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES
 from lit_transformers.stacks import HaltingConfig, SharedConfig, UniversalConfig
 
@@ -25,7 +25,7 @@ ABLATION = Ablation(
     published=Published(
         protocol="WMT14 English-German, newstest2014, base size, no halting, feed-forward transitions",
         metric="BLEU",
-        cells=[Cell("baseline", 28.0), Cell("stack=universal", 28.9)],
+        cells=[PublishedValue("baseline", 28.0), PublishedValue("stack=universal", 28.9)],
         claims=["The small Universal Transformer: 26.8."],
     ),
     scales=TRANSLATION_SCALES,

@@ -1,8 +1,8 @@
-"""How windows change over the layers (Beltagy et al. 2020, arXiv:2004.05150, table 4)."""
+"""Window sizes that change over the layers (Beltagy et al. 2020, arXiv:2004.05150, table 4)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Match, Published, Source
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
 from lit_transformers.mixers import WindowConfig
 
@@ -25,7 +25,11 @@ ABLATION = Ablation(
         protocol="text8 development set, 12 layers, windows from 32 to 512 or 230 everywhere, after phase 1",
         metric="bits per character",
         claims=["By equal factors, as here, windows from 32 to 512 over 12 layers have a mean of 182, not of 230."],
-        cells=[Cell("baseline", 1.21), Cell("schedule=fixed", 1.23), Cell("schedule=decreasing", 1.24)],
+        cells=[
+            PublishedValue("baseline", 1.21),
+            PublishedValue("schedule=fixed", 1.23),
+            PublishedValue("schedule=decreasing", 1.24),
+        ],
     ),
     scales=CHARACTER_SCALES,
 )

@@ -1,8 +1,8 @@
-"""Measuring with state against sliding by one token (Dai et al. 2019, arXiv:1901.02860, table 9)."""
+"""Evaluation speed: reusing state against sliding by one token (Dai et al. 2019, arXiv:1901.02860, table 9)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Contrast, Metric, Published, Scale, Source
+from ablations.ablation import Ablation, Contrast, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import GPU, TRANSFORMER_XL
 
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
@@ -10,12 +10,12 @@ LENGTHS = (64, 128, 256, 512, *PUBLISHED)
 
 
 def reuse(length: int) -> dict[str, object]:
-    """Segments as in training, each with a memory of ``length`` tokens."""
+    """Returns overrides that evaluate segments as in training, each with a memory of ``length`` tokens."""
     return {"task.evaluation": {"mixer.memory": length}}
 
 
 def slide(length: int) -> dict[str, object]:
-    """Every token is predicted by a window of its own, of ``length`` tokens, from nothing."""
+    """Returns overrides that predict every token from a window of ``length`` tokens of its own, without memory."""
     return {
         "data.evaluation.segment_length": length,
         "data.evaluation.stride": 1,
@@ -53,7 +53,7 @@ ABLATION = Ablation(
         protocol="one GPU, batch size 1; how many times slower the model of Al-Rfou et al. is, token by token",
         metric="times slower",
         cells=[
-            Cell(f"sliding by one, attention {length}", times, note=f"attention length {length}")
+            PublishedValue(f"sliding by one, attention {length}", times, note=f"attention length {length}")
             for length, times in PUBLISHED.items()
         ],
         claims=["Up to 1,874 times faster at attention length 3,800."],

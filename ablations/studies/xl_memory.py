@@ -1,8 +1,8 @@
-"""Memory that grows only when the model is measured (Dai et al. 2019, arXiv:1901.02860, table 6 and section 4.2)."""
+"""Memory that is longer in evaluation than in training (Dai et al. 2019, arXiv:1901.02860, table 6 and section 4.2)."""
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
+from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import GPU, TRANSFORMER_XL, WIKITEXT_103, positions
 
 ENCODINGS = ("xl", "shaw", "learned_relative", "rotary", "sinusoidal")
@@ -10,7 +10,7 @@ MEMORIES = ("x2", "x4", "x8")
 
 
 def seen(memory: int) -> dict[str, object]:
-    """Measured with a memory of so many tokens, whatever it was trained with."""
+    """Returns overrides that evaluate with a memory of this many tokens, whatever training used."""
     return {"task.evaluation": {"mixer.memory": memory}}
 
 
@@ -39,9 +39,9 @@ ABLATION = Ablation(
         protocol="WikiText-103, words, 128M parameters, trained on segments and memory of 128, measured with more",
         metric="perplexity",
         cells=[
-            Cell("positions=xl memory=x1", 27.02, note="as trained"),
-            Cell("positions=xl memory=x4", 26.77, note="best, at attention length 500"),
-            Cell("positions=shaw memory=x1", 27.94, note="best, at attention length 256: more does not help"),
+            PublishedValue("positions=xl memory=x1", 27.02, note="as trained"),
+            PublishedValue("positions=xl memory=x4", 26.77, note="best, at attention length 500"),
+            PublishedValue("positions=shaw memory=x1", 27.94, note="best, at attention length 256: more does not help"),
         ],
         claims=["Only Transformer-XL's encoding improves with an attention longer than in training."],
     ),

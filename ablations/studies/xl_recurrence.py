@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
+from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import GPU, TRANSFORMER_XL, WIKITEXT_103, positions
 
 ABLATION = Ablation(
@@ -41,14 +41,20 @@ ABLATION = Ablation(
         protocol="WikiText-103, words, 128M parameters, segments of 128; each model at its best attention length",
         metric="perplexity",
         cells=[
-            Cell("recurrence=on positions=xl loss=full", 26.77, note="attention length 500; 27.02 as trained"),
-            Cell("recurrence=on positions=shaw loss=full", 27.94, note="attention length 256"),
-            Cell("recurrence=on positions=xl loss=half", 28.33, note="attention length 460; 28.69 as trained"),
-            Cell("recurrence=off positions=xl loss=full", 29.02, note="attention length 260; 29.59 as trained"),
-            Cell("recurrence=off positions=xl loss=half", 30.10, note="attention length 120"),
-            Cell("recurrence=off positions=shaw loss=full", 29.75, note="attention length 120"),
-            Cell("recurrence=off positions=shaw loss=half", 30.50, note="attention length 120"),
-            Cell("recurrence=off positions=sinusoidal loss=half", 30.97, note="attention length 120"),
+            PublishedValue(
+                "recurrence=on positions=xl loss=full", 26.77, note="attention length 500; 27.02 as trained"
+            ),
+            PublishedValue("recurrence=on positions=shaw loss=full", 27.94, note="attention length 256"),
+            PublishedValue(
+                "recurrence=on positions=xl loss=half", 28.33, note="attention length 460; 28.69 as trained"
+            ),
+            PublishedValue(
+                "recurrence=off positions=xl loss=full", 29.02, note="attention length 260; 29.59 as trained"
+            ),
+            PublishedValue("recurrence=off positions=xl loss=half", 30.10, note="attention length 120"),
+            PublishedValue("recurrence=off positions=shaw loss=full", 29.75, note="attention length 120"),
+            PublishedValue("recurrence=off positions=shaw loss=half", 30.50, note="attention length 120"),
+            PublishedValue("recurrence=off positions=sinusoidal loss=half", 30.97, note="attention length 120"),
         ],
         claims=["Recurrence and relative positions each help, and absolute positions need the half loss."],
     ),

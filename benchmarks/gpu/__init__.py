@@ -1,1 +1,1 @@
-"""Everything that is worth measuring on a borrowed GPU, in calls of some minutes: ``docs/gpu.md``."""
+"""Everything that is worth measuring on a borrowed GPU, in calls of some minutes. See ``docs/gpu.md``."""

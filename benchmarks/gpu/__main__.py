@@ -50,9 +50,9 @@ def environment_with(wheels: Path | None, work: Path) -> dict[str, str]:
         if not files:
             fail(f"{wheels} holds no wheels; python -m benchmarks.gpu.wheels --to {wheels} makes them")
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--upgrade"]
-        done = subprocess.run([*command, "--target", str(site), *files], capture_output=True, text=True)
-        if done.returncode != 0:
-            fail(f"the wheels of {wheels} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+        completed = subprocess.run([*command, "--target", str(site), *files], capture_output=True, text=True)
+        if completed.returncode != 0:
+            fail(f"the wheels of {wheels} cannot be installed: {completed.stderr.strip().splitlines()[-1]}")
         paths.append(str(site))
         sys.path.insert(0, str(site))
     earlier = os.environ.get("PYTHONPATH")

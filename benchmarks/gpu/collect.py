@@ -1,4 +1,4 @@
-"""What the kit measured, into one file beside the other results: ``python -m benchmarks.gpu.collect OUT``."""
+"""Writes what the kit measured to one file beside the other results: ``python -m benchmarks.gpu.collect OUT``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lit_transformers.record import commit
 
 
 def collected(folder: Path) -> dict[str, Any]:
-    """The machine, and the last attempt at every job with its result; failures as failures.
+    """The machine, and the last attempt at every job with its result, failed ones included.
 
-    commit: of this checkout, where it has the code that an attempt ran; None for an attempt at other code.
+    The ``commit`` of an attempt is that of this checkout where the attempt ran the same code, and None otherwise.
     """
-    here, own = commit(), code_fingerprint()
+    current_commit, fingerprint = commit(), code_fingerprint()
     machine = json.loads((folder / MACHINE).read_text(encoding="utf-8"))
     attempts = [
-        attempt._asdict() | {"commit": here if attempt.code == own else None}
+        attempt._asdict() | {"commit": current_commit if attempt.code == fingerprint else None}
         for attempt in last_attempts(attempts_in(folder)).values()
     ]
     return {"benchmark": "gpu", "machine": machine, "attempts": attempts}
@@ -42,9 +42,9 @@ def main(out: Annotated[Path, typer.Argument(help="The folder that --out of the 
         raise SystemExit(2)
     path = save(re.sub(r"[^a-z0-9]+", "_", device.lower()), result)
     typer.echo(f"{len(result['attempts'])} jobs, written to {path}")
-    other = sorted(attempt["name"] for attempt in result["attempts"] if attempt["commit"] is None)
-    if other:
-        typer.echo(f"run on other code than this checkout's, so without a commit: {', '.join(other)}", err=True)
+    unmatched = sorted(attempt["name"] for attempt in result["attempts"] if attempt["commit"] is None)
+    if unmatched:
+        typer.echo(f"run on other code than this checkout's, so without a commit: {', '.join(unmatched)}", err=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the kit runs: parts in the order of their worth, and in each part jobs, which are processes of their own."""
+"""What the kit runs: parts in order of importance, each of which consists of jobs, which are separate processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GPU_TESTS = (
     "tests/encodings/test_executors_on_cuda.py",
     "tests/lit_transformers/test_run_on_cuda.py",
 )
-"""The files with tests marked gpu. Others are not collected there: they import what a bare machine does not have."""
+"""The files with tests marked gpu. Other files are not collected, for they import packages that a GPU machine lacks."""
 MARKED = ("-m", "gpu", *GPU_TESTS)
 CACHED_DECODING = "tests/contracts/test_cached_decoding.py"
 CONTRACTS = (
@@ -35,7 +35,7 @@ LAYERS = (
     ("top-k", "entmax 1.5"),
     ("diet", "synthesizer"),
 )
-"""Mixers that one process measures, so that what brings it down costs no others."""
+"""The mixers that each process measures, so that a crash of one process does not affect the others."""
 FURTHER_STUDIES = (
     "relative_positions", "xl_memory", "linear_feature_map", "hash_rounds", "sparse_pattern", "bigbird_components",
     "linformer_rank", "adaptive_span", "window_schedule", "compressive_function", "everything",
@@ -46,9 +46,9 @@ FURTHER_STUDIES = (
 class KitJob:
     """A process: ``python -m`` module with arguments, in which {out} and {work} stand for the folders of the kit.
 
-    seconds: what it is expected to take; it is begun only where at least ``least`` seconds are left (all of them, where
-    nothing is said). limit: seconds after which it is ended. resumable: whether a job that was ended goes on where it
-    stopped. writes: the JSON file with its result.
+    seconds: the expected duration. least: the seconds that must be left for the job to be begun; None for ``seconds``.
+    limit: seconds after which the job is ended. resumable: whether a job that was ended continues where it stopped.
+    writes: the JSON file with its result.
     """
 
     part: str
@@ -63,7 +63,7 @@ class KitJob:
 
     @property
     def command(self) -> str:
-        """The job as one would type it, but for the two folders."""
+        """The command line of the job, with placeholders for the two folders."""
         return " ".join(["python -m", self.module, *self.arguments])
 
     @property
@@ -103,16 +103,16 @@ def jobs() -> list[KitJob]:
 
 
 def rehearsals() -> list[KitJob]:
-    """The same at toy size on a CPU: some of the tests, two modes, one process for all layers, one further study."""
+    """The jobs at toy size on a CPU: some of the tests, two modes, one process for all layers, one further study."""
     timing = ("--tiny", "--warm", "2", "--count", "2", "--repeats", "1")
     few = ("--set", "training.steps=3", "--set", "data.evaluation.bytes=4096", "--scale", "demo", "--workers", "2")
-    every = ",".join(name for names in LAYERS for name in names)
+    mixers = ",".join(name for names in LAYERS for name in names)
     return [
         pytest_job("a", "tests marked gpu", 10, "-m", "gpu", GPU_TESTS[-1]),
         *(contract_tests(precision, CACHED_DECODING, "-k", "beam or xl") for precision in PRECISIONS),
         transformer_xl("eager", 10, *timing),
         transformer_xl("graphs", 10, "--check", *timing),
-        benchmark("c", "layers", "layers 1", 12, "--only", every, "--lengths", "64", "--rounds", "1", "--no-peaks"),
+        benchmark("c", "layers", "layers 1", 12, "--only", mixers, "--lengths", "64", "--rounds", "1", "--no-peaks"),
         study_job("d", "xl_recurrence", 90, "--seeds", "1", *few),
         pytest_job("e", "ranks on one device", 30, RANKS),
         throughput("overhead", "training through the suite", 10, "--tiny", "--chunks", "4"),
@@ -122,7 +122,7 @@ def rehearsals() -> list[KitJob]:
 
 
 def pytest_job(part: str, name: str, seconds: float, *arguments: str) -> KitJob:
-    """Tests whose outcomes are appended to a log, so that those that passed are not run again."""
+    """A job of tests whose outcomes are appended to a log, so that those that passed are not run again."""
     log = "{out}/" + f"{name.replace(' ', '-')}.jsonl"
     fixed = ("--log", log, "--json", "{work}/tests.json", "--", *arguments)
     return KitJob(part, name, "benchmarks.gpu.pytests", fixed, seconds, 540, 45, resumable=True, writes="tests.json")
@@ -152,12 +152,12 @@ def layer_job(number: int, names: Sequence[str]) -> KitJob:
 
 
 def throughput(module: str, name: str, seconds: float, *arguments: str) -> KitJob:
-    """Ours beside a peer, or beside a bare loop."""
+    """A benchmark of the suite's throughput beside that of a peer or of a bare loop."""
     return benchmark("f", module, name, seconds, *arguments)
 
 
 def study_job(part: str, study: str, limit: float, *arguments: str) -> KitJob:
-    """A study, which goes on in the next call where this one ended it."""
+    """A job of a study, which the next call continues where this one ended it."""
     writes = f"study-{study}.json"
     fixed = (study, "--runs", "{work}/runs", "--json", "{work}/" + writes, *arguments)
     return KitJob(part, study, "benchmarks.gpu.study", fixed, limit, limit, 60, resumable=True, writes=writes)

@@ -35,7 +35,7 @@ def result_of(log: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Runs pytest until it ends or is asked to stop, writes the result, and returns pytest's exit status."""
+    """Runs pytest until it ends or receives SIGTERM, writes the result, and returns pytest's exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.pytests", description=__doc__)
     parser.add_argument("--log", type=Path, required=True, help="a line for every test; read first, then added to")
     parser.add_argument("--json", type=Path, required=True, help="where the result is written")

@@ -1,8 +1,8 @@
 """Runs jobs one after the other until the time is up, and keeps one line of JSON for every attempt.
 
-A job is a process group of its own with its own limit. At the limit it is asked to stop (SIGTERM) and, some seconds
-later, killed. What a job measured is in ``results.jsonl`` the moment it ends, so that a call which is itself killed
-loses the job under way and nothing else.
+A job is a process group of its own with its own limit. At the limit it receives SIGTERM and, some seconds later,
+SIGKILL. The result of a job is in ``results.jsonl`` as soon as it ends, so that a call which is itself killed loses the
+running job and nothing else.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "benchmarks", "tests")
 RESULTS = "results.jsonl"
 GRACE_SECONDS = 30.0
-"""Between the wish to stop and the kill: a study writes its checkpoints in this time."""
+"""Seconds between SIGTERM and SIGKILL, in which a study writes its checkpoints."""
 TAIL_LINES = 15
 
 Outcome = Literal["finished", "failed", "timed out", "stopped"]
-"""timed out: the job's own limit ended it. stopped: the end of the call did, or a person, or the limit of a job that
-goes on where it was ended."""
+"""timed out: the job reached its own limit. stopped: the call ended, a person stopped it, or a resumable job reached
+its limit."""
 
 
 class JobAttempt(NamedTuple):
@@ -50,7 +50,7 @@ class JobAttempt(NamedTuple):
 
 
 def attempts_in(folder: Path) -> list[JobAttempt]:
-    """All attempts that a folder of results holds, oldest first. A last line that was torn is left out.
+    """All attempts in a folder of results, oldest first. An incomplete last line is left out.
 
     Raises ValueError, with the place, for a line that is no attempt.
     """
@@ -86,7 +86,10 @@ def code_fingerprint() -> str:
 
 
 class Kit(NamedTuple):
-    """Where results go (``out``), where large things stay while the machine lasts (``work``), and what is printed."""
+    """Runs jobs and records attempts at them.
+
+    out: the folder of results. work: the folder of large files that stay on the machine. say: prints a line.
+    """
 
     out: Path
     work: Path
@@ -94,15 +97,14 @@ class Kit(NamedTuple):
     say: Callable[[str], None] = print
 
     def pending(self, jobs: Sequence[KitJob], again: bool = False) -> list[KitJob]:
-        """The jobs that are still to do: those that did not finish, but for those that failed on the very same code.
+        """The jobs that are still to do: those that did not finish, except those that failed on the same code.
 
-        A job that failed is tried again once the code has changed, or where ``again`` is given, and then so is one that
-        finished.
+        A failed job is tried again once the code has changed. With ``again`` all jobs are, finished ones too.
         """
-        done, code = last_attempts(attempts_in(self.out)), code_fingerprint()
+        latest, code = last_attempts(attempts_in(self.out)), code_fingerprint()
 
         def is_pending(job: KitJob) -> bool:
-            last = done.get(job.name)
+            last = latest.get(job.name)
             if again or last is None or last.outcome == "stopped":
                 return True
             return last.outcome != "finished" and last.code != code
@@ -134,8 +136,8 @@ class Kit(NamedTuple):
     def attempt(self, job: KitJob, left: float) -> JobAttempt:
         """Runs one job for at most ``left`` seconds, or its own limit."""
         limit = min(left, job.limit)
-        places = {"out": str(self.out), "work": str(self.work)}
-        arguments = [argument.format(**places) for argument in job.arguments]
+        folders = {"out": str(self.out), "work": str(self.work)}
+        arguments = [argument.format(**folders) for argument in job.arguments]
         writes = self.work / job.writes if job.writes else None
         if writes:
             writes.unlink(missing_ok=True)
@@ -164,7 +166,7 @@ class Kit(NamedTuple):
         )  # fmt: skip
 
     def write(self, attempt: JobAttempt) -> None:
-        """Appends an attempt to the results, of which a last line that was torn is cut off."""
+        """Appends an attempt to the results, after removing an incomplete last line."""
         self.out.mkdir(parents=True, exist_ok=True)
         path = self.out / RESULTS
         with path.open("a+b") as file:
@@ -176,7 +178,7 @@ class Kit(NamedTuple):
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Asks what is left of a job's process group to stop, and kills it where it does not within the grace."""
+    """Sends SIGTERM to what is left of a job's process group, and SIGKILL where it does not end in time."""
     for number, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, 5.0)):
         try:
             os.killpg(process.pid, number)
@@ -200,7 +202,7 @@ def group_exists(group: int) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None where it is missing or torn."""
+    """The content of a JSON file; None where it is missing or not valid JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -208,7 +210,7 @@ def read_json(path: Path) -> Any:
 
 
 def tail_of(log: Path, start: int) -> list[str]:
-    """The last lines that were written to a log since byte ``start``; of a progress line its last state."""
+    """The last lines written to a log since byte ``start``, with the final state of each progress line."""
     with log.open("rb") as file:
         file.seek(start)
         lines = deque((line.decode(errors="replace") for line in file), maxlen=TAIL_LINES)

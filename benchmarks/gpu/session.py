@@ -1,4 +1,4 @@
-"""One call of the kit: what is to do, the archive of runs that travels between machines, and the summary."""
+"""One call of the kit: the jobs to do, the archive of runs that is carried between machines, and the summary."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ import json, ablations.__main__, lit_transformers.run
 from benchmarks.hardware import describe
 print(json.dumps(describe(("lightning", "transformers", "fla-core"))))
 """
-"""What the kit imports at all, and the hardware and versions that it runs on."""
+"""A script that imports what the kit needs and prints the hardware and the versions."""
 STOPPED = 143
-"""The exit status of a call that was asked to stop."""
+"""The exit status of a call that was stopped by a signal."""
 CLOSING_SECONDS = GRACE_SECONDS + 10.0
-"""Left at the end of a call: for the job under way to stop, for the archive and for the summary."""
+"""Seconds reserved at the end of a call: for the running job to stop, for the archive and for the summary."""
 
 
 class SessionError(Exception):
-    """A call that cannot be begun, with what to do about it."""
+    """A call cannot be begun; the message says what to do about it."""
 
 
 class Session:
-    """A call of the kit, by its command line: ``out`` for what travels, ``work`` for what stays on the machine."""
+    """A call of the kit by its command line. ``out`` holds what is carried away, ``work`` what stays on the machine."""
 
     def __init__(self, options: argparse.Namespace, work: Path, environment: dict[str, str]) -> None:
         self.options, self.work, self.out = options, work, options.out.resolve()
@@ -50,20 +50,22 @@ class Session:
         self.console = Console()
 
     def run(self) -> int:
-        """Runs what is to do within the minutes, and returns 1 where the last attempt at a job was a failure, or
-        ``STOPPED``."""
-        every = rehearsals() if self.options.rehearse else jobs()
-        wanted = selected(every, self.options.part or [], self.options.job or [])
+        """Runs the pending jobs within the minutes given. Returns 0, 1 where the last attempt at a job failed or timed
+        out, or ``STOPPED``. Raises SessionError where the call cannot be begun."""
+        all_jobs = rehearsals() if self.options.rehearse else jobs()
+        selected_jobs = selected(all_jobs, self.options.part or [], self.options.job or [])
         if self.options.list:
-            self.console.print(table_of(wanted, last_attempts(attempts_in(self.out))))
+            self.console.print(table_of(selected_jobs, last_attempts(attempts_in(self.out))))
             return 0
         signal.signal(signal.SIGTERM, stop)
         machine = self.describe_machine()
         if not self.options.rehearse and machine["gpu"] is None:
             raise SessionError("no CUDA device is to be found; --rehearse runs the kit on a CPU")
         unpack(self.out / RUNS, self.work / "runs")
-        todo = self.kit.pending(wanted, self.options.again)
-        self.console.print(f"{len(todo)} of {len(wanted)} jobs are to do, {self.options.minutes:g} minutes are given")
+        todo = self.kit.pending(selected_jobs, self.options.again)
+        self.console.print(
+            f"{len(todo)} of {len(selected_jobs)} jobs are to do, {self.options.minutes:g} minutes are given"
+        )
         try:
             self.kit.run(todo, 60 * self.options.minutes - CLOSING_SECONDS - (time.monotonic() - self.begun))
         except KeyboardInterrupt:
@@ -72,62 +74,62 @@ class Session:
         finally:
             pack(self.work / "runs", self.out / RUNS)
             last = last_attempts(attempts_in(self.out))
-            write_text(self.out / SUMMARY, markdown(every, last, machine))
-            self.console.print(table_of(wanted, last))
-        ended = [last[job.name].outcome for job in wanted if job.name in last]
-        return int("failed" in ended or "timed out" in ended)
+            write_text(self.out / SUMMARY, markdown(all_jobs, last, machine))
+            self.console.print(table_of(selected_jobs, last))
+        outcomes = [last[job.name].outcome for job in selected_jobs if job.name in last]
+        return int("failed" in outcomes or "timed out" in outcomes)
 
     def describe_machine(self) -> dict[str, Any]:
-        """Hardware and versions, by a process of its own so that this one holds nothing of the device; kept in a file.
+        """Hardware and versions, also written to a file. A separate process reads them, so that this one holds no GPU.
 
         Raises SessionError, with the last line of the error, where the suite cannot be imported.
         """
         command = [sys.executable, "-c", DESCRIBE]
-        done = subprocess.run(command, cwd=ROOT, env=self.kit.environment, capture_output=True, text=True)
-        if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        completed = subprocess.run(command, cwd=ROOT, env=self.kit.environment, capture_output=True, text=True)
+        if completed.returncode != 0:
+            last = (completed.stderr.strip().splitlines() or ["no output"])[-1]
             raise SessionError(f"{last}; carry what is missing as wheels: python -m benchmarks.gpu.wheels --help")
-        machine: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        machine: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
         write_json(self.out / MACHINE, machine)
         return machine
 
 
-def selected(every: Sequence[KitJob], parts: Sequence[str], names: Sequence[str]) -> list[KitJob]:
-    """The jobs of the given parts and names; all where none are given. Raises SessionError for what there is not."""
+def selected(all_jobs: Sequence[KitJob], parts: Sequence[str], names: Sequence[str]) -> list[KitJob]:
+    """The jobs of the given parts and names; all where none are given. Raises SessionError for an unknown one."""
     for part in parts:
         if part not in PARTS:
             raise SessionError(f"--part {part}: there are {', '.join(PARTS)}")
-    known = [job.name for job in every]
+    job_names = [job.name for job in all_jobs]
     for name in names:
-        if name not in known:
-            raise SessionError(f"--job {name!r}: there are {', '.join(known)}")
-    return [job for job in every if (not parts or job.part in parts) and (not names or job.name in names)]
+        if name not in job_names:
+            raise SessionError(f"--job {name!r}: there are {', '.join(job_names)}")
+    return [job for job in all_jobs if (not parts or job.part in parts) and (not names or job.name in names)]
 
 
 def stop(number: int, frame: object) -> None:
-    """Ends a call as Ctrl-C does: the job under way is ended, what was measured is packed."""
+    """A signal handler that ends a call as Ctrl-C does: the running job is ended, and the runs are packed."""
     raise KeyboardInterrupt
 
 
 def pack(runs: Path, archive: Path) -> None:
-    """Everything of the runs but their weights, which are too large to travel, into an archive."""
+    """Writes everything of the runs except their weights, which are too large, to an archive."""
     if not runs.exists():
         return
 
-    def small(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    def without_weights(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         name = Path(member.name)
-        heavy = name.name.startswith("checkpoint") or "trained" in name.parts or name.name in ("lock", "ledger.lock")
-        return None if heavy else member
+        excluded = name.name.startswith("checkpoint") or "trained" in name.parts or name.name in ("lock", "ledger.lock")
+        return None if excluded else member
 
-    def write(fresh: Path) -> None:
-        with tarfile.open(fresh, "w:gz") as file:
-            file.add(runs, arcname=".", filter=small)
+    def write(new_archive: Path) -> None:
+        with tarfile.open(new_archive, "w:gz") as file:
+            file.add(runs, arcname=".", filter=without_weights)
 
     replace_file(archive, write)
 
 
 def unpack(archive: Path, runs: Path) -> None:
-    """The archive of an earlier machine into the folder of runs, where this machine has none yet."""
+    """Unpacks the archive of an earlier machine into the folder of runs, unless that folder exists."""
     if archive.exists() and not runs.exists():
         with tarfile.open(archive) as file:
             file.extractall(runs, filter="data")

@@ -1,7 +1,7 @@
 """A study of the suite as a job of the kit: ``python -m benchmarks.gpu.study xl_recurrence --runs DIR --json FILE``.
 
-Runs ``python -m ablations run``, hands the wish to stop on to it, and writes what stands then: how many runs are
-finished, how fast they trained, and the report's findings. Called again, it goes on.
+Runs ``python -m ablations run``, forwards SIGTERM to it, and writes the state of the study afterwards: how many runs
+are finished, how fast they trained, and the report's findings. Called again, it continues the study.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sweeps.study_folder import folder_name
 
 
 def standing(study: Path, runs: Path) -> dict[str, Any]:
-    """The runs of a study's newest plan: finished, of how many, their speed, and the lines that open its report."""
+    """The state of a study's newest plan: how many runs, how many finished, their speed, and its report's findings."""
     plan = json.loads((study / PLAN).read_text(encoding="utf-8"))
     keys = [run["key"] for arm in plan["arms"] for run in arm["runs"]]
     records = [json.loads(path.read_text(encoding="utf-8")) for key in keys if (path := runs / key / RECORD).exists()]
@@ -41,7 +41,7 @@ def standing(study: Path, runs: Path) -> dict[str, Any]:
 
 
 def median_of(records: list[dict[str, Any]], quantity: str) -> float | None:
-    """The median of a measured quantity of runs."""
+    """The median of a measured quantity over records; None without records."""
     values = [record["measured"][quantity] for record in records]
     return statistics.median(values) if values else None
 

@@ -1,4 +1,4 @@
-"""What a call of the kit says at its end: every job with how it ended and its most telling number."""
+"""What a call of the kit reports at its end: every job with its outcome and its most important numbers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["headline", "markdown", "table_of"]
 
 
 def headline(attempt: JobAttempt) -> str:
-    """The most telling numbers of an attempt; of one without a result the last line of its output."""
-    if attempt.result is not None and (say := HEADLINES.get(attempt.part)):
-        return say(attempt.result)
+    """The most important numbers of an attempt. One without a result has the last line of its output instead."""
+    if attempt.result is not None and (summarise := HEADLINES.get(attempt.part)):
+        return summarise(attempt.result)
     return attempt.tail[-1] if attempt.tail and attempt.outcome != "finished" else ""
 
 
@@ -26,7 +26,7 @@ def tests(result: Mapping[str, Any]) -> str:
 
 
 def transformer_xl(result: Mapping[str, Any]) -> str:
-    """Speed, beside NVIDIA's published one; before it was timed, whether the mode computes what eager does."""
+    """Speed, beside NVIDIA's published one; before it is timed, whether the mode agrees with eager."""
     if "tokens_per_second" not in result:
         return "agrees with eager, not timed" if result.get("check", {}).get("agrees") else "not timed"
     speed, published = result["tokens_per_second"], result["published_tokens_per_second"]
@@ -34,17 +34,18 @@ def transformer_xl(result: Mapping[str, Any]) -> str:
 
 
 def layer(result: Mapping[str, Any]) -> str:
-    """Milliseconds at every length, the mixer before its peers."""
+    """Milliseconds of every layer at every length, each mixer before its peers."""
     rows = [row for row in result["rows"] if row["milliseconds"]]
     cells = (
-        f"{row['length']:,}: " + ", ".join(f"{name} {taken:.1f}" for name, taken in row["milliseconds"].items())
+        f"{row['length']:,}: "
+        + ", ".join(f"{name} {milliseconds:.1f}" for name, milliseconds in row["milliseconds"].items())
         for row in rows
     )
     return "; ".join(cells) + (" ms" if rows else "nothing was measured")
 
 
 def study(result: Mapping[str, Any]) -> str:
-    """How many runs are finished, how fast one trains, and what was found."""
+    """How many runs are finished, how fast one trains, which failed, and the first finding."""
     speed = result["tokens_per_second_of_a_run"]
     parts = [f"{result['finished']} of {result['runs']} runs"]
     parts += [f"{speed:,.0f} tokens a second each, {result['workers']} at a time"] if speed else []
@@ -78,7 +79,7 @@ def rows_of(jobs: Sequence[KitJob], last: Mapping[str, JobAttempt]) -> list[tupl
 
 
 def table_of(jobs: Sequence[KitJob], last: Mapping[str, JobAttempt]) -> Table:
-    """For a terminal."""
+    """The jobs and their outcomes as a table for a terminal."""
     table = Table("part", "job", "outcome", "seconds", "measured")
     for row in rows_of(jobs, last):
         table.add_row(*row)
@@ -86,13 +87,13 @@ def table_of(jobs: Sequence[KitJob], last: Mapping[str, JobAttempt]) -> Table:
 
 
 def markdown(jobs: Sequence[KitJob], last: Mapping[str, JobAttempt], machine: Mapping[str, Any]) -> str:
-    """For a file: the machine, then a table for every part."""
+    """The machine and a table for every part, as Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items())
     lines = ["# What the kit measured", "", f"{machine.get('gpu') or machine.get('processor')}; {versions}", ""]
     rows = rows_of(jobs, last)
     for part, title in PARTS.items():
-        own = [row[1:] for row in rows if row[0] == part]
-        if own:
+        part_rows = [row[1:] for row in rows if row[0] == part]
+        if part_rows:
             lines += [f"## {part}: {title}", "", "| job | outcome | seconds | measured |", "| --- | --- | ---: | --- |"]
-            lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in own] + [""]
+            lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in part_rows] + [""]
     return "\n".join(lines)

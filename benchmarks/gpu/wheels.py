@@ -1,10 +1,10 @@
-"""A wheelhouse for a machine without a network: what the kit imports and the machine does not have.
+"""A wheelhouse for a machine without a network: the packages that the kit imports and the machine does not have.
 
     python -m benchmarks.gpu.wheels --to .gpu/wheels [--present LIST] [--limit 18]
 
-``LIST`` names what is installed there, a name a line: ``python -m pip list --format freeze`` on that machine writes it.
-Without one, ``benchmarks/gpu/present.txt`` is taken, which is a common PyTorch image. Requirements are those of
-``pyproject.toml`` with what their own metadata asks for, for Python 3.12 on x86-64 Linux; torch is never among them.
+``LIST`` names the packages installed there, one a line: ``python -m pip list --format freeze`` on that machine writes
+it. The default is ``benchmarks/gpu/present.txt``, which lists a common PyTorch image. Requirements are those of
+``pyproject.toml`` and, recursively, of their own metadata, for Python 3.12 on x86-64 Linux; torch is never among them.
 On the machine ``python -m benchmarks.gpu --wheels .gpu/wheels`` installs them into a folder of its own.
 """
 
@@ -28,15 +28,15 @@ from benchmarks.gpu.runner import ROOT
 
 PRESENT = Path(__file__).with_name("present.txt")
 NOT_NEEDED = {
-    "wandb": "the kit mirrors nothing",
+    "wandb": "the kit sends nothing to Weights & Biases",
     "datasets": "the kit reads no data from the hub",
 }
-"""Dependencies that are only imported by what the kit does not do, and are large."""
+"""Large dependencies that the kit does not use, with the reasons."""
 FURTHER = (
     "pytest", "pytest-xdist", "hypothesis", "transformers", "fla-core", "x-transformers", "local-attention",
     "reformer-pytorch", "linformer",
 )  # fmt: skip
-"""What the tests and the benchmarks need beyond the dependencies: the peers that a mixer is timed beside among it."""
+"""What tests and benchmarks need beyond the dependencies, including the peers that mixers are timed beside."""
 TAGS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux_2_12", "manylinux2010")
 TARGET = {
     "python_version": "3.12",
@@ -52,7 +52,7 @@ MIB = 2**20
 
 
 class WheelsError(Exception):
-    """A wheelhouse that cannot be made, with what to do about it."""
+    """A wheelhouse cannot be made; the message says why or what to do about it."""
 
 
 def names_in(listing: str) -> set[str]:
@@ -62,7 +62,7 @@ def names_in(listing: str) -> set[str]:
 
 
 def project_requirements() -> list[Requirement]:
-    """What the kit imports, by pyproject.toml, and what its tests and benchmarks need."""
+    """The dependencies in pyproject.toml, and what tests and benchmarks need beyond them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     further = {
         canonicalize_name(Requirement(line).name): line
@@ -73,23 +73,23 @@ def project_requirements() -> list[Requirement]:
 
 
 def missing(present: Iterable[str]) -> dict[str, str]:
-    """The versions, by name, of every package that is required, directly or not, and not present.
+    """The versions, by name, of all packages that are required, directly or indirectly, and not present.
 
     Raises WheelsError where the package index has no version for the target.
     """
-    absent = {*present, *NOT_NEEDED, "torch"}
-    wanted: dict[str, list[Requirement]] = {}
+    excluded = {*present, *NOT_NEEDED, "torch"}
+    requirements: dict[str, list[Requirement]] = {}
     waiting, versions = project_requirements(), dict[str, str]()
     while waiting:
-        fresh = set()
+        updated = set()
         for requirement in waiting:
             name = canonicalize_name(requirement.name)
-            if name not in absent and (requirement.marker is None or requirement.marker.evaluate(TARGET)):
-                wanted.setdefault(name, []).append(requirement)
-                fresh.add(name)
+            if name not in excluded and (requirement.marker is None or requirement.marker.evaluate(TARGET)):
+                requirements.setdefault(name, []).append(requirement)
+                updated.add(name)
         waiting = []
-        for name in sorted(fresh):
-            metadata = metadata_of(name, wanted[name])
+        for name in sorted(updated):
+            metadata = metadata_of(name, requirements[name])
             if versions.get(name) != metadata["version"]:
                 versions[name] = metadata["version"]
                 waiting += [Requirement(line) for line in metadata.get("requires_dist", ())]
@@ -98,7 +98,7 @@ def missing(present: Iterable[str]) -> dict[str, str]:
 
 
 def metadata_of(name: str, requirements: Iterable[Requirement]) -> Mapping[str, Any]:
-    """The metadata of the version that pip takes for all the requirements of one package."""
+    """The metadata of the version that pip selects for all the requirements of one package."""
     specifiers = ",".join(sorted({str(part) for need in requirements for part in need.specifier}))
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -111,7 +111,7 @@ def metadata_of(name: str, requirements: Iterable[Requirement]) -> Mapping[str, 
 
 
 def for_target() -> list[str]:
-    """pip's options for wheels of the target alone."""
+    """pip's options that select wheels for the target alone."""
     platforms = [word for tag in TAGS for word in ("--platform", f"{tag}_x86_64")]
     return [
         "--no-deps", "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp",
@@ -120,16 +120,19 @@ def for_target() -> list[str]:
 
 
 def pip(*arguments: str) -> None:
-    """Runs pip. Raises WheelsError with its last line where it fails."""
+    """Runs pip. Raises WheelsError with the last line of its errors where it fails."""
     command = [sys.executable, "-m", "pip", arguments[0], "--quiet", "--disable-pip-version-check", *arguments[1:]]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")] or result.stderr.splitlines()
         raise WheelsError(f"pip {arguments[0]} {arguments[-1]}: {(lines or ['no output'])[-1]}")
 
 
 def download(versions: Mapping[str, str], folder: Path) -> None:
-    """The wheels into an empty folder; those that exist as sources alone are built, where they are pure Python."""
+    """Downloads wheels to a folder, which is emptied first. Pure Python packages without a wheel are built.
+
+    Raises WheelsError where a built wheel is not pure Python.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name, version in versions.items():

@@ -1,4 +1,4 @@
-"""Positions that enter the scores. Adding one costs a file and a line here."""
+"""Position encodings that act on attention scores. A new one needs its own file and a line here."""
 
 from lit_transformers.config import table
 from lit_transformers.encodings.encoding import EncodingConfig

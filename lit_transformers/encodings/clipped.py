@@ -1,4 +1,4 @@
-"""Vectors learned for each distance up to a clipping distance: the tables of Shaw et al. and of Huang et al."""
+"""Learned vectors for each distance up to a clipping distance, as in Shaw et al. and in Huang et al."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from lit_transformers.mixer import Shape
 
 
 class DistanceVectors(nn.Module):
-    """a_d for d = -k .. k, one table for all heads or one for each. d = i - j: query minus key.
+    """Learned vectors a_d for d = -k .. k, in one table for all heads or in one for each head. d = i - j is the
+    position of the query minus that of the key.
 
     Shaw et al. index by j - i; only the order of the rows differs.
     """
@@ -22,16 +23,16 @@ class DistanceVectors(nn.Module):
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, distances: Int[Tensor, " w"]) -> Float[Tensor, "*h w k"]:
-        """Clipped first, then looked up."""
+        """Clips the distances to -k .. k and returns their vectors."""
         return self.weight.index_select(-2, distances.clamp(-self.distance, self.distance) + self.distance)
 
 
 def distance_vectors(
     shape: Shape, name: str, distance: int, head_dim: int, per_head: bool, share_layers: bool
 ) -> nn.Module:
-    """A table of this layer's own, or the one that all layers share."""
+    """Returns a table for this layer alone, or, with ``share_layers``, the one that all layers share under ``name``."""
 
-    def make() -> nn.Module:
+    def make_vectors() -> nn.Module:
         return DistanceVectors(distance, head_dim, shape.heads if per_head else None)
 
-    return shape.share(name, make) if share_layers else make()
+    return shape.share(name, make_vectors) if share_layers else make_vectors()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class EncodingConfig(Config):
     """Base of every encoding's config; the table ENCODINGS lists the kinds.
 
-    An encoding either turns queries and keys before their product (Rotary) or speaks in the scores (Relative).
+    An encoding either rotates queries and keys before their product (Rotary) or adds terms to the scores (Relative).
     """
 
     def build(self, shape: Shape, head_dim: int) -> Rotary | Relative:

@@ -13,7 +13,8 @@ from lit_transformers.mixer import Shape
 
 
 class HuangConfig(EncodingConfig, kind="huang"):
-    """distance: the clipping distance; per_head, share_layers: who shares the one table of queries and keys."""
+    """distance: the clipping distance; per_head: whether each head has its own table, which serves queries and keys;
+    share_layers: whether all layers use the same one."""
 
     distance: NonNegative = 16
     per_head: bool = False

@@ -1,4 +1,4 @@
-"""A learned number for each head and bucket of distances (Raffel et al. 2020, arXiv:1910.10683, section 2.1)."""
+"""A learned bias for each head and each bucket of distances (Raffel et al. 2020, arXiv:1910.10683, section 2.1)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lit_transformers.mixer import Shape
 
 
 class LearnedRelativeConfig(EncodingConfig, kind="learned_relative"):
-    """buckets: how many; half of them (of each direction's share) are single distances, the rest grow
-    logarithmically up to max_distance; share_layers: T5 uses one table in all layers."""
+    """buckets: the number of buckets; in each direction half of them hold a single distance, and the rest grow
+    logarithmically up to max_distance; share_layers: whether all layers use one table, as in T5."""
 
     buckets: Positive = 32
     max_distance: Positive = 128
@@ -34,30 +34,30 @@ class LearnedRelativeConfig(EncodingConfig, kind="learned_relative"):
 
 
 class LearnedRelative(Relative):
-    """e_ij = q_i . k_j / sqrt(k) + b_bucket(i-j). T5 leaves the scale out; here the mixer's ``scale`` decides."""
+    """e_ij = q_i . k_j / sqrt(k) + b_bucket(i-j). T5 has no scale; here the mixer's ``scale`` decides."""
 
     def __init__(self, config: LearnedRelativeConfig, shape: Shape, head_dim: int) -> None:
         super().__init__()
         self.buckets, self.max_distance = config.buckets, config.max_distance
         self.heads, self.width = shape.heads, shape.heads * head_dim
 
-        def make() -> nn.Module:
+        def make_bias() -> nn.Module:
             return nn.Embedding(config.buckets, shape.heads)
 
-        self.bias = shape.share("learned_relative", make) if config.share_layers else make()
+        self.bias = shape.share("learned_relative", make_bias) if config.share_layers else make_bias()
 
     def tables(self, distances: Int[Tensor, " w"], causal: bool) -> tuple[Tensor, ...]:
         return (self.bias(self.bucket(distances, causal)).T.unsqueeze(-1),)
 
     def bucket(self, distances: Int[Tensor, " w"], causal: bool) -> Int[Tensor, " w"]:
-        """Distances i - j to buckets: later keys use the upper half of them, unless they are never seen."""
+        """Maps distances i - j to buckets: later keys use the upper half of the buckets, unless attention is causal."""
         buckets = self.buckets if causal else self.buckets // 2
-        start = torch.zeros_like(distances) if causal else (distances < 0) * buckets
-        length = distances.clamp(min=0) if causal else distances.abs()
-        single = buckets // 2
-        ratio = torch.log(length.clamp(min=1) / single) / math.log(self.max_distance / single)
-        grown = single + (ratio * (buckets - single)).long()
-        return start + torch.where(length < single, length, grown.clamp(max=buckets - 1))
+        first_bucket = torch.zeros_like(distances) if causal else (distances < 0) * buckets
+        magnitude = distances.clamp(min=0) if causal else distances.abs()
+        exact = buckets // 2
+        ratio = torch.log(magnitude.clamp(min=1) / exact) / math.log(self.max_distance / exact)
+        logarithmic = exact + (ratio * (buckets - exact)).long()
+        return first_bucket + torch.where(magnitude < exact, magnitude, logarithmic.clamp(max=buckets - 1))
 
     def queries(self, q: Float[Tensor, "b h t k"]) -> tuple[Float[Tensor, "b h t k"], ...]:
         return (q,)

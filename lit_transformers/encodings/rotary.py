@@ -12,7 +12,7 @@ from lit_transformers.mixer import Shape
 
 
 class RotaryConfig(EncodingConfig, kind="rotary"):
-    """base: the slowest wavelength is 2 pi base; unrotated: the part of each head's channels that stays as it is."""
+    """base: the slowest wavelength is 2 pi base; unrotated: the share of each head's channels that is not rotated."""
 
     base: PositiveFloat = 10_000.0
     unrotated: Fraction = 0.0
@@ -22,9 +22,9 @@ class RotaryConfig(EncodingConfig, kind="rotary"):
 
 
 class Rotary(nn.Module):
-    """Turns each pair of channels (c, c + half) by an angle proportional to the position.
+    """Rotates each pair of channels (c, c + half) by an angle proportional to the position.
 
-    A product of a turned query and a turned key depends on the distance alone, so positions may start anywhere.
+    The product of a rotated query and a rotated key depends on their distance alone, so positions may start anywhere.
     """
 
     inverse_wavelengths: Tensor
@@ -40,6 +40,6 @@ class Rotary(nn.Module):
     def rotate(self, x: Float[Tensor, "b h t k"], positions: Int[Tensor, " t"]) -> Float[Tensor, "b h t k"]:
         angles = positions[:, None].float() * self.inverse_wavelengths
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        turned, still = x[..., : self.rotated], x[..., self.rotated :]
-        first, second = turned.chunk(2, dim=-1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin, still], dim=-1)
+        rotated, unrotated = x[..., : self.rotated], x[..., self.rotated :]
+        first, second = rotated.chunk(2, dim=-1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin, unrotated], dim=-1)

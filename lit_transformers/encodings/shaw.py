@@ -15,7 +15,8 @@ from lit_transformers.mixer import Shape
 
 
 class ShawConfig(EncodingConfig, kind="shaw"):
-    """distance: the clipping distance k; keys, values: are there a^K and a^V; per_head, share_layers: who shares."""
+    """distance: the clipping distance k; keys, values: whether there are a^K and a^V; per_head: whether each head has
+    its own tables; share_layers: whether all layers use the same ones."""
 
     distance: NonNegative = 16
     keys: bool = True

@@ -17,9 +17,9 @@ from lit_transformers.positions import sinusoids
 
 
 class XLConfig(EncodingConfig, kind="xl"):
-    """biases: whether layers share u and v or own theirs; clamp_length: distances beyond it look like it.
+    """biases: whether layers share u and v or have their own; clamp_length: longer distances are treated as this one.
 
-    content_bias and position_bias switch the terms of u and of v (Shaw et al. have neither).
+    content_bias and position_bias switch the terms of u and of v on and off (Shaw et al. have neither).
     """
 
     biases: Literal["shared", "per_layer"] = "shared"
@@ -36,7 +36,8 @@ class XLConfig(EncodingConfig, kind="xl"):
 
 
 class XL(Relative):
-    """A_ij = (q_i + u) . k_j + (q_i + v) . W_R R_(i-j), R sinusoidal: signed, so it serves both directions."""
+    """A_ij = (q_i + u) . k_j + (q_i + v) . W_R R_(i-j), with sinusoidal R: distances are
+    signed, so it serves both directions."""
 
     def __init__(self, config: XLConfig, shape: Shape, head_dim: int) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class XL(Relative):
 
 
 class HeadBias(nn.Module):
-    """A vector for each head, added to every query: u or v."""
+    """A learned vector for each head that is added to every query: u or v."""
 
     def __init__(self, heads: int, head_dim: int) -> None:
         super().__init__()

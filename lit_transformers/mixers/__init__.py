@@ -1,4 +1,4 @@
-"""One idea, one file. Adding a mixer costs its file and a line here."""
+"""Mixers, one per file. A new mixer needs its file and a line here."""
 
 from lit_transformers.config import table
 from lit_transformers.mixer import MixerConfig

@@ -13,27 +13,27 @@ from pydantic import Field
 from torch import Tensor
 
 from lit_transformers.config import NonNegativeFloat, Positive
-from lit_transformers.executors import Inputs, Weigh, attend_heads, heads_flops
+from lit_transformers.executors import AttentionWeighting, Inputs, attend_heads, heads_flops
 from lit_transformers.mixer import Context, Shape
-from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
+from lit_transformers.mixers.qkv import QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.mixers.spans import Constant, Dynamic, Spans, mean_span
 from lit_transformers.patterns import Band
 from lit_transformers.space import Interval, Space
 
 TRIM = 64
-"""Bands are as wide as a multiple of it, so that heads with like spans run together."""
+"""Widths of bands are rounded up to a multiple of it, so that heads with similar spans are computed together."""
 EPSILON = 1e-8
-"""What the sum of a row's masked weights is at least."""
+"""Added to the sum of a row's masked weights before the division by it."""
 
 
 class AdaptiveSpanConfig(QKVConfig, kind="adaptive_span"):
-    """span: the largest, S; ramp: over how many tokens a span fades out, R; penalty: lambda, for each token of a span.
+    """span: the largest span, S; ramp: the tokens over which a span fades out, R; penalty: lambda, per token of span.
 
-    learns: a span of each head (``adaptive``), one of each head and token (``dynamic``), or nothing (``fixed``).
-    initial: the share of S that spans start from; None for the paper's: 0, and sigmoid(-4) where dynamic.
-    share: which spans are one: none, those of a ``layer``'s heads, or all of the ``model``.
+    learns: a span for each head (``adaptive``), one for each head and token (``dynamic``), or none (``fixed``).
+    initial: the share of S that spans start from; None for the paper's: 0, and sigmoid(-4) if dynamic.
+    share: which spans are shared: none, those of all heads of a ``layer``, or all of the ``model``.
 
-    The paper's positions are ``ShawConfig(distance=S, values=False, share_layers=True)``, and its memory S.
+    The paper uses ``ShawConfig(distance=S, values=False, share_layers=True)`` and a memory of S.
     """
 
     space: ClassVar[Space] = {"ramp": Interval(8, 64, log=True), "penalty": Interval(1e-7, 1e-4, log=True)}
@@ -62,7 +62,7 @@ class AdaptiveSpanConfig(QKVConfig, kind="adaptive_span"):
         return AdaptiveSpan(self, shape)
 
     def build_spans(self, shape: Shape) -> Spans:
-        """The spans of one layer, or of all."""
+        """Builds the spans of one layer, or those that all layers share."""
         count = shape.heads if self.share == "none" else 1
         if self.learns == "dynamic":
             initial = 1 / (1 + math.exp(4)) if self.initial is None else self.initial
@@ -72,14 +72,11 @@ class AdaptiveSpanConfig(QKVConfig, kind="adaptive_span"):
 
 class AdaptiveSpan(QKVMixer):
     """a_tr = m_z(t - r) exp(s_tr) / sum_q m_z(t - q) exp(s_tq) over the S tokens before t, itself not among them
-    (section 2), with m_z(x) = clamp((R + z - x) / R, 0, 1). The first token sees nothing and gives zeros.
+    (section 2), with m_z(x) = clamp((R + z - x) / R, 0, 1). The output of the first token, which sees nothing, is zero.
+    The distance x is counted from 1, as in the paper; its code counts from 0, so its spans reach one token further.
 
-    The distance x is counted from 1, as the paper writes; its code counts the nearest key as 0, so that its spans reach
-    one token further.
-
-    Keys beyond z + R are not computed: a head's cost is that of its own span. Memory is as long as ``memory`` says,
-    however short spans are, so that they may grow again. A token's dynamic span is not known before the token is read:
-    there the cost is that of S.
+    Keys beyond z + R are not computed: a head costs as much as its own span. Memory has the length ``memory`` even
+    where spans are short, so that they may grow again. Dynamic spans are unknown before they are read and cost S.
     """
 
     causal = streams = True
@@ -102,18 +99,20 @@ class AdaptiveSpan(QKVMixer):
             self.spans.keep_in_range()
 
     def patterns(self) -> list[Band]:
-        """What each head sees at most, by its present span."""
+        """Returns the widest band that each head can see with its present span."""
         furthest = [math.ceil(span + self.ramp) - 1 for span in self.spans.reach()]
         bands = [Band(min(self.span, max(1, math.ceil(before / TRIM)) * TRIM), -1) for before in furthest]
         return bands if len(bands) == self.heads else bands * self.heads
 
-    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        spans = self.spans(heard.x)
-        weigh = Weigh(partial(self.masked, inputs.offset), (spans,))
+    def attend(
+        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
+    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+        spans = self.spans(segment.x)
+        weigh = AttentionWeighting(partial(self.masked, inputs.offset), (spans,))
         y = attend_heads(
             self.patterns(), inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped, weigh=weigh
         )
-        return y, {"span": self.penalty * mean_span(spans, ctx.keep)} if self.learned else {}
+        return y, {"span": self.penalty * mean_span(spans, ctx.padding_mask)} if self.learned else {}
 
     def masked(
         self,
@@ -123,10 +122,10 @@ class AdaptiveSpan(QKVMixer):
         j: Int[Tensor, " s"],
         spans: Float[Tensor, "#b #h #n 1"],
     ) -> Float[Tensor, "b h t s"]:
-        """The softmax, then the mask, then divided by what the mask left (section 2.2).
+        """Returns the softmax times the soft mask, divided by its sum (section 2.2).
 
-        Keys that the mask hides whole enter no softmax: beside a large score among them, what is left of the others
-        would be lost in EPSILON, as it is in the authors' code.
+        Keys whose mask is zero do not enter the softmax: a large score among them would leave the others weights that
+        are lost in EPSILON, as they are in the authors' code.
         """
         if spans.size(-2) > 1:
             spans = spans[..., i[:, 0] - offset, :]
@@ -137,13 +136,12 @@ class AdaptiveSpan(QKVMixer):
         return weights / (weights.sum(dim=-1, keepdim=True) + EPSILON)
 
     def average_span(self, x: Float[Tensor, "b t d"]) -> float:
-        """The mean over heads and tokens of how far back they look, in tokens: with the ramp, as the authors' code
-        reports it, and never above S. x is what the layer reads, which tells nothing where spans are not dynamic.
-        """
+        """Returns the mean span over heads and tokens, in tokens: with the ramp, as the authors' code reports it, and
+        at most S. x is the input of the layer, which matters only if spans are dynamic."""
         return float((self.spans(x).detach() + self.ramp).clamp(max=self.span).mean())
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        """By the present spans."""
+        """As in ``Mixer.flops``, with the present spans."""
         keys = queries + min(remembered, self.memory)
         attention = heads_flops(self.patterns(), queries, keys, self.width, encoding=self.relative, weighed=True)
         return self.projection_flops(queries, keys) + attention + self.spans.flops(queries)

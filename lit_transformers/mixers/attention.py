@@ -9,12 +9,13 @@ from torch import Tensor
 
 from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Shape
-from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
+from lit_transformers.mixers.qkv import QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.patterns import Band
 
 
 class AttentionConfig(QKVConfig, kind="attention"):
-    """same_length: every query sees exactly ``memory`` earlier tokens, not the early ones fewer than the late."""
+    """same_length: whether every query sees exactly ``memory`` earlier tokens; otherwise late queries of a segment see
+    more of them than early ones."""
 
     same_length: bool = False
 
@@ -35,7 +36,9 @@ class Attention(QKVMixer):
         super().__init__(config, shape)
         self.before = config.memory if config.same_length else None
 
-    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(
+        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
+    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
         pattern = Band(self.before, 0) if ctx.causal and ctx.source is None else Band(None, None)
         return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
 

@@ -13,18 +13,18 @@ from torch import Tensor
 from lit_transformers.config import NonNegative, Positive
 from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Mode, Shape
-from lit_transformers.mixers.qkv import Heard, QKVMixer, ScoresConfig
+from lit_transformers.mixers.qkv import QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import BLOCK, Graph
 from lit_transformers.space import Choice, Interval, Space
 
 
 class BigBirdConfig(ScoresConfig, kind="big_bird"):
-    """block: positions of a block; random: blocks that each block sees by chance; window: blocks around it, itself in
-    the middle (an odd number); either may be 0.
+    """block: positions per block; random: randomly drawn blocks that each block sees; window: blocks around a block
+    that it sees, with itself in the middle (an odd number); either may be 0.
 
-    global_blocks: which blocks see and are seen from everywhere. "ends": the first and the last, as the paper's ITC;
-    "first": the first alone, which with ``extra_tokens`` of the encoder is its ETC; "none".
-    seed: of the graph, which is the same in every pass; layers differ. graph_per_head: whether heads differ too.
+    global_blocks: which blocks see all blocks and are seen by all. "ends": the first and the last, as in the paper's
+    ITC; "first": the first alone, which with ``extra_tokens`` of the encoder is its ETC; "none".
+    seed: seed of the graph, which is the same in every pass; layers differ. graph_per_head: whether heads differ too.
     """
 
     space: ClassVar[Space] = {"block": Choice((16, 32, 64)), "random": Interval(1, 4)}
@@ -47,10 +47,10 @@ class BigBirdConfig(ScoresConfig, kind="big_bird"):
 
 
 class BigBird(QKVMixer):
-    """softmax over three kinds of blocks, none of them counted twice. Random ones avoid the others.
+    """Softmax attention over three kinds of blocks, none of them counted twice: random blocks are none of the others.
 
-    The graph of a row depends on its own length alone, so what is padded to it changes nothing: of all its blocks a
-    block sees those that come first in an order which is fixed for every pair of blocks. (The published code draws
+    The graph of a row depends on its own length alone, so padding changes nothing: a block draws as its random blocks
+    those of the row that come first in an order which is fixed for every pair of blocks. (The published code draws
     from the first 1,024 tokens only at some lengths, and transformers' uses the first block alone when it evaluates.)
     """
 
@@ -62,7 +62,7 @@ class BigBird(QKVMixer):
 
     def __init__(self, config: BigBirdConfig, shape: Shape) -> None:
         super().__init__(config, shape)
-        self.drawing = Drawing(
+        self.drawing = GraphSampler(
             block=config.block,
             random=config.random,
             side=config.window // 2 if config.window else None,
@@ -71,12 +71,14 @@ class BigBird(QKVMixer):
             graphs=shape.heads if config.graph_per_head else 1,
         )
 
-    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(
+        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
+    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
         length = inputs.k.size(-2)
-        if inputs.seen is None:
+        if inputs.key_mask is None:
             graph = of_full_rows(self.drawing, length, inputs.k.device)
         else:
-            graph = self.drawing.graph(lengths(inputs.seen), length)
+            graph = self.drawing.graph(lengths(inputs.key_mask), length)
         return attend(graph, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
 
     def flops(self, queries: int, remembered: int, causal: bool = False) -> int:
@@ -85,9 +87,9 @@ class BigBird(QKVMixer):
         return self.projection_flops(queries, queries) + products
 
 
-class Drawing(NamedTuple):
-    """What a graph is drawn by: side, how many blocks are seen on each side, None for not even the own; graphs: 1, or
-    one for each head. The rest as in the config."""
+class GraphSampler(NamedTuple):
+    """Draws graphs of blocks. side: how many blocks are seen on each side, or None if a block does not see even itself;
+    graphs: 1, or one for each head. The other fields are as in the config."""
 
     block: int
     random: int
@@ -97,14 +99,14 @@ class Drawing(NamedTuple):
     graphs: int
 
     def graph(self, length: Tensor, padded: int) -> Graph:
-        """For rows (b,) of these lengths, all ``padded`` to one."""
+        """Returns the graph for rows of the given lengths (b,), all padded to ``padded`` positions."""
         return Graph(self.edges(length, padded), self.block)
 
     def edges(self, length: Tensor, padded: int) -> Bool[Tensor, "b h n n"]:
-        """Which blocks see which; b and h are 1 where all are alike."""
-        count = -(-length // self.block)
+        """Returns which blocks see which; b and h are 1 where all rows or heads have the same graph."""
+        block_counts = -(-length // self.block)
         blocks = torch.arange(-(-padded // self.block), device=length.device)
-        i, j, last = blocks[:, None], blocks[None, :], count[:, None, None] - 1
+        i, j, last = blocks[:, None], blocks[None, :], block_counts[:, None, None] - 1
         real = j <= last
         edges = torch.zeros_like(real & (i >= 0)) if self.side is None else ((i - j).abs() <= self.side) & real
         if self.global_blocks != "none":
@@ -115,28 +117,30 @@ class Drawing(NamedTuple):
         if not self.random:
             return edges
         order = shuffled(len(blocks), self.graphs, self.seed, length.device).masked_fill(edges | ~real[:, None], -1)
-        most = min(self.random, len(blocks))
-        best, chosen = order.topk(most, dim=-1)
-        return edges.expand_as(order).scatter(-1, chosen, (best >= 0) | edges.expand_as(order).gather(-1, chosen))
+        random_count = min(self.random, len(blocks))
+        best, indices = order.topk(random_count, dim=-1)
+        return edges.expand_as(order).scatter(-1, indices, (best >= 0) | edges.expand_as(order).gather(-1, indices))
 
 
 @lru_cache(maxsize=64)
-def of_full_rows(drawing: Drawing, length: int, device: torch.device) -> Graph:
-    """The graph of rows without padding, with its plan: the same in every pass."""
-    with torch.inference_mode(False):  # else a first pass that only measures would leave nothing to train on
-        graph = drawing.graph(torch.tensor([length], device=device), length)
+def of_full_rows(sampler: GraphSampler, length: int, device: torch.device) -> Graph:
+    """Returns the graph of rows without padding, with its block plan; it is the same in every pass and cached."""
+    with torch.inference_mode(
+        False
+    ):  # otherwise a first pass in inference mode would cache tensors that cannot be trained with
+        graph = sampler.graph(torch.tensor([length], device=device), length)
         return graph._replace(planned=tuple(graph.blocks(length, length, 0, BLOCK)))
 
 
-def lengths(seen: Bool[Tensor, "b s"]) -> Int[Tensor, " b"]:
-    """Where the last real token of each row ends."""
-    return (seen * torch.arange(1, seen.size(1) + 1, device=seen.device)).amax(dim=1)
+def lengths(key_mask: Bool[Tensor, "b s"]) -> Int[Tensor, " b"]:
+    """Returns the length of each row up to and including its last real token."""
+    return (key_mask * torch.arange(1, key_mask.size(1) + 1, device=key_mask.device)).amax(dim=1)
 
 
 def shuffled(blocks: int, graphs: int, seed: int, device: torch.device) -> Tensor:
-    """A number from 0 to 2^31 - 1 for every graph and pair of blocks, (1, h, n, n), the same however many there are."""
+    """Hashes every graph and pair of blocks to a number from 0 to 2^31 - 1, (1, h, n, n), whatever their number."""
     h, i, j = torch.meshgrid(*(torch.arange(n, device=device) for n in (graphs, blocks, blocks)), indexing="ij")
-    mixed = (h * 8_191 + i) * 131_071 + j + seed * 2_654_435
-    for factor in (0x45D9F3B, 0x119DE1F3):  # a multiplicative hash: neighbours in, no pattern out
-        mixed = ((mixed ^ (mixed >> 16)) * factor) & 0x7FFFFFFF
-    return (mixed ^ (mixed >> 16))[None]
+    hashed = (h * 8_191 + i) * 131_071 + j + seed * 2_654_435
+    for factor in (0x45D9F3B, 0x119DE1F3):  # a multiplicative hash: neighbouring inputs give unrelated outputs
+        hashed = ((hashed ^ (hashed >> 16)) * factor) & 0x7FFFFFFF
+    return (hashed ^ (hashed >> 16))[None]

@@ -1,4 +1,5 @@
-"""Which tokens of a bucket meet: the order of each round, cut into chunks (arXiv:2001.04451, section 2)."""
+"""Which tokens of a bucket attend to each other: each round cuts sorted tokens in chunks (arXiv:2001.04451, section
+2)."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ By = Literal["by_rank", "by_sort"]
 
 
 class Chunks(NamedTuple):
-    """Sorted tokens are cut into chunks; a query is given the keys of its own, of ``back`` before and ``ahead`` after.
+    """Sorted tokens are cut into chunks. A query gets the keys of its own chunk, of ``back`` chunks before it and of
+    ``ahead`` after it.
 
-    by_sort: it sees all of them, or, unless ``across`` buckets, those of its own bucket. Chunks move when a later token
-    comes into a lower bucket, so whom a causal query sees would tell of the future.
-    by_rank: it sees those of its own bucket that stand at most back x length before it there, and ahead x length after.
-    Ranks within a bucket depend on earlier tokens alone.
+    by_sort: the query sees all of these keys or, unless ``across`` is set, those of its own bucket. A later token in a
+    lower bucket shifts the chunks, so the keys that a causal query sees would leak information about the future.
+    by_rank: it sees keys of its own bucket whose rank there is at most back x length before its own and at most
+    ahead x length after. Ranks within a bucket depend on earlier tokens alone.
     """
 
     length: int
@@ -31,12 +33,12 @@ class Chunks(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Keys given to a query."""
+        """The number of keys that a query gets."""
         return (self.back + 1 + self.ahead) * self.length
 
     @property
     def step(self) -> int:
-        """What a chunk further away adds to the difference of two codes."""
+        """How much each further chunk adds to the difference of two codes."""
         return self.length if self.by == "by_rank" else 1
 
     @property
@@ -46,22 +48,22 @@ class Chunks(NamedTuple):
 
     @property
     def reach(self) -> float:
-        """See ``middle``."""
+        """The largest distance of code(query) - code(key) from ``middle`` at which the query sees the key."""
         return (self.back + self.ahead) * self.step / 2
 
-    def codes(self, buckets: Int[Tensor, "*b t"], places: Int[Tensor, "*b t"]) -> Float[Tensor, "*b t"]:
-        """Numbers whose differences say who sees whom: the place in the order, or its chunk, and between buckets a gap
-        that no query sees across. Floats, for their comparison is fast; exact below 2^23."""
-        units = places if self.by == "by_rank" else places // self.length
+    def codes(self, buckets: Int[Tensor, "*b t"], sorted_positions: Int[Tensor, "*b t"]) -> Float[Tensor, "*b t"]:
+        """Returns numbers whose differences determine which keys a query sees: the sorted position, or its chunk, plus
+        a gap between buckets that no query sees across. They are floats, which compare fast; exact below 2^23."""
+        units = sorted_positions if self.by == "by_rank" else sorted_positions // self.length
         gap = 0 if self.across else (self.back + self.ahead) * self.step + 1
         return (units + gap * buckets).float()
 
 
-class Order(NamedTuple):
+class BucketOrder(NamedTuple):
     """The tokens of every round, sorted by bucket and position.
 
-    tokens (b, h, r, n): filled up with t to whole chunks, with ``back`` chunks more before and ``ahead`` after. codes
-    (b, h, r, t + 1): the last of what fills; of keys infinite where there is none.
+    tokens (b, h, r, n) are padded with the index t to whole chunks, with ``back`` more chunks before and ``ahead``
+    after. codes (b, h, r, t + 1) end with the code of that padding; key_codes are infinite at padding of either sort.
     """
 
     chunks: Chunks
@@ -71,39 +73,44 @@ class Order(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Chunks in a round."""
+        """The number of chunks in a round."""
         return self.tokens.size(-1) // self.chunks.length - self.chunks.back - self.chunks.ahead
 
     def queries(self, turn: int, first: int, stop: int) -> Int[Tensor, "b h c m"]:
-        """The tokens of some chunks of a round."""
+        """Returns the tokens of the chunks ``first`` to ``stop`` of a round."""
         length, back = self.chunks.length, self.chunks.back
         return self.tokens[:, :, turn, (back + first) * length : (back + stop) * length].unflatten(-1, (-1, length))
 
     def keys(self, turn: int, first: int, stop: int) -> Int[Tensor, "b h c w"]:
-        """The tokens that they are given. Nothing is before the first chunk: a round does not look into another."""
+        """Returns the tokens whose keys these chunks get. There are none before the first chunk of a round."""
         length, width = self.chunks.length, self.chunks.width
         return self.tokens[:, :, turn, first * length : (stop - 1) * length + width].unfold(-1, width, length)
 
 
 @torch.no_grad()
-def ordered(buckets: Int[Tensor, "b h r t"], chunks: Chunks, keep: Bool[Tensor, "b t"] | None) -> Order:
-    """Sorts, and fills up."""
+def ordered(buckets: Int[Tensor, "b h r t"], chunks: Chunks, padding_mask: Bool[Tensor, "b t"] | None) -> BucketOrder:
+    """Sorts the tokens of each round by bucket and position, and pads them to whole chunks."""
     t = buckets.size(-1)
     tokens = buckets.sort(dim=-1, stable=True).indices
-    places = torch.empty_like(tokens).scatter_(-1, tokens, torch.arange(t, device=tokens.device).expand_as(tokens))
-    codes = F.pad(chunks.codes(buckets, places), (0, 1))
-    real = torch.ones(buckets.size(0), t, dtype=torch.bool, device=tokens.device) if keep is None else keep
+    sorted_positions = torch.empty_like(tokens).scatter_(
+        -1, tokens, torch.arange(t, device=tokens.device).expand_as(tokens)
+    )
+    codes = F.pad(chunks.codes(buckets, sorted_positions), (0, 1))
+    real = (
+        torch.ones(buckets.size(0), t, dtype=torch.bool, device=tokens.device) if padding_mask is None else padding_mask
+    )
     key_codes = codes.masked_fill(~F.pad(real, (0, 1))[:, None, None], float("inf"))
     fill = (chunks.back * chunks.length, -t % chunks.length + chunks.ahead * chunks.length)
-    return Order(chunks, F.pad(tokens, fill, value=t), codes, key_codes)
+    return BucketOrder(chunks, F.pad(tokens, fill, value=t), codes, key_codes)
 
 
 def rows_of(tokens: Int[Tensor, "b h *c"], t: int, fill: int | None = None) -> Int[Tensor, " n"]:
-    """Where they stand when all rows and heads are one; what fills is read from the last token, or put at ``fill``."""
+    """Returns indices of tokens in a tensor whose rows and heads are flattened. The padding index t becomes the last
+    token, or ``fill``."""
     rows, heads = tokens.shape[:2]
     starts = torch.arange(rows * heads, device=tokens.device).view(rows, heads, *[1] * (tokens.dim() - 2)) * t
-    found = starts + tokens.clamp(max=t - 1)
-    return (found if fill is None else found.masked_fill(tokens == t, fill)).flatten()
+    indices = starts + tokens.clamp(max=t - 1)
+    return (indices if fill is None else indices.masked_fill(tokens == t, fill)).flatten()
 
 
 def chunk_flops(

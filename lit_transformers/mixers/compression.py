@@ -1,4 +1,4 @@
-"""How inputs that leave a memory become fewer vectors (Rae et al. 2019, arXiv:1911.05507, section 3.2)."""
+"""Compression of the inputs that leave a memory into fewer vectors (Rae et al. 2019, arXiv:1911.05507, section 3.2)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ LEARNED = ("convolution", "dilated")
 
 
 class Past(NamedTuple):
-    """Vectors of earlier positions, the oldest first. seen: True where they stand for a real token; used: the attention
-    that each has received and how often it might have, where that is watched."""
+    """Vectors of earlier positions, the oldest first. key_mask: True where they stand for a real token; used: the
+    attention that each has received and the number of queries that could have attended to it, if that is recorded."""
 
     hidden: Float[Tensor, "b n d"]
-    seen: Bool[Tensor, "b n"]
+    key_mask: Bool[Tensor, "b n"]
     used: Float[Tensor, "b n 2"] | None = None
 
     def split(self, first: int) -> tuple[Past, Past]:
-        """The first so many, and the rest."""
+        """Returns the first ``first`` positions, and the rest."""
         cut = [(None, None) if part is None else (part[:, :first], part[:, first:]) for part in self]
-        one, other = zip(*cut, strict=True)
-        return Past(*one), Past(*other)
+        head, tail = zip(*cut, strict=True)
+        return Past(*head), Past(*tail)
 
     def then(self, later: Past) -> Past:
-        """This and what came after, of which no use is known."""
-        return Past(torch.cat([self.hidden, later.hidden], dim=1), torch.cat([self.seen, later.seen], dim=1))
+        """Returns this past followed by a later one, without ``used``."""
+        return Past(torch.cat([self.hidden, later.hidden], dim=1), torch.cat([self.key_mask, later.key_mask], dim=1))
 
 
 class Compressor(nn.Module, ABC):
-    """Turns inputs, in groups of ``rate``, into one slot a group. A slot is seen if any of the inputs that it was made
-    of was, and those that were not do not enter it."""
+    """Turns each group of ``rate`` inputs into one slot. A slot is visible if any of its inputs is, and masked inputs
+    do not contribute to it."""
 
     learns: ClassVar[bool] = False
 
@@ -48,34 +48,34 @@ class Compressor(nn.Module, ABC):
 
     @abstractmethod
     def flops(self, slots: int) -> int:
-        """FLOPs that make so many slots."""
+        """FLOPs of computing ``slots`` slots."""
 
     def grouped(self, old: Past) -> tuple[Float[Tensor, "b g c d"], Bool[Tensor, "b g c 1"]]:
-        groups = old.seen.size(1) // self.rate, self.rate
-        return old.hidden.unflatten(1, groups), old.seen.unflatten(1, groups)[..., None]
+        groups = old.key_mask.size(1) // self.rate, self.rate
+        return old.hidden.unflatten(1, groups), old.key_mask.unflatten(1, groups)[..., None]
 
 
 class Pool(Compressor):
-    """The largest or the mean value of each channel, over windows that are as long as they are far apart."""
+    """Max or mean pooling of each channel, over windows whose length equals their stride."""
 
     def __init__(self, rate: int, largest: bool) -> None:
         super().__init__(rate)
         self.largest = largest
 
     def forward(self, old: Past) -> Past:
-        groups, seen = self.grouped(old)
+        groups, key_mask = self.grouped(old)
         if self.largest:
-            pooled = groups.masked_fill(~seen, float("-inf")).amax(dim=2).masked_fill(~seen.any(dim=2), 0.0)
+            pooled = groups.masked_fill(~key_mask, float("-inf")).amax(dim=2).masked_fill(~key_mask.any(dim=2), 0.0)
         else:
-            pooled = (groups * seen).sum(dim=2) / seen.sum(dim=2).clamp(min=1)
-        return Past(pooled, seen.any(dim=2)[..., 0])
+            pooled = (groups * key_mask).sum(dim=2) / key_mask.sum(dim=2).clamp(min=1)
+        return Past(pooled, key_mask.any(dim=2)[..., 0])
 
     def flops(self, slots: int) -> int:
         return 0
 
 
 class Convolved(Compressor):
-    """A convolution whose kernel and stride are the rate: a linear map of each group. Padding is zero to it."""
+    """A convolution whose kernel and stride are the rate, so a linear map of each group. Padding counts as zero."""
 
     learns = True
 
@@ -84,17 +84,17 @@ class Convolved(Compressor):
         self.gather = nn.Linear(rate * dim, dim)
 
     def forward(self, old: Past) -> Past:
-        groups, seen = self.grouped(old)
-        return Past(self.gather((groups * seen).flatten(2)), seen.any(dim=2)[..., 0])
+        groups, key_mask = self.grouped(old)
+        return Past(self.gather((groups * key_mask).flatten(2)), key_mask.any(dim=2)[..., 0])
 
     def flops(self, slots: int) -> int:
         return 2 * slots * self.gather.in_features * self.gather.out_features
 
 
 class Dilated(Compressor):
-    """Convolutions of two taps 1, 2, 4, ... apart, with a ReLU between, until they span a group; of the last only what
-    stands at the group's end is used, and of the others what that one reads. So level n joins pairs of what level n - 1
-    made. The paper names dilated convolutions and says no more of them. A group is filled up with zeros in front.
+    """Convolutions with two taps and dilations 1, 2, 4, ..., with a ReLU between them, until they span a group. Only
+    the last output at the end of a group is used, and of the others what it depends on, so level n joins pairs of
+    outputs of level n - 1. The paper names dilated convolutions without details. A group is padded with zeros in front.
     """
 
     learns = True
@@ -106,33 +106,33 @@ class Dilated(Compressor):
         self.dim, self.span = dim, 2**count
 
     def forward(self, old: Past) -> Past:
-        groups, seen = self.grouped(old)
-        made = F.pad(groups * seen, (0, 0, self.span - self.rate, 0))
+        groups, key_mask = self.grouped(old)
+        outputs = F.pad(groups * key_mask, (0, 0, self.span - self.rate, 0))
         for number, join in enumerate(self.levels):
-            made = join((made.relu() if number else made).unflatten(2, (-1, 2)).flatten(3))
-        return Past(made[:, :, 0], seen.any(dim=2)[..., 0])
+            outputs = join((outputs.relu() if number else outputs).unflatten(2, (-1, 2)).flatten(3))
+        return Past(outputs[:, :, 0], key_mask.any(dim=2)[..., 0])
 
     def flops(self, slots: int) -> int:
         return 4 * slots * (self.span - 1) * self.dim * self.dim
 
 
 class MostUsed(Compressor):
-    """Keeps as they are, and in their order, those of the inputs that received the most attention on average, as the
-    garbage collection of differentiable neural computers does. They are chosen among all that leave together."""
+    """Keeps, unchanged and in order, the inputs that received the most attention on average, as the garbage collection
+    of differentiable neural computers does. They are chosen among all inputs that leave together."""
 
     def forward(self, old: Past) -> Past:
         assert old.used is not None
-        usage = old.used[..., 0] / old.used[..., 1].clamp(min=1)  # nothing at padding, which no real query sees
-        chosen = usage.topk(usage.size(1) // self.rate, dim=1).indices.sort(dim=1).values
-        hidden = old.hidden.gather(1, chosen[..., None].expand(-1, -1, old.hidden.size(-1)))
-        return Past(hidden, old.seen.gather(1, chosen))
+        usage = old.used[..., 0] / old.used[..., 1].clamp(min=1)  # zero at padding, which no real query sees
+        indices = usage.topk(usage.size(1) // self.rate, dim=1).indices.sort(dim=1).values
+        hidden = old.hidden.gather(1, indices[..., None].expand(-1, -1, old.hidden.size(-1)))
+        return Past(hidden, old.key_mask.gather(1, indices))
 
     def flops(self, slots: int) -> int:
         return 0
 
 
 def compressor(function: Function, rate: int, dim: int) -> Compressor:
-    """The compressor of that name."""
+    """Builds the compressor of the given name."""
     match function:
         case "max" | "mean":
             return Pool(rate, largest=function == "max")

@@ -11,14 +11,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.config import ConfigError, Fraction, Positive
-from lit_transformers.mixer import Context, Layered, Mixed, Mixer, MixerConfig, Mode, OutputProjection, Shape, at_layer
+from lit_transformers.mixer import (
+    Context,
+    Layered,
+    Mixer,
+    MixerConfig,
+    MixerOutput,
+    Mode,
+    OutputProjection,
+    Shape,
+    at_layer,
+)
 
 
 class ConvolutionConfig(MixerConfig, kind="convolution"):
-    """kernel: how many positions a token reads, its own included, also one for each layer (arXiv:2004.11886 uses 3, 7,
-    15, 31, 31, 31); dynamic: weights are a function of the token, not the same everywhere; heads: runs of channels with
-    weights of their own (None for the model's); softmax: over the kernel; glu: a gate before the convolution;
-    dropout: of the weights (DropConnect, section 3); bias: of the two linear maps."""
+    """kernel: the positions that a token reads, its own included, one number or one per layer (arXiv:2004.11886 uses 3,
+    7, 15, 31, 31, 31); dynamic: whether weights are a function of the token; heads: groups of channels that share
+    weights (None for the model's); softmax: whether weights are normalised over the kernel; glu: whether there is a
+    gate before the convolution; dropout: of the weights (DropConnect, section 3); bias: of the two linear maps."""
 
     kernel: Layered = 7
     dynamic: bool = False
@@ -35,10 +45,10 @@ class ConvolutionConfig(MixerConfig, kind="convolution"):
 class Convolution(Mixer):
     """Linear, gate, depthwise convolution, linear: figure 2 of the paper.
 
-    Equation 1: channels of a head share their weights; equation 3: weights are normalised; section 4: or made from the
-    token. A causal kernel ends at the token. One that sees both ways has its middle there, a longer half behind where
-    it is even. Padding is zero to the convolution, as what lies beyond the ends is. State holds the last kernel - 1
-    inputs of the convolution, zeros at the start.
+    Channels of a head share their weights (equation 1), which are normalised (equation 3), and may be computed from the
+    token (section 4). A causal kernel ends at the token. A bidirectional one is centred on it, with the longer half
+    before it if the kernel is even. Padding counts as zero, as do positions beyond the ends. State holds the last
+    kernel - 1 inputs of the convolution, zeros at the start.
     """
 
     causal = bidirectional = streams = True
@@ -61,34 +71,34 @@ class Convolution(Mixer):
             nn.init.xavier_uniform_(self.weight)
         self.after = OutputProjection(self.dim, shape, bias=config.bias)
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         x = self.before(x)
         if self.glu:
             x = F.glu(x, dim=-1)
-        if ctx.keep is not None:
-            x = x * ctx.keep[..., None]
+        if ctx.padding_mask is not None:
+            x = x * ctx.padding_mask[..., None]
         if ctx.causal:
             past = x.new_zeros(x.size(0), self.kernel - 1, self.dim) if state is None else state["past"].to(x.dtype)
-            read = torch.cat([past, x], dim=1)
-            kept = {"past": read[:, read.size(1) - self.kernel + 1 :]}
+            inputs = torch.cat([past, x], dim=1)
+            new_state = {"past": inputs[:, inputs.size(1) - self.kernel + 1 :]}
         else:
             ahead = (self.kernel - 1) // 2
-            read, kept = F.pad(x, (0, 0, self.kernel - 1 - ahead, ahead)), None
-        y = self._light(read) if self.dynamic is None else self._dynamic(x, read)
-        return Mixed(self.after(y), kept)
+            inputs, new_state = F.pad(x, (0, 0, self.kernel - 1 - ahead, ahead)), None
+        y = self._light(inputs) if self.dynamic is None else self._dynamic(x, inputs)
+        return MixerOutput(self.after(y), new_state)
 
-    def _light(self, read: Float[Tensor, "b r d"]) -> Float[Tensor, "b t d"]:
-        """The same weights everywhere."""
+    def _light(self, inputs: Float[Tensor, "b r d"]) -> Float[Tensor, "b t d"]:
+        """Returns the convolution with the same weights at every position."""
         assert self.weight is not None
         weights = self._weights(self.weight).repeat_interleave(self.dim // self.heads, dim=0)
-        return F.conv1d(read.mT, weights[:, None].to(read.dtype), groups=self.dim).mT
+        return F.conv1d(inputs.mT, weights[:, None].to(inputs.dtype), groups=self.dim).mT
 
-    def _dynamic(self, x: Float[Tensor, "b t d"], read: Float[Tensor, "b r d"]) -> Float[Tensor, "b t d"]:
-        """Weights that each token makes for itself."""
+    def _dynamic(self, x: Float[Tensor, "b t d"], inputs: Float[Tensor, "b r d"]) -> Float[Tensor, "b t d"]:
+        """Returns the convolution with weights that are computed from each token."""
         assert self.dynamic is not None
         weights = self._weights(self.dynamic(x).unflatten(-1, (self.heads, self.kernel)))
-        windows = read.unfold(1, self.kernel, 1).unflatten(2, (self.heads, -1))  # (b, t, heads, d / heads, kernel)
-        return (windows @ weights[..., None].to(read.dtype)).flatten(2)
+        windows = inputs.unfold(1, self.kernel, 1).unflatten(2, (self.heads, -1))  # (b, t, heads, d / heads, kernel)
+        return (windows @ weights[..., None].to(inputs.dtype)).flatten(2)
 
     def _weights(self, logits: Float[Tensor, "*h k"]) -> Float[Tensor, "*h k"]:
         weights = logits.softmax(dim=-1) if self.softmax else logits
@@ -96,5 +106,5 @@ class Convolution(Mixer):
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         linear = self.dim * (2 * self.dim if self.glu else self.dim) + self.dim * self.dim
-        made = 0 if self.dynamic is None else self.dim * self.heads * self.kernel
-        return 2 * queries * (linear + made + self.dim * self.kernel)
+        dynamic = 0 if self.dynamic is None else self.dim * self.heads * self.kernel
+        return 2 * queries * (linear + dynamic + self.dim * self.kernel)

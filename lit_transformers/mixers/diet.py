@@ -11,12 +11,12 @@ from torch import Tensor
 from lit_transformers.config import Positive
 from lit_transformers.executors import Inputs, attend_union, union_flops
 from lit_transformers.mixer import Context, Mode, Shape
-from lit_transformers.mixers.qkv import Heard, QKVMixer, ScoresConfig
+from lit_transformers.mixers.qkv import QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import Band
 
 
 class DietConfig(ScoresConfig, kind="diet"):
-    """pattern, in layer l, counted from 0:
+    """pattern: what a query sees in layer l, counted from 0:
 
     dilated: ``taps`` keys (None for 3) at a distance of ``base``^l (None for 2) from one another, the query's own the
     last. dilated_memory: these, and those of all layers below. cascade: the last ``window`` (None for 4) times
@@ -39,7 +39,7 @@ class DietConfig(ScoresConfig, kind="diet"):
                 yield f"{name} is of a cascade; a dilated pattern has base and taps"
 
     def bands(self, layer: int) -> tuple[Band, ...]:
-        """What a query of this layer sees."""
+        """Returns the bands that a query of this layer sees."""
         if self.pattern == "cascade":
             return (Band((self.window or 4) * (self.growth or 2) ** layer - 1, 0),)
         steps = [(self.base or 2) ** below for below in range(layer + 1)]
@@ -63,7 +63,9 @@ class Diet(QKVMixer):
         super().__init__(config, shape)
         self.bands = config.bands(shape.layer)
 
-    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(
+        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
+    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
         return attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:

@@ -1,4 +1,4 @@
-"""Feature maps phi of linear attention: phi(q) . phi(k) stands for exp(q . k) and is never negative."""
+"""Feature maps phi of linear attention: phi(q) . phi(k) replaces exp(q . k) and is never negative."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Features = Literal["elu", "relu", "softplus", "polynomial"]
 
 
 class FeatureMap(NamedTuple):
-    """apply: of the channels of a head; channels: how many come of so many."""
+    """apply: maps the channels of a head to features; channels: the number of features for a number of channels."""
 
     apply: Callable[[Float[Tensor, "*b k"]], Float[Tensor, "*b f"]]
     channels: Callable[[int], int]
@@ -32,19 +32,19 @@ def elu_plus_one(x: Float[Tensor, "*b k"]) -> Float[Tensor, "*b k"]:
 def polynomial(x: Float[Tensor, "*b k"]) -> Float[Tensor, "*b f"]:
     """All products of two channels, so that phi(q) . phi(k) = (q . k)^2 (arXiv:2006.16236, section 3.2.1).
 
-    The paper counts k^2 of them; x_i x_j and x_j x_i are one here, times sqrt(2): k (k + 1) / 2, the same kernel.
+    The paper has k^2 of them; here x_i x_j and x_j x_i are one feature, times sqrt(2): k (k + 1) / 2, the same kernel.
     """
     i, j = torch.triu_indices(x.size(-1), x.size(-1), device=x.device)
     return x[..., i] * x[..., j] * x.new_full(i.shape, 2**0.5).masked_fill(i == j, 1.0)
 
 
 def as_many(channels: int) -> int:
-    """One feature for each channel."""
+    """Returns the number of features where each channel gives one."""
     return channels
 
 
 def pairs(channels: int) -> int:
-    """One feature for each pair of channels, of a channel with itself too."""
+    """Returns the number of features where each pair of channels gives one, a channel with itself included."""
     return channels * (channels + 1) // 2
 
 

@@ -1,4 +1,4 @@
-"""Tokens that see and are seen from everywhere (arXiv:2004.05150, section 3.1, "global attention")."""
+"""Tokens that see all tokens and are seen by all (arXiv:2004.05150, section 3.1, "global attention")."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class GlobalTokens(NamedTuple):
     number: int
 
     def marks(self, ctx: Context) -> Bool[Tensor, "b t"]:
-        """Which tokens of the segment are global; padding is not."""
+        """Returns which tokens of the segment are global; padding never is."""
         marked = ctx.marked if self.kind == "marked" else self.by_place(ctx.positions)
         if marked is None:
             return torch.zeros_like(ctx.positions, dtype=torch.bool)
-        return marked if ctx.keep is None else marked & ctx.keep
+        return marked if ctx.padding_mask is None else marked & ctx.padding_mask
 
     def by_place(self, positions: Int[Tensor, "*b t"]) -> Bool[Tensor, "*b t"] | None:
-        """Which positions are global, or None where that is the data's to say."""
+        """Returns which positions are global, or None where the data mark them."""
         match self.kind:
             case "first":
                 return positions < self.number

@@ -1,4 +1,4 @@
-"""Heads, for mixers that are not softmax attention over all keys: their width, and how channels become heads."""
+"""Heads of mixers that are not softmax attention over all keys: their width, and splitting channels into heads."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from lit_transformers.mixer import MixerConfig, Shape
 
 
 class HeadsConfig(MixerConfig):
-    """head_dim: channels of a head (None for dim / heads); bias: on the projections to heads and back."""
+    """head_dim: channels of a head (None for dim / heads); bias: whether the projections to heads and back have one."""
 
     head_dim: Positive | None = None
     bias: bool = False
 
 
 def channels_of_a_head(head_dim: int | None, shape: Shape) -> int:
-    """``head_dim``, or what divides dim among the heads. Raises ConfigError where nothing does."""
+    """Returns ``head_dim``, or dim / heads where it is None. Raises ConfigError where heads do not divide dim."""
     if head_dim is None and shape.dim % shape.heads:
         raise ConfigError(f"dim {shape.dim} is not divisible by {shape.heads} heads; set head_dim", "mixer.head_dim")
     return head_dim or shape.dim // shape.heads
 
 
 def split(x: Float[Tensor, "b t w"], heads: int) -> Float[Tensor, "b h t k"]:
-    """Channels to heads."""
+    """Splits channels (b, t, w) into heads (b, h, t, k)."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def join(y: Float[Tensor, "b h t k"]) -> Float[Tensor, "b t w"]:
-    """Heads to channels."""
+    """Joins heads (b, h, t, k) to channels (b, t, w)."""
     return y.transpose(1, 2).flatten(2)
 
 
 def learn(module: nn.Module, name: str, value: Tensor, fixed: bool = False) -> None:
-    """Gives the module a parameter that starts from ``value``, or a buffer that keeps it."""
+    """Registers a parameter with the initial ``value`` in the module, or, if ``fixed``, a buffer that keeps it."""
     if fixed:
         module.register_buffer(name, value)
     else:

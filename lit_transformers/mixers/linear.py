@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.config import Positive, PositiveFloat
-from lit_transformers.mixer import Context, Mixed, Mixer, OutputProjection, Shape, full_precision
+from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Shape, full_precision
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import refuse_gradients
@@ -18,8 +18,8 @@ from lit_transformers.recompute import no_autocast
 
 
 class LinearConfig(HeadsConfig, kind="linear"):
-    """features: phi, elu(x) + 1 where it says elu; eps: added to the denominator; chunk_length: positions that a causal
-    pass reads at once, which changes speed and memory alone."""
+    """features: the feature map phi, where elu means elu(x) + 1; eps: added to the denominator; chunk_length: positions
+    that a causal pass reads at once, which affects only speed and memory."""
 
     features: Features = "elu"
     eps: PositiveFloat = 1e-6
@@ -30,7 +30,8 @@ class LinearConfig(HeadsConfig, kind="linear"):
 
 
 class Sums(TypedDict):
-    """All that linear attention keeps of the past, of whatever length (equations 10 and 11). Zeros are no past."""
+    """The state of linear attention, whose size does not depend on the length of the past (equations 10 and 11). Zeros
+    are an empty past."""
 
     products: Float[Tensor, "b h f k"]
     features: Float[Tensor, "b h f"]
@@ -40,8 +41,8 @@ class Linear(Mixer):
     """y_i = phi(q_i)^T S_i / (phi(q_i) . Z_i), S_i = sum of phi(k_j) v_j^T and Z_i = sum of phi(k_j), over j <= i where
     causal (equations 8 to 12), over all j of the sequence or of the source where not (equation 5).
 
-    There is no division by sqrt(k). The sums, and all that is made of phi, are in single precision at least, under
-    autocast too: in half precision they would stop growing. eps is not in the paper; its authors' code has 1e-6.
+    There is no division by sqrt(k). The sums, and all that is computed from phi, are in single precision or finer,
+    under autocast too: in half precision they would stop growing. eps is not in the paper; its authors' code has 1e-6.
     """
 
     causal = bidirectional = cross = streams = True
@@ -56,37 +57,37 @@ class Linear(Mixer):
         self.query, self.key, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3))
         self.merge = OutputProjection(self.width, shape, bias=config.bias)
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         q = self._features(self.query(x))
         if ctx.causal and ctx.source is None:
-            k, v = self._keys(x, ctx.keep)
+            k, v = self._keys(x, ctx.padding_mask)
             past = state if state is not None else self.nothing(q)
             with no_autocast(x.device):
                 y, sums = causal(q, k, v, past, min(self.chunk_length, x.size(1)), self.eps)
-            return Mixed(self.merge(join(y).to(x.dtype)), sums)
+            return MixerOutput(self.merge(join(y).to(x.dtype)), sums)
         if state is not None:
             refuse_gradients()
-        read, keep = (x, ctx.keep) if ctx.source is None else (ctx.source, ctx.source_keep)
-        keys = self._keys(read, keep) if state is None else ()
+        source, padding_mask = (x, ctx.padding_mask) if ctx.source is None else (ctx.source, ctx.source_padding_mask)
+        keys = self._keys(source, padding_mask) if state is None else ()
         with no_autocast(x.device):
             sums = whole(*keys) if keys else state
             y = (q @ sums["products"]) / (q @ sums["features"][..., None] + self.eps)
         keeps = ctx.source is not None and not torch.is_grad_enabled()
-        return Mixed(self.merge(join(y).to(x.dtype)), sums if keeps else None)
+        return MixerOutput(self.merge(join(y).to(x.dtype)), sums if keeps else None)
 
     def _features(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b h t f"]:
         with no_autocast(x.device):
             return self.phi.apply(split(full_precision(x), self.heads))
 
     def _keys(
-        self, x: Float[Tensor, "b s d"], keep: Bool[Tensor, "b s"] | None
+        self, x: Float[Tensor, "b s d"], padding_mask: Bool[Tensor, "b s"] | None
     ) -> tuple[Float[Tensor, "b h s f"], Float[Tensor, "b h s k"]]:
-        """Features of keys, with zeros at padding, which adds to no sum so; and values."""
+        """Returns features of keys, with zeros at padding, so that it adds nothing to the sums; and values."""
         k, v = self._features(self.key(x)), split(full_precision(self.value(x)), self.heads)
-        return k if keep is None else k * keep[:, None, :, None], v
+        return k if padding_mask is None else k * padding_mask[:, None, :, None], v
 
     def nothing(self, q: Float[Tensor, "b h t f"]) -> Sums:
-        """The sums before the first position."""
+        """Returns the sums before the first position, which are zero."""
         rows, heads, _, features = q.shape
         products = q.new_zeros(rows, heads, features, self.head_dim)
         return Sums(products=products, features=q.new_zeros(rows, heads, features))
@@ -95,7 +96,7 @@ class Linear(Mixer):
         if not causal:
             return self.cross_flops(queries, queries)
         features = self.phi.channels(self.head_dim)
-        sums = 2 * features * (self.head_dim + 1)  # of one key, and as much to read them by one query
+        sums = 2 * features * (self.head_dim + 1)  # for one key, and as much for one query to read them
         chunk = min(self.chunk_length, queries)
         padded = -(-queries // chunk) * chunk
         within = 2 * chunk * (features + self.head_dim + 1)
@@ -108,7 +109,7 @@ class Linear(Mixer):
 
 
 def whole(k: Float[Tensor, "b h s f"], v: Float[Tensor, "b h s k"]) -> Sums:
-    """The sums over all keys, which every query reads."""
+    """Returns the sums over all keys, which every query reads."""
     return Sums(products=k.mT @ v, features=k.sum(dim=2))
 
 
@@ -120,10 +121,10 @@ def causal(
     length: int,
     eps: float,
 ) -> tuple[Float[Tensor, "b h t k"], Sums]:
-    """Every query reads the keys up to its own, and the past.
+    """Returns the outputs of queries that read the keys up to their own and the past, and the sums after the last key.
 
-    Chunks of ``length`` are matrices within and one sum each for those after, so that memory grows with
-    t (length + f k / length) and not with the t f k of a sum for every position.
+    Products within a chunk of ``length`` are matrices, and later chunks read one sum per chunk, so that memory grows
+    with t (length + f k / length) and not with the t f k of a sum for every position.
     """
     t = q.size(2)
     chunks = -(-t // length)
@@ -137,10 +138,10 @@ def causal(
 
 
 def with_ones(v: Float[Tensor, "b h s k"]) -> Float[Tensor, "b h s k+1"]:
-    """Values and a column of ones, whose weighted sum is the denominator."""
+    """Appends to values a column of ones, whose weighted sum is the denominator."""
     return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
 
 
 def in_chunks(part: Float[Tensor, "b h t f"], chunks: int, length: int) -> Float[Tensor, "b h c l f"]:
-    """Cut along time; the last chunk is filled up with zeros, which add nothing to a sum."""
+    """Cuts a tensor into chunks along time; the last one is padded with zeros, which add nothing to a sum."""
     return F.pad(part, (0, 0, 0, chunks * length - part.size(2))).unflatten(2, (chunks, length))

@@ -10,7 +10,17 @@ from torch import Tensor, nn
 
 from lit_transformers.config import Fraction
 from lit_transformers.executors import Inputs, attend, attend_flops
-from lit_transformers.mixer import Context, Layered, LengthError, Mixed, Mixer, Mode, OutputProjection, Shape, at_layer
+from lit_transformers.mixer import (
+    Context,
+    Layered,
+    LengthError,
+    Mixer,
+    MixerOutput,
+    Mode,
+    OutputProjection,
+    Shape,
+    at_layer,
+)
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import some_key
 from lit_transformers.mixers.projections import Projection, ProjectionKind, Size, build_projection
@@ -21,11 +31,11 @@ EVERYTHING = Band(None, None)
 
 
 class LinformerConfig(HeadsConfig, kind="linformer"):
-    """rank: k, keys that are made of a sequence of the training length, for all layers or for each; projection: how;
-    dropout: of the attention weights; frozen: the projections stay as they were drawn.
+    """rank: k, the keys that a sequence of the training length is projected to, for all layers or for each; projection:
+    its kind; dropout: of the attention weights; frozen: whether the projections keep their random initial values.
 
-    sharing of E (of keys) and F (of values): "none", each head has its own; "heads" share them; "key_value", and E is
-    F; "layers", and all layers have one.
+    sharing of E (of keys) and F (of values): with "none" each head has its own; with "heads" all heads share them; with
+    "key_value" E is F too; with "layers" all layers use the same one too.
     """
 
     space: ClassVar[Space] = {"rank": Interval(16, 256, log=True)}
@@ -52,8 +62,8 @@ class LinformerConfig(HeadsConfig, kind="linformer"):
 class Linformer(Mixer):
     """softmax(Q (E K)^T / sqrt(k)) (F V), equation 7, with E and F on projected keys and values.
 
-    Padding is zero before it is projected. It takes sequences up to the training length; of pooling and convolution a
-    shorter one fills fewer windows, and an empty window is not attended to, so that padding changes nothing.
+    Padding is set to zero before it is projected. Sequences may be as long as those of training; under pooling and
+    convolution a shorter one fills fewer windows, and empty windows are masked, so that padding changes nothing.
     """
 
     bidirectional = True
@@ -73,28 +83,31 @@ class Linformer(Mixer):
         rank = at_layer(config.rank, shape, "mixer.rank")
         size = Size(self.length, rank, self.heads if config.sharing == "none" else 1, self.head_dim)
 
-        def make() -> Projection:
+        def make_projection() -> Projection:
             return build_projection(config.projection, size, config.frozen)
 
         shared = config.sharing == "layers"
-        self.keys = cast("Projection", shape.share("linformer", make)) if shared else make()
-        self.values = make() if config.sharing in ("none", "heads") else self.keys
+        self.keys = cast("Projection", shape.share("linformer", make_projection)) if shared else make_projection()
+        self.values = make_projection() if config.sharing in ("none", "heads") else self.keys
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         if x.size(1) > self.length:
             raise LengthError(f"linformer was built for {self.length} positions and reads no {x.size(1)}")
         k, v = self.key(x), self.value(x)
-        seen = None
-        if ctx.keep is not None:
-            k, v = (part * ctx.keep[..., None] for part in (k, v))
-            seen = some_key(self.keys.seen(ctx.keep))
+        key_mask = None
+        if ctx.padding_mask is not None:
+            k, v = (part * ctx.padding_mask[..., None] for part in (k, v))
+            key_mask = some_key(self.keys.key_mask(ctx.padding_mask))
         heads = (self.heads, self.head_dim)
-        k, v = self.keys(k.unflatten(-1, heads), ctx.keep), self.values(v.unflatten(-1, heads), ctx.keep)
-        inputs = Inputs(split(self.query(x), self.heads), k, v, seen, crossed=True)
+        k, v = (
+            self.keys(k.unflatten(-1, heads), ctx.padding_mask),
+            self.values(v.unflatten(-1, heads), ctx.padding_mask),
+        )
+        inputs = Inputs(split(self.query(x), self.heads), k, v, key_mask, crossed=True)
         dropout = self.dropout if self.training else 0.0
-        return Mixed(self.merge(join(attend(EVERYTHING, inputs, scale=self.head_dim**-0.5, dropout=dropout))))
+        return MixerOutput(self.merge(join(attend(EVERYTHING, inputs, scale=self.head_dim**-0.5, dropout=dropout))))
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         projection = self.keys.flops(queries, self.heads) + self.values.flops(queries, self.heads)
-        attention = attend_flops(EVERYTHING, queries, self.keys.made(queries), self.width, causal=False)
+        attention = attend_flops(EVERYTHING, queries, self.keys.length_after(queries), self.width, causal=False)
         return 8 * queries * self.dim * self.width + projection + attention

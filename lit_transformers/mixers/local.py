@@ -11,13 +11,13 @@ from torch import Tensor
 from lit_transformers.config import Positive
 from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Mode, Shape
-from lit_transformers.mixers.qkv import Heard, QKVMixer, ScoresConfig
+from lit_transformers.mixers.qkv import QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import Local
 from lit_transformers.space import Interval, Space
 
 
 class LocalConfig(ScoresConfig, kind="local"):
-    """block: positions of a block. No query sees beyond its own, so information never leaves it."""
+    """block: positions per block. No query sees beyond its own block, so information never leaves it."""
 
     space: ClassVar[Space] = {"block": Interval(16, 256, log=True)}
 
@@ -28,7 +28,7 @@ class LocalConfig(ScoresConfig, kind="local"):
 
 
 class LocalAttention(QKVMixer):
-    """softmax(Q K^T / sqrt(k)) V in each block alone."""
+    """softmax(Q K^T / sqrt(k)) V within each block."""
 
     causal = bidirectional = True
     refusals: ClassVar[Mapping[Mode, str]] = {"cross": "blocks cut one sequence; across two they mean nothing"}
@@ -37,7 +37,9 @@ class LocalAttention(QKVMixer):
         super().__init__(config, shape)
         self.block = config.block
 
-    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(
+        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
+    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
         pattern = Local(self.block, ctx.causal)
         return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
 

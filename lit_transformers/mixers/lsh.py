@@ -13,7 +13,7 @@ from lit_transformers.config import ConfigError, NonNegative, Positive
 from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
-from lit_transformers.mixer import Context, Mixed, Mixer, Mode, OutputProjection, Shape, decide
+from lit_transformers.mixer import Context, Mixer, MixerOutput, Mode, OutputProjection, Shape, decide
 from lit_transformers.mixers.chunked import Chunked, attend_chunks
 from lit_transformers.mixers.chunks import By, Chunks, chunk_flops, ordered
 from lit_transformers.mixers.hashing import columns, digits, hashed, rotations
@@ -25,19 +25,19 @@ from lit_transformers.space import Choice, Interval, Space
 
 
 class LSHConfig(ScoresConfig, kind="lsh"):
-    """rounds: of hashing; no weight depends on them, so an evaluation may have others. None: every query sees all keys,
-    which is shared QK alone; what is said of chunks, buckets and rotations then waits for an evaluation that hashes.
+    """rounds: of hashing; no weight depends on them, so an evaluation may use another number. None: every query sees
+    all keys, which is shared QK alone; fields of the hashing then matter only in an evaluation that has rounds.
 
-    chunk_length; back, ahead: chunks that a query is given besides its own (None ahead: as many as back, and none where
-    causal); chunks: what is cut into them, see ``Chunks``. The paper cuts ``by_sort`` and looks one back; that tells a
-    causal query of the future, so it is refused there. across_buckets: by_sort, whether a query sees other buckets too
-    (as in the authors' code). buckets: 1 or an even number, or digits of which each is one (None: the paper's
-    2 length / chunk_length of the training length, for rows of any length hash alike; beyond 128 in two digits).
-    correct_duplicates: a key that several rounds show counts once (appendix A; not so in the authors' code).
-    seed: of the rotations; None draws fresh ones in every pass of training, and evaluates with those of seed 0.
+    chunk_length: positions per chunk; back, ahead: chunks that a query gets besides its own (None ahead: as many as
+    back, and none if causal); chunks: how they are formed, see ``Chunks``. The paper's are ``by_sort`` with back 1;
+    there a causal query depends on the future, so that is refused. across_buckets: by_sort, whether a query sees other
+    buckets (as in the authors' code). buckets: 1 or an even number, or a tuple of such digits (None: the paper's
+    2 length / chunk_length of the training length, so that rows of any length hash alike; beyond 128 in two digits).
+    correct_duplicates: whether a key seen in several rounds counts once (appendix A; not so in the authors' code).
+    seed: of the rotations; None draws new ones in every pass of training, and evaluates with those of seed 0.
 
-    scaled: whether scores are divided by sqrt(head_dim): the paper leaves that out "for clarity", its authors' code
-    altogether. encoding: positions in the scores, not in the hash.
+    scaled: whether scores are divided by sqrt(head_dim): the paper omits that "for clarity", its authors' code always.
+    encoding: of positions in the scores, not in the hash.
     """
 
     space: ClassVar[Space] = {"chunk_length": Choice((16, 32, 64, 128)), "rounds": Interval(1, 8, log=True)}
@@ -70,8 +70,8 @@ class LSHConfig(ScoresConfig, kind="lsh"):
 
 
 class LSH(Mixer):
-    """Attention with k_j = q_j / |q_j| among tokens of one bucket; a token sees itself where it sees no other. Segments
-    do not stream: every token of the past would have to be kept, and hashed by the same rotations."""
+    """Attention with k_j = q_j / |q_j| among tokens of one bucket; a token sees itself only if it sees no other. It
+    does not stream: every past token would have to be kept, and hashed by the same rotations."""
 
     refusals: ClassVar[Mapping[Mode, str]] = {"cross": "queries are the keys, so both are of one sequence"}
 
@@ -93,37 +93,37 @@ class LSH(Mixer):
         if mode == "causal" and self.config.ahead and self.rounds:
             raise ConfigError("a causal query sees nothing ahead; set ahead: null", "mixer.ahead")
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
-        with no_autocast(x.device):  # in half precision tokens near the border of a bucket would change sides
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
+        with no_autocast(x.device):  # in half precision tokens near the border of a bucket would change buckets
             q = split(self.query(x.to(self.query.weight.dtype)), self.heads)
             buckets = None if self.rounds is None else decide(ctx, lambda: self.hash(q, ctx))
         v = split(self.value(x), self.heads)
-        inputs = Inputs(q, unit(q), v, ctx.keep)
+        inputs = Inputs(q, unit(q), v, ctx.padding_mask)
         if self.rotary is not None:
-            places = torch.arange(x.size(1), device=x.device)
-            inputs = inputs._replace(q=self.rotary.rotate(q, places), k=self.rotary.rotate(inputs.k, places))
+            positions = torch.arange(x.size(1), device=x.device)
+            inputs = inputs._replace(q=self.rotary.rotate(q, positions), k=self.rotary.rotate(inputs.k, positions))
         if self.relative is not None:
             inputs = with_tables(self.relative, inputs, ctx.causal)
         dropout = self.config.dropout if self.training else 0.0
         if buckets is None:
             y = attend_others(inputs, causal=ctx.causal, encoding=self.relative, scale=self.scale, dropout=dropout)
         else:
-            order = ordered(buckets, self.chunks(ctx.causal), ctx.keep)
-            own = Chunked(order, ctx.causal, self.scale, dropout, self.config.correct_duplicates, self.relative)
-            y = attend_chunks(own, inputs)
-        return Mixed(self.merge(join(y)))
+            order = ordered(buckets, self.chunks(ctx.causal), ctx.padding_mask)
+            chunked = Chunked(order, ctx.causal, self.scale, dropout, self.config.correct_duplicates, self.relative)
+            y = attend_chunks(chunked, inputs)
+        return MixerOutput(self.merge(join(y)))
 
     def hash(self, q: Float[Tensor, "b h t k"], ctx: Context) -> Int[Tensor, "b h r t"]:
-        """Buckets of all rounds; content alone is hashed, as no position turns q yet."""
+        """Returns the buckets of all rounds; content alone is hashed, for q is not rotated by positions yet."""
         seed = 0 if self.config.seed is None and not self.training else self.config.seed
-        turns = rotations(self.heads, self.head_dim, self.rounds or 0, self.counts, seed, q.device)
-        return hashed(q, turns, self.counts, ctx.keep)
+        rotation = rotations(self.heads, self.head_dim, self.rounds or 0, self.counts, seed, q.device)
+        return hashed(q, rotation, self.counts, ctx.padding_mask)
 
     def chunks(self, causal: bool) -> Chunks:
-        """Who is given which keys."""
-        own, unsaid = self.config, 0 if causal else self.config.back
-        ahead = unsaid if own.ahead is None else own.ahead
-        return Chunks(own.chunk_length, own.back, ahead, own.chunks, own.across_buckets)
+        """Returns the chunks that determine which keys a query gets."""
+        config, default_ahead = self.config, 0 if causal else self.config.back
+        ahead = default_ahead if config.ahead is None else config.ahead
+        return Chunks(config.chunk_length, config.back, ahead, config.chunks, config.across_buckets)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         projections, encoding = 6 * queries * self.dim * self.width, self.relative
@@ -134,13 +134,13 @@ class LSH(Mixer):
 
 
 class Ranked(LSH):
-    """LSH attention that is cut by rank within a bucket, and shared QK alone."""
+    """LSH attention with chunks by rank within a bucket, and shared QK alone."""
 
     causal = bidirectional = True
 
 
 class Sorted(LSH):
-    """LSH attention that is cut where the paper cuts."""
+    """LSH attention with the paper's chunks, which are cut from the sorted tokens."""
 
     bidirectional = True
     refusals: ClassVar[Mapping[Mode, str]] = {

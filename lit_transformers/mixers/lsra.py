@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lit_transformers.config import ConfigError, Positive
-from lit_transformers.mixer import Context, Mixed, Mixer, Mode, Shape
+from lit_transformers.mixer import Context, Mixer, MixerOutput, Mode, Shape
 from lit_transformers.mixers.attention import AttentionConfig
 from lit_transformers.mixers.convolution import ConvolutionConfig
 from lit_transformers.mixers.qkv import QKVConfig
@@ -20,9 +20,10 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class LSRAConfig(QKVConfig, kind="lsra"):
-    """branches: what a layer is made of; fraction: of the channels, what goes to attention where there are both (None
-    for half); attention_heads: of that branch (None for the model's); convolution: the other branch, its heads among
-    it. The rest is of the attention branch. The paper's flat feed-forward is ``feedforward.width`` set to dim."""
+    """branches: the branches of a layer; fraction: the share of channels that goes to attention if there are both (None
+    for half); attention_heads: heads of that branch (None for the model's); convolution: the other branch, its heads
+    included. The other fields configure the attention branch. The paper's flat feed-forward is ``feedforward.width``
+    set to dim."""
 
     branches: Literal["both", "attention", "convolution"] = "both"
     fraction: Share | None = None
@@ -35,9 +36,9 @@ class LSRAConfig(QKVConfig, kind="lsra"):
         if self.branches == "attention" and self.convolution != ConvolutionConfig():
             yield "branches: attention has no convolution to configure; set branches: both"
         if self.branches == "convolution":
-            plain = AttentionConfig()
+            default = AttentionConfig()
             for name in ("encoding", "memory", "head_dim", "bias", "dropout", "scaled"):
-                if getattr(self, name) != getattr(plain, name):
+                if getattr(self, name) != getattr(default, name):
                     yield f"branches: convolution has no attention, so {name} does nothing; drop it"
             if self.attention_heads is not None:
                 yield "branches: convolution has no attention, so attention_heads does nothing; drop it"
@@ -50,8 +51,8 @@ class LSRA(Mixer):
     """Section 4, figure 3: some channels attend to everything, the others read their neighbours, side by side.
 
     Channels are split before any projection, so that each branch has square maps of its own width, and concatenated
-    after; nothing mixes them here, the feed-forward does. What is halved are channels, not heads. The text speaks of
-    depthwise convolutions; the released models use dynamic ones: ``convolution.dynamic``.
+    after; only the feed-forward mixes them. Channels are split, not heads. The text describes depthwise convolutions;
+    the released models use dynamic ones: ``convolution.dynamic``.
     """
 
     causal = bidirectional = streams = True
@@ -72,22 +73,22 @@ class LSRA(Mixer):
             scaled=config.scaled,
         )
         self.attention = attention.build(shape._replace(dim=self.split, heads=heads)) if self.split else None
-        rest = shape._replace(dim=shape.dim - self.split)
+        convolution_shape = shape._replace(dim=shape.dim - self.split)
         try:
-            self.convolution = config.convolution.build(rest) if rest.dim else None
+            self.convolution = config.convolution.build(convolution_shape) if convolution_shape.dim else None
         except ConfigError as error:
             raise ConfigError(error.reason, error.path.replace("mixer.", "mixer.convolution.")) from None
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         far, near = x.split([self.split, x.size(-1) - self.split], dim=-1)
-        given = state or {}
-        parts, kept = [], {}
+        states = state or {}
+        outputs, new_states = [], {}
         for name, branch, channels in (("attention", self.attention, far), ("convolution", self.convolution, near)):
             if branch is not None:
-                mixed: Mixed = branch(channels, ctx, given.get(name))
-                parts.append(mixed.y)
-                kept[name] = mixed.state
-        return Mixed(torch.cat(parts, dim=-1), kept)
+                output: MixerOutput = branch(channels, ctx, states.get(name))
+                outputs.append(output.y)
+                new_states[name] = output.state
+        return MixerOutput(torch.cat(outputs, dim=-1), new_states)
 
     def require(self, mode: Mode) -> None:
         super().require(mode)
@@ -100,7 +101,7 @@ class LSRA(Mixer):
 
 
 def attending(config: LSRAConfig, dim: int) -> int:
-    """How many of the channels go to attention."""
+    """Returns the number of channels that go to attention. Raises ConfigError where a branch gets none."""
     if config.branches != "both":
         return dim if config.branches == "attention" else 0
     channels = round(dim * (0.5 if config.fraction is None else config.fraction))

@@ -1,5 +1,5 @@
-"""Recurrent baselines: the LSTM as a language model has it (Zaremba et al. 2014, arXiv:1409.2329, section 3.1), and one
-that reads both ways (Huang et al. 2015, arXiv:1508.01991, section 2.2)."""
+"""Recurrent baselines: the LSTM of language models (Zaremba et al. 2014, arXiv:1409.2329, section 3.1), and a
+bidirectional one (Huang et al. 2015, arXiv:1508.01991, section 2.2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lit_transformers.config import Positive
-from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Mode, OutputProjection, Shape
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, OutputProjection, Shape
 
 
 class LSTMConfig(MixerConfig, kind="lstm"):
@@ -27,7 +27,7 @@ class LSTMConfig(MixerConfig, kind="lstm"):
 class LSTM(Mixer):
     """One layer, h_t = o * tanh(c_t) and c_t = f * c_(t-1) + i * g (arXiv:1409.2329, section 3.1), then a linear map.
 
-    State is the hidden and the cell vector. Padding moves neither, wherever it stands; it is skipped.
+    State is the hidden and the cell vector. Padding is skipped wherever it is, and changes neither.
     """
 
     causal = streams = True
@@ -42,12 +42,12 @@ class LSTM(Mixer):
         self.recurrence = nn.LSTM(self.dim, self.width, batch_first=True)
         self.merge = OutputProjection(self.width, shape)
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
-        first = x.new_zeros(x.size(0), self.width)
-        hidden, cell = (first, first) if state is None else (state["hidden"], state["cell"])
-        y, last = run(self.recurrence, x, ctx.keep, (hidden[None].to(x.dtype), cell[None].to(x.dtype)))
-        hidden, cell = (part[0] for part in last)
-        return Mixed(self.merge(y), {"hidden": hidden, "cell": cell})
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
+        zeros = x.new_zeros(x.size(0), self.width)
+        hidden, cell = (zeros, zeros) if state is None else (state["hidden"], state["cell"])
+        y, last = run(self.recurrence, x, ctx.padding_mask, (hidden[None].to(x.dtype), cell[None].to(x.dtype)))
+        hidden, cell = (vector[0] for vector in last)
+        return MixerOutput(self.merge(y), {"hidden": hidden, "cell": cell})
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return lstm_flops(queries, self.dim, self.width) + 2 * queries * self.width * self.dim
@@ -63,7 +63,7 @@ class BiLSTMConfig(MixerConfig, kind="bilstm"):
 
 
 class BiLSTM(Mixer):
-    """An LSTM from either end, side by side, then a linear map to dim (arXiv:1508.01991, section 2.2)."""
+    """An LSTM in each direction, concatenated, then a linear map to dim (arXiv:1508.01991, section 2.2)."""
 
     bidirectional = True
     refusals: ClassVar[Mapping[Mode, str]] = {
@@ -77,10 +77,10 @@ class BiLSTM(Mixer):
         self.recurrence = nn.LSTM(self.dim, self.width, batch_first=True, bidirectional=True)
         self.merge = OutputProjection(2 * self.width, shape)
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
-        first = x.new_zeros(2, x.size(0), self.width)
-        y, _ = run(self.recurrence, x, ctx.keep, (first, first))
-        return Mixed(self.merge(y))
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
+        zeros = x.new_zeros(2, x.size(0), self.width)
+        y, _ = run(self.recurrence, x, ctx.padding_mask, (zeros, zeros))
+        return MixerOutput(self.merge(y))
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return 2 * lstm_flops(queries, self.dim, self.width) + 4 * queries * self.width * self.dim
@@ -89,26 +89,26 @@ class BiLSTM(Mixer):
 def run(
     lstm: nn.LSTM,
     x: Float[Tensor, "b t d"],
-    keep: Bool[Tensor, "b t"] | None,
-    first: tuple[Float[Tensor, "n b w"], Float[Tensor, "n b w"]],
+    padding_mask: Bool[Tensor, "b t"] | None,
+    initial: tuple[Float[Tensor, "n b w"], Float[Tensor, "n b w"]],
 ) -> tuple[Float[Tensor, "b t w"], tuple[Tensor, ...]]:
-    """Outputs, zero at padding, and the state after the last real token; a row of padding alone leaves its state."""
-    if keep is None:
-        y, last = lstm(x, first)
+    """Returns outputs, zero at padding, and the state after the last real token; rows of padding alone keep theirs."""
+    if padding_mask is None:
+        y, last = lstm(x, initial)
         return y, last
-    order = (~keep).int().argsort(dim=1, stable=True)  # real tokens first, in order
-    lengths = keep.sum(dim=1)
+    order = (~padding_mask).int().argsort(dim=1, stable=True)  # real tokens first, in order
+    lengths = padding_mask.sum(dim=1)
     packed = pack_padded_sequence(
         x.gather(1, order[..., None].expand_as(x)), lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
     )
-    run_through, last = lstm(packed, first)
-    y, _ = pad_packed_sequence(run_through, batch_first=True, total_length=x.size(1))
-    back = order.argsort(dim=1)
-    y = y.gather(1, back[..., None].expand(-1, -1, y.size(-1))) * keep[..., None]
-    moved = (lengths > 0)[None, :, None]
-    return y, tuple(torch.where(moved, new, old.to(new.dtype)) for new, old in zip(last, first, strict=True))
+    packed_outputs, last = lstm(packed, initial)
+    y, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=x.size(1))
+    inverse_order = order.argsort(dim=1)
+    y = y.gather(1, inverse_order[..., None].expand(-1, -1, y.size(-1))) * padding_mask[..., None]
+    has_tokens = (lengths > 0)[None, :, None]
+    return y, tuple(torch.where(has_tokens, new, old.to(new.dtype)) for new, old in zip(last, initial, strict=True))
 
 
 def lstm_flops(queries: int, dim: int, width: int) -> int:
-    """Of the matrices of one direction: four gates of the input and of the hidden state."""
+    """FLOPs of the matrices of one direction: four gates, each of the input and of the hidden state."""
     return 2 * queries * 4 * width * (dim + width)

@@ -1,4 +1,4 @@
-"""How Linformer makes few keys of many: what stands for E and F (arXiv:2006.04768, equation 7 and section 4)."""
+"""How Linformer projects many keys to few: the kinds of E and F (arXiv:2006.04768, equation 7 and section 4)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ProjectionKind = Literal["linear", "mean", "max", "convolution"]
 
 
 class Size(NamedTuple):
-    """length: most positions that are read; rank: what becomes of so many; heads: that have weights of their own, 1
-    where they share them; head_dim: channels of a head."""
+    """length: the most positions that are read; rank: the keys that these are projected to; heads: how many have their
+    own weights, 1 if they share them; head_dim: channels of a head."""
 
     length: int
     rank: int
@@ -26,23 +26,25 @@ class Size(NamedTuple):
 
     @property
     def window(self) -> int:
-        """Positions that pooling and convolution make one of: n / k, rounded up. It is as wide for shorter input."""
+        """Positions that pooling and convolution reduce to one: n / k, rounded up; the same for shorter inputs."""
         return -(-self.length // self.rank)
 
 
 class Projection(nn.Module, ABC):
-    """(b, s, h, c) to (b, h, r, c). Padding must be zero when it comes in: most would mix it with what is real."""
+    """Maps (b, s, h, c) to (b, h, r, c). Padding must be zero in x, for most kinds mix it with real positions."""
 
     @abstractmethod
-    def forward(self, x: Float[Tensor, "b s h c"], keep: Bool[Tensor, "b s"] | None) -> Float[Tensor, "b h r c"]: ...
+    def forward(
+        self, x: Float[Tensor, "b s h c"], padding_mask: Bool[Tensor, "b s"] | None
+    ) -> Float[Tensor, "b h r c"]: ...
 
     @abstractmethod
-    def seen(self, keep: Bool[Tensor, "b s"]) -> Bool[Tensor, "b r"] | None:
-        """Which of the r are made of anything real; None where all are."""
+    def key_mask(self, padding_mask: Bool[Tensor, "b s"]) -> Bool[Tensor, "b r"] | None:
+        """Returns which of the r keys depend on a real position, or None where all do."""
 
     @abstractmethod
-    def made(self, length: int) -> int:
-        """r, of ``length`` positions."""
+    def length_after(self, length: int) -> int:
+        """Returns r, the number of keys that ``length`` positions are projected to."""
 
     @abstractmethod
     def flops(self, length: int, heads: int) -> int:
@@ -50,10 +52,8 @@ class Projection(nn.Module, ABC):
 
 
 class LinearProjection(Projection):
-    """E x with E (r, length), normal with variance 1 / r as in the proofs of the paper's theorems, and no bias.
-
-    A shorter sequence takes E's first columns.
-    """
+    """E x without bias; E (r, length) starts normal with variance 1 / r, as in the proofs of the paper's theorems. A
+    shorter sequence uses the first columns of E."""
 
     weight: Float[Tensor, "h r n"]
 
@@ -62,31 +62,37 @@ class LinearProjection(Projection):
         self.size = size
         learn(self, "weight", torch.randn(size.heads, size.rank, size.length) * size.rank**-0.5, frozen)
 
-    def forward(self, x: Float[Tensor, "b s h c"], keep: Bool[Tensor, "b s"] | None) -> Float[Tensor, "b h r c"]:
-        grouped = x.unflatten(2, (self.weight.size(0), -1)).permute(2, 1, 0, 3, 4)  # those of one matrix side by side
+    def forward(
+        self, x: Float[Tensor, "b s h c"], padding_mask: Bool[Tensor, "b s"] | None
+    ) -> Float[Tensor, "b h r c"]:
+        grouped = x.unflatten(2, (self.weight.size(0), -1)).permute(
+            2, 1, 0, 3, 4
+        )  # heads that share a matrix become its columns
         y = self.weight[..., : x.size(1)] @ grouped.flatten(2)
         return y.unflatten(-1, grouped.shape[2:]).permute(2, 0, 3, 1, 4).flatten(1, 2)
 
-    def seen(self, keep: Bool[Tensor, "b s"]) -> None:
+    def key_mask(self, padding_mask: Bool[Tensor, "b s"]) -> None:
         return None
 
-    def made(self, length: int) -> int:
+    def length_after(self, length: int) -> int:
         return self.size.rank
 
     def flops(self, length: int, heads: int) -> int:
         return 2 * heads * self.size.rank * length * self.size.head_dim
 
 
-class Pooling(Projection):
-    """The mean or the largest of the real positions of each window."""
+class PoolingProjection(Projection):
+    """The mean or the maximum of the real positions of each window."""
 
     def __init__(self, size: Size, largest: bool) -> None:
         super().__init__()
         self.size, self.largest = size, largest
 
-    def forward(self, x: Float[Tensor, "b s h c"], keep: Bool[Tensor, "b s"] | None) -> Float[Tensor, "b h r c"]:
-        kept = torch.ones_like(x[:1, :, 0, 0], dtype=torch.bool) if keep is None else keep
-        real = windows(kept, self.size.window)[..., None, None]
+    def forward(
+        self, x: Float[Tensor, "b s h c"], padding_mask: Bool[Tensor, "b s"] | None
+    ) -> Float[Tensor, "b h r c"]:
+        mask = torch.ones_like(x[:1, :, 0, 0], dtype=torch.bool) if padding_mask is None else padding_mask
+        real = windows(mask, self.size.window)[..., None, None]
         x = windows(x, self.size.window)
         if self.largest:
             y = x.masked_fill(~real, float("-inf")).amax(dim=2).masked_fill(~real.any(dim=2), 0.0)
@@ -94,17 +100,17 @@ class Pooling(Projection):
             y = x.sum(dim=2) / real.sum(dim=2).clamp(min=1)
         return y.transpose(1, 2)
 
-    def seen(self, keep: Bool[Tensor, "b s"]) -> Bool[Tensor, "b r"]:
-        return windows(keep, self.size.window).any(dim=2)
+    def key_mask(self, padding_mask: Bool[Tensor, "b s"]) -> Bool[Tensor, "b r"]:
+        return windows(padding_mask, self.size.window).any(dim=2)
 
-    def made(self, length: int) -> int:
+    def length_after(self, length: int) -> int:
         return -(-length // self.size.window)
 
     def flops(self, length: int, heads: int) -> int:
         return 0
 
 
-class Convolution(Projection):
+class ConvolutionProjection(Projection):
     """A convolution over the channels of a head with kernel and stride of one window; padding counts as zeros."""
 
     weight: Float[Tensor, "h w c c"]
@@ -115,31 +121,33 @@ class Convolution(Projection):
         weight = torch.randn(size.heads, size.window, size.head_dim, size.head_dim)
         learn(self, "weight", weight * (size.window * size.head_dim) ** -0.5, frozen)
 
-    def forward(self, x: Float[Tensor, "b s h c"], keep: Bool[Tensor, "b s"] | None) -> Float[Tensor, "b h r c"]:
+    def forward(
+        self, x: Float[Tensor, "b s h c"], padding_mask: Bool[Tensor, "b s"] | None
+    ) -> Float[Tensor, "b h r c"]:
         return torch.einsum("brwhi,hwio->bhro", windows(x, self.size.window), self.weight)
 
-    def seen(self, keep: Bool[Tensor, "b s"]) -> Bool[Tensor, "b r"]:
-        return windows(keep, self.size.window).any(dim=2)
+    def key_mask(self, padding_mask: Bool[Tensor, "b s"]) -> Bool[Tensor, "b r"]:
+        return windows(padding_mask, self.size.window).any(dim=2)
 
-    def made(self, length: int) -> int:
+    def length_after(self, length: int) -> int:
         return -(-length // self.size.window)
 
     def flops(self, length: int, heads: int) -> int:
-        return 2 * heads * self.made(length) * self.size.window * self.size.head_dim**2
+        return 2 * heads * self.length_after(length) * self.size.window * self.size.head_dim**2
 
 
 def windows(x: Float[Tensor, "b s *c"], window: int) -> Float[Tensor, "b r w *c"]:
-    """Cut along time, the last filled up with zeros."""
+    """Cuts positions into windows along time; the last one is padded with zeros."""
     missing = -x.size(1) % window
     return F.pad(x, (0, 0) * (x.dim() - 2) + (0, missing)).unflatten(1, (-1, window))
 
 
 def build_projection(kind: ProjectionKind, size: Size, frozen: bool) -> Projection:
-    """The projection of that kind."""
+    """Builds the projection of the given kind."""
     match kind:
         case "linear":
             return LinearProjection(size, frozen)
         case "convolution":
-            return Convolution(size, frozen)
+            return ConvolutionProjection(size, frozen)
         case "mean" | "max":
-            return Pooling(size, largest=kind == "max")
+            return PoolingProjection(size, largest=kind == "max")

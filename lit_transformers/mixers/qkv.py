@@ -1,4 +1,4 @@
-"""What every mixer of queries, keys and values shares: projections, memory, encoding, merging."""
+"""The base of mixers with queries, keys and values: projections, memory, encoding and output projection."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lit_transformers.encodings import EncodingConfig
 from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
-from lit_transformers.mixer import Context, Mixed, Mixer, OutputProjection, Shape
+from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Shape
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import of_source, remember, some_key, unless_all
 
 
 class ScoresConfig(HeadsConfig):
-    """encoding: positions in the scores; dropout: of the attention weights; scaled: whether scores are divided by
+    """encoding: of positions in the scores; dropout: of the attention weights; scaled: whether scores are divided by
     sqrt(head_dim)."""
 
     encoding: EncodingConfig | None = None
@@ -31,17 +31,14 @@ class ScoresConfig(HeadsConfig):
 
 class QKVConfig(ScoresConfig):
     """memory: how many past inputs of this layer stay visible. For mixers whose patterns do not depend on where a
-    segment starts; the others take ScoresConfig."""
+    segment starts; the others use ScoresConfig."""
 
     memory: NonNegative = 0
 
 
-class Heard(NamedTuple):
-    """What queries and keys were made of, for mixers that make more of it.
-
-    x (b, t, d) the segment; hidden (b, s, d) memory and segment, for mixers that asked to keep it; marks (b, s) what
-    the mixer marked of them.
-    """
+class SegmentInputs(NamedTuple):
+    """The inputs of queries and keys, for mixers that need more than these: x (b, t, d), the segment; hidden (b, s, d),
+    memory and segment, if the mixer set ``keep_hidden``; marks (b, s), which of them the mixer marked."""
 
     x: Float[Tensor, "b t d"]
     hidden: Float[Tensor, "b s d"] | None = None
@@ -49,10 +46,10 @@ class Heard(NamedTuple):
 
 
 class QKVMixer(Mixer):
-    """Projects to heads, remembers, applies the encoding, lets ``attend`` do its work, and merges the heads.
+    """Projects to heads, adds memory, applies the encoding, calls ``attend``, and merges the heads.
 
-    mark: says of each token of a segment whether it is marked, which is remembered with it; keep_hidden: memory holds
-    inputs without gradients too.
+    mark: returns which tokens of a segment are marked, which memory keeps too; keep_hidden: whether memory holds inputs
+    also while gradients are off.
     """
 
     def __init__(
@@ -78,26 +75,31 @@ class QKVMixer(Mixer):
         self.relative = encoding if isinstance(encoding, Relative) else None
 
     @abstractmethod
-    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        """The heads' outputs and named losses. The queries are the last of the keys unless ``ctx.source`` is read."""
+    def attend(
+        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
+    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+        """Returns the heads' outputs and named losses. The queries are the last keys unless there is a source."""
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
-        inputs, state, heard = self.prepared(x, ctx, state)
-        y, aux = self.attend(inputs, ctx, heard)
-        return Mixed(self.merge(join(y)), state, aux)
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
+        inputs, state, segment = self.prepared(x, ctx, state)
+        y, aux = self.attend(inputs, ctx, segment)
+        return MixerOutput(self.merge(join(y)), state, aux)
 
-    def prepared(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> tuple[Inputs, Any, Heard]:
-        """What ``attend`` is given, and the state after it."""
+    def prepared(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> tuple[Inputs, Any, SegmentInputs]:
+        """Returns the inputs of ``attend``, the state after the segment, and the segment."""
         q = split(self.query(x), self.heads)
         if ctx.source is not None:
             k, v, state = of_source(ctx.source, state, self.keys)
-            inputs, heard = Inputs(q, k, v, unless_all(some_key(ctx.source_keep)), crossed=True), Heard(x)
+            inputs, segment = (
+                Inputs(q, k, v, unless_all(some_key(ctx.source_padding_mask)), crossed=True),
+                SegmentInputs(x),
+            )
         else:
-            inputs, state, heard = self._read(q, x, ctx, state)
+            inputs, state, segment = self._read(q, x, ctx, state)
         inputs = self.rotated(inputs)
         if self.relative is not None:
             inputs = with_tables(self.relative, inputs, ctx.causal)
-        return inputs, state, heard
+        return inputs, state, segment
 
     def require(self, mode: Any) -> None:
         super().require(mode)
@@ -107,16 +109,16 @@ class QKVMixer(Mixer):
             raise ConfigError(f"memory is of the past, so a {mode} mixer has none; set memory: 0", "mixer.memory")
 
     def keys(self, x: Float[Tensor, "b s d"]) -> tuple[Float[Tensor, "b h s k"], Float[Tensor, "b h s k"]]:
-        """Keys and values."""
+        """Returns keys and values in heads."""
         return split(self.key(x), self.heads), split(self.value(x), self.heads)
 
     @property
     def dropped(self) -> float:
-        """The share of the attention weights that this pass drops."""
+        """The dropout rate of the attention weights in the present mode: zero outside training."""
         return self.dropout if self.training else 0.0
 
     def rotated(self, inputs: Inputs) -> Inputs:
-        """Queries and keys turned by their places, where the encoding does that."""
+        """Returns the inputs with queries and keys rotated by their positions, if the encoding is rotary."""
         if self.rotary is None:
             return inputs
         positions = torch.arange(inputs.k.size(-2), device=inputs.k.device)
@@ -125,18 +127,20 @@ class QKVMixer(Mixer):
 
     def _read(
         self, q: Float[Tensor, "b h t k"], x: Float[Tensor, "b t d"], ctx: Context, state: Any
-    ) -> tuple[Inputs, dict[str, Tensor] | None, Heard]:
+    ) -> tuple[Inputs, dict[str, Tensor] | None, SegmentInputs]:
         marks = None if self.mark is None else self.mark(ctx)
         if self.memory == 0:
-            return Inputs(q, *self.keys(x), unless_all(ctx.keep)), None, Heard(x, x, marks)
-        seen = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.keep is None else ctx.keep
-        flags = {"seen": seen} | ({} if marks is None else {"marks": marks})
-        found = remember(self.memory, x, flags, state, self.keys, self.keep_hidden)
-        heard = Heard(x, found.hidden, found.flags.get("marks"))
-        return Inputs(q, found.k, found.v, unless_all(found.flags["seen"])), found.state, heard
+            return Inputs(q, *self.keys(x), unless_all(ctx.padding_mask)), None, SegmentInputs(x, x, marks)
+        key_mask = (
+            torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding_mask is None else ctx.padding_mask
+        )
+        flags = {"key_mask": key_mask} | ({} if marks is None else {"marks": marks})
+        memory = remember(self.memory, x, flags, state, self.keys, self.keep_hidden)
+        segment = SegmentInputs(x, memory.hidden, memory.flags.get("marks"))
+        return Inputs(q, memory.k, memory.v, unless_all(memory.flags["key_mask"])), memory.state, segment
 
     def projection_flops(self, queries: int, keys: int) -> int:
-        """FLOPs of the four projections for one sequence. While gradients are on, keys of memory are projected anew."""
+        """FLOPs of the four projections for one sequence, with memory, which is projected again with gradients."""
         return 2 * self.dim * self.width * (2 * queries + 2 * keys)
 
     def cross_flops(self, queries: int, source: int) -> int:

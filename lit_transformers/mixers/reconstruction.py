@@ -1,4 +1,4 @@
-"""What a learned compression is trained by, and by it alone (Rae et al. 2019, arXiv:1911.05507, section 3.2)."""
+"""Auxiliary losses that train a learned compression alone (Rae et al. 2019, arXiv:1911.05507, section 3.2)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Auxiliary = Literal["none", "auto_encoding", "attention_reconstruction"]
 
 
 class Reconstruction(nn.Module, ABC):
-    """A loss whose gradient reaches the compression and nothing else: all else that enters it is without history."""
+    """A loss whose gradient reaches the compression alone: everything else that enters it is detached."""
 
     @abstractmethod
     def forward(self, reader: QKVMixer, segment: Past, old: Past, new: Past) -> Float[Tensor, ""]:
-        """What compression cost: ``segment`` pushed ``old`` out of the memory, where ``new`` now stands for it."""
+        """Returns the loss of replacing ``old``, which ``segment`` pushed out of the memory, by ``new``."""
 
     @abstractmethod
     def flops(self, reader: QKVMixer, queries: int, slots: int) -> int:
-        """FLOPs for so many slots that leave the memory."""
+        """FLOPs of the loss for ``slots`` new slots and ``queries`` positions of a segment."""
 
 
 class AutoEncoding(Reconstruction):
@@ -40,8 +40,8 @@ class AutoEncoding(Reconstruction):
         self.decode = nn.Linear(dim, rate * dim)
 
     def forward(self, reader: QKVMixer, segment: Past, old: Past, new: Past) -> Float[Tensor, ""]:
-        told = self.decode(new.hidden).unflatten(-1, (self.rate, -1)).flatten(1, 2)
-        return mean_square(old.hidden - told, old.seen[..., None])
+        decoded = self.decode(new.hidden).unflatten(-1, (self.rate, -1)).flatten(1, 2)
+        return mean_square(old.hidden - decoded, old.key_mask[..., None])
 
     def flops(self, reader: QKVMixer, queries: int, slots: int) -> int:
         return 2 * slots * self.rate * reader.dim * reader.dim
@@ -50,7 +50,7 @@ class AutoEncoding(Reconstruction):
 class AttentionReconstruction(Reconstruction):
     """The mean of |attn(h, old) - attn(h, new)|^2 over real queries and channels: algorithm 2.
 
-    Attention there is by content alone, without positions, over what leaves the memory alone. The paper writes the
+    This attention is by content alone, without positions, and only over what leaves the memory. The paper uses the
     norm; the mean of its square does not grow with the segment.
     """
 
@@ -60,11 +60,11 @@ class AttentionReconstruction(Reconstruction):
 
     def forward(self, reader: QKVMixer, segment: Past, old: Past, new: Past) -> Float[Tensor, ""]:
         if old.hidden.size(1) == 0:
-            return new.hidden.sum()  # nothing has left: zero, yet a gradient for every parameter, as DDP wants it
+            return new.hidden.sum()  # nothing has left: zero, but with a gradient for every parameter, which DDP needs
         q = frozen(reader.query, segment.hidden, reader)
         before, after = (content(reader, q, part) for part in (old, new))
-        wanted = segment.seen & old.seen.any(dim=1, keepdim=True)
-        return mean_square(before - after, wanted[:, None, :, None])
+        mask = segment.key_mask & old.key_mask.any(dim=1, keepdim=True)
+        return mean_square(before - after, mask[:, None, :, None])
 
     def flops(self, reader: QKVMixer, queries: int, slots: int) -> int:
         if slots == 0:
@@ -74,25 +74,25 @@ class AttentionReconstruction(Reconstruction):
 
 
 def content(reader: QKVMixer, q: Float[Tensor, "b h t k"], past: Past) -> Float[Tensor, "b h t k"]:
-    """What queries take from the past by the reader's maps, which learn nothing here."""
+    """Returns attention of queries to the past with the reader's maps, which are detached."""
     k, v = (frozen(linear, past.hidden, reader) for linear in (reader.key, reader.value))
-    return attend(Band(None, None), Inputs(q, k, v, some_key(past.seen), crossed=True), scale=reader.scale)
+    return attend(Band(None, None), Inputs(q, k, v, some_key(past.key_mask), crossed=True), scale=reader.scale)
 
 
 def frozen(linear: nn.Linear, x: Float[Tensor, "b n d"], reader: QKVMixer) -> Float[Tensor, "b h n k"]:
-    """The linear map of x in heads, its weights detached."""
+    """Applies a linear map with detached weights to x, and splits the result into heads."""
     bias = None if linear.bias is None else linear.bias.detach()
     return F.linear(x, linear.weight.detach(), bias).unflatten(-1, (reader.heads, reader.head_dim)).transpose(1, 2)
 
 
 def mean_square(difference: Float[Tensor, "*n"], counted: Bool[Tensor, "*#n"]) -> Float[Tensor, ""]:
-    """Over what is counted; zero where nothing is."""
+    """Returns the mean square over the elements that are counted; zero if none is."""
     counted = counted.expand_as(difference)
     return difference.square().masked_fill(~counted, 0.0).sum() / counted.sum().clamp(min=1)
 
 
 def reconstruction(auxiliary: Auxiliary | tuple[Auxiliary, ...], rate: int, shape: Shape) -> Reconstruction | None:
-    """The loss of a layer; None where there is none. Raises ConfigError where layers and losses do not match."""
+    """Builds the loss of a layer, or None if it has none. Raises ConfigError where layers and losses do not match."""
     if not isinstance(auxiliary, str):
         auxiliary = auxiliary[at_layer(tuple(range(len(auxiliary))), shape, "mixer.auxiliary")]
     match auxiliary:

@@ -1,4 +1,4 @@
-"""Queries that are their own keys, at length one (Kitaev et al. 2020, arXiv:2001.04451, section 2), seen whole."""
+"""Full attention with shared queries and keys, k_j = q_j / |q_j| (Kitaev et al. 2020, arXiv:2001.04451, section 2)."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.encodings.relative import Relative
-from lit_transformers.executors import Inputs, Weigh, attend, attend_flops
+from lit_transformers.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.patterns import Band
 
 ITSELF = -1e5
-"""Added to a query's score of its own key, which would be the largest: finite, so that where there is no other key, as
-at the first token, a query sees itself (appendix A)."""
+"""Added to a query's score with its own key, which would be the largest: finite, so that a query sees itself where
+there is no other key, as at the first token (appendix A)."""
 
 
 def unit(q: Float[Tensor, "b h t k"]) -> Float[Tensor, "b h t k"]:
-    """k_j = q_j / |q_j|."""
+    """Returns the keys k_j = q_j / |q_j|."""
     return F.normalize(q, dim=-1)
 
 
 def others_first(logits: Float[Tensor, "b h t s"], i: Tensor, j: Tensor) -> Float[Tensor, "b h t s"]:
-    """The softmax over all keys but the query's own, and over that where there is no other."""
+    """Returns the softmax over all keys but the query's own, or over that one if there is no other."""
     return (logits + ITSELF * (i == j)).softmax(dim=-1)
 
 
 def attend_others(
     inputs: Inputs, *, causal: bool, encoding: Relative | None, scale: float, dropout: float
 ) -> Float[Tensor, "b h t v"]:
-    """Full attention of shared queries and keys."""
-    pattern, weigh = Band(None, 0 if causal else None), Weigh(others_first)
+    """Returns full attention with shared queries and keys, in which a query sees itself only without others."""
+    pattern, weigh = Band(None, 0 if causal else None), AttentionWeighting(others_first)
     return attend(pattern, inputs, encoding=encoding, scale=scale, dropout=dropout, weigh=weigh)
 
 
 def attend_others_flops(queries: int, width: int, *, causal: bool, encoding: Relative | None) -> int:
-    """Forward FLOPs of it for one sequence."""
+    """Forward FLOPs of ``attend_others`` for one sequence."""
     pattern = Band(None, 0 if causal else None)
     return attend_flops(pattern, queries, queries, width, causal=causal, encoding=encoding, weighed=True)

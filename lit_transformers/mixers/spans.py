@@ -1,4 +1,4 @@
-"""How far back each head looks: learned, asked for by every token, or fixed (arXiv:1905.07799, section 2.2)."""
+"""How far back each head looks: learned, computed from every token, or fixed (arXiv:1905.07799, section 2.2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lit_transformers.observable import Observable
 
 
 class Spans(nn.Module, Observable, ABC):
-    """z of section 2.2, in tokens: one span for each head, or one for them all, none above ``longest`` (S)."""
+    """The spans z of section 2.2, in tokens: one for each head, or one for all heads, none above ``longest`` (S)."""
 
     def __init__(self, longest: int) -> None:
         super().__init__()
@@ -23,22 +23,22 @@ class Spans(nn.Module, Observable, ABC):
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "#b #h #t 1"]:
-        """The spans of the tokens that x was made of."""
+        """Returns the spans of the tokens x, or spans that are the same for all of them."""
 
     @abstractmethod
     def reach(self) -> list[float]:
-        """What no token's span exceeds, known before any is read."""
+        """Returns an upper bound of each span over all tokens, which is known before any token is read."""
 
     @abstractmethod
     def flops(self, tokens: int) -> int:
-        """FLOPs of ``forward`` for so many tokens."""
+        """FLOPs of ``forward`` for the given number of tokens."""
 
-    def observed(self, given: Sequence[Any], made: Float[Tensor, "#b #h #t 1"]) -> Mapping[str, Tensor]:
-        return {"Mean span of each head, in tokens": made.mean(dim=(0, 2, 3))}
+    def observed(self, inputs: Sequence[Any], output: Float[Tensor, "#b #h #t 1"]) -> Mapping[str, Tensor]:
+        return {"Mean span of each head, in tokens": output.mean(dim=(0, 2, 3))}
 
 
 class Constant(Spans):
-    """z = S z', the same for every token; z' is learned, or stays what it is."""
+    """z = S z', the same for every token; z' is learned or fixed."""
 
     fraction: Tensor
 
@@ -57,7 +57,7 @@ class Constant(Spans):
         return 0
 
     def keep_in_range(self) -> None:
-        """Puts z' back where an update of the weights moved it out of [0, 1]."""
+        """Clamps z' to [0, 1], which an update of the weights may have moved it out of."""
         with torch.no_grad():
             self.fraction.clamp_(0, 1)
 
@@ -71,8 +71,8 @@ class Dynamic(Spans):
         self.offset = nn.Parameter(torch.full((count,), initial).logit())
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "#b #h #t 1"]:
-        asked = x @ self.direction.mT + self.offset
-        return self.longest * asked.sigmoid().mT.unsqueeze(-1)
+        logits = x @ self.direction.mT + self.offset
+        return self.longest * logits.sigmoid().mT.unsqueeze(-1)
 
     def reach(self) -> list[float]:
         return [float(self.longest)] * len(self.offset)
@@ -81,8 +81,8 @@ class Dynamic(Spans):
         return 2 * tokens * self.direction.numel()
 
 
-def mean_span(spans: Float[Tensor, "#b #h #t 1"], keep: Bool[Tensor, "b t"] | None) -> Float[Tensor, ""]:
-    """Over heads, and where tokens have their own over those that are real."""
-    if keep is None or spans.size(-2) == 1:
+def mean_span(spans: Float[Tensor, "#b #h #t 1"], padding_mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, ""]:
+    """Returns the mean span over heads, and, where tokens have their own spans, over real tokens."""
+    if padding_mask is None or spans.size(-2) == 1:
         return spans.mean()
-    return (spans.mean(dim=1).squeeze(-1) * keep).sum() / keep.sum().clamp(min=1)
+    return (spans.mean(dim=1).squeeze(-1) * padding_mask).sum() / padding_mask.sum().clamp(min=1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_transformers.config import ConfigError, Positive
 from lit_transformers.executors import Inputs, attend_heads, attend_union, heads_flops, union_flops
 from lit_transformers.mixer import Context, Mode, Shape
-from lit_transformers.mixers.qkv import Heard, QKVMixer, ScoresConfig
+from lit_transformers.mixers.qkv import QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import Band, Local, Pattern, Summaries
 from lit_transformers.space import Choice, Space
 
@@ -20,8 +20,8 @@ class SparseConfig(ScoresConfig, kind="sparse"):
     """pattern: "strided" has A1, the last ``block`` keys, and A2, every ``block``-th key back; "fixed" has A1, the
     query's own block, and A2, the last ``summary`` positions of every block (None for an eighth of it).
 
-    heads: how the two meet: layers take turns (the paper's eq. 6), all heads attend to the union (eq. 7), or one half
-    of the heads has A1 and the other A2 (eq. 8).
+    heads: how the two are combined: layers alternate between them (the paper's eq. 6), all heads attend to their union
+    (eq. 7), or one half of the heads has A1 and the other A2 (eq. 8).
     """
 
     space: ClassVar[Space] = {"block": Choice((32, 64, 128))}
@@ -42,9 +42,9 @@ class SparseConfig(ScoresConfig, kind="sparse"):
 
 
 class Sparse(QKVMixer):
-    """Two patterns of about sqrt(n) keys each, through which in two steps every position reaches every later one.
+    """Attention in two patterns of about sqrt(n) keys each, connecting every position to all later ones in two steps.
 
-    In A2 of the fixed pattern every query sees itself too, so that those before the first summary see something.
+    In A2 of the fixed pattern every query sees itself too, so that those before the first summary see a key.
     """
 
     causal = True
@@ -62,21 +62,23 @@ class Sparse(QKVMixer):
         if config.pattern == "fixed":
             summary = config.summary or max(1, config.block // 8)
             near, far = Local(config.block, causal=True), Summaries(config.block, summary)
-        first = shape.heads - shape.heads // 2
+        near_heads = shape.heads - shape.heads // 2
         self.bands: tuple[Band, ...] = ()
         self.patterns: Sequence[Pattern] = ()
         match config.heads:
             case "layers":
                 self.patterns = [near if shape.layer % 2 == 0 else far] * shape.heads
             case "halves":
-                self.patterns = [near] * first + [far] * (shape.heads - first)
+                self.patterns = [near] * near_heads + [far] * (shape.heads - near_heads)
             case "merged":
                 if isinstance(near, Band) and isinstance(far, Band):
                     self.bands = near, far
                 elif isinstance(far, Summaries):
                     self.patterns = [far._replace(local=True)] * shape.heads
 
-    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(
+        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
+    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
         if self.bands:
             y = attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
         else:
@@ -84,7 +86,7 @@ class Sparse(QKVMixer):
         return y, {}
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        products = self.projection_flops(queries, queries)
+        projections = self.projection_flops(queries, queries)
         if self.bands:
-            return products + union_flops(self.bands, queries, self.width, self.relative)
-        return products + heads_flops(self.patterns, queries, queries, self.width, encoding=self.relative)
+            return projections + union_flops(self.bands, queries, self.width, self.relative)
+        return projections + heads_flops(self.patterns, queries, queries, self.width, encoding=self.relative)

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from lit_transformers.config import ConfigError, Positive
 from lit_transformers.executors import Inputs, attend
-from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Mode, Shape
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, Shape
 from lit_transformers.patterns import Band
 
 
 class StarConfig(MixerConfig, kind="star"):
-    """cycles: how often satellites and relay are updated; ring: satellites see both neighbours; radial: they see the
-    relay, which sees all of them; inputs: they see their own input again in each cycle (e_i); boundary: what the ends
-    see beyond themselves, the other end (the paper), a key and a value of zeros, or nothing; shared: all cycles use the
-    same weights; bias: on the projections."""
+    """cycles: how often satellites and relay are updated; ring: whether satellites see both neighbours; radial: whether
+    they see the relay, which sees all of them; inputs: whether they see their own input (e_i) in each cycle; boundary:
+    what the ends see beyond themselves: the other end (the paper), a key and a value of zeros, or nothing; shared:
+    whether all cycles use the same weights; bias: whether the projections have one."""
 
     cycles: Positive = 2
     ring: bool = True
@@ -42,7 +42,7 @@ class StarConfig(MixerConfig, kind="star"):
 
 
 class Projected(nn.Module):
-    """The four maps of one multi-head attention, and the norm after it: LN(ReLU(...)), no residual."""
+    """The four maps of one multi-head attention, and the norm after it: LN(ReLU(...)), without a residual."""
 
     def __init__(self, config: StarConfig, shape: Shape) -> None:
         super().__init__()
@@ -53,10 +53,10 @@ class Projected(nn.Module):
         self.norm = nn.LayerNorm(shape.dim)
 
     def pair(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "2 b t h k"]:
-        """Keys and values."""
+        """Returns keys and values, stacked."""
         return torch.stack([self.key(x), self.value(x)]).unflatten(-1, (self.heads, -1))
 
-    def ask(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t h k"]:
+    def queries(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t h k"]:
         return self.query(x).unflatten(-1, (self.heads, -1))
 
     def finish(self, heads: Float[Tensor, "b t h k"]) -> Float[Tensor, "b t d"]:
@@ -67,9 +67,9 @@ class Star(Mixer):
     """Algorithm 1, section 3.2: C_i = [h_(i-1); h_i; h_(i+1); e_i; s], h_i' = LN(ReLU(MultiAtt(h_i, C_i))), then
     s' = LN(ReLU(MultiAtt(s, [s; H']))) of the new satellites, from H = E and s = mean(E).
 
-    No residual inside a cycle, as in the paper; a block's is around all of them. The output is H, so the last cycle
-    updates no relay: nobody would read it. Neighbours are the nearest real tokens, whatever padding lies between; a
-    ring of one or two shows a token itself or its neighbour twice, as the formula says.
+    There is no residual inside a cycle, as in the paper; a block's is around all cycles. The output is H, so the last
+    cycle updates no relay, which would not be read. Neighbours are the nearest real tokens, whatever padding is
+    between; in a ring of one or two a token sees itself or its neighbour twice, as the formula says.
     """
 
     bidirectional = True
@@ -86,64 +86,68 @@ class Star(Mixer):
         counts = (min(n, 1) if config.shared else n for n in (config.cycles, (config.cycles - 1) * config.radial))
         self.satellites, self.relays = (nn.ModuleList(Projected(config, shape) for _ in range(n)) for n in counts)
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
-        keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.keep is None else ctx.keep
-        ring = neighbours(keep, self.config.boundary == "cyclic") if self.config.ring else ()
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
+        padding_mask = (
+            torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding_mask is None else ctx.padding_mask
+        )
+        ring = neighbours(padding_mask, self.config.boundary == "cyclic") if self.config.ring else ()
         satellites = x
-        relay = (x * keep[..., None]).sum(1, keepdim=True) / keep.sum(1).clamp(min=1)[:, None, None]
+        relay = (x * padding_mask[..., None]).sum(1, keepdim=True) / padding_mask.sum(1).clamp(min=1)[:, None, None]
         for cycle in range(self.config.cycles):
-            satellites = self._satellites(self._of(self.satellites, cycle), satellites, x, relay, ring)
+            satellites = self._satellites(self._of_cycle(self.satellites, cycle), satellites, x, relay, ring)
             if self.config.radial and cycle + 1 < self.config.cycles:
-                relay = self._relay(self._of(self.relays, cycle), relay, satellites, keep)
-        return Mixed(satellites)
+                relay = self._relay(self._of_cycle(self.relays, cycle), relay, satellites, padding_mask)
+        return MixerOutput(satellites)
 
-    def _of(self, parts: nn.ModuleList, cycle: int) -> Projected:
+    def _of_cycle(self, parts: nn.ModuleList, cycle: int) -> Projected:
         return cast("Projected", parts[0 if self.config.shared else cycle])
 
     def _satellites(
         self, part: Projected, h: Tensor, e: Tensor, relay: Tensor, ring: tuple[Tensor, ...]
     ) -> Float[Tensor, "b t d"]:
-        own = part.pair(h)
-        seen = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)
-        context, mask = [own], [seen]
-        for place in ring:
-            beside = own.gather(2, place.clamp(min=0)[None, ..., None, None].expand_as(own))
-            context.append(beside * (place >= 0)[..., None, None])
-            mask.append(seen if self.config.boundary == "zero" else place >= 0)
+        own_pair = part.pair(h)
+        key_mask = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)
+        pairs, masks = [own_pair], [key_mask]
+        for indices in ring:
+            neighbour_pair = own_pair.gather(2, indices.clamp(min=0)[None, ..., None, None].expand_as(own_pair))
+            pairs.append(neighbour_pair * (indices >= 0)[..., None, None])
+            masks.append(key_mask if self.config.boundary == "zero" else indices >= 0)
         if self.config.inputs:
-            context.append(part.pair(e))
+            pairs.append(part.pair(e))
         if self.config.radial:
-            context.append(part.pair(relay).expand_as(own))
-        mask += [seen] * (len(context) - len(mask))
-        keys, values = torch.stack(context, dim=-2)  # (b, t, h, c, k)
-        logits = torch.einsum("bthk,bthck->bthc", part.ask(h) * self.scale, keys)
-        weights = logits.masked_fill(~torch.stack(mask, dim=-1)[:, :, None], float("-inf")).softmax(dim=-1)
+            pairs.append(part.pair(relay).expand_as(own_pair))
+        masks += [key_mask] * (len(pairs) - len(masks))
+        keys, values = torch.stack(pairs, dim=-2)  # (b, t, h, c, k)
+        logits = torch.einsum("bthk,bthck->bthc", part.queries(h) * self.scale, keys)
+        weights = logits.masked_fill(~torch.stack(masks, dim=-1)[:, :, None], float("-inf")).softmax(dim=-1)
         return part.finish(torch.einsum("bthc,bthck->bthk", weights.to(values.dtype), values))
 
-    def _relay(self, part: Projected, relay: Tensor, satellites: Tensor, keep: Tensor) -> Float[Tensor, "b 1 d"]:
+    def _relay(
+        self, part: Projected, relay: Tensor, satellites: Tensor, padding_mask: Tensor
+    ) -> Float[Tensor, "b 1 d"]:
         keys, values = part.pair(torch.cat([relay, satellites], dim=1)).transpose(2, 3)
-        seen = torch.cat([torch.ones_like(keep[:, :1]), keep], dim=1)
-        inputs = Inputs(part.ask(relay).transpose(1, 2), keys, values, seen, crossed=True)
+        key_mask = torch.cat([torch.ones_like(padding_mask[:, :1]), padding_mask], dim=1)
+        inputs = Inputs(part.queries(relay).transpose(1, 2), keys, values, key_mask, crossed=True)
         return part.finish(attend(Band(None, None), inputs, scale=self.scale).transpose(1, 2))
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         config, square = self.config, self.dim * self.dim
-        seen = 1 + 2 * config.ring + config.inputs + config.radial
+        keys = 1 + 2 * config.ring + config.inputs + config.radial
         maps = 4 * queries + 2 * queries * config.inputs + 2 * config.radial
         relay = (2 + 2 * (queries + 1)) * square + 2 * (queries + 1) * self.dim
         relay *= (config.cycles - 1) * config.radial
-        return 2 * (config.cycles * (maps * square + 2 * queries * seen * self.dim) + relay)
+        return 2 * (config.cycles * (maps * square + 2 * queries * keys * self.dim) + relay)
 
 
-def neighbours(keep: Bool[Tensor, "b t"], cyclic: bool) -> tuple[Int[Tensor, "b t"], Int[Tensor, "b t"]]:
-    """Where the nearest real token before and after each position stands, -1 where there is none."""
-    ahead = before(keep.flip(1), cyclic).flip(1)
-    return before(keep, cyclic), torch.where(ahead < 0, ahead, keep.size(1) - 1 - ahead)
+def neighbours(padding_mask: Bool[Tensor, "b t"], cyclic: bool) -> tuple[Int[Tensor, "b t"], Int[Tensor, "b t"]]:
+    """Returns the positions of the nearest real token before and after each position, -1 where there is none."""
+    ahead = before(padding_mask.flip(1), cyclic).flip(1)
+    return before(padding_mask, cyclic), torch.where(ahead < 0, ahead, padding_mask.size(1) - 1 - ahead)
 
 
-def before(keep: Bool[Tensor, "b t"], cyclic: bool) -> Int[Tensor, "b t"]:
-    """Where the last real token before each position stands; -1, or the last of all, where there is none."""
-    places = torch.arange(keep.size(1), device=keep.device).expand_as(keep)
-    latest = places.masked_fill(~keep, -1).cummax(dim=1).values
-    found = torch.cat([torch.full_like(latest[:, :1], -1), latest[:, :-1]], dim=1)
-    return torch.where(found < 0, latest[:, -1:], found) if cyclic else found
+def before(padding_mask: Bool[Tensor, "b t"], cyclic: bool) -> Int[Tensor, "b t"]:
+    """Returns the position of the last real token before each one; if there is none, -1, or, if cyclic, the last."""
+    positions = torch.arange(padding_mask.size(1), device=padding_mask.device).expand_as(padding_mask)
+    latest = positions.masked_fill(~padding_mask, -1).cummax(dim=1).values
+    previous = torch.cat([torch.full_like(latest[:, :1], -1), latest[:, :-1]], dim=1)
+    return torch.where(previous < 0, latest[:, -1:], previous) if cyclic else previous

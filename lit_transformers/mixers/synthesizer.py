@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.config import Fraction, Positive
-from lit_transformers.mixer import Context, LengthError, Mixed, Mixer, Mode, OutputProjection, Shape, full_precision
+from lit_transformers.mixer import (
+    Context,
+    LengthError,
+    Mixer,
+    MixerOutput,
+    Mode,
+    OutputProjection,
+    Shape,
+    full_precision,
+)
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.synthetic import (
     Dense,
@@ -27,11 +36,11 @@ from lit_transformers.patterns import Band, visible
 
 
 class SynthesizerConfig(HeadsConfig, kind="synthesizer"):
-    """members: where the logits come from; several are mixed, with weights that are learned and sum to one.
+    """members: the sources of logits; several are mixed with learned weights that sum to one.
 
-    factor: a of factorised_dense (None for the root of the training length, rounded up); rank: of factorised_random
-    (None for 8); per_head: whether heads have random matrices of their own; dropout: of the attention weights. bias is
-    of the projections of values, of outputs and of dot products: the others always have one.
+    factor: a of factorised_dense (None for the square root of the training length, rounded up); rank: of
+    factorised_random (None for 8); per_head: whether heads have their own random matrices; dropout: of the attention
+    weights. bias is of the projections of values, outputs and dot products: the others always have one.
     """
 
     members: tuple[Member, ...] = ("dense",)
@@ -56,7 +65,7 @@ class SynthesizerConfig(HeadsConfig, kind="synthesizer"):
         return Synthesizer(self, shape)
 
     def build_member(self, member: Member, shape: Shape, head_dim: int) -> Logits:
-        """The logits of that name."""
+        """Builds the source of logits of the given name."""
         heads = shape.heads if self.per_head else 1
         match member:
             case "dense":
@@ -74,7 +83,7 @@ class SynthesizerConfig(HeadsConfig, kind="synthesizer"):
 class Synthesizer(Mixer):
     """softmax(alpha_1 S_1 + ... + alpha_n S_n) V, the alphas of each head a softmax ("Mixture").
 
-    Logits belong to places in a sequence of the training length; a shorter one takes the first rows and columns.
+    Logits belong to positions in a sequence of the training length; a shorter one uses the first rows and columns.
     """
 
     causal = bidirectional = True
@@ -94,23 +103,23 @@ class Synthesizer(Mixer):
         self.value = nn.Linear(shape.dim, self.width, bias=config.bias)
         self.merge = OutputProjection(self.width, shape, bias=config.bias)
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> Mixed:
+    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         if x.size(1) > self.length:
             raise LengthError(f"synthesizer was built for {self.length} positions and reads no {x.size(1)}")
-        places = torch.arange(x.size(1), device=x.device)
+        positions = torch.arange(x.size(1), device=x.device)
         pattern = Band(None, 0 if ctx.causal else None)
-        seen = visible(pattern, places[:, None], places, ctx.keep, x.size(0), self.heads)
+        mask = visible(pattern, positions[:, None], positions, ctx.padding_mask, x.size(0), self.heads)
         v = split(self.value(x), self.heads)
-        weights = full_precision(self.mix(x)).masked_fill(~seen, float("-inf")).softmax(dim=-1).to(v.dtype)
+        weights = full_precision(self.mix(x)).masked_fill(~mask, float("-inf")).softmax(dim=-1).to(v.dtype)
         if self.training and self.dropout:
             weights = F.dropout(weights.expand(v.size(0), self.heads, -1, -1), self.dropout)
-        return Mixed(self.merge(join(weighted(weights, v))))
+        return MixerOutput(self.merge(join(weighted(weights, v))))
 
     def mix(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "#b #h t t"]:
-        """The logits of all members, weighted."""
+        """Returns the weighted sum of all members' logits."""
         if self.mixture is None:
-            alone: Tensor = self.logits[0](x)
-            return alone
+            only_logits: Tensor = self.logits[0](x)
+            return only_logits
         shares = self.mixture.softmax(dim=0)[..., None, None]
         return reduce(torch.add, (share * logits(x) for share, logits in zip(shares, self.logits, strict=True)))
 
@@ -120,7 +129,7 @@ class Synthesizer(Mixer):
 
 
 def weighted(weights: Float[Tensor, "#b #h t t"], v: Float[Tensor, "b h t k"]) -> Float[Tensor, "b h t k"]:
-    """The weights' product with values; one matrix for all rows is not copied for each of them."""
+    """Returns the product of weights and values; weights shared by all rows are not copied for each of them."""
     if weights.size(0) == v.size(0):
         return weights @ v
     columns = v.permute(1, 2, 0, 3)

@@ -1,4 +1,4 @@
-"""Where the logits of a Synthesizer come from (Tay et al. 2020, arXiv:2005.00743, section 3)."""
+"""Sources of the logits of a Synthesizer (Tay et al. 2020, arXiv:2005.00743, section 3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Member = Literal["dense", "random", "fixed_random", "factorised_dense", "factori
 
 
 class Logits(nn.Module, ABC):
-    """(b, t, d) to (b, h, t, t), or (1, ...) where they are the same for every row or head. None is scaled."""
+    """Maps (b, t, d) to logits (b, h, t, t), with b or h = 1 where they are the same for every row or head. Only those
+    of ``DotProduct`` are scaled."""
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "#b #h t t"]: ...
@@ -28,7 +29,7 @@ class Logits(nn.Module, ABC):
 
 
 class PerHead(nn.Module):
-    """x W^T + b with weights of its own for each head, of which the first ``outputs`` are asked for."""
+    """x W^T + b with separate weights for each head; a call computes the first ``outputs`` of the outputs."""
 
     weight: Float[Tensor, "h o k"]
     bias: Float[Tensor, "h 1 o"]
@@ -63,10 +64,10 @@ class Dense(Logits):
 
 class FactorisedDense(Logits):
     """C = H_a(A) * H_b(B) with A_i of a and B_i of b numbers, a b the training length ("Factorized Dense"),
-    both made of one hidden layer.
+    both computed from one hidden layer.
 
-    The paper repeats both "by tiling"; only if one is repeated item by item and the other as a whole does every pair of
-    an item of A and one of B stand at a position of its own. That is the outer product, and what is done here. Where a
+    The paper repeats both "by tiling"; every pair of an item of A and one of B has its own position only if one of them
+    is repeated item by item and the other as a whole. That is the outer product, which is used here. Where a
     does not divide the length, b is rounded up, and what lies beyond the length is left out.
     """
 
@@ -85,7 +86,7 @@ class FactorisedDense(Logits):
         return (slow[..., :, None] * fast[..., None, :]).flatten(-2)[..., :length]
 
     def needed(self, length: int) -> int:
-        """Items of A that reach ``length`` positions."""
+        """Returns how many items of A cover ``length`` positions."""
         return -(-length // self.second)
 
     def flops(self, length: int) -> int:
@@ -93,8 +94,8 @@ class FactorisedDense(Logits):
 
 
 class Random(Logits):
-    """R (l, l), whatever the input, learned or fixed ("Random Synthesizer"). It starts standard normal: a
-    fixed one of small numbers would be no more than a mean."""
+    """R (l, l), independent of the input, learned or fixed ("Random Synthesizer"). It starts standard normal: a fixed
+    one of small numbers would give little more than a mean."""
 
     weight: Float[Tensor, "h l l"]
 
@@ -127,7 +128,7 @@ class FactorisedRandom(Logits):
 
 
 class DotProduct(Logits):
-    """q_i . k_j / sqrt(head_dim), for mixtures: the one whose scores are scaled, as those of plain attention are."""
+    """q_i . k_j / sqrt(head_dim), for mixtures: the only scaled logits, as in plain attention."""
 
     def __init__(self, shape: Shape, head_dim: int, bias: bool) -> None:
         super().__init__()

@@ -8,21 +8,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lit_transformers.executors import Inputs, Weigh, attend, attend_flops
+from lit_transformers.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Layered, Shape, at_layer
-from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
+from lit_transformers.mixers.qkv import QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.patterns import Band
 from lit_transformers.space import Interval, Space
 
 
 class TopKConfig(QKVConfig, kind="top_k"):
-    """kept: how many keys a query keeps, one for all layers or one for each; more than there are is plain attention.
+    """kept: how many keys a query keeps, one number for all layers or one per layer; with fewer keys it is plain
+    attention.
 
-    when: ``before`` the softmax, as the paper does, so that the kept weights sum to one; or ``after``, so that they are
-    what plain attention gives them and sum to less. (Divided by their sum they would be those of ``before`` again, to
-    the gradient: there is no third choice.)
+    when: ``before`` the softmax, as in the paper, so that the kept weights sum to one; or ``after`` it, so that they
+    equal those of plain attention and sum to less. (Divided by their sum they would equal those of ``before``, and so
+    would the gradient: there is no third choice.)
 
-    Self-attention, cross-attention or both: a model has a mixer for each.
+    It may be used for self-attention, cross-attention or both: a model has a mixer for each.
     """
 
     space: ClassVar[Space] = {"kept": Interval(2, 64, log=True)}
@@ -47,23 +48,25 @@ class TopK(QKVMixer):
         super().__init__(config, shape)
         self.kept, self.when = at_layer(config.kept, shape, "mixer.kept"), config.when
 
-    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(
+        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
+    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
         pattern = Band(None, 0 if ctx.causal and ctx.source is None else None)
-        weigh = Weigh(self.weights)
+        weigh = AttentionWeighting(self.weights)
         return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped, weigh=weigh), {}
 
     def weights(self, logits: Float[Tensor, "b h t s"], i: Tensor, j: Tensor) -> Float[Tensor, "b h t s"]:
-        """Of a block that holds every key that its queries see; hidden ones are minus infinity and never kept before
-        others, padding among them."""
+        """Returns the weights of a block with every key that its queries see. Masked keys, padding among them, have
+        logits of minus infinity and are never kept before others."""
         if self.kept >= logits.size(-1):
             return logits.softmax(dim=-1)
         with torch.no_grad():
-            least = logits.topk(self.kept, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
-            left_out = logits < least
-            if self.when == "before":  # a weight of zero passes no gradient on, so nothing is recorded
-                logits.masked_fill_(left_out, float("-inf"))
+            threshold = logits.topk(self.kept, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
+            is_below = logits < threshold
+            if self.when == "before":  # a weight of zero has no gradient, so autograd need not record this
+                logits.masked_fill_(is_below, float("-inf"))
         weights = logits.softmax(dim=-1)
-        return weights if self.when == "before" else weights.masked_fill(left_out, 0.0)
+        return weights if self.when == "before" else weights.masked_fill(is_below, 0.0)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """All scores are computed; keeping few of them saves no product."""

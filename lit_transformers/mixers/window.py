@@ -14,23 +14,21 @@ from lit_transformers.executors import Inputs, attend, attend_heads, heads_flops
 from lit_transformers.mixer import Context, Layered, Mode, Shape, at_layer
 from lit_transformers.mixers.global_tokens import GlobalTokens
 from lit_transformers.mixers.heads import split
-from lit_transformers.mixers.qkv import Heard, QKVConfig, QKVMixer
-from lit_transformers.patterns import Band, Marked, Pattern, Rows
+from lit_transformers.mixers.qkv import QKVConfig, QKVMixer, SegmentInputs
+from lit_transformers.patterns import Band, GlobalQueries, Marked, Pattern
 from lit_transformers.space import Interval, Space
 
 
 class WindowConfig(QKVConfig, kind="window"):
-    """window: keys that a query sees on one side (both sides where nothing is causal), besides itself; its layers'
-    values, or the widest of the schedule. Transformers' ``attention_window`` is twice this, the authors' own is this.
-
-    smallest, schedule: from ``smallest`` to ``window`` by equal factors over the layers, ``increasing`` as the paper
-    does or ``decreasing``; ``fixed`` gives all layers the mean of these, so that the cost is the same.
-    dilation: only every so many-th key counts, so a window reaches that much further; 1 is none.
+    """window: keys that a query sees on each side (only before it if causal), besides itself, one number or one per
+    layer, or the widest of the schedule. Transformers' ``attention_window`` is twice this, the authors' own is this.
+    smallest, schedule: windows go from ``smallest`` to ``window`` by equal factors over the layers, ``increasing`` as
+    in the paper or ``decreasing``; ``fixed`` gives all layers their mean, so that the cost is the same.
+    dilation: the step between the keys of a window, by which it reaches that much further; 1 is none.
     dilated_heads: how many heads, the last ones, are dilated; None for all (the paper: 2, in upper layers).
-    global_tokens: which tokens see and are seen from everywhere: the first ``global_count``, those the data marks, or
-    one in ``global_count``. global_projections: whether they have query, key and value projections of their own, as the
-    paper does, for what they see; what sees them uses the common ones.
-    """
+    global_tokens: which tokens see all tokens and are seen by all: the first ``global_count``, those the data mark, or
+    one in ``global_count``. global_projections: whether they have their own query, key and value projections for what
+    they see, as in the paper; tokens that see them use the common ones."""
 
     space: ClassVar[Space] = {"window": Interval(16, 256, log=True)}
 
@@ -62,7 +60,7 @@ class WindowConfig(QKVConfig, kind="window"):
 
 
 def window_of(config: WindowConfig, shape: Shape) -> int:
-    """This layer's window."""
+    """Returns this layer's window."""
     if config.smallest is None or not isinstance(config.window, int):
         return at_layer(config.window, shape, "mixer.window")
     growth = (config.window / config.smallest) ** (1 / max(1, shape.depth - 1))
@@ -77,7 +75,7 @@ def window_of(config: WindowConfig, shape: Shape) -> int:
 
 
 class Window(QKVMixer):
-    """Each query sees the keys around it and the global ones; global queries see everything (in causal use: so far)."""
+    """Each query sees the keys around it and the global ones; global queries see all keys (if causal, earlier ones)."""
 
     causal = bidirectional = streams = True
     refusals: ClassVar[Mapping[Mode, str]] = {
@@ -91,59 +89,61 @@ class Window(QKVMixer):
         super().__init__(config, shape, None if tokens is None else tokens.marks, keep_hidden=separate)
         self.window, self.global_tokens = window_of(config, shape), tokens
         dilation = at_layer(config.dilation, shape, "mixer.dilation")
-        plain = 0 if config.dilated_heads is None else self.heads - config.dilated_heads
-        if plain < 0:
+        undilated = 0 if config.dilated_heads is None else self.heads - config.dilated_heads
+        if undilated < 0:
             raise ConfigError(
                 f"only {self.heads} heads can be dilated, not {config.dilated_heads}", "mixer.dilated_heads"
             )
-        self.dilations = [1] * plain + [dilation] * (self.heads - plain)
+        self.dilations = [1] * undilated + [dilation] * (self.heads - undilated)
         self.own = nn.ModuleList(
             nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3 if separate else 0)
         )
 
     def patterns(self, causal: bool, marks: Bool[Tensor, "b s"] | None) -> list[Pattern]:
-        """What each head sees."""
+        """Returns the pattern of each head."""
         bands = [Band(self.window, 0 if causal else self.window, step) for step in self.dilations]
         return [*bands] if marks is None else [Marked(band, marks, causal) for band in bands]
 
-    def attend(self, inputs: Inputs, ctx: Context, heard: Heard) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        patterns = self.patterns(ctx.causal, heard.marks)
+    def attend(
+        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
+    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+        patterns = self.patterns(ctx.causal, segment.marks)
         y = attend_heads(patterns, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
-        if heard.marks is not None:
-            marks = heard.marks[:, inputs.offset :]
-            listed = marks.any(dim=0).nonzero().squeeze(1)
+        if segment.marks is not None:
+            marks = segment.marks[:, inputs.offset :]
+            indices = marks.any(dim=0).nonzero().squeeze(1)
             if len(self.own):
-                inputs = self.of_global_tokens(inputs, heard, ctx.causal)
-            seen = self.see_everything(inputs, listed, ctx.causal)
-            whole = y.index_copy(2, listed, seen.to(y.dtype))
-            y = torch.where(marks[:, None, :, None], whole, y)
+                inputs = self.of_global_tokens(inputs, segment, ctx.causal)
+            outputs = self.see_everything(inputs, indices, ctx.causal)
+            with_global = y.index_copy(2, indices, outputs.to(y.dtype))
+            y = torch.where(marks[:, None, :, None], with_global, y)
         return y, {}
 
-    def of_global_tokens(self, inputs: Inputs, heard: Heard, causal: bool) -> Inputs:
-        """What global tokens ask with and read: projections of their own."""
-        assert heard.hidden is not None, "asked to be kept"
+    def of_global_tokens(self, inputs: Inputs, segment: SegmentInputs, causal: bool) -> Inputs:
+        """Returns the inputs of global queries, computed with their own projections."""
+        assert segment.hidden is not None, "asked to be kept"
         query, key, value = self.own
-        q, k, v = (split(part, self.heads) for part in (query(heard.x), key(heard.hidden), value(heard.hidden)))
-        inputs = self.rotated(Inputs(q, k, v, inputs.seen))
+        q, k, v = (split(part, self.heads) for part in (query(segment.x), key(segment.hidden), value(segment.hidden)))
+        inputs = self.rotated(Inputs(q, k, v, inputs.key_mask))
         return with_tables(self.relative, inputs, causal) if self.relative else inputs
 
-    def see_everything(self, inputs: Inputs, listed: Int[Tensor, " g"], causal: bool) -> Float[Tensor, "b h g k"]:
-        if len(listed) == 0:  # still through every weight: in data-parallel training each needs a gradient
+    def see_everything(self, inputs: Inputs, indices: Int[Tensor, " g"], causal: bool) -> Float[Tensor, "b h g k"]:
+        if len(indices) == 0:  # uses every weight, for in data-parallel training each needs a gradient
             return (inputs.q[:, :, :0] @ inputs.k.mT) @ inputs.v
-        pattern = Rows(tuple(listed.tolist()), causal)
+        pattern = GlobalQueries(tuple(indices.tolist()), causal)
         return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        kept = min(remembered, self.memory)
-        keys, products = queries + kept, self.projection_flops(queries, queries + kept)
-        places = torch.arange(remembered - kept, remembered + queries)
-        marks = None if self.global_tokens is None else self.global_tokens.by_place(places)
+        memory = min(remembered, self.memory)
+        keys, total = queries + memory, self.projection_flops(queries, queries + memory)
+        positions = torch.arange(remembered - memory, remembered + queries)
+        marks = None if self.global_tokens is None else self.global_tokens.by_place(positions)
         if marks is not None:
-            rows = Rows(tuple(marks[kept:].nonzero().squeeze(1).tolist()), causal)
-            products += heads_flops([rows], queries, keys, self.width, causal=causal, encoding=self.relative)
+            global_queries = GlobalQueries(tuple(marks[memory:].nonzero().squeeze(1).tolist()), causal)
+            total += heads_flops([global_queries], queries, keys, self.width, causal=causal, encoding=self.relative)
             if len(self.own):
-                products += 2 * self.dim * self.width * (queries + 2 * keys)
+                total += 2 * self.dim * self.width * (queries + 2 * keys)
             elif self.relative:  # the tables are those of the window
-                products -= self.relative.table_flops(keys + (1 if causal else queries))
+                total -= self.relative.table_flops(keys + (1 if causal else queries))
         patterns = self.patterns(causal, None if marks is None else marks[None])
-        return products + heads_flops(patterns, queries, keys, self.width, causal=causal, encoding=self.relative)
+        return total + heads_flops(patterns, queries, keys, self.width, causal=causal, encoding=self.relative)

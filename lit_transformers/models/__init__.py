@@ -1,4 +1,4 @@
-"""Networks only: what they are trained for stands in tasks."""
+"""Networks only; the objectives that they are trained for are in tasks."""
 
 from lit_transformers.config import table
 from lit_transformers.models.encoder import EncoderConfig

@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 from lit_transformers.config import NonNegative
 from lit_transformers.mixer import Context
-from lit_transformers.models.model import ModelConfig, Read
+from lit_transformers.models.model import ModelConfig, ModelOutput
 
 
 class EncoderConfig(ModelConfig, kind="encoder"):
     """Reads a whole sequence at once.
 
-    extra_tokens: learned vectors that stand before the sequence, marked, and are not given back: what BigBird's ETC
-    adds for its global attention (arXiv:2007.14062, section 2).
+    extra_tokens: learned vectors that are put before the sequence as marked tokens and removed from the output, as
+    BigBird's ETC adds them for its global attention (arXiv:2007.14062, section 2).
     """
 
     extra_tokens: NonNegative = 0
@@ -26,7 +26,7 @@ class EncoderConfig(ModelConfig, kind="encoder"):
 
 
 class Encoder(nn.Module):
-    """Every position sees every other; what stands at a masked one is predicted from both sides."""
+    """A network in which every position sees every other, so that a position is represented from both sides."""
 
     def __init__(self, config: EncoderConfig, vocabulary: int, max_length: int) -> None:
         super().__init__()
@@ -39,22 +39,23 @@ class Encoder(nn.Module):
     def forward(
         self,
         symbols: Int[Tensor, "b t"],
-        keep: Bool[Tensor, "b t"] | None = None,
+        padding_mask: Bool[Tensor, "b t"] | None = None,
         marked: Bool[Tensor, "b t"] | None = None,
-    ) -> Read:
-        """symbols (b, t) to hidden (b, t, d); ``keep`` is True at real symbols, ``marked`` at those singled out."""
+    ) -> ModelOutput:
+        """Maps symbols (b, t) to hidden (b, t, d). ``padding_mask`` is True at real symbols and False at padding;
+        ``marked`` is True at symbols that the data single out."""
         x = self.tokens.embed(symbols)
         if self.extra is not None:
-            rows, added = symbols.size(0), self.extra.weight.size(0)
+            rows, extra = symbols.size(0), self.extra.weight.size(0)
             x = torch.cat([self.extra.weight.to(x.dtype).expand(rows, -1, -1), x], dim=1)
-            keep = None if keep is None else F.pad(keep, (added, 0), value=True)
+            padding_mask = None if padding_mask is None else F.pad(padding_mask, (extra, 0), value=True)
             marked = torch.zeros_like(symbols, dtype=torch.bool) if marked is None else marked
-            marked = F.pad(marked, (added, 0), value=True)
+            marked = F.pad(marked, (extra, 0), value=True)
         positions = torch.arange(x.size(1), device=x.device).expand(x.size(0), -1)
-        stacked = self.stack(x, Context(positions, causal=False, keep=keep, marked=marked))
-        return Read(self.norm(stacked.y)[:, x.size(1) - symbols.size(1) :], None, dict(stacked.aux))
+        output = self.stack(x, Context(positions, causal=False, padding_mask=padding_mask, marked=marked))
+        return ModelOutput(self.norm(output.y)[:, x.size(1) - symbols.size(1) :], None, dict(output.aux))
 
     def flops(self, queries: int) -> int:
-        """Forward FLOPs for one sequence, without a softmax: what is predicted is the objective's."""
-        added = 0 if self.extra is None else self.extra.weight.size(0)
-        return self.stack.flops(queries + added, 0, causal=False)
+        """Forward FLOPs for one sequence, without an output layer, which belongs to the objective."""
+        extra = 0 if self.extra is None else self.extra.weight.size(0)
+        return self.stack.flops(queries + extra, 0, causal=False)

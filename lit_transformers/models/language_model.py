@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context
-from lit_transformers.models.model import ModelConfig, Read, positions_of
+from lit_transformers.models.model import ModelConfig, ModelOutput, positions_of
 
 
 class LanguageModelConfig(ModelConfig, kind="language_model"):
@@ -21,7 +21,7 @@ class LanguageModelConfig(ModelConfig, kind="language_model"):
 
 
 def language_model(config: ModelConfig, data: DataDescription, task: str) -> LanguageModel:
-    """The network for an objective that needs one. Raises ConfigError for a model of another kind."""
+    """Builds a language model for an objective. Raises ConfigError for a model of another kind."""
     if not isinstance(config, LanguageModelConfig):
         raise ConfigError(f"{task} trains a language_model, not a {config.kind}", "model")
     return config.build(data.vocabulary.size, data.length)
@@ -42,19 +42,20 @@ class LanguageModel(nn.Module):
         self,
         symbols: Int[Tensor, "b t"],
         state: Any = None,
-        keep: Bool[Tensor, "b t"] | None = None,
+        padding_mask: Bool[Tensor, "b t"] | None = None,
         keep_layers: bool = False,
-    ) -> Read:
-        """symbols (b, t) to hidden (b, t, d). ``keep`` is True at real symbols; padding stands at the end of a row."""
+    ) -> ModelOutput:
+        """Maps symbols (b, t) to hidden (b, t, d). ``padding_mask`` is True at real symbols and False at padding, which
+        is at the end of a row."""
         positions, start = positions_of(symbols, None if state is None else state["length"])
-        ctx = Context(positions, causal=True, keep=keep)
-        stacked = self.stack(self.tokens.embed(symbols), ctx, None if state is None else state["layers"], keep_layers)
-        length = start + (symbols.size(1) if keep is None else keep.sum(dim=1))
-        hidden = self.dropout(self.norm(stacked.y))
-        return Read(hidden, {"length": length, "layers": stacked.state}, dict(stacked.aux), stacked.hidden)
+        ctx = Context(positions, causal=True, padding_mask=padding_mask)
+        output = self.stack(self.tokens.embed(symbols), ctx, None if state is None else state["layers"], keep_layers)
+        length = start + (symbols.size(1) if padding_mask is None else padding_mask.sum(dim=1))
+        hidden = self.dropout(self.norm(output.y))
+        return ModelOutput(hidden, {"length": length, "layers": output.state}, dict(output.aux), output.hidden)
 
     def read_layer(self, hidden: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """An intermediate layer's output made ready for the softmax that all layers share."""
+        """Prepares an intermediate layer's output for the softmax that all layers share."""
         y: Tensor = self.dropout(self.norm(hidden))
         return y
 

@@ -1,4 +1,4 @@
-"""Symbols to vectors and back: embeddings and softmax layers, which often share their weights."""
+"""Token embeddings and softmax layers, which often share their weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lit_transformers.config import Config, ConfigError, Positive, table
 from lit_transformers.mixer import full_precision
 
 
-class TokensConfig(Config):
+class TokenEmbeddingConfig(Config):
     """Base of every config of embedding and softmax; the table TOKENS lists the kinds.
 
     tied: input and output use the same weights (arXiv:1608.05859); scaled: embeddings are multiplied by sqrt(dim)
@@ -25,15 +25,15 @@ class TokensConfig(Config):
     tied: bool = True
     scaled: bool = True
 
-    def build(self, size: int, dim: int) -> Tokens:
-        """For a vocabulary of ``size`` symbols and a network of width ``dim``."""
+    def build(self, size: int, dim: int) -> TokenEmbedding:
+        """Builds the embedding and softmax of a vocabulary of ``size`` symbols and a network of width ``dim``."""
         raise NotImplementedError
 
 
-class Tokens(nn.Module, ABC):
+class TokenEmbedding(nn.Module, ABC):
     """The first and the last layer of a network over symbols."""
 
-    def __init__(self, config: TokensConfig, dim: int) -> None:
+    def __init__(self, config: TokenEmbeddingConfig, dim: int) -> None:
         super().__init__()
         self.factor = dim**0.5 if config.scaled else 1.0
 
@@ -42,36 +42,36 @@ class Tokens(nn.Module, ABC):
 
     @abstractmethod
     def look_up(self, symbols: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
-        """The vectors of symbols, unscaled."""
+        """Returns the embeddings of symbols, without the factor sqrt(dim)."""
 
     @abstractmethod
     def log_probabilities(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
-        """Of every symbol, in float32."""
+        """Returns the log probability of every symbol in the vocabulary, in float32."""
 
     @abstractmethod
-    def nats(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """-log p of each target, in float32; 0 where it is IGNORED."""
+    def nll(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Returns -log p of each target, in float32; 0 where the target is IGNORED."""
 
     def smoothed(
         self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"], smoothing: float
     ) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
-        """The loss of each target with label smoothing (arXiv:1512.00567, section 7), and ``nats``: in float32, both 0
-        where it is IGNORED.
+        """Returns the loss of each target with label smoothing (arXiv:1512.00567, section 7), and its ``nll``, both in
+        float32 and 0 where the target is IGNORED.
 
-        The loss is (1 - smoothing) of -log p of the target and ``smoothing`` of its mean over the vocabulary. So an
-        adaptive softmax is asked for every symbol, which costs what it was to save.
+        The loss is (1 - smoothing) times -log p of the target plus ``smoothing`` times the mean of -log p over the
+        vocabulary. An adaptive softmax then has to compute every symbol, which loses its advantage.
         """
         if smoothing == 0:
-            nats = self.nats(hidden, targets)
+            nats = self.nll(hidden, targets)
             return nats, nats
 
-        def both(hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n 2"]:
+        def loss_and_nll(hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, "n 2"]:
             log_probabilities = self.log_probabilities(hidden)
             nats = F.nll_loss(log_probabilities, targets, ignore_index=IGNORED, reduction="none")
             uniform = -log_probabilities.mean(dim=-1).masked_fill(targets == IGNORED, 0.0)
             return torch.stack([torch.lerp(nats, uniform, smoothing), nats], dim=-1)
 
-        loss, nats = of_targets(both, hidden, targets).unbind(dim=-1)
+        loss, nats = of_targets(loss_and_nll, hidden, targets).unbind(dim=-1)
         return loss, nats
 
     @abstractmethod
@@ -80,39 +80,43 @@ class Tokens(nn.Module, ABC):
 
     @abstractmethod
     def softmax_only(self) -> list[nn.Parameter]:
-        """Parameters that embeddings do not read: an objective that predicts no symbol leaves them as they are."""
+        """Returns the parameters that embeddings do not use, which are not trained where no symbol is predicted."""
 
 
 def of_targets(
-    rate: Callable[[Float[Tensor, "n d"], Int[Tensor, " n"]], Float[Tensor, "n ..."]],
+    loss_function: Callable[[Float[Tensor, "n d"], Int[Tensor, " n"]], Float[Tensor, "n ..."]],
     hidden: Float[Tensor, "*n d"],
     targets: Int[Tensor, "*n"],
     everywhere: bool = False,
 ) -> Tensor:
-    """What ``rate`` makes of every vector and its target, 0 where that is IGNORED.
+    """Returns ``loss_function`` of every vector and its target, 0 where the target is IGNORED.
 
-    No logits are computed for what is ignored, save on a device, which would have to be waited for to count the rest.
-    everywhere: there too, for a ``rate`` that knows no IGNORED.
+    Ignored targets are left out, so that no logits are computed for them, except on a device, where counting the others
+    would mean waiting for it. everywhere: leave them out there too, for a ``loss_function`` that cannot ignore them.
     """
-    vectors, wanted = hidden.flatten(0, -2), targets.flatten()
-    scored = (wanted != IGNORED).nonzero().squeeze(1) if everywhere or vectors.device.type == "cpu" else None
-    if scored is None or len(scored) == len(wanted):
-        return rate(vectors, wanted).unflatten(0, targets.shape)
-    rated = rate(vectors.index_select(0, scored), wanted[scored])
-    return rated.new_zeros(len(wanted), *rated.shape[1:]).index_copy(0, scored, rated).unflatten(0, targets.shape)
+    vectors, flat_targets = hidden.flatten(0, -2), targets.flatten()
+    indices = (flat_targets != IGNORED).nonzero().squeeze(1) if everywhere or vectors.device.type == "cpu" else None
+    if indices is None or len(indices) == len(flat_targets):
+        return loss_function(vectors, flat_targets).unflatten(0, targets.shape)
+    values = loss_function(vectors.index_select(0, indices), flat_targets[indices])
+    return (
+        values.new_zeros(len(flat_targets), *values.shape[1:])
+        .index_copy(0, indices, values)
+        .unflatten(0, targets.shape)
+    )
 
 
-class FullTokensConfig(TokensConfig, kind="full"):
+class FullTokenEmbeddingConfig(TokenEmbeddingConfig, kind="full"):
     """One vector and one logit for each symbol."""
 
-    def build(self, size: int, dim: int) -> FullTokens:
-        return FullTokens(self, size, dim)
+    def build(self, size: int, dim: int) -> FullTokenEmbedding:
+        return FullTokenEmbedding(self, size, dim)
 
 
-class FullTokens(Tokens):
+class FullTokenEmbedding(TokenEmbedding):
     """An embedding table and a linear softmax layer with a bias."""
 
-    def __init__(self, config: FullTokensConfig, size: int, dim: int) -> None:
+    def __init__(self, config: FullTokenEmbeddingConfig, size: int, dim: int) -> None:
         super().__init__(config, dim)
         self.table = nn.Embedding(size, dim)
         self.logits = nn.Linear(dim, size)
@@ -126,12 +130,12 @@ class FullTokens(Tokens):
     def log_probabilities(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         return full_precision(self.logits(hidden)).log_softmax(dim=-1)
 
-    def nats(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        def found(hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    def nll(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        def cross_entropy(hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
             logits = full_precision(self.logits(hidden))
             return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
 
-        return of_targets(found, hidden, targets)
+        return of_targets(cross_entropy, hidden, targets)
 
     def flops(self, queries: int) -> int:
         return 2 * queries * self.table.num_embeddings * self.table.embedding_dim
@@ -140,31 +144,31 @@ class FullTokens(Tokens):
         return [p for p in self.logits.parameters() if p is not self.table.weight]
 
 
-class AdaptiveTokensConfig(TokensConfig, kind="adaptive"):
+class AdaptiveTokenEmbeddingConfig(TokenEmbeddingConfig, kind="adaptive"):
     """Frequent symbols get wide vectors, rare ones narrow: adaptive softmax (Grave et al. 2017, arXiv:1609.04309)
     and adaptive input (Baevski and Auli 2019, arXiv:1809.10853).
 
-    cutoffs: ranks of symbols at which a next cluster begins; shrink: how many times narrower each one is.
+    cutoffs: ranks of symbols at which the next cluster begins; shrink: how many times narrower each next one is.
     """
 
     cutoffs: tuple[Positive, ...] = (20_000, 40_000, 200_000)
     shrink: Positive = 4
 
-    def build(self, size: int, dim: int) -> AdaptiveTokens:
+    def build(self, size: int, dim: int) -> AdaptiveTokenEmbedding:
         if not self.cutoffs or list(self.cutoffs) != sorted(set(self.cutoffs)) or self.cutoffs[-1] >= size:
             raise ConfigError(f"cutoffs must rise and stay below the {size} symbols, not {self.cutoffs}", "cutoffs")
         if dim // self.shrink ** len(self.cutoffs) == 0:
             raise ConfigError(f"the last cluster of {len(self.cutoffs)} would have no channel left of {dim}", "shrink")
-        return AdaptiveTokens(self, size, dim)
+        return AdaptiveTokenEmbedding(self, size, dim)
 
 
-class AdaptiveTokens(Tokens):
-    """torch's adaptive softmax; tied, the input reads its tables and projects them back through its projections.
+class AdaptiveTokenEmbedding(TokenEmbedding):
+    """torch's adaptive softmax; if tied, embeddings are its tables, mapped back through its own projections.
 
-    Symbols must be numbered by falling frequency.
+    Symbols must be numbered by decreasing frequency.
     """
 
-    def __init__(self, config: AdaptiveTokensConfig, size: int, dim: int) -> None:
+    def __init__(self, config: AdaptiveTokenEmbeddingConfig, size: int, dim: int) -> None:
         super().__init__(config, dim)
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(dim, size, list(config.cutoffs), float(config.shrink))
         self.edges = [0, *config.cutoffs, size]
@@ -181,12 +185,12 @@ class AdaptiveTokens(Tokens):
         flat = symbols.flatten()
         vectors = self.softmax.head.weight.new_zeros(flat.size(0), self.softmax.in_features)
         for cluster, (start, end) in enumerate(zip(self.edges, self.edges[1:], strict=False)):
-            here = ((flat >= start) & (flat < end)).nonzero().squeeze(1)
-            vectors = vectors.index_copy(0, here, self.of_cluster(cluster, flat[here] - start).to(vectors.dtype))
+            indices = ((flat >= start) & (flat < end)).nonzero().squeeze(1)
+            vectors = vectors.index_copy(0, indices, self.of_cluster(cluster, flat[indices] - start).to(vectors.dtype))
         return vectors.view(*symbols.shape, -1)
 
     def of_cluster(self, cluster: int, members: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
-        """The vectors of a cluster's members, numbered from its first, unscaled."""
+        """Returns the unscaled embeddings of members of a cluster, which are numbered from its first."""
         if self.own is not None:
             vectors: Tensor = self.own[cluster](members)
             return vectors
@@ -198,15 +202,15 @@ class AdaptiveTokens(Tokens):
     def log_probabilities(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n v"]:
         return self.softmax.log_prob(full_precision(hidden.flatten(0, -2))).unflatten(0, hidden.shape[:-1])
 
-    def nats(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        def found(hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-            chosen = full_precision(hidden)
-            return -self.softmax(chosen, targets).output if len(targets) else chosen.new_zeros(0)
+    def nll(self, hidden: Float[Tensor, "*n d"], targets: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        def cross_entropy(hidden: Float[Tensor, "n d"], targets: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+            vectors = full_precision(hidden)
+            return -self.softmax(vectors, targets).output if len(targets) else vectors.new_zeros(0)
 
-        return of_targets(found, hidden, targets, everywhere=True)
+        return of_targets(cross_entropy, hidden, targets, everywhere=True)
 
     def flops(self, queries: int) -> int:
-        """Of the head, which every token asks; how often the clusters are asked depends on the text."""
+        """Forward FLOPs of the head, which every token uses; how often the clusters are used depends on the text."""
         dim, head = self.softmax.in_features, self.softmax.head.out_features
         return 2 * queries * dim * head
 
@@ -214,4 +218,4 @@ class AdaptiveTokens(Tokens):
         return [] if self.own is None else [*self.softmax.parameters()]
 
 
-TOKENS = table(TokensConfig, FullTokensConfig, AdaptiveTokensConfig)
+TOKENS = table(TokenEmbeddingConfig, FullTokenEmbeddingConfig, AdaptiveTokenEmbeddingConfig)

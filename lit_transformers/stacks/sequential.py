@@ -9,37 +9,39 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lit_transformers.block import Block, add_losses
-from lit_transformers.mixer import Context, Mixed, Shape
-from lit_transformers.stacks.stack import Entry, MakeBlock, Stack, StackConfig, Stacked
+from lit_transformers.mixer import Context, MixerOutput, Shape
+from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
 
 
 class SequentialConfig(StackConfig, kind="sequential"):
-    """Every layer has weights of its own."""
+    """Every layer has its own weights."""
 
-    def build(self, shape: Shape, make: MakeBlock, entry: Entry) -> Sequential:
+    def build(self, shape: Shape, make: MakeBlock, entry: StackInput) -> Sequential:
         return Sequential([make(layer, shape.depth) for layer in range(shape.depth)], entry)
 
 
 class Sequential(Stack):
-    """One block after another. Where weights are shared a block stands in several places, each with its own state."""
+    """One block after another. With shared weights a block is used at several steps, each with its own state."""
 
-    def __init__(self, blocks: Iterable[Block], entry: Entry) -> None:
+    def __init__(self, blocks: Iterable[Block], entry: StackInput) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.entry = entry
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None, keep_hidden: bool = False) -> Stacked:
+    def forward(
+        self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None, keep_hidden: bool = False
+    ) -> StackOutput:
         states: list[Any] = []
         hidden: list[Tensor] = []
         aux: dict[str, Tensor] = {}
         positions = self.entry.drawn(ctx)
         for layer, block in enumerate(self.blocks):
             x = self.entry(x, positions, layer)
-            mixed: Mixed = block(x, ctx, None if state is None else state[layer])
-            x, aux = mixed.y, add_losses(aux, mixed.aux)
-            states.append(mixed.state)
+            output: MixerOutput = block(x, ctx, None if state is None else state[layer])
+            x, aux = output.y, add_losses(aux, output.aux)
+            states.append(output.state)
             hidden.append(x)
-        return Stacked(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
+        return StackOutput(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
 
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         blocks = (block for block in self.blocks if isinstance(block, Block))

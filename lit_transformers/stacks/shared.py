@@ -7,28 +7,28 @@ from typing import Literal
 from lit_transformers.config import ConfigError, Positive
 from lit_transformers.mixer import Shape
 from lit_transformers.stacks.sequential import Sequential
-from lit_transformers.stacks.stack import Entry, MakeBlock, StackConfig
+from lit_transformers.stacks.stack import MakeBlock, StackConfig, StackInput
 
 
 class SharedConfig(StackConfig, kind="shared"):
     """Layers share weights (Lan et al. 2020, arXiv:1909.11942, section 3.1).
 
-    share: everything, the mixer with its norm, or the feed-forward with its norm; groups: runs of layers of equal
-    length, each with weights of its own. A mixer's field that has one value for each layer has as many as there are
-    mixers.
+    share: all weights, those of the mixer with its norm, or those of the feed-forward with its norm; groups: the number
+    of equal runs of layers, each with its own weights. A mixer's field with one value per layer has one value per
+    distinct mixer.
     """
 
     share: Literal["all", "mixer", "feedforward"] = "all"
     groups: Positive = 1
 
-    def build(self, shape: Shape, make: MakeBlock, entry: Entry) -> Sequential:
+    def build(self, shape: Shape, make: MakeBlock, entry: StackInput) -> Sequential:
         depth = shape.depth
         if depth % self.groups:
             raise ConfigError(f"depth {depth} does not divide into {self.groups} groups", "stack.groups")
         size = depth // self.groups
         if self.share == "all":
-            firsts = [make(group, self.groups) for group in range(self.groups)]
-            return Sequential([firsts[layer // size] for layer in range(depth)], entry)
+            group_blocks = [make(group, self.groups) for group in range(self.groups)]
+            return Sequential([group_blocks[layer // size] for layer in range(depth)], entry)
         if self.share == "feedforward":
             blocks = [make(layer, depth) for layer in range(depth)]
         else:

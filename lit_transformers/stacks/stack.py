@@ -1,5 +1,5 @@
-"""What every stack is: a way to spend depth. It threads one state per step, may keep every step's output, and knows
-nothing of what a block mixes."""
+"""The base of every stack, which applies blocks step by step. It passes one state per step, may keep every step's
+output, and does not depend on the kind of mixer in a block."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lit_transformers.mixer import Context, Shape
 from lit_transformers.positions import Positions
 
 MakeBlock = Callable[[int, int], Block]
-"""Builds block ``layer`` of ``depth`` that have weights of their own."""
+"""Builds block ``layer`` of ``depth`` blocks that have their own weights."""
 
 
-class Stacked(NamedTuple):
-    """What a stack returns. ``hidden`` has every step's output but the last, where it was asked for."""
+class StackOutput(NamedTuple):
+    """The output of a stack. ``hidden`` has every step's output but the last, if requested."""
 
     y: Float[Tensor, "b t d"]
     state: Any
@@ -28,8 +28,8 @@ class Stacked(NamedTuple):
     hidden: tuple[Float[Tensor, "b t d"], ...] = ()
 
 
-class Entry(nn.Module):
-    """What happens to x before each step: positions are added, and the first step's sum is dropped out
+class StackInput(nn.Module):
+    """The input of each step: x with positions added, and with dropout of the sum at the first step
     (arXiv:1706.03762, section 5.4)."""
 
     def __init__(self, positions: Positions | None = None, dropout: float = 0.0) -> None:
@@ -38,11 +38,11 @@ class Entry(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def offsets(self, positions: Int[Tensor, "b t"]) -> Int[Tensor, " b"] | None:
-        """What added positions count from in one pass; None where it is zero."""
+        """Returns the offset (b,) of the added positions in one pass, or None where it is zero."""
         return None if self.positions is None else self.positions.offsets(positions)
 
     def drawn(self, ctx: Context) -> Int[Tensor, "b t"]:
-        """The positions of one pass, drawn once and the same at all its steps."""
+        """Returns the positions of one pass, with an offset that is drawn once and the same at all steps."""
         offset = self.offsets(ctx.positions) if ctx.offset is None else ctx.offset
         return ctx.positions if offset is None else ctx.positions + offset[:, None]
 
@@ -55,21 +55,22 @@ class Entry(nn.Module):
 class StackConfig(Config):
     """Base of every stack's config; the table STACKS lists the kinds."""
 
-    def build(self, shape: Shape, make: MakeBlock, entry: Entry) -> Stack:
-        """``shape.depth`` is how many steps a pass takes; what is asked of ``make`` is how many blocks it has."""
+    def build(self, shape: Shape, make: MakeBlock, entry: StackInput) -> Stack:
+        """Builds the stack. ``shape.depth`` is the number of steps of a pass; ``make`` gets the number of distinct
+        blocks."""
         raise NotImplementedError
 
 
 class Stack(nn.Module, ABC):
-    """Maps (x, context, state) to Stacked. State is a tuple with one part for each step."""
+    """Maps (x, context, state) to StackOutput. State is a tuple with one part for each step."""
 
-    entry: Entry
+    entry: StackInput
 
     @abstractmethod
     def forward(
         self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None, keep_hidden: bool = False
-    ) -> Stacked: ...
+    ) -> StackOutput: ...
 
     @abstractmethod
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
-        """Forward FLOPs for one sequence, which cross mixers read ``source`` tokens for."""
+        """Forward FLOPs for one sequence, for which cross mixers read ``source`` tokens."""

@@ -12,21 +12,21 @@ from torch import Tensor, nn
 
 from lit_transformers.block import Block, add_losses
 from lit_transformers.config import Config, ConfigError, NonNegativeFloat
-from lit_transformers.mixer import Context, Mixed, Shape, full_precision
+from lit_transformers.mixer import Context, MixerOutput, Shape, full_precision
 from lit_transformers.observable import Observable
 from lit_transformers.positions import sinusoids
-from lit_transformers.stacks.stack import Entry, MakeBlock, Stack, StackConfig, Stacked
+from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
 
 
 class HaltingConfig(Config):
     """Adaptive computation time of each position (Graves 2016, arXiv:1603.08983, section 2).
 
-    combine: how steps make the output. "sum" is Graves' weighted sum, in which the last step takes whatever is left, so
-    that weights sum to one. "interpolation" is the listing of arXiv:1807.03819, appendix D, where a step of weight w
-    also scales what came before it by 1 - w: probabilities of 0.3 and 0.3 and a remainder of 0.4 count as 0.126, 0.18
-    and 0.4, and a position that never halts has no remainder.
+    combine: how the output is computed from the steps. "sum" is Graves' weighted sum, in which the last step gets the
+    remaining weight, so that weights sum to one. "interpolation" is the listing of arXiv:1807.03819, appendix D, where
+    a step of weight w also scales what came before it by 1 - w: probabilities of 0.3 and 0.3 and a remainder of 0.4
+    count as 0.126, 0.18 and 0.4, and a position that never halts has no remainder.
     epsilon: a position halts where its probabilities would exceed 1 - epsilon; ponder: weight of the loss, which is
-    the mean of steps plus remainder over real tokens (section 2.1); bias: that the halting unit starts from.
+    the mean of steps plus remainder over real tokens (section 2.1); bias: initial bias of the halting unit.
     """
 
     combine: Literal["sum", "interpolation"] = "sum"
@@ -42,13 +42,13 @@ class UniversalConfig(StackConfig, kind="universal"):
     """One block applied ``depth`` times (Dehghani et al. 2019, arXiv:1807.03819, section 2.1).
 
     timestep: sinusoids of the step, counted from 1, are added before each (equations 6 and 7, whose other summand is
-    ``positions.per_layer``). halting: how many steps count is decided at each position; None for all of them.
+    ``positions.per_layer``). halting: decides at each position how many steps count; None if all of them do.
     """
 
     timestep: bool = True
     halting: HaltingConfig | None = None
 
-    def build(self, shape: Shape, make: MakeBlock, entry: Entry) -> Universal:
+    def build(self, shape: Shape, make: MakeBlock, entry: StackInput) -> Universal:
         if self.timestep and shape.dim % 2:
             reason = f"sinusoids come in pairs, so dim must be even, not {shape.dim}; or set timestep: false"
             raise ConfigError(reason, "stack.timestep")
@@ -60,45 +60,47 @@ class UniversalConfig(StackConfig, kind="universal"):
 class Universal(Stack):
     """H^t = block(H^{t-1} + P^t). A fixed number of steps is taken, so that no shape depends on the data.
 
-    Every position goes on being transformed after it has halted, and its neighbours see that, as in the listing; the
-    paper's text has it copied instead. Only what it gives to the output ends.
+    A position is still transformed after it has halted, and its neighbours see that, as in the listing; the paper's
+    text copies it instead. Only its contribution to the output ends.
     """
 
-    def __init__(self, config: UniversalConfig, shape: Shape, block: Block, entry: Entry) -> None:
+    def __init__(self, config: UniversalConfig, shape: Shape, block: Block, entry: StackInput) -> None:
         super().__init__()
         self.dim, self.depth, self.timestep = shape.dim, shape.depth, config.timestep
         self.block, self.entry = block, entry
         self.halting = config.halting.build(shape.dim) if config.halting else None
 
-    def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None, keep_hidden: bool = False) -> Stacked:
+    def forward(
+        self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None, keep_hidden: bool = False
+    ) -> StackOutput:
         states: list[Any] = []
         hidden: list[Tensor] = []
         aux: dict[str, Tensor] = {}
         positions = self.entry.drawn(ctx)
-        so_far = None if self.halting is None else Halted.nowhere(x)
+        so_far = None if self.halting is None else HaltingState.nowhere(x)
         for step in range(self.depth):
             if self.timestep:
                 x = x + sinusoids(torch.full((1, 1), step + 1, device=x.device), self.dim, x.dtype)
             before = self.entry(x, positions, step)
-            mixed: Mixed = self.block(before, ctx, None if state is None else state[step])
-            x, aux = mixed.y, add_losses(aux, mixed.aux)
+            output: MixerOutput = self.block(before, ctx, None if state is None else state[step])
+            x, aux = output.y, add_losses(aux, output.aux)
             if self.halting is not None and so_far is not None:
                 so_far = self.halting(before, x, so_far, step == self.depth - 1)
-            states.append(mixed.state)
+            states.append(output.state)
             hidden.append(x)
         if self.halting is not None and so_far is not None:
             x = so_far.y.to(x.dtype)
-            aux = add_losses(aux, {"ponder": self.halting.cost(so_far, ctx.keep)})
-        return Stacked(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
+            aux = add_losses(aux, {"ponder": self.halting.cost(so_far, ctx.padding_mask)})
+        return StackOutput(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
 
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         halting = 0 if self.halting is None else 2 * queries * self.dim
         return self.depth * (self.block.flops(queries, remembered, causal, source) + halting)
 
 
-class Halted(NamedTuple):
-    """How far each position has come: its output so far, whether it runs on, the sum of its halting probabilities, the
-    number of its steps, and the remainder that it halted with."""
+class HaltingState(NamedTuple):
+    """The halting state of each position: its output so far, whether it is still running, the sum of its halting
+    probabilities, the number of its steps, and the remainder that it halted with."""
 
     y: Float[Tensor, "b t d"]
     runs: Bool[Tensor, "b t"]
@@ -107,16 +109,16 @@ class Halted(NamedTuple):
     remainder: Float[Tensor, "b t"]
 
     @classmethod
-    def nowhere(cls, x: Float[Tensor, "b t d"]) -> Halted:
-        """Before the first step."""
+    def nowhere(cls, x: Float[Tensor, "b t d"]) -> HaltingState:
+        """Returns the halting state before the first step."""
         y = torch.zeros_like(full_precision(x))
         zero = y[..., 0]
         return cls(y, torch.ones_like(zero, dtype=torch.bool), zero, zero, zero)
 
 
 class Halting(nn.Module, Observable):
-    """p = sigmoid(w s + b), from the state s that a step begins with, as in the listing; Graves' is the one it ends
-    with. Its bias is no linear layer's, which a model would start from zero."""
+    """p = sigmoid(w s + b) of the state s at the start of a step, as in the listing; Graves uses the state at its end.
+    The bias is a separate parameter, for a model initialises the bias of a linear layer with zero."""
 
     def __init__(self, config: HaltingConfig, dim: int) -> None:
         super().__init__()
@@ -125,28 +127,28 @@ class Halting(nn.Module, Observable):
         self.bias = nn.Parameter(torch.full((1,), config.bias))
 
     def forward(
-        self, before: Float[Tensor, "b t d"], after: Float[Tensor, "b t d"], so_far: Halted, last: bool
-    ) -> Halted:
-        """One step further. ``before`` and ``after`` are the states that the step begins and ends with."""
+        self, before: Float[Tensor, "b t d"], after: Float[Tensor, "b t d"], so_far: HaltingState, last: bool
+    ) -> HaltingState:
+        """Returns the halting state after one more step, which transforms the state ``before`` to ``after``."""
         y, runs, total, steps, remainder = so_far
         p = full_precision(self.unit(before).squeeze(-1) + self.bias).sigmoid()
         halts = runs if last and self.summed else runs & (total + p > self.threshold)
-        goes_on = runs & ~halts
-        rest = (1 - total) * halts
-        weight = (p * goes_on + rest)[..., None]
+        continues = runs & ~halts
+        new_remainder = (1 - total) * halts
+        weight = (p * continues + new_remainder)[..., None]
         y = after * weight + (y if self.summed else y * (1 - weight))
-        return Halted(y, goes_on, total + p * goes_on, steps + runs, remainder + rest)
+        return HaltingState(y, continues, total + p * continues, steps + runs, remainder + new_remainder)
 
-    def observed(self, given: Sequence[Any], made: Halted) -> Mapping[str, Tensor]:
-        """After the last step; padding counts."""
-        if not given[-1]:
+    def observed(self, inputs: Sequence[Any], output: HaltingState) -> Mapping[str, Tensor]:
+        """Returns the distribution of steps, padding included, after the last step; nothing before it."""
+        if not inputs[-1]:
             return {}
-        taken = made.steps.long().flatten().bincount()[1:]
-        return {"Share of tokens that took 1, 2, ... steps": taken / taken.sum()}
+        counts = output.steps.long().flatten().bincount()[1:]
+        return {"Share of tokens that took 1, 2, ... steps": counts / counts.sum()}
 
-    def cost(self, halted: Halted, keep: Bool[Tensor, "b t"] | None) -> Float[Tensor, ""]:
+    def cost(self, halted: HaltingState, padding_mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, ""]:
         """The weighted ponder cost N + R. Its gradient flows through the remainder R alone: N is a count."""
         costs = halted.steps + halted.remainder
-        if keep is None:
+        if padding_mask is None:
             return self.ponder * costs.mean()
-        return self.ponder * (costs * keep).sum() / keep.sum().clamp(min=1)
+        return self.ponder * (costs * padding_mask).sum() / padding_mask.sum().clamp(min=1)

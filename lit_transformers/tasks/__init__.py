@@ -1,4 +1,4 @@
-"""Objectives, one file each. Adding one costs its file and a line here."""
+"""Objectives, one per file. A new one needs its file and a line here."""
 
 from lit_transformers.config import table
 from lit_transformers.tasks.causal_lm import CausalLMConfig

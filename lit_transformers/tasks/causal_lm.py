@@ -11,23 +11,23 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, TextBatch
 from lit_transformers.config import ConfigError, PositiveFloat
-from lit_transformers.cost import Cost, cost
+from lit_transformers.cost import ModelCost, cost
 from lit_transformers.mixer import detach, empty_rows, full_precision, map_state
 from lit_transformers.models.language_model import LanguageModel, language_model
-from lit_transformers.models.model import ModelConfig, Read
+from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.ranks import from_all_ranks
 from lit_transformers.tasks.language_metric import LanguageMetric
-from lit_transformers.tasks.task import Task, TaskConfig, averaged
+from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training import TrainingConfig
 
 
 class CausalLMConfig(TaskConfig, kind="causal_lm"):
     """Every symbol of a text is predicted from those before it.
 
-    loss: of every position; of the second half of each segment (arXiv:1901.02860, table 6, "half"); or of the last one
-    alone, which is arXiv:1808.04444 without its multiple positions.
-    intermediate: every layer predicts too; layer l of N stops after l / 2N of training (arXiv:1808.04444, section 3.2).
-    future: weights of the losses of targets further ahead, each from a softmax of its own; (0.5,) is the paper's
+    loss: over every position; over the second half of each segment (arXiv:1901.02860, table 6, "half"); or at the last
+    position alone, which is arXiv:1808.04444 without its multiple positions.
+    intermediate: whether every layer predicts; layer l of N until l / 2N of training (arXiv:1808.04444, section 3.2).
+    future: weights of the losses of targets further ahead, each with its own softmax; (0.5,) is the paper's
     next-but-one character (section 3.4).
     None of the added losses enters a reported number.
     """
@@ -41,11 +41,11 @@ class CausalLMConfig(TaskConfig, kind="causal_lm"):
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> CausalLM:
         return CausalLM(self, model, data, training)
 
-    def cost(self, model: ModelConfig, data: DataDescription) -> Cost:
+    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
         return cost(model, data.vocabulary.size, data.length)
 
     def random_batch(self, data: DataDescription) -> TextBatch:
-        """Two lanes that have neither end nor beginning."""
+        """Returns two lanes of random symbols in which no document begins or ends."""
         text = torch.randint(1, data.vocabulary.size, (2, data.length + 1))
         real = torch.ones(2, data.length, dtype=torch.bool)
         document, fresh = torch.zeros(2, data.length, dtype=torch.long), torch.zeros(2, dtype=torch.bool)
@@ -55,8 +55,8 @@ class CausalLMConfig(TaskConfig, kind="causal_lm"):
 class CausalLM(Task):
     """Trains and measures a language model.
 
-    Each stream of lanes has a state of its own, without gradient, emptied in the rows where a document starts.
-    Validation begins with empty states and leaves those of training alone.
+    Each stream of lanes has its own state, without gradient, which is emptied in rows where a document starts.
+    Validation begins with empty states and does not change those of training.
     """
 
     config: CausalLMConfig
@@ -77,19 +77,19 @@ class CausalLM(Task):
         self.kept_states: list[dict[int, Any]] = []
         self.evaluation_states: dict[int, Any] = {}
 
-    def forward(self, symbols: Int[Tensor, "b t"], state: Any = None) -> Read:
-        read: Read = self.network(symbols, state)
-        return read
+    def forward(self, symbols: Int[Tensor, "b t"], state: Any = None) -> ModelOutput:
+        output: ModelOutput = self.network(symbols, state)
+        return output
 
     def training_step(self, batch: TextBatch, batch_index: int) -> dict[str, Any]:
-        wanted = self.wanted(batch.targets)
-        read = self.read(self.network, self.states, batch, keep_layers=self.config.intermediate)
-        total = self.network.tokens.nats(read.hidden, wanted).sum()
-        mean = averaged(total, wanted != IGNORED)
-        return self.learned(mean, read.aux, self.added(read, batch, wanted) / mean.targets)
+        targets = self.counted_targets(batch.targets)
+        output = self.read(self.network, self.states, batch, keep_layers=self.config.intermediate)
+        total = self.network.tokens.nll(output.hidden, targets).sum()
+        mean = token_mean(total, targets != IGNORED)
+        return self.training_output(mean, output.aux, self.auxiliary_losses(output, batch, targets) / mean.targets)
 
-    def wanted(self, targets: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
-        """The targets that this loss counts."""
+    def counted_targets(self, targets: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
+        """Returns the targets, IGNORED where this loss does not count them."""
         match self.config.loss:
             case "full":
                 return targets
@@ -99,36 +99,42 @@ class CausalLM(Task):
                     dim=1,
                 )
             case "last":
-                real = (targets != IGNORED).long()
-                return targets.masked_fill((real.cumsum(1) != real.sum(1, keepdim=True)) | (real == 0), IGNORED)
+                is_real = (targets != IGNORED).long()
+                return targets.masked_fill(
+                    (is_real.cumsum(1) != is_real.sum(1, keepdim=True)) | (is_real == 0), IGNORED
+                )
 
-    def added(self, read: Read, batch: TextBatch, wanted: Int[Tensor, "b t"]) -> Tensor:
-        """The sum of the auxiliary losses of arXiv:1808.04444."""
-        total = read.hidden.new_zeros((), dtype=torch.float32)
+    def auxiliary_losses(self, output: ModelOutput, batch: TextBatch, targets: Int[Tensor, "b t"]) -> Tensor:
+        """Returns the sum of the auxiliary losses of arXiv:1808.04444."""
+        total = output.hidden.new_zeros((), dtype=torch.float32)
         progress = self.global_step / self.training_config.steps
-        depth = len(read.layers) + 1
-        for layer, hidden in enumerate(read.layers, start=1):
+        depth = len(output.layers) + 1
+        for layer, hidden in enumerate(output.layers, start=1):
             if progress < layer / (2 * depth):
-                total = total + self.network.tokens.nats(self.network.read_layer(hidden), wanted).sum()
+                total = total + self.network.tokens.nll(self.network.read_layer(hidden), targets).sum()
         for steps, (head, weight) in enumerate(zip(self.future, self.config.future, strict=True), start=1):
-            logits = full_precision(head(read.hidden[:, :-steps])).flatten(0, 1)
-            further = self.further(batch, wanted, steps)
-            total = total + weight * F.cross_entropy(logits, further.flatten(), ignore_index=IGNORED, reduction="sum")
+            logits = full_precision(head(output.hidden[:, :-steps])).flatten(0, 1)
+            future_targets = self.future_targets(batch, targets, steps)
+            total = total + weight * F.cross_entropy(
+                logits, future_targets.flatten(), ignore_index=IGNORED, reduction="sum"
+            )
         return total
 
-    def further(self, batch: TextBatch, wanted: Int[Tensor, "b t"], steps: int) -> Int[Tensor, "b s"]:
-        """Targets ``steps`` further ahead, where they belong to the same document."""
+    def future_targets(self, batch: TextBatch, targets: Int[Tensor, "b t"], steps: int) -> Int[Tensor, "b s"]:
+        """Returns targets ``steps`` further ahead, IGNORED where they are of another document or are not counted."""
         same = batch.document[:, steps:] == batch.document[:, :-steps]
-        return torch.where(same & (wanted[:, :-steps] != IGNORED), batch.targets[:, steps:], IGNORED)
+        return torch.where(same & (targets[:, :-steps] != IGNORED), batch.targets[:, steps:], IGNORED)
 
-    def read(self, network: nn.Module, states: dict[int, Any], batch: TextBatch, keep_layers: bool = False) -> Read:
-        """One segment of a stream, with its state carried on."""
+    def read(
+        self, network: nn.Module, states: dict[int, Any], batch: TextBatch, keep_layers: bool = False
+    ) -> ModelOutput:
+        """Runs the network on one segment of a stream, and updates the state of the stream in ``states``."""
         state = states.get(batch.stream)
         if state is not None:
             state = empty_rows(state, batch.fresh)
-        read: Read = network(batch.inputs, state, batch.keep, keep_layers)
-        states[batch.stream] = detach(read.state)
-        return read
+        output: ModelOutput = network(batch.inputs, state, batch.padding_mask, keep_layers)
+        states[batch.stream] = detach(output.state)
+        return output
 
     def begin_evaluation(self) -> None:
         self.evaluation_states = {}
@@ -137,7 +143,7 @@ class CausalLM(Task):
         return self.read(self.evaluator(), self.evaluation_states, batch).hidden
 
     def validation_step(self, batch: TextBatch, batch_index: int) -> None:
-        nats = self.evaluator().tokens.nats(self.measured(batch), batch.targets)
+        nats = self.evaluator().tokens.nll(self.measured(batch), batch.targets)
         self.metric.update(nats, batch.targets, batch.document)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -147,7 +153,7 @@ class CausalLM(Task):
         self.kept_states = checkpoint["states"]
 
     def on_train_start(self) -> None:
-        """Takes up this rank's states: only now is it known where the network lies."""
+        """Restores this rank's states from the checkpoint; the device of the network is known only now."""
         if self.kept_states:
             if len(self.kept_states) != self.trainer.world_size:
                 raise ConfigError(

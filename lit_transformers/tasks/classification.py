@@ -1,4 +1,4 @@
-"""Which class a sequence is of."""
+"""Classification of sequences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lit_transformers.training import TrainingConfig
 
 
 class ClassificationConfig(PooledTaskConfig, kind="classification"):
-    """A softmax over classes reads one vector of the network."""
+    """A softmax over classes from one vector of the network."""
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Classification:
         return Classification(self, model, data, training)
@@ -28,7 +28,7 @@ class ClassificationConfig(PooledTaskConfig, kind="classification"):
 
 
 class ClassifiedExample(NamedTuple):
-    """One example: its ordinal, nats of its class, 1 as its tokens, no bytes, and 1 where its class was likeliest."""
+    """One example: its ordinal, nats of its class, 1 token, 0 bytes, and 1 if its class was the most likely, else 0."""
 
     document: int
     nats: float
@@ -38,7 +38,7 @@ class ClassifiedExample(NamedTuple):
 
 
 class ClassificationMetric(PooledMetric):
-    """How many classes are found, accuracy, and the nats of an example."""
+    """Accuracy, the share of examples whose class is predicted, and nats per example."""
 
     name = "accuracy"
 
@@ -46,8 +46,8 @@ class ClassificationMetric(PooledMetric):
         nats, count, correct = sums
         return ClassifiedExample(document, nats, int(count), 0, int(correct))
 
-    def scores(self, said: Float[Tensor, "b c"], batch: LabelledBatch) -> Bool[Tensor, " b"]:
-        return said.argmax(dim=-1) == batch.labels
+    def scores(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> Bool[Tensor, " b"]:
+        return outputs.argmax(dim=-1) == batch.labels
 
 
 class Classification(PooledTask):
@@ -66,5 +66,5 @@ class Classification(PooledTask):
         """Raises ConfigError where the model cannot be built, or the data have no classes."""
         super().__init__(config, model, data, training, ClassificationMetric())
 
-    def nats(self, said: Float[Tensor, "b c"], batch: LabelledBatch) -> Float[Tensor, " b"]:
-        return F.cross_entropy(said, batch.labels, reduction="none")
+    def nll(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> Float[Tensor, " b"]:
+        return F.cross_entropy(outputs, batch.labels, reduction="none")

@@ -1,4 +1,4 @@
-"""Sums for each document or example, that are divided once: the base of every task's metric."""
+"""The base of every task's metric: sums for each document or example, which are divided once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lit_transformers.config import Plain
 
 
 class ExampleMetric(Metric, ABC):
-    """Sums of each document or example, whatever batches, lanes or ranks they came in.
+    """Sums for each document or example, whatever batches, lanes or ranks it was in.
 
-    A row, of the NamedTuple that a kind defines, is a line of ``documents.csv``: ``document``, the ordinal within the
-    pass, then sums. Reports read ``nats``, ``tokens`` and ``bytes``, so every kind has them; bytes are 0 where they
-    mean nothing.
+    A row, of the NamedTuple that a subclass defines, is a line of ``documents.csv``: ``document``, the ordinal within
+    the pass, then sums. Reports read ``nats``, ``tokens`` and ``bytes``, so every row has them; bytes are 0 where they
+    have no meaning.
     """
 
     full_state_update = False
@@ -32,38 +32,39 @@ class ExampleMetric(Metric, ABC):
 
     @abstractmethod
     def row(self, document: int, sums: list[float]) -> Any:
-        """The row of a document, of the sums of its columns."""
+        """Returns the row of a document, given the sums of its columns."""
 
     @abstractmethod
     def compute(self) -> dict[str, float]:
-        """The reported numbers, from ``rows``; none where no token was seen."""
+        """Returns the reported numbers, from ``rows``; none if there was no token."""
 
     def add(self, document: Int[Tensor, " n"], columns: Float[Tensor, "n c"]) -> None:
-        """Adds each line of columns to the sums of its document."""
-        documents, place = document.unique(return_inverse=True)
-        sums = columns.new_zeros(len(documents), columns.size(1)).index_add_(0, place, columns)
+        """Adds each row of ``columns`` to the sums of its document."""
+        documents, inverse = document.unique(return_inverse=True)
+        sums = columns.new_zeros(len(documents), columns.size(1)).index_add_(0, inverse, columns)
         self.totals.append(torch.cat([documents[:, None].double(), sums], dim=1))
 
     def per_document(self) -> Sequence[Any]:
-        """The rows of all documents that any rank has seen, by ordinal. All ranks must ask."""
+        """Returns the rows of the documents of all ranks, by ordinal. All ranks must call it."""
         with self.sync_context():
             return self.rows()
 
     def outputs(self) -> Sequence[dict[str, Plain]]:
-        """Hook: what was written for each example that any rank has seen, by ordinal. All ranks must ask.
+        """Hook: returns the texts decoded for the examples of all ranks, by ordinal. All ranks must call it.
 
-        {"id", "hypothesis", "references"}; nothing by default.
+        Each is {"id", "hypothesis", "references"}; there are none by default.
         """
         return []
 
     def rows(self) -> Sequence[Any]:
-        """The rows that this rank knows of; within ``compute`` those of all ranks."""
+        """Returns the rows of this rank; within ``compute`` those of all ranks."""
         if len(self.totals) == 0:  # a list of tensors, or one tensor once ranks have gathered theirs
             return []
-        lines = dim_zero_cat(self.totals)
-        documents, place = lines[:, 0].unique(return_inverse=True)
-        sums = lines.new_zeros(len(documents), lines.size(1) - 1).index_add_(0, place, lines[:, 1:])
-        found = (
-            self.row(int(document), line) for document, line in zip(documents.tolist(), sums.tolist(), strict=True)
+        totals = dim_zero_cat(self.totals)
+        documents, inverse = totals[:, 0].unique(return_inverse=True)
+        sums = totals.new_zeros(len(documents), totals.size(1) - 1).index_add_(0, inverse, totals[:, 1:])
+        rows = (
+            self.row(int(document), columns)
+            for document, columns in zip(documents.tolist(), sums.tolist(), strict=True)
         )
-        return [row for row in found if row.tokens]
+        return [row for row in rows if row.tokens]

@@ -1,4 +1,4 @@
-"""How well a language model predicts, as sums over real tokens that are divided once."""
+"""The loss of a language model, as sums over real tokens that are divided once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lit_transformers.tasks.example_metric import ExampleMetric
 
 
 class DocumentLoss(NamedTuple):
-    """What one document cost: its ordinal within the pass, nats, predicted tokens, and the bytes these stand for."""
+    """The loss of one document: its ordinal within the pass, nats, predicted tokens, and the bytes of these tokens."""
 
     document: int
     nats: float
@@ -34,24 +34,26 @@ class LanguageMetric(ExampleMetric):
         self.register_buffer("byte_lengths", byte_lengths, persistent=False)
 
     def row(self, document: int, sums: list[float]) -> DocumentLoss:
-        nats, tokens, size = sums
-        return DocumentLoss(document, nats, int(tokens), int(size))
+        nats, tokens, byte_count = sums
+        return DocumentLoss(document, nats, int(tokens), int(byte_count))
 
     def update(self, nats: Float[Tensor, "b t"], targets: Int[Tensor, "b t"], document: Int[Tensor, "b t"]) -> None:
-        """nats of every target, 0 where it is IGNORED; the document of every target."""
-        scored = targets != IGNORED
+        """Adds nats (b, t) of every target, which are 0 where it is IGNORED, to the sums of its document."""
+        is_scored = targets != IGNORED
         real = targets.clamp(min=0)
-        size = self.byte_lengths[real] if isinstance(self.byte_lengths, Tensor) else torch.zeros_like(real)
-        columns = torch.stack([nats.double(), scored.double(), (size * scored).double()], dim=-1).flatten(0, 1)
+        byte_counts = self.byte_lengths[real] if isinstance(self.byte_lengths, Tensor) else torch.zeros_like(real)
+        columns = torch.stack([nats.double(), is_scored.double(), (byte_counts * is_scored).double()], dim=-1).flatten(
+            0, 1
+        )
         self.add(document.flatten(), columns)
 
     def compute(self) -> dict[str, float]:
-        """nats and perplexity per token, and bits per byte (bpc in arXiv:1901.02860) where bytes are known."""
+        """Returns nats and perplexity per token, and bits per byte (bpc in arXiv:1901.02860) where bytes are known."""
         losses = self.rows()  # torchmetrics has gathered all ranks' rows
-        nats, tokens = math.fsum(d.nats for d in losses), sum(d.tokens for d in losses)
+        nats, tokens = math.fsum(loss.nats for loss in losses), sum(loss.tokens for loss in losses)
         if tokens == 0:
             return {}
-        found = {"nats": nats / tokens, "perplexity": math.exp(min(nats / tokens, 700.0))}
+        results = {"nats": nats / tokens, "perplexity": math.exp(min(nats / tokens, 700.0))}
         if self.known:
-            found["bpb"] = nats / math.log(2) / sum(d.bytes for d in losses)
-        return found
+            results["bpb"] = nats / math.log(2) / sum(loss.bytes for loss in losses)
+        return results

@@ -1,4 +1,4 @@
-"""Objectives that say one thing of a whole sequence: a network, one vector of its output, a linear layer."""
+"""Objectives with one prediction for a whole sequence: a network, one vector of its output, a linear layer."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, LabelledBatch
 from lit_transformers.config import ConfigError, Fraction
-from lit_transformers.cost import Cost, cost
+from lit_transformers.cost import ModelCost, cost
 from lit_transformers.mixer import full_precision
 from lit_transformers.models.encoder import Encoder, EncoderConfig
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
-from lit_transformers.models.model import ModelConfig, Read
+from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.example_metric import ExampleMetric
-from lit_transformers.tasks.task import Task, TaskConfig, averaged
+from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training import TrainingConfig
 
 Pooling = Literal["first", "mean", "last"]
 
 
 class PooledTaskConfig(TaskConfig):
-    """Base of the configs of such objectives.
+    """Base of the configs of objectives with one prediction per sequence.
 
     pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
-    it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only that has seen all of a
-    row where the network is a language_model. dropout: of that vector.
+    it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
+    whole row if the network is a language_model. dropout: of that vector.
     """
 
     batches: ClassVar[type] = LabelledBatch
@@ -38,25 +38,25 @@ class PooledTaskConfig(TaskConfig):
     dropout: Fraction = 0.0
 
     def outputs(self, data: DataDescription) -> int:
-        """Numbers that are said of a sequence. Raises ConfigError for data that this objective does not learn from."""
+        """Returns the number of outputs per sequence. Raises ConfigError for data that it cannot learn from."""
         raise NotImplementedError
 
-    def cost(self, model: ModelConfig, data: DataDescription) -> Cost:
+    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
         reader(model, self)
         outputs, size, length = self.outputs(data), data.vocabulary.size, data.length
-        found = cost(model, size, length, continued=False)
+        network_cost = cost(model, size, length, continued=False)
         with torch.device("meta"):
             tokens = model.tokens.build(size, model.dim)
-        idle = sum(parameter.numel() for parameter in tokens.softmax_only())
+        unused = sum(parameter.numel() for parameter in tokens.softmax_only())
         softmax = tokens.flops(length) if isinstance(model, LanguageModelConfig) else 0
-        return found._replace(
-            parameters=found.parameters - idle + outputs * (model.dim + 1),
-            embedding_parameters=found.embedding_parameters - idle,
-            flops_per_token=found.flops_per_token + (2 * outputs * model.dim - softmax) / length,
+        return network_cost._replace(
+            parameters=network_cost.parameters - unused + outputs * (model.dim + 1),
+            embedding_parameters=network_cost.embedding_parameters - unused,
+            flops_per_token=network_cost.flops_per_token + (2 * outputs * model.dim - softmax) / length,
         )
 
     def random_batch(self, data: DataDescription) -> LabelledBatch:
-        """Two rows of random symbols, each with a random label and a random token that the data single out."""
+        """Returns two rows of random symbols, each with a random label and a random marked token."""
         inputs = torch.randint(1, data.vocabulary.size, (2, data.length))
         labels = torch.randint(data.classes, (2,)) if data.classes else torch.randn(2)
         marked = torch.arange(data.length) == torch.randint(data.length, (2, 1))
@@ -64,18 +64,18 @@ class PooledTaskConfig(TaskConfig):
 
 
 class PooledMetric(ExampleMetric):
-    """The mean over examples of one number, which is called ``name``, and of their nats."""
+    """The mean over examples of one score, which is reported as ``name``, and of their nats."""
 
     name: ClassVar[str]
 
     @abstractmethod
-    def scores(self, said: Float[Tensor, "b o"], batch: LabelledBatch) -> Tensor:
-        """The number (b,) of every row."""
+    def scores(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> Tensor:
+        """Returns the score (b,) of every row, given the outputs (b, o)."""
 
-    def update(self, said: Float[Tensor, "b o"], nats: Float[Tensor, " b"], batch: LabelledBatch) -> None:
-        """What was said, and nats, of every row; rows of padding count for nothing."""
-        real = batch.keep.any(dim=1)
-        columns = torch.stack([nats.double(), real.double(), self.scores(said, batch).double()], dim=1)
+    def update(self, outputs: Float[Tensor, "b o"], nats: Float[Tensor, " b"], batch: LabelledBatch) -> None:
+        """Adds the outputs (b, o) and nats (b,) of every row; rows of padding do not count."""
+        real = batch.padding_mask.any(dim=1)
+        columns = torch.stack([nats.double(), real.double(), self.scores(outputs, batch).double()], dim=1)
         self.add(batch.example[real], columns[real])
 
     def compute(self) -> dict[str, float]:
@@ -90,9 +90,9 @@ class PooledMetric(ExampleMetric):
 
 
 class PooledTask(Task):
-    """Trains and measures a network and the layer that reads it. An objective says what one example costs.
+    """Trains and measures a network and a linear layer on its pooled output. A subclass defines the loss of an example.
 
-    ``metric`` is updated with what was said, the nats of every row, and the batch.
+    ``metric`` is updated with the outputs, the nats of every row, and the batch.
     """
 
     config: PooledTaskConfig
@@ -107,7 +107,7 @@ class PooledTask(Task):
         training: TrainingConfig | None,
         metric: PooledMetric,
     ) -> None:
-        """Raises ConfigError where the model cannot be built, or not for such an objective."""
+        """Raises ConfigError where the model cannot be built, or cannot be used for such an objective."""
         readable = reader(model, config)
         super().__init__(config, model, data, training)
         outputs = config.outputs(data)
@@ -120,33 +120,33 @@ class PooledTask(Task):
         self.metric = metric
 
     @abstractmethod
-    def nats(self, said: Float[Tensor, "b o"], batch: LabelledBatch) -> Float[Tensor, " b"]:
-        """What each example costs, in float32."""
+    def nll(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> Float[Tensor, " b"]:
+        """Returns the loss (b,) of each example, in float32."""
 
     def training_step(self, batch: LabelledBatch, batch_index: int) -> dict[str, Any]:
-        read = read_whole(self.network, batch)
-        real = batch.keep.any(dim=1)
-        said = self.say(read, batch)
-        mean = averaged(self.nats(said, batch)[real].sum(), real)
-        return self.learned(mean, read.aux)
+        network_output = read_whole(self.network, batch)
+        real = batch.padding_mask.any(dim=1)
+        outputs = self.predict(network_output, batch)
+        mean = token_mean(self.nll(outputs, batch)[real].sum(), real)
+        return self.training_output(mean, network_output.aux)
 
-    def say(self, read: Read, batch: LabelledBatch) -> Float[Tensor, "b o"]:
-        """The numbers that are said of each sequence."""
-        said: Tensor = self.head(pooled(read.hidden, batch.keep, self.config.pooling))
-        return full_precision(said)
+    def predict(self, network_output: ModelOutput, batch: LabelledBatch) -> Float[Tensor, "b o"]:
+        """Returns the outputs (b, o) for each sequence."""
+        outputs: Tensor = self.head(pooled(network_output.hidden, batch.padding_mask, self.config.pooling))
+        return full_precision(outputs)
 
     def measured(self, batch: LabelledBatch) -> Float[Tensor, "b o"]:
-        return self.say(read_whole(self.evaluator(), batch), batch)
+        return self.predict(read_whole(self.evaluator(), batch), batch)
 
     def validation_step(self, batch: LabelledBatch, batch_index: int) -> None:
-        real = batch.keep.any(dim=1)  # a rank that is through shows rows of padding
+        real = batch.padding_mask.any(dim=1)  # a rank that has finished gets rows of padding
         if real.any():
-            said = self.measured(batch)
-            self.metric.update(said, self.nats(said, batch), batch)
+            outputs = self.measured(batch)
+            self.metric.update(outputs, self.nll(outputs, batch), batch)
 
 
 def reader(model: ModelConfig, config: PooledTaskConfig) -> EncoderConfig | LanguageModelConfig:
-    """The model, if it can be read so. Raises ConfigError."""
+    """Returns the model. Raises ConfigError if its output cannot be pooled as the config says."""
     if not isinstance(model, EncoderConfig | LanguageModelConfig):
         raise ConfigError(f"{config.kind} reads an encoder or a language_model, not a {model.kind}", "model")
     if isinstance(model, LanguageModelConfig) and config.pooling == "first":
@@ -158,33 +158,33 @@ def reader(model: ModelConfig, config: PooledTaskConfig) -> EncoderConfig | Lang
     return model
 
 
-def read_whole(network: Any, batch: LabelledBatch) -> Read:
-    """Every row of a batch, from its beginning to its end."""
-    read: Read
+def read_whole(network: Any, batch: LabelledBatch) -> ModelOutput:
+    """Runs the network on whole rows of a batch."""
+    output: ModelOutput
     if isinstance(network, LanguageModel):
-        read = network(batch.inputs, None, batch.keep)
+        output = network(batch.inputs, None, batch.padding_mask)
     else:
-        read = network(batch.inputs, batch.keep, marks(batch))
-    return read
+        output = network(batch.inputs, batch.padding_mask, marks(batch))
+    return output
 
 
 def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:
-    """What the data single out, or else the token that a row begins with (arXiv:2004.05150, section 3.2)."""
+    """Returns the tokens that the data mark, or else the first token of each row (arXiv:2004.05150, section 3.2)."""
     if batch.marked is not None:
         return batch.marked
-    first = torch.zeros_like(batch.keep)
+    first = torch.zeros_like(batch.padding_mask)
     first[:, 0] = True
-    return first & batch.keep
+    return first & batch.padding_mask
 
 
-def pooled(hidden: Float[Tensor, "b t d"], keep: Bool[Tensor, "b t"], pooling: Pooling) -> Float[Tensor, "b d"]:
-    """One vector of each row; padding stands at its end."""
+def pooled(hidden: Float[Tensor, "b t d"], padding_mask: Bool[Tensor, "b t"], pooling: Pooling) -> Float[Tensor, "b d"]:
+    """Returns one vector (b, d) for each row; padding is at the end of a row."""
     match pooling:
         case "first":
             return hidden[:, 0]
         case "last":
-            last = (keep.sum(dim=1) - 1).clamp(min=0)
+            last = (padding_mask.sum(dim=1) - 1).clamp(min=0)
             return hidden[torch.arange(len(hidden), device=hidden.device), last]
         case "mean":
-            total = hidden.masked_fill(~keep[..., None], 0.0).sum(dim=1)
-            return total / keep.sum(dim=1, keepdim=True).clamp(min=1)
+            total = hidden.masked_fill(~padding_mask[..., None], 0.0).sum(dim=1)
+            return total / padding_mask.sum(dim=1, keepdim=True).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Which number a sequence stands for."""
+"""Regression: a number for each sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lit_transformers.training import TrainingConfig
 
 class RegressionConfig(PooledTaskConfig, kind="regression"):
     """A linear layer reads one vector of the network. The loss is half the squared error: -log p of the number under a
-    normal distribution of variance 1, without its constant. Classes count as the numbers that they are called by."""
+    normal distribution of variance 1, without its constant. Classes are used as numbers, by their index."""
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Regression:
         return Regression(self, model, data, training)
@@ -25,7 +25,7 @@ class RegressionConfig(PooledTaskConfig, kind="regression"):
 
 
 class EstimatedExample(NamedTuple):
-    """One example: its ordinal, nats (half the squared error), 1 as its tokens, 0 bytes, and the squared error."""
+    """One example: its ordinal, nats (half the squared error), 1 token, 0 bytes, and the squared error."""
 
     document: int
     nats: float
@@ -35,7 +35,7 @@ class EstimatedExample(NamedTuple):
 
 
 class RegressionMetric(PooledMetric):
-    """How far off the numbers are: mse, the mean squared error, and nats of an example."""
+    """The mean squared error, mse, and nats per example."""
 
     name = "mse"
 
@@ -43,12 +43,12 @@ class RegressionMetric(PooledMetric):
         nats, count, squared_error = sums
         return EstimatedExample(document, nats, int(count), 0, squared_error)
 
-    def scores(self, said: Float[Tensor, "b 1"], batch: LabelledBatch) -> Float[Tensor, " b"]:
-        return (said[:, 0] - batch.labels).double().square()
+    def scores(self, outputs: Float[Tensor, "b 1"], batch: LabelledBatch) -> Float[Tensor, " b"]:
+        return (outputs[:, 0] - batch.labels).double().square()
 
 
 class Regression(PooledTask):
-    """Trains and measures a network that says a number."""
+    """Trains and measures a network that predicts a number."""
 
     config: RegressionConfig
     metric: RegressionMetric
@@ -63,5 +63,5 @@ class Regression(PooledTask):
         """Raises ConfigError where the model cannot be built."""
         super().__init__(config, model, data, training, RegressionMetric())
 
-    def nats(self, said: Float[Tensor, "b 1"], batch: LabelledBatch) -> Float[Tensor, " b"]:
-        return (said[:, 0] - batch.labels).square() / 2
+    def nll(self, outputs: Float[Tensor, "b 1"], batch: LabelledBatch) -> Float[Tensor, " b"]:
+        return (outputs[:, 0] - batch.labels).square() / 2

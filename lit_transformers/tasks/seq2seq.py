@@ -1,4 +1,4 @@
-"""One sequence made of another: translation, summarization, strings."""
+"""Sequence-to-sequence tasks: translation, summarization, strings."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, PairBatch
 from lit_transformers.config import ConfigError, Fraction, Plain, Positive
-from lit_transformers.cost import Cost, cost_of_pairs
+from lit_transformers.cost import ModelCost, cost_of_pairs
 from lit_transformers.decoding import BeamConfig, DecodingConfig, decode
 from lit_transformers.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from lit_transformers.models.model import ModelConfig, Read
-from lit_transformers.tasks.task import Task, TaskConfig, averaged
+from lit_transformers.models.model import ModelConfig, ModelOutput
+from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.tasks.text_metric import Scores, TextMetric, signatures
 from lit_transformers.training import TrainingConfig
 
 WRITTEN: frozenset[Scores] = frozenset({"bleu", "chrf", "rouge"})
-"""Scores of what was decoded; the others are of what was said of right symbols."""
+"""Scores of decoded texts; the others are computed from predictions after the correct symbols."""
 
 
 class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
-    """Every symbol of a target is predicted from its source and the right symbols before it (arXiv:1706.03762).
+    """Every symbol of a target is predicted from its source and the correct symbols before it (arXiv:1706.03762).
 
     label_smoothing: the share of the loss that is spread over the vocabulary (section 5.4); no reported number has it.
-    metrics: bleu, chrf and rouge are of decoded texts, of 0 to 100; accuracy, of 0 to 1, is of symbols after the right
-    ones, and sequence_accuracy of targets whose every symbol is: of those that greedy decoding gets right.
-    decoding: how measured texts are written. counted: lengths of a source and a target for which FLOPs are told; None
-    for the longest of training.
+    metrics: bleu, chrf and rouge score decoded texts, from 0 to 100; accuracy, from 0 to 1, is that of symbols
+    predicted after the correct ones, and sequence_accuracy the share of targets whose every symbol is correct, which
+    are those that greedy decoding gets right. decoding: how texts are decoded for these metrics. counted: lengths of a
+    source and a target for which FLOPs are reported; None for the longest of training.
     """
 
     batches: ClassVar[type] = PairBatch
@@ -43,39 +43,43 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Seq2Seq:
         return Seq2Seq(self, model, data, training)
 
-    def cost(self, model: ModelConfig, data: DataDescription) -> Cost:
+    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
         return cost_of_pairs(encoder_decoder(model), data, *self.counted_lengths(data))
 
     def counted_lengths(self, data: DataDescription) -> tuple[int, int]:
         return self.counted or (data.source_length, data.length)
 
     def random_batch(self, data: DataDescription) -> PairBatch:
-        """Two pairs of random symbols, of which one source is shorter."""
+        """Returns two pairs of random symbols, in which one source is shorter."""
         assert data.source is not None
         boundary = data.vocabulary.boundary
         source = torch.randint(1, data.source.size, (2, data.source_length))
-        kept = torch.arange(data.source_length) < torch.tensor([[data.source_length], [data.source_length // 2 + 1]])
+        source_mask = torch.arange(data.source_length) < torch.tensor(
+            [[data.source_length], [data.source_length // 2 + 1]]
+        )
         target = torch.randint(1, data.vocabulary.size, (2, data.length))
         inputs = torch.cat([torch.full((2, 1), boundary), target[:, :-1]], dim=1)
-        real, rows = torch.ones(2, data.length, dtype=torch.bool), torch.arange(2)
-        return PairBatch(source * kept, kept, inputs, target, real, rows, 0 * rows, ((), ()), 0, None)
+        target_mask, rows = torch.ones(2, data.length, dtype=torch.bool), torch.arange(2)
+        return PairBatch(
+            source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, ((), ()), 0, None
+        )
 
     def protocol(self) -> dict[str, Plain]:
-        """Decoding, and the signatures of the scores; of what needs no decoding, nothing."""
+        """Returns the decoding and the signatures of the scores; nothing if no score needs decoding."""
         if not WRITTEN & {*self.metrics}:
             return {}
         return {"decoding": self.decoding.to_dict(), "scores": signatures(self.metrics)}
 
 
 def encoder_decoder(model: ModelConfig) -> EncoderDecoderConfig:
-    """The model, if it writes one sequence while it reads another. Raises ConfigError."""
+    """Returns the model. Raises ConfigError if it is not an encoder_decoder."""
     if not isinstance(model, EncoderDecoderConfig):
         raise ConfigError(f"seq2seq trains an encoder_decoder, not a {model.kind}", "model")
     return model
 
 
 class Seq2Seq(Task):
-    """Trains and measures a network that makes a target of a source."""
+    """Trains and measures an encoder_decoder, which maps a source to a target."""
 
     config: Seq2SeqConfig
     network: EncoderDecoder
@@ -93,35 +97,37 @@ class Seq2Seq(Task):
         self.metric = TextMetric(config.metrics)
 
     def training_step(self, batch: PairBatch, batch_index: int) -> dict[str, Any]:
-        read: Read = self.network(batch.source, batch.inputs, batch.source_keep, batch.keep)
-        loss, nats = self.network.tokens.smoothed(read.hidden, batch.targets, self.config.label_smoothing)
-        return self.learned(averaged(loss.sum(), batch.targets != IGNORED, nats.sum()), read.aux)
+        output: ModelOutput = self.network(batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask)
+        loss, nats = self.network.tokens.smoothed(output.hidden, batch.targets, self.config.label_smoothing)
+        return self.training_output(token_mean(loss.sum(), batch.targets != IGNORED, nats.sum()), output.aux)
 
     def measured(self, batch: PairBatch) -> Float[Tensor, "b t v"]:
         evaluator = self.evaluator()
-        read: Read = evaluator(batch.source, batch.inputs, batch.source_keep, batch.keep)
-        return evaluator.tokens.log_probabilities(read.hidden)
+        output: ModelOutput = evaluator(batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask)
+        return evaluator.tokens.log_probabilities(output.hidden)
 
     def validation_step(self, batch: PairBatch, batch_index: int) -> None:
         real = real_rows(batch)
-        if not len(real.source):  # counted all the same: ranks gather states of one type
+        if not len(real.source):  # updated all the same: all ranks must gather states of the same type
             self.metric.update(torch.zeros(*real.targets.shape, self.data.vocabulary.size), real, [])
             return
-        written = self.write(real.source, real.source_keep) if self.writes else None
-        self.metric.update(self.measured(real), real, written)
+        hypotheses = self.write(real.source, real.source_padding_mask) if self.writes else None
+        self.metric.update(self.measured(real), real, hypotheses)
 
-    def write(self, source: Int[Tensor, "b s"], keep: Bool[Tensor, "b s"]) -> Sequence[str]:
-        """What decoding makes of every source, as text."""
-        assert self.data.written is not None
-        decoded = decode(self.evaluator(), source, keep, self.config.decoding, self.data.vocabulary.boundary)
-        return [self.data.written(symbols) for symbols in decoded.symbols]
+    def write(self, source: Int[Tensor, "b s"], padding_mask: Bool[Tensor, "b s"]) -> Sequence[str]:
+        """Decodes every source and returns the texts."""
+        assert self.data.detokenize is not None
+        decoded = decode(self.evaluator(), source, padding_mask, self.config.decoding, self.data.vocabulary.boundary)
+        return [self.data.detokenize(symbols) for symbols in decoded.symbols]
 
 
 def real_rows(batch: PairBatch) -> PairBatch:
-    """The batch without rows of padding, which a rank shows that is through while others are not."""
-    real = batch.keep.any(dim=1)
-    if bool(real.all()):
+    """Returns the batch without rows of padding, which a rank gets that has finished while others have not."""
+    row_mask = batch.padding_mask.any(dim=1)
+    if bool(row_mask.all()):
         return batch
-    kept = [place for place, is_real in enumerate(real.tolist()) if is_real]
-    cut: dict[str, Any] = {name: part[kept] for name, part in batch._asdict().items() if isinstance(part, Tensor)}
-    return batch._replace(**cut | {"references": tuple(batch.references[place] for place in kept)})
+    indices = [index for index, is_real in enumerate(row_mask.tolist()) if is_real]
+    tensors: dict[str, Any] = {
+        name: part[indices] for name, part in batch._asdict().items() if isinstance(part, Tensor)
+    }
+    return batch._replace(**tensors | {"references": tuple(batch.references[index] for index in indices)})

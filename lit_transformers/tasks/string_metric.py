@@ -1,4 +1,4 @@
-"""How well answers are said: as sums over their symbols that are divided once, of all strings and of each length."""
+"""Accuracy and loss of answers, as sums over their symbols that are divided once, for all strings and each length."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lit_transformers.tasks.example_metric import ExampleMetric
 
 
 class StringLoss(NamedTuple):
-    """One string: its ordinal within the pass, nats, symbols of its answer, how many of these were the likeliest, and
-    the length that was asked for. Bytes mean nothing here."""
+    """One string: its ordinal within the pass, nats, symbols of its answer, how many of these were the most likely, and
+    the requested length. Bytes have no meaning here and are 0."""
 
     document: int
     nats: float
@@ -27,43 +27,45 @@ class StringLoss(NamedTuple):
 
     @classmethod
     def of(cls, document: int, sums: list[float]) -> StringLoss:
-        """From the sums of ``columns_of``."""
+        """Builds the row from the sums of ``columns_of``."""
         nats, tokens, correct, length = sums
         return cls(document, nats, int(tokens), 0, int(correct), int(length))
 
 
 class StringMetric(ExampleMetric):
-    """Accuracy of symbols and of whole answers, and nats of a symbol."""
+    """Accuracy of symbols and of whole answers, and nats per symbol."""
 
     def row(self, document: int, sums: list[float]) -> StringLoss:
         return StringLoss.of(document, sums)
 
     def update(self, log_probabilities: Float[Tensor, "b t v"], batch: StringBatch) -> None:
-        """What was said of every position."""
-        self.add(batch.example, columns_of(log_probabilities, batch.targets, batch.asked))
+        """Adds the log probabilities (b, t, v) of every position of a batch."""
+        self.add(batch.example, columns_of(log_probabilities, batch.targets, batch.requested_length))
 
     def compute(self) -> dict[str, float]:
-        """accuracy of symbols, sequence_accuracy and nats; each again as name@length."""
+        """Returns accuracy of symbols, sequence_accuracy and nats, and each of them per length as name@length."""
         rows = self.rows()
-        found = summary(rows)
+        results = summary(rows)
         for length in sorted({row.length for row in rows}):
-            alone = summary([row for row in rows if row.length == length])
-            found |= {f"{name}@{length}": value for name, value in alone.items()}
-        return found
+            of_length = summary([row for row in rows if row.length == length])
+            results |= {f"{name}@{length}": value for name, value in of_length.items()}
+        return results
 
 
 def columns_of(
-    log_probabilities: Float[Tensor, "b t v"], targets: Int[Tensor, "b t"], asked: Int[Tensor, " b"]
+    log_probabilities: Float[Tensor, "b t v"], targets: Int[Tensor, "b t"], requested_length: Int[Tensor, " b"]
 ) -> Float[Tensor, "b 4"]:
-    """The sums of every row of a StringLoss."""
-    scored, real = targets != IGNORED, targets.clamp(min=0)
-    nats = -log_probabilities.gather(-1, real[..., None])[..., 0].double() * scored
-    correct = (log_probabilities.argmax(dim=-1) == real) & scored
-    return torch.stack([nats.sum(1), scored.sum(1).double(), correct.sum(1).double(), asked.double()], dim=1)
+    """Returns the columns (b, 4) of a StringLoss for every row: nats, tokens, correct and length."""
+    is_scored, symbols = targets != IGNORED, targets.clamp(min=0)
+    nats = -log_probabilities.gather(-1, symbols[..., None])[..., 0].double() * is_scored
+    correct = (log_probabilities.argmax(dim=-1) == symbols) & is_scored
+    return torch.stack(
+        [nats.sum(1), is_scored.sum(1).double(), correct.sum(1).double(), requested_length.double()], dim=1
+    )
 
 
 def summary(rows: Sequence[StringLoss]) -> dict[str, float]:
-    """The numbers of some strings; none where there are none."""
+    """Returns accuracy, sequence_accuracy and nats of the given strings; nothing if they have no symbols."""
     tokens = sum(row.tokens for row in rows)
     if tokens == 0:
         return {}

@@ -1,4 +1,4 @@
-"""Answers to generated questions, symbol by symbol: causal language modelling with a loss of the answer alone."""
+"""Answers to generated questions, symbol by symbol: causal language modelling with a loss on the answer alone."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, StringBatch
-from lit_transformers.cost import Cost, cost
+from lit_transformers.cost import ModelCost, cost
 from lit_transformers.models.language_model import LanguageModel, language_model
-from lit_transformers.models.model import ModelConfig, Read
+from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.string_metric import StringMetric
-from lit_transformers.tasks.task import Task, TaskConfig, averaged
+from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training import TrainingConfig
 
 
 class StringsConfig(TaskConfig, kind="strings"):
-    """Every symbol of an answer is predicted from the question and the right symbols before it."""
+    """Every symbol of an answer is predicted from the question and the correct symbols before it."""
 
     batches: ClassVar[type] = StringBatch
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Strings:
         return Strings(self, model, data, training)
 
-    def cost(self, model: ModelConfig, data: DataDescription) -> Cost:
+    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
         return cost(model, data.vocabulary.size, data.length, continued=False)
 
     def random_batch(self, data: DataDescription) -> StringBatch:
-        """Two strings whose answer is their second half."""
+        """Returns two random strings whose answer is their second half."""
         text = torch.randint(1, data.vocabulary.size, (2, data.length + 1))
         targets = text[:, 1:].clone()
         targets[:, : data.length // 2] = IGNORED
@@ -54,14 +54,14 @@ class Strings(Task):
         self.metric = StringMetric()
 
     def training_step(self, batch: StringBatch, batch_index: int) -> dict[str, Any]:
-        read: Read = self.network(batch.inputs, None, batch.keep)
-        mean = averaged(self.network.tokens.nats(read.hidden, batch.targets).sum(), batch.targets != IGNORED)
-        return self.learned(mean, read.aux)
+        output: ModelOutput = self.network(batch.inputs, None, batch.padding_mask)
+        mean = token_mean(self.network.tokens.nll(output.hidden, batch.targets).sum(), batch.targets != IGNORED)
+        return self.training_output(mean, output.aux)
 
     def measured(self, batch: StringBatch) -> Float[Tensor, "b t v"]:
         evaluator = self.evaluator()
-        read: Read = evaluator(batch.inputs, None, batch.keep)
-        return evaluator.tokens.log_probabilities(read.hidden)
+        output: ModelOutput = evaluator(batch.inputs, None, batch.padding_mask)
+        return evaluator.tokens.log_probabilities(output.hidden)
 
     def validation_step(self, batch: StringBatch, batch_index: int) -> None:
         self.metric.update(self.measured(batch), batch)

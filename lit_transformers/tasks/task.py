@@ -1,4 +1,4 @@
-"""What a run asks of any objective: a LightningModule that trains, measures, and says what a batch of it looks like."""
+"""The base of every objective: a LightningModule that trains and measures, and the config that describes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, Plain
-from lit_transformers.cost import Cost
+from lit_transformers.cost import ModelCost
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.encoder_decoder import EncoderDecoderConfig
 from lit_transformers.models.model import ModelConfig
@@ -25,32 +25,34 @@ from lit_transformers.tasks.example_metric import ExampleMetric
 from lit_transformers.training import TrainingConfig
 
 
-class Mean(NamedTuple):
-    """loss: of which this rank takes gradients; nats: what a curve shows, over all ranks; targets: what both are
-    divided by."""
+class TokenMean(NamedTuple):
+    """loss: the loss of this rank, which is differentiated; nats: the loss that is plotted, over all ranks; targets:
+    the number that both are divided by."""
 
     loss: Tensor
     nats: Tensor
     targets: Tensor
 
 
-def averaged(total: Float[Tensor, ""], scored: Bool[Tensor, "*n"], nats: Float[Tensor, ""] | None = None) -> Mean:
-    """A sum of losses divided by the number of targets that it is of, over all ranks.
+def token_mean(
+    total: Float[Tensor, ""], scored: Bool[Tensor, "*n"], nats: Float[Tensor, ""] | None = None
+) -> TokenMean:
+    """Divides a sum of losses by the number of its targets, over all ranks.
 
-    DDP averages gradients, so a rank divides its sum by the mean count: together, the mean over all tokens.
-    nats: the sum that a curve shows, where it is another one.
+    DDP averages gradients, so a rank divides its sum by the mean count, which gives the mean over all tokens.
+    nats: the sum that is plotted, if it differs from ``total``.
     """
-    shown = total if nats is None else nats
-    mean_shown, count = mean_over_ranks(torch.stack([shown, scored.sum().to(shown.dtype)]))
+    reported = total if nats is None else nats
+    reported_mean, count = mean_over_ranks(torch.stack([reported, scored.sum().to(reported.dtype)]))
     count = count.clamp(min=1)
-    return Mean(total / count, mean_shown / count, count)
+    return TokenMean(total / count, reported_mean / count, count)
 
 
 class TaskConfig(Config):
     """Base of every objective's config; the table TASKS lists the kinds.
 
-    A kind says in ``batches`` of which type the batches are that it learns from.
-    evaluation: what differs in the model when it is measured, as paths below model: {"mixer.memory": 640}.
+    ``batches`` is the type of the batches that an objective learns from.
+    evaluation: overrides of the model when it is measured, as paths below model: {"mixer.memory": 640}.
     """
 
     batches: ClassVar[type]
@@ -58,28 +60,28 @@ class TaskConfig(Config):
     evaluation: dict[str, Plain] = field(default_factory=dict)
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Task:
-        """The LightningModule. Raises ConfigError where the model cannot be built, or not for this objective."""
+        """Builds the LightningModule. Raises ConfigError where the model cannot be built, or not for this objective."""
         raise NotImplementedError
 
-    def cost(self, model: ModelConfig, data: DataDescription) -> Cost:
-        """What the network costs in training on such data."""
+    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
+        """Returns the cost of the network in training on such data."""
         raise NotImplementedError
 
     def counted_lengths(self, data: DataDescription) -> tuple[int, int]:
-        """Tokens of a source, 0 where there is none, and of a row, for which costs are told."""
+        """Returns the lengths of a source, 0 if there is none, and of a row for which costs are reported."""
         return 0, data.length
 
     def random_batch(self, data: DataDescription) -> Any:
-        """Two rows of random symbols, ``data.length`` long, for probes."""
+        """Returns two rows of ``data.length`` random symbols, for probes."""
         raise NotImplementedError
 
     def protocol(self) -> dict[str, Plain]:
-        """Hook: what of it a reported number depends on, beside the network and the data. Nothing by default."""
+        """Hook: returns what a reported number depends on besides the network and the data. Nothing by default."""
         return {}
 
 
 class Task(L.LightningModule, ABC):
-    """Trains and measures a network; names no variant of it."""
+    """Trains and measures a network, independently of its kind."""
 
     config: TaskConfig
     network: nn.Module
@@ -94,29 +96,33 @@ class Task(L.LightningModule, ABC):
         self.evaluation_seconds = self._evaluation_began = 0.0
         self._random: list[Tensor] = []
         self._targets: Tensor | None = None
-        # In a tuple, for its parameters are the network's own; with the device that its buffers lie on.
+        # In a tuple, so that it is not a submodule, for its parameters are the network's; with its buffers' device.
         self._evaluator: tuple[nn.Module, torch.device] | None = None
 
     @abstractmethod
     def training_step(self, batch: Any, batch_index: int) -> dict[str, Any]:
-        """What ``learned`` makes of the batch's losses."""
+        """Returns ``training_output`` of the batch's losses."""
 
     @abstractmethod
     def validation_step(self, batch: Any, batch_index: int) -> None:
-        """Hands the losses of every example to ``metric``."""
+        """Updates ``metric`` with the losses of every example."""
 
     @abstractmethod
     def measured(self, batch: Any) -> Tensor:
-        """What the network, as it is measured, makes of a batch; of a stream, after the batches before it."""
+        """Returns the output of the network in evaluation for a batch; in a stream, after the batches before it."""
 
-    def learned(self, mean: Mean, aux: Mapping[str, Tensor], added: Tensor | None = None) -> dict[str, Any]:
-        """{"loss", "total", "nats", "aux", "targets"}: what is differentiated; the loss with those added to it; what a
-        curve shows; auxiliary losses by name; and the number of targets.
+    def training_output(
+        self, mean: TokenMean, aux: Mapping[str, Tensor], added_loss: Tensor | None = None
+    ) -> dict[str, Any]:
+        """Returns {"loss", "total", "nats", "aux", "targets"}: the loss that is differentiated; the loss with added and
+        auxiliary losses; the loss that is plotted; auxiliary losses by name; and the number of targets.
 
-        Where an update takes several batches, what is differentiated is the sum over targets, not the mean: the
-        gradient is divided once, by the targets of all of them.
+        If an update takes several batches, the sum over targets is differentiated, not the mean: the gradient is
+        divided once, by the targets of all batches.
         """
-        total = mean.loss + sum(aux.values(), start=torch.zeros((), device=self.device) if added is None else added)
+        total = mean.loss + sum(
+            aux.values(), start=torch.zeros((), device=self.device) if added_loss is None else added_loss
+        )
         loss, batches = total, self.training_config.accumulate
         if batches > 1:
             loss = total * mean.targets * batches  # the trainer divides by the number of batches
@@ -124,22 +130,22 @@ class Task(L.LightningModule, ABC):
         return {"loss": loss, "total": total.detach(), "nats": mean.nats, "aux": dict(aux), "targets": mean.targets}
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Makes the mean of gradients that are sums, before their norm is clipped."""
+        """Divides gradients that are sums by the number of targets, before their norm is clipped."""
         if self._targets is not None:
             count, self._targets = float(self._targets), None
             torch._foreach_div_([p.grad for p in self.parameters() if p.grad is not None], count)
 
     def build_network(self, model: ModelConfig) -> nn.Module:
-        """The network of this or of a slightly different config."""
+        """Builds the network of the given config, which may differ from this task's."""
         if isinstance(model, EncoderDecoderConfig):
             return model.build_pairs(self.data)
         return model.build(self.data.vocabulary.size, self.data.length)
 
     def evaluator(self) -> Any:
-        """The network as it is measured: with the same parameters, and what ``evaluation`` changes."""
+        """Returns the network for evaluation: with the same parameters, and with the overrides in ``evaluation``."""
         if not self.config.evaluation:
             return self.network
-        if self._evaluator is None or self._evaluator[1] != self.device:  # a task that moves leaves them behind
+        if self._evaluator is None or self._evaluator[1] != self.device:  # buffers do not move with the task
             with torch.random.fork_rng(devices=[]), self.device:
                 network = self.build_network(self.model_config.override(self.config.evaluation))
             network.load_state_dict(self.network.state_dict(keep_vars=True), assign=True)
@@ -147,10 +153,10 @@ class Task(L.LightningModule, ABC):
         return self._evaluator[0]
 
     def begin_evaluation(self) -> None:
-        """Called before the first batch that is measured and after the last."""
+        """Hook: called before the first batch that is measured and after the last."""
 
     def configure_model(self) -> None:
-        """Cuts the network into parts, where ranks are to hold one each."""
+        """Shards the network over the ranks if the strategy is fsdp."""
         if self.training_config.strategy == "fsdp" and self.device_mesh is not None:
             shard(self.network, self.device_mesh["data_parallel"])
 
@@ -158,20 +164,20 @@ class Task(L.LightningModule, ABC):
         optimizer, scheduler = self.training_config.learn(self)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
-    def optimizer_step(self, *given: Any, **named: Any) -> None:
-        """Here and not at the end of the batch: callbacks that keep a checkpoint come before that."""
-        super().optimizer_step(*given, **named)
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Calls ``after_step`` here and not at the end of the batch, for callbacks write checkpoints before that."""
+        super().optimizer_step(*args, **kwargs)
         self.after_step()
 
     def after_step(self) -> None:
-        """Lets every mixer do what must hold after an update of the weights."""
+        """Calls ``after_step`` of every mixer, after an update of the weights."""
         for module in self.network.modules():
             if isinstance(module, Mixer):
                 module.after_step()
 
     def on_validation_epoch_start(self) -> None:
-        """A mixer that draws as it is measured (where it hashes to, say) draws the same for the same weights, and
-        leaves the random numbers of training alone."""
+        """Seeds the random numbers, so that a mixer that draws some in evaluation (for hashing, say) draws the same for
+        the same weights, and those of training are not affected."""
         self._random = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.device.type == "cuda" else [])]
         torch.manual_seed(0)
         self.begin_evaluation()
@@ -195,6 +201,6 @@ class Task(L.LightningModule, ABC):
         for restore, state in zip((torch.set_rng_state, torch.cuda.set_rng_state), self._random, strict=False):
             restore(state)
         self.begin_evaluation()
-        found = self.metric.compute()  # reads the sums, so a device is through with its work
+        results = self.metric.compute()  # reads the sums, so the device has finished its work
         self.evaluation_seconds = time.perf_counter() - self._evaluation_began
-        self.log_dict({f"{name}/{key}": value for key, value in found.items()}, rank_zero_only=True)
+        self.log_dict({f"{name}/{key}": value for key, value in results.items()}, rank_zero_only=True)

@@ -1,6 +1,6 @@
-"""How good what was written is: BLEU, chrF and ROUGE of the corpus, by the packages that define them, and accuracy.
+"""Scores of decoded texts: BLEU, chrF and ROUGE of the corpus, by the packages that define them, and accuracy.
 
-Texts lie in the metric's state as bytes, so what gathers sums over ranks gathers them too, each example once.
+Texts are kept in the metric's state as bytes, so they are gathered over ranks as sums are, each example once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Scores = Literal["bleu", "chrf", "rouge", "accuracy"]
 
 
 class Written(NamedTuple):
-    """What was written for the example of that ordinal, and the texts that it is compared with."""
+    """The text decoded for the example of that ordinal, and the references that it is compared with."""
 
     example: int
     hypothesis: str
@@ -35,7 +35,7 @@ class Written(NamedTuple):
 
 
 class TextMetric(ExampleMetric):
-    """Nats of a symbol, and the ``scores`` that are asked for, of all examples and of each length.
+    """Nats per symbol, and the requested ``scores``, of all examples and of each length.
 
     A line of the state ``texts`` is the JSON of a Written.
     """
@@ -53,66 +53,72 @@ class TextMetric(ExampleMetric):
     def update(
         self, log_probabilities: Float[Tensor, "b t v"], batch: PairBatch, hypotheses: Sequence[str] | None
     ) -> None:
-        """What was said of every position of a batch without rows of padding, and what was written for every row."""
-        self.add(batch.example, columns_of(log_probabilities, batch.targets, batch.asked))
+        """Adds the log probabilities (b, t, v) of a batch without rows of padding, and the text of every row."""
+        self.add(batch.example, columns_of(log_probabilities, batch.targets, batch.requested_length))
         lines = ""
         if hypotheses is not None:
-            written = zip(batch.example.tolist(), hypotheses, batch.references, strict=True)
-            lines = "".join(f"{json.dumps(one)}\n" for one in written)
-        # Also of none: ranks gather states of one type.
+            records = zip(batch.example.tolist(), hypotheses, batch.references, strict=True)
+            lines = "".join(f"{json.dumps(record)}\n" for record in records)
+        # Also if empty: all ranks must gather states of the same type.
         self.texts.append(torch.from_numpy(np.frombuffer(lines.encode(), np.uint8).copy()).to(batch.example.device))
 
     def written(self) -> list[Written]:
-        """What this rank knows of, by ordinal; within ``compute`` what all ranks do."""
+        """Returns the texts of this rank, by ordinal; within ``compute`` those of all ranks."""
         if len(self.texts) == 0:
             return []
         lines = dim_zero_cat(self.texts).cpu().numpy().tobytes().decode().splitlines()
-        found = (Written(example, said, tuple(references)) for example, said, references in map(json.loads, lines))
-        return sorted({one.example: one for one in found}.values())
+        records = (
+            Written(example, hypothesis, tuple(references))
+            for example, hypothesis, references in map(json.loads, lines)
+        )
+        return sorted({record.example: record for record in records}.values())
 
     def outputs(self) -> Sequence[dict[str, Plain]]:
         with self.sync_context():
-            return [{"id": n, "hypothesis": said, "references": [*told]} for n, said, told in self.written()]
+            return [
+                {"id": example, "hypothesis": hypothesis, "references": [*references]}
+                for example, hypothesis, references in self.written()
+            ]
 
     def compute(self) -> dict[str, float]:
-        """The scores, by name and, where examples were asked for by their length, by name@length."""
+        """Returns the scores by name, and, for examples with a requested length, by name@length."""
         rows, written = self.rows(), self.written()
-        found = self._scores(rows, written)
+        results = self._scores(rows, written)
         for length in sorted({row.length for row in rows} - {0}):
-            alone = [row for row in rows if row.length == length]
-            chosen = {row.document for row in alone}
-            of_length = self._scores(alone, [one for one in written if one.example in chosen])
-            found |= {f"{name}@{length}": value for name, value in of_length.items()}
-        return found
+            rows_of_length = [row for row in rows if row.length == length]
+            examples = {row.document for row in rows_of_length}
+            scores = self._scores(rows_of_length, [record for record in written if record.example in examples])
+            results |= {f"{name}@{length}": value for name, value in scores.items()}
+        return results
 
     def _scores(self, rows: Sequence[StringLoss], written: Sequence[Written]) -> dict[str, float]:
-        found = summary(rows)
+        results = summary(rows)
         if "accuracy" not in self.scores:
-            found = {name: value for name, value in found.items() if name == "nats"}
-        return found | (corpus_scores(written, self.scores) if written else {})
+            results = {name: value for name, value in results.items() if name == "nats"}
+        return results | (corpus_scores(written, self.scores) if written else {})
 
 
 def corpus_scores(written: Sequence[Written], scores: Iterable[Scores]) -> dict[str, float]:
-    """Of 0 to 100, of a corpus: bleu, chrf, and the means of ROUGE's F-measures, of the best of the references."""
-    found: dict[str, float] = {}
-    hypotheses, references = [one.hypothesis for one in written], [one.references for one in written]
+    """Returns scores of a corpus from 0 to 100: bleu, chrf, and means of ROUGE's F-measures for the best reference."""
+    results: dict[str, float] = {}
+    hypotheses, references = [record.hypothesis for record in written], [record.references for record in written]
     for name in ("bleu", "chrf"):
         if name in scores:
-            found[name] = float(metric_of(name).corpus_score(hypotheses, streams(references)).score)
+            results[name] = float(metric_of(name).corpus_score(hypotheses, streams(references)).score)
     if "rouge" in scores:
-        of_each = rouge_of_each(hypotheses, references)
-        found |= {name: sum(score[name] for score in of_each) / len(of_each) for name in ROUGES}
-    return found
+        each_rouge = rouge_of_each(hypotheses, references)
+        results |= {name: sum(score[name] for score in each_rouge) / len(each_rouge) for name in ROUGES}
+    return results
 
 
 def signatures(scores: Iterable[Scores]) -> dict[str, Plain]:
-    """How the scores are made, in the words of the packages; without the number of references, which is the data's."""
-    found: dict[str, Plain] = {}
+    """Returns the packages' signatures of the scores, without the number of references, which depends on the data."""
+    results: dict[str, Plain] = {}
     for name in ("bleu", "chrf"):
         if name in scores:
             metric = metric_of(name)
             metric.num_refs = 1
-            found[name] = str(metric.get_signature()).partition("|")[2]
+            results[name] = str(metric.get_signature()).partition("|")[2]
     if "rouge" in scores:
-        found["rouge"] = rouge_signature()
-    return found
+        results["rouge"] = rouge_signature()
+    return results

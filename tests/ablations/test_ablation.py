@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standin.run import RunConfig
 
-from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
+from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
 from lit_transformers.config import ConfigError
 
 FACTORS: dict[str, Any] = {
@@ -28,8 +28,8 @@ def ablation(**changes: Any) -> Ablation:
     return Ablation(**(fields | changes))
 
 
-def names(made: Ablation, scale: str = "demo") -> list[str]:
-    return [arm.name for arm in made.resolve(scale).arms]
+def names(study: Ablation, scale: str = "demo") -> list[str]:
+    return [arm.name for arm in study.resolve(scale).arms]
 
 
 def test_a_product_has_every_combination_the_baseline_first() -> None:
@@ -52,9 +52,9 @@ def test_leave_one_out_has_all_and_all_but_one() -> None:
 
 
 def test_explicit_arms_are_taken_as_they_are() -> None:
-    made = ablation(design="explicit", factors={}, arms={"large": {}, "small": {"model.width": 8}})
-    assert names(made) == ["large", "small"]
-    assert made.resolve().configs["small"].get("model.width") == 8
+    study = ablation(design="explicit", factors={}, arms={"large": {}, "small": {"model.width": 8}})
+    assert names(study) == ["large", "small"]
+    assert study.resolve().configs["small"].get("model.width") == 8
 
 
 def test_a_scale_overrides_the_baseline_chooses_arms_and_says_what_it_leaves_out() -> None:
@@ -70,8 +70,8 @@ def test_a_scale_overrides_the_baseline_chooses_arms_and_says_what_it_leaves_out
 
 
 def test_a_scale_may_name_the_arms_it_keeps() -> None:
-    made = ablation(scales={"demo": Scale(arms=["recurrence=on"])})
-    assert names(made) == ["recurrence=on positions=relative", "recurrence=on positions=absolute"]
+    study = ablation(scales={"demo": Scale(arms=["recurrence=on"])})
+    assert names(study) == ["recurrence=on positions=relative", "recurrence=on positions=absolute"]
 
 
 def test_what_is_set_on_the_command_line_changes_the_baseline_and_leaves_the_levels() -> None:
@@ -118,7 +118,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "contrasts.0: no arm is called 'recurrence=of'; did you mean",
     ),
     (
-        {"published": Published(protocol="p", metric="m", cells=[Cell("x", 1.0)])},
+        {"published": Published(protocol="p", metric="m", cells=[PublishedValue("x", 1.0)])},
         "published.cells.0: no arm is called 'x'",
     ),
 ]
@@ -139,7 +139,7 @@ def test_a_wrong_spec_is_one_line_that_names_the_place(wrong: dict[str, Any], li
         lambda: Metric("val/bpb", goal="smaller"),  # type: ignore[arg-type]
         lambda: Match("time"),  # type: ignore[arg-type]
         lambda: Match("tokens", step=0),
-        lambda: Cell("arm", "26.77"),  # type: ignore[arg-type]
+        lambda: PublishedValue("arm", "26.77"),  # type: ignore[arg-type]
         lambda: Scale(seeds=-1),
     ],
 )

@@ -53,7 +53,7 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "ablations", *map(str, words)]
 
 
-def ask(*words: object) -> subprocess.CompletedProcess[str]:
+def run_cli(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*words), capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, timeout=120
     )
@@ -65,35 +65,35 @@ def finishes(runs: Path) -> list[int]:
 
 def test_run_trains_reports_and_repeats_nothing(study: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    done = ask("run", study, "--runs", runs)
-    assert done.returncode == 0, done.stderr
-    assert "Does recurrence help?" in done.stdout and "recurrence=off positions=relative" in done.stdout
+    first = run_cli("run", study, "--runs", runs)
+    assert first.returncode == 0, first.stderr
+    assert "Does recurrence help?" in first.stdout and "recurrence=off positions=relative" in first.stdout
     assert (runs / "studies/memory_helps/report/report.md").exists()
-    again = ask("run", study, "--runs", runs)
-    assert again.returncode == 0 and "Does recurrence help?" in again.stdout
+    second = run_cli("run", study, "--runs", runs)
+    assert second.returncode == 0 and "Does recurrence help?" in second.stdout
     assert finishes(runs) == [1] * 6
-    more = ask("run", study, "--runs", runs, "--seeds", 3)
-    assert more.returncode == 0
+    third = run_cli("run", study, "--runs", runs, "--seeds", 3)
+    assert third.returncode == 0
     assert finishes(runs) == [1] * 9
 
 
 def test_a_finished_study_is_shown_without_importing_torch_or_optuna(study: Path, tmp_path: Path) -> None:
-    ask("run", study, "--runs", tmp_path)
+    run_cli("run", study, "--runs", tmp_path)
     code = (
         "import sys; from ablations.__main__ import main\n"
         f"status = main(['run', {str(study)!r}, '--runs', {str(tmp_path)!r}])\n"
         "print([name for name in ('torch', 'lightning', 'optuna', 'standin.run') if name in sys.modules])\n"
         "sys.exit(status)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "[]"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert completed.returncode == 0 and completed.stdout.splitlines()[-1] == "[]"
 
 
 def test_plan_tells_runs_costs_and_time_and_trains_nothing(study: Path, tmp_path: Path) -> None:
-    done = ask("plan", study, "--runs", tmp_path / "runs")
-    assert done.returncode == 0, done.stderr
-    assert "1.04 k" in done.stdout and "2.56 k" in done.stdout and "6 runs to do" in done.stdout
-    assert "left out, no time: recurrence=off positions=absolute" in done.stdout
+    completed = run_cli("plan", study, "--runs", tmp_path / "runs")
+    assert completed.returncode == 0, completed.stderr
+    assert "1.04 k" in completed.stdout and "2.56 k" in completed.stdout and "6 runs to do" in completed.stdout
+    assert "left out, no time: recurrence=off positions=absolute" in completed.stdout
     assert not list((tmp_path / "runs").glob("*/record.json"))
 
 
@@ -105,8 +105,8 @@ def test_a_plan_is_made_again_when_the_study_or_its_data_change(study: Path, tmp
 
     def keys() -> set[str]:
         assert main([str(word) for word in words]) == 0
-        (kept,) = folder.glob("*.json")
-        return set(json.loads(kept.read_text())["plan"]["configs"])
+        (plan_file,) = folder.glob("*.json")
+        return set(json.loads(plan_file.read_text())["plan"]["configs"])
 
     first = keys()
     assert keys() == first
@@ -115,8 +115,8 @@ def test_a_plan_is_made_again_when_the_study_or_its_data_change(study: Path, tmp
     assert not second & first
     study.write_text(STUDY.replace("seeds=2", "seeds=3"))
     assert len(keys()) == 9
-    (kept,) = folder.glob("*.json")
-    kept.write_text("{damaged")
+    (plan_file,) = folder.glob("*.json")
+    plan_file.write_text("{damaged")
     assert len(keys()) == 9
 
 
@@ -136,16 +136,16 @@ def test_status_tells_where_every_run_stands(study: Path, tmp_path: Path, capsys
     assert main(words) == 0 and "6 runs: 5 waiting, 1 finished" in capsys.readouterr().out
 
 
-def do(study: Path, runs: Path, request: Request) -> None:
-    """Every run of a request, without the command."""
+def finish_runs(study: Path, runs: Path, request: Request) -> None:
+    """Does every run of a request without the command."""
     for ticket in make_plan("memory_helps", catalog.load(study), request).tickets():
         if not ticket.directory(runs).exists():
             ticket.directory(runs).mkdir(parents=True)
             fit(RunConfig.from_dict(ticket.config), ticket.directory(runs))
 
 
-def left(folder: Path) -> dict[Path, bytes]:
-    """The files of a plan and its report; plans that are kept to save time are not among them."""
+def plan_files(folder: Path) -> dict[Path, bytes]:
+    """The files of a plan and its report, without the cached plans."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.parent.name != "plans"}
 
 
@@ -157,15 +157,15 @@ def test_every_scale_and_set_of_changes_has_a_report_of_its_own(study: Path, tmp
         "memory_helps--training.steps=7": Request("demo", ("training.steps=7",)),
     }
     for request in requests.values():
-        do(study, tmp_path, request)
+        finish_runs(study, tmp_path, request)
     assert main(words) == 0
-    whole = left(tmp_path / "studies/memory_helps")
+    default_files = plan_files(tmp_path / "studies/memory_helps")
     for folder, request in requests.items():
         assert main([*words, *request.arguments()]) == 0
         document = json.loads((tmp_path / "studies" / folder / "plan.json").read_text())
         assert (document["scale"], document["changes"]) == (request.scale, request.changes)
         assert (tmp_path / "studies" / folder / "report/report.md").exists()
-    assert left(tmp_path / "studies/memory_helps") == whole
+    assert plan_files(tmp_path / "studies/memory_helps") == default_files
 
 
 def test_a_report_without_seeds_has_those_of_the_last_run_and_never_fewer_than_stand_there(
@@ -176,24 +176,24 @@ def test_a_report_without_seeds_has_those_of_the_last_run_and_never_fewer_than_s
     def seeds() -> int:
         return len(json.loads((tmp_path / "studies/memory_helps/plan.json").read_text())["arms"][0]["runs"])
 
-    do(study, tmp_path, Request(seeds=3))
+    finish_runs(study, tmp_path, Request(seeds=3))
     assert main(["report", *words, "--seeds", "1"]) == 0 and seeds() == 1
     assert main(["report", *words]) == 0 and seeds() == 1
     assert main(["report", *words, "--seeds", "3"]) == 0 and seeds() == 3
-    before = left(tmp_path / "studies/memory_helps")
-    for less in (["report", *words, "--seeds", "1"], ["run", *words]):
-        assert main(less) == 2 and "a report of 3 seeds stands there" in capsys.readouterr().err
+    before = plan_files(tmp_path / "studies/memory_helps")
+    for fewer in (["report", *words, "--seeds", "1"], ["run", *words]):
+        assert main(fewer) == 2 and "a report of 3 seeds stands there" in capsys.readouterr().err
     assert main(["report", *words]) == 0
-    assert left(tmp_path / "studies/memory_helps") == before
+    assert plan_files(tmp_path / "studies/memory_helps") == before
 
 
 def test_a_report_of_nothing_is_one_line_and_leaves_what_stands_there(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["report", str(study), "--runs", str(tmp_path), "--seeds", "2"]
-    do(study, tmp_path, Request())
+    finish_runs(study, tmp_path, Request())
     assert main(words) == 0
-    before = left(tmp_path / "studies")
+    before = plan_files(tmp_path / "studies")
     study.write_text(STUDY.replace("RunConfig()", "RunConfig(seed=0, training=TrainingConfig(steps=9))").replace(
         "import RunConfig", "import RunConfig, TrainingConfig"
     ))  # fmt: skip
@@ -201,36 +201,36 @@ def test_a_report_of_nothing_is_one_line_and_leaves_what_stands_there(
     assert main(words) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
     assert "none of its 6 runs has finished" in line and f"python -m ablations run {study}" in line
-    assert left(tmp_path / "studies") == before
+    assert plan_files(tmp_path / "studies") == before
 
 
 def test_a_run_that_never_begins_or_finishes_nothing_leaves_the_report_as_it_was(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["run", str(study), "--runs", str(tmp_path)]
-    do(study, tmp_path, Request())
+    finish_runs(study, tmp_path, Request())
     assert main(words) == 0
-    before = left(tmp_path / "studies/memory_helps")
+    before = plan_files(tmp_path / "studies/memory_helps")
     study.write_text(STUDY.replace('"positions"', '"place"').replace("positions=", "place=").replace(
         "RunConfig()", 'RunConfig(training=TrainingConfig(fault="nan"))').replace(
         "import RunConfig", "import RunConfig, TrainingConfig"
     ))  # fmt: skip
     assert main([*words, "--storage", "nonsense://"]) == 2
-    assert left(tmp_path / "studies/memory_helps") == before
+    assert plan_files(tmp_path / "studies/memory_helps") == before
     capsys.readouterr()
     assert main(words) == 1
-    said = capsys.readouterr().out
-    assert "not-a-number" in said and "none of its 6 runs has finished, so no report is written" in said
-    after = left(tmp_path / "studies/memory_helps")
+    output = capsys.readouterr().out
+    assert "not-a-number" in output and "none of its 6 runs has finished, so no report is written" in output
+    after = plan_files(tmp_path / "studies/memory_helps")
     assert {path: text for path, text in after.items() if path.name != "plan.json"} == {
         path: text for path, text in before.items() if path.name != "plan.json"
     }
 
 
 def test_runs_that_fail_end_in_status_1_and_a_table(study: Path, tmp_path: Path) -> None:
-    done = ask("run", study, "--runs", tmp_path, "--set", "training.fault=nan", "--seeds", 1)
-    assert done.returncode == 1
-    assert "not-a-number" in done.stdout
+    completed = run_cli("run", study, "--runs", tmp_path, "--set", "training.fault=nan", "--seeds", 1)
+    assert completed.returncode == 1
+    assert "not-a-number" in completed.stdout
 
 
 @pytest.mark.slow
@@ -242,10 +242,10 @@ def test_a_run_that_is_stopped_says_how_to_go_on(
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
     wait_for(lambda: list(tmp_path.glob("runs/*/checkpoint.ckpt")))
     os.killpg(process.pid, number)  # as a terminal or a batch system does: everyone hears it
-    said, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == status
-    assert "stopped; run the same command to go on" in said
-    assert ask(*words[3:]).returncode == 0
+    assert "stopped; run the same command to go on" in output
+    assert run_cli(*words[3:]).returncode == 0
     assert finishes(tmp_path / "runs") == [1] * 3
 
 
@@ -270,8 +270,8 @@ WRONG = [
 ]
 
 
-def try_here(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
-    """Exit status and what standard error says, without a process of its own."""
+def status_and_errors(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    """The exit status and the standard error of the command, run in this process."""
     return main([str(word) for word in words]), capsys.readouterr().err
 
 
@@ -279,20 +279,20 @@ def try_here(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, s
 def test_bad_input_is_one_clear_line_and_status_2(
     study: Path, tmp_path: Path, words: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [str(study) if word == "STUDY" else word for word in words]
-    place = [] if "--runs" in words or words[0] == "new" else ["--runs", tmp_path / "runs"]
-    status, said = try_here(capsys, *given, *place)
-    assert status == 2, said
-    assert line in re.sub(r"\s+", " ", said)
+    arguments = [str(study) if word == "STUDY" else word for word in words]
+    runs_option = [] if "--runs" in words or words[0] == "new" else ["--runs", tmp_path / "runs"]
+    status, errors = status_and_errors(capsys, *arguments, *runs_option)
+    assert status == 2, errors
+    assert line in re.sub(r"\s+", " ", errors)
 
 
 def test_more_ranks_than_cores_are_refused_before_anything_is_written(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cores, runs = usable_cores(), tmp_path / "runs"
-    status, said = try_here(capsys, "run", study, "--runs", runs, "--devices", cores + 1)
+    status, errors = status_and_errors(capsys, "run", study, "--runs", runs, "--devices", cores + 1)
     line = f"training.devices: asks for {cores + 1} ranks on a CPU of which {cores} cores may be used; give --devices"
-    assert status == 2 and line in said
+    assert status == 2 and line in errors
     assert not (runs / "studies/memory_helps/plan.json").exists() and not list(runs.glob("*/log.txt"))
 
 
@@ -310,25 +310,28 @@ def test_a_study_that_is_wrong_is_one_clear_line(
     study: Path, text: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study.write_text(text)
-    status, said = try_here(capsys, "show", study)
-    assert status == 2 and len(said.splitlines()) == 1
-    assert line in said and "study memory_helps" in said
+    status, errors = status_and_errors(capsys, "show", study)
+    assert status == 2 and len(errors.splitlines()) == 1
+    assert line in errors and "study memory_helps" in errors
 
 
 def test_no_traceback_reaches_a_terminal(study: Path) -> None:
     study.write_text("ABLATION = 3 / 0")
-    done = ask("show", study)
-    assert done.returncode == 2
-    assert done.stderr == f"error: study memory_helps: {study} cannot be loaded: ZeroDivisionError: division by zero\n"
+    completed = run_cli("show", study)
+    assert completed.returncode == 2
+    assert (
+        completed.stderr
+        == f"error: study memory_helps: {study} cannot be loaded: ZeroDivisionError: division by zero\n"
+    )
 
 
 def test_every_study_in_the_folder_has_a_question_that_is_read_without_importing_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["list"]) == 0
-    listed = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in catalog.names():
-        assert name in listed and catalog.headline(catalog.find(name)).question
+        assert name in output and catalog.headline(catalog.find(name)).question
 
 
 def test_help_teaches_by_examples(capsys: pytest.CaptureFixture[str]) -> None:
@@ -342,8 +345,8 @@ def test_help_teaches_by_examples(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_a_new_study_is_ready_to_be_resolved(tmp_path: Path) -> None:
     path = catalog.write_new(str(tmp_path / "my_study.py"))
-    made = catalog.load(path)
-    assert [arm.name for arm in made.resolve().arms] == ["baseline", "memory=0", "memory=128"]
+    ablation = catalog.load(path)
+    assert [arm.name for arm in ablation.resolve().arms] == ["baseline", "memory=0", "memory=128"]
 
 
 def test_a_plan_holds_what_reports_read(study: Path) -> None:
@@ -364,8 +367,8 @@ def test_the_commands_of_a_plan_can_be_pasted(study: Path, tmp_path: Path, monke
     words = ["--set", "training.steps=3", "--set", "data.path=some corpus.txt", "--seeds", "1", "--runs", "my runs"]
     monkeypatch.chdir(tmp_path)
     Path("some corpus.txt").write_text("text")
-    do_first = ["run", "memory_helps.py", *words]
-    assert main(do_first) == 0
+    first_command = ["run", "memory_helps.py", *words]
+    assert main(first_command) == 0
     (report,) = Path("my runs/studies").glob("memory_helps--*/report/report.md")
     line = next(line for line in report.read_text().splitlines() if line.startswith("- Run: "))
     pasted = shlex.split(line.removeprefix("- Run: ").strip("`"))
@@ -378,8 +381,8 @@ def test_the_commands_of_a_plan_can_be_pasted(study: Path, tmp_path: Path, monke
 def test_verdicts_between_arms_that_do_not_match_are_given_on_request_alone(
     study: Path, tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bool] = []
-    do(study, tmp_path, Request())
-    monkeypatch.setattr("reports.write_study", lambda *given: asked.append(given[-1]) or tmp_path)
+    unmatched: list[bool] = []
+    finish_runs(study, tmp_path, Request())
+    monkeypatch.setattr("reports.write_study", lambda *arguments: unmatched.append(arguments[-1]) or tmp_path)
     assert main(["report", str(study), "--runs", str(tmp_path), *words]) == 0
-    assert asked == [bool(words)]
+    assert unmatched == [bool(words)]

@@ -1,4 +1,4 @@
-"""How long a plan will take is told from runs that are long enough to tell, and of what machine is said."""
+"""How long a plan takes is estimated from runs that lasted long enough, and the machine assumed is named."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def planned(device: str = "cpu") -> Plan:
 
 
 def finish(runs: Path, key: str, seconds: float, rate: float, measuring: float = 0.0, **environment: Any) -> None:
-    """A run that trained so long at that rate, and was measured afterwards."""
+    """Writes the record of a run that trained for ``seconds`` at a rate of ``rate`` FLOP/s and was then measured."""
     record = {
         "outcome": "finished",
         "cost": {"tokens": 1000, "train_flops": rate * seconds},
@@ -49,41 +49,41 @@ def finish(runs: Path, key: str, seconds: float, rate: float, measuring: float =
 
 
 def test_quick_looks_change_nothing(tmp_path: Path) -> None:
-    clean = estimate(planned(), tmp_path)
-    assert clean.seconds == {"a0": 50, "a1": 50, "b0": 100, "b1": 100}
+    expected = estimate(planned(), tmp_path)
+    assert expected.seconds == {"a0": 50, "a1": 50, "b0": 100, "b1": 100}
     for number in range(4):
         finish(tmp_path, f"quick{number}", 2.0, rate=1e9)
-    assert estimate(planned(), tmp_path) == clean
-    assert clean.basis == f"roughly, for {processor()}: no run that is long enough to tell was done here yet"
+    assert estimate(planned(), tmp_path) == expected
+    assert expected.basis == f"roughly, for {processor()}: no run that is long enough to tell was done here yet"
 
 
 def test_a_long_run_of_this_machine_tells_how_fast_others_are_and_one_of_another_does_not(tmp_path: Path) -> None:
     finish(tmp_path, "long", ENOUGH_SECONDS, rate=1e11, measuring=1000.0)
     finish(tmp_path, "elsewhere", 100.0, rate=1e15, hardware="abacus CPU, 512 cores")
     finish(tmp_path, "on a device", 100.0, rate=1e15, hardware=H100)
-    told = estimate(planned(), tmp_path)
-    assert told.seconds == pytest.approx({"a0": 10, "a1": 10, "b0": 20, "b1": 20})
-    assert told.basis == f"from runs done on {processor()}: 1 of other plans"
+    result = estimate(planned(), tmp_path)
+    assert result.seconds == pytest.approx({"a0": 10, "a1": 10, "b0": 20, "b1": 20})
+    assert result.basis == f"from runs done on {processor()}: 1 of other plans"
 
 
 def test_runs_of_the_plan_count_alone_however_short_and_with_what_measuring_took(tmp_path: Path) -> None:
     finish(tmp_path, "long", 100.0, rate=1e9)
     finish(tmp_path, "a0", 4.0, rate=FLOPS / 4, measuring=3.0)
-    told = estimate(planned(), tmp_path)
-    assert told.seconds == pytest.approx({"a0": 7, "a1": 7, "b0": 8, "b1": 8})
-    assert told.basis == f"from runs done on {processor()}: 1 of this plan"
+    result = estimate(planned(), tmp_path)
+    assert result.seconds == pytest.approx({"a0": 7, "a1": 7, "b0": 8, "b1": 8})
+    assert result.basis == f"from runs done on {processor()}: 1 of this plan"
 
 
 def test_a_plan_for_a_device_that_is_not_here_names_the_one_it_assumes(tmp_path: Path) -> None:
     finish(tmp_path, "long", 100.0, rate=1e9)
-    told = estimate(planned("cuda"), tmp_path)
-    assert told.seconds["a0"] == pytest.approx(FLOPS / ASSUMED_RATE)
-    shown = str(plan_view(planned("cuda"), told, set(), 1).renderables[-1])
-    assert "with 1 worker (assuming one A100 of 40 GB at 31 TFLOP/s: there is no CUDA device here)" in shown
+    result = estimate(planned("cuda"), tmp_path)
+    assert result.seconds["a0"] == pytest.approx(FLOPS / ASSUMED_RATE)
+    footer = str(plan_view(planned("cuda"), result, set(), 1).renderables[-1])
+    assert "with 1 worker (assuming one A100 of 40 GB at 31 TFLOP/s: there is no CUDA device here)" in footer
 
 
 def test_runs_that_were_done_on_a_device_elsewhere_are_worth_more_than_an_assumption(tmp_path: Path) -> None:
     finish(tmp_path, "there", 100.0, rate=1e14, hardware=H100)
-    told = estimate(planned("cuda"), tmp_path)
-    assert told.basis == f"from runs done on {H100}: 1 of other plans"
-    assert told.seconds["a0"] == pytest.approx(FLOPS / 1e14)
+    result = estimate(planned("cuda"), tmp_path)
+    assert result.basis == f"from runs done on {H100}: 1 of other plans"
+    assert result.seconds["a0"] == pytest.approx(FLOPS / 1e14)

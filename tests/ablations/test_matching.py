@@ -25,8 +25,8 @@ def solve(match: Match, measure: Measure | None = None, **changes: object) -> tu
     return solved["arm"], reached["arm"].reached / reached["arm"].target
 
 
-def solve_measured(kept: Path, match: Match, **changes: object) -> tuple[Config, float]:
-    return solve(match, measured_spending(match.on, "standin.run", run_key, kept), **changes)
+def solve_measured(cache: Path, match: Match, **changes: object) -> tuple[Config, float]:
+    return solve(match, measured_spending(match.on, "standin.run", run_key, cache), **changes)
 
 
 def test_tokens_are_matched_by_training_longer() -> None:
@@ -86,9 +86,9 @@ def test_what_was_measured_is_kept_for_the_next_plan(tmp_path: Path, monkeypatch
     monkeypatch.setenv("STANDIN_PROBES", str(tmp_path / "probes.txt"))
     match = Match("seconds", free="training.steps")
     solve_measured(tmp_path, match, model__width=40)
-    once = (tmp_path / "probes.txt").read_text()
+    probes = (tmp_path / "probes.txt").read_text()
     solve_measured(tmp_path, match, model__width=40)
-    assert once.count("probed") == 2 and (tmp_path / "probes.txt").read_text() == once
+    assert probes.count("probed") == 2 and (tmp_path / "probes.txt").read_text() == probes
 
 
 def test_a_run_that_cannot_be_measured_names_its_arm_and_why(tmp_path: Path) -> None:

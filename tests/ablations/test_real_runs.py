@@ -35,24 +35,24 @@ def test_runs_killed_at_random_moments_end_as_if_never_interrupted(tmp_path: Pat
     write_study(study, tmp_path / "corpus", steps=200, seeds=1)
     command = [sys.executable, "-m", "ablations", "run", str(study), "--threads", "1", "--runs"]
     assert subprocess.run([*command, str(tmp_path / "quiet")], timeout=300).returncode == 0
-    torn, chance = tmp_path / "torn", random.Random(1)
+    interrupted, generator = tmp_path / "torn", random.Random(1)
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
-        process = subprocess.Popen([*command, str(torn)])
-        wait_for_a_step(torn, process)
-        time.sleep(chance.uniform(0, 1))
+        process = subprocess.Popen([*command, str(interrupted)])
+        wait_for_a_step(interrupted, process)
+        time.sleep(generator.uniform(0, 1))
         process.send_signal(number)
         process.wait(timeout=120)
-    assert subprocess.run([*command, str(torn)], timeout=300).returncode == 0
-    assert len(results(torn)) == 2
-    assert results(torn) == results(tmp_path / "quiet")
+    assert subprocess.run([*command, str(interrupted)], timeout=300).returncode == 0
+    assert len(results(interrupted)) == 2
+    assert results(interrupted) == results(tmp_path / "quiet")
 
 
 def wait_for_a_step(runs: Path, process: subprocess.Popen[bytes]) -> None:
-    """Until some run has begun, by its log."""
-    before = written(runs)
-    wait_for(lambda: process.poll() is not None or written(runs) != before)
+    """Waits until some run has written to its log."""
+    before = log_bytes(runs)
+    wait_for(lambda: process.poll() is not None or log_bytes(runs) != before)
 
 
-def written(runs: Path) -> int:
-    """Bytes of all logs."""
+def log_bytes(runs: Path) -> int:
+    """The size of all logs in bytes."""
     return sum(path.stat().st_size for path in runs.glob("*/log.txt"))

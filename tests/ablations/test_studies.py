@@ -53,9 +53,9 @@ CHECKED: dict[tuple[str, int], list[Gate]] = {}
 
 
 def failed_gates(model: ModelConfig) -> list[Gate]:
-    """Of the small model that gates look at, which many arms and scales share: each is looked at once."""
+    """The failed gates of a model's miniature, which many arms and scales share: each miniature is checked once."""
     length = probe_length(model)
-    probe = (shrink(model, length).to_yaml(), length)
-    if probe not in CHECKED:
-        CHECKED[probe] = [gate for gate in check(model) if not gate.passed]
-    return CHECKED[probe]
+    checked_key = (shrink(model, length).to_yaml(), length)
+    if checked_key not in CHECKED:
+        CHECKED[checked_key] = [gate for gate in check(model) if not gate.passed]
+    return CHECKED[checked_key]

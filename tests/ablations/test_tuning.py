@@ -11,7 +11,7 @@ from ablations.plan import Request
 from ablations.tuning import prepare, tuned_plan
 from lit_transformers.config import ConfigError
 from sweeps.search import Budget
-from sweeps.tune import Found
+from sweeps.tune import TuningResult
 
 STUDY = """
 from ablations.ablation import Ablation, Match, Metric
@@ -36,8 +36,8 @@ def write(folder: Path, warmup: str = '{"short": {}, "capped": {"training.breaks
     return str(path)
 
 
-def found(arm: str, **values: float) -> Found:
-    return Found(arm, values or None, 1.0, "key", 4, 1, 0, 2000)
+def tuning_result(arm: str, **values: float) -> TuningResult:
+    return TuningResult(arm, values or None, 1.0, "key", 4, 1, 0, 2000)
 
 
 def test_all_arms_search_the_same_and_a_mixers_own_on_request(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_one_arm_varies_no_arm_searches(tmp_path: Path) -> None:
 
 def test_the_winners_are_measured_on_the_test_split_over_the_studys_seeds(tmp_path: Path) -> None:
     tuning = prepare(write(tmp_path), Request())
-    outcomes = [found(arm.name, **{RATE: 10.0 ** -(n + 1), WARMUP: n + 2}) for n, arm in enumerate(tuning.arms)]
+    outcomes = [tuning_result(arm.name, **{RATE: 10.0 ** -(n + 1), WARMUP: n + 2}) for n, arm in enumerate(tuning.arms)]
     plan = tuned_plan(tuning, outcomes, Budget(trials=4))
     for number, arm in enumerate(plan.document["arms"]):
         configs = [RunConfig.from_dict(plan.configs[run["key"]]) for run in arm["runs"]]
@@ -70,11 +70,15 @@ def test_the_winners_are_measured_on_the_test_split_over_the_studys_seeds(tmp_pa
 
 def test_the_plan_says_budget_space_splits_and_best_values(tmp_path: Path) -> None:
     tuning = prepare(write(tmp_path), Request())
-    plan = tuned_plan(tuning, [found(arm.name, **{RATE: 1e-2}) for arm in tuning.arms], Budget(tokens=5000))
+    plan = tuned_plan(tuning, [tuning_result(arm.name, **{RATE: 1e-2}) for arm in tuning.arms], Budget(tokens=5000))
     assert plan.study == "recurrence_tuned"
-    said = plan.document["tuning"]
-    assert (said["budget"], said["selected_on"], said["reported_on"]) == ({"tokens": 5000}, "validation", "test")
-    first = said["arms"][tuning.arms[0].name]
+    section = plan.document["tuning"]
+    assert (section["budget"], section["selected_on"], section["reported_on"]) == (
+        {"tokens": 5000},
+        "validation",
+        "test",
+    )
+    first = section["arms"][tuning.arms[0].name]
     assert (first["values"], first["trials"], first["pruned"]) == ({RATE: 1e-2}, 4, 1)
     assert first["space"][RATE] == {"low": 1e-4, "high": 1e-1, "log": True}
     assert plan.document["commands"]["run"].endswith("--scale demo --tokens 5000")
@@ -84,7 +88,7 @@ def test_the_plan_says_budget_space_splits_and_best_values(tmp_path: Path) -> No
 def test_an_arm_without_a_finished_trial_has_no_winner(tmp_path: Path) -> None:
     tuning = prepare(write(tmp_path), Request())
     with pytest.raises(ConfigError, match="no trial of arm 'recurrence=on warmup=short' has finished"):
-        tuned_plan(tuning, [found(arm.name) for arm in tuning.arms], Budget(trials=4))
+        tuned_plan(tuning, [tuning_result(arm.name) for arm in tuning.arms], Budget(trials=4))
 
 
 def test_what_cannot_be_tuned_fairly_is_refused(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def call(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_rehearsal_does_everything_and_the_next_call_finds_nothing_to_do(tmp_path: Path) -> None:
-    done = call(tmp_path, "--minutes", "9")
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = call(tmp_path, "--minutes", "9")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     attempts = attempts_in(tmp_path / "out")
     assert [(attempt.name, attempt.outcome) for attempt in attempts] == [(job.name, "finished") for job in rehearsals()]
     outcomes = [attempt.result["outcomes"] for attempt in attempts if attempt.part in "ae"]
@@ -43,8 +43,8 @@ def test_a_rehearsal_does_everything_and_the_next_call_finds_nothing_to_do(tmp_p
 
 
 def test_every_job_has_a_name_of_its_own() -> None:
-    for every in (jobs(), rehearsals()):
-        assert len({job.name for job in every}) == len(every)
+    for kit_jobs in (jobs(), rehearsals()):
+        assert len({job.name for job in kit_jobs}) == len(kit_jobs)
 
 
 @pytest.mark.parametrize(("mark", "listed"), [("gpu", GPU_TESTS), ("any_device", CONTRACTS)])

@@ -41,20 +41,20 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
     return Kit(tmp_path / "out", work, dict(os.environ) | {"PYTHONPATH": str(tmp_path)}, lambda line: None)
 
 
-def job(what: str, limit: float = 20, least: float = 0, resumable: bool = False) -> KitJob:
-    writes = "measured.json" if what == "measure" else None
-    return KitJob("a", what, "kit_child", (what, "{work}"), 5, limit, least, resumable, writes)
+def job(name: str, limit: float = 20, least: float = 0, resumable: bool = False) -> KitJob:
+    writes = "measured.json" if name == "measure" else None
+    return KitJob("a", name, "kit_child", (name, "{work}"), 5, limit, least, resumable, writes)
 
 
 def status_of(process: int) -> str:
-    """What the system says of a process; of one that is gone, that it is a zombie."""
+    """The system's status of a process; "zombie" for one that is gone."""
     try:
         return Path(f"/proc/{process}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return "zombie"
 
 
-def begun(kit: Kit) -> list[str]:
+def begun_jobs(kit: Kit) -> list[str]:
     """The jobs that were begun, in order, over all calls."""
     return (kit.work / "begun.txt").read_text().split()
 
@@ -81,16 +81,18 @@ def test_a_job_that_hangs_is_ended_at_its_limit_with_all_that_it_started(kit: Ki
 
 def test_a_call_begins_nothing_that_the_time_left_does_not_hold(kit: Kit) -> None:
     waiting = kit.run([job("measure", least=90), job("fail", least=1)], 60)
-    assert [one.name for one in waiting] == ["measure"] and begun(kit) == ["fail"]
+    assert [waiting_job.name for waiting_job in waiting] == ["measure"] and begun_jobs(kit) == ["fail"]
 
 
 def test_the_next_call_does_what_the_last_one_did_not_finish(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [job("measure"), job("fail"), job("hang", limit=1), job("hang", limit=1, resumable=True)]
     jobs[3] = jobs[3].__class__(**vars(jobs[3]) | {"name": "goes on"})
     kit.run(jobs, 90)
-    assert [one.name for one in kit.pending(jobs)] == ["goes on"], "what fails, fails again on the same code"
+    assert [pending_job.name for pending_job in kit.pending(jobs)] == ["goes on"], (
+        "what fails, fails again on the same code"
+    )
     monkeypatch.setattr(runner, "code_fingerprint", lambda: "mended")
-    assert [one.name for one in kit.pending(jobs)] == ["fail", "hang", "goes on"]
+    assert [pending_job.name for pending_job in kit.pending(jobs)] == ["fail", "hang", "goes on"]
     assert len(kit.pending(jobs, again=True)) == 4
 
 
@@ -146,5 +148,5 @@ def test_records_travel_to_another_machine_and_weights_do_not(tmp_path: Path) ->
 )
 def test_bad_input_is_one_line_and_status_2(options: tuple[str, ...], error: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--list", *options, "--out", str(tmp_path)]
-    done = subprocess.run([*command, "--work", str(tmp_path)], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, f"{error}\n")
+    completed = subprocess.run([*command, "--work", str(tmp_path)], capture_output=True, text=True)
+    assert (completed.returncode, completed.stderr) == (2, f"{error}\n")

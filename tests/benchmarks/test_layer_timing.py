@@ -43,9 +43,9 @@ def unable(work: Work, device: torch.device) -> Step:
     return step
 
 
-def rows_of(trying: dict[str, Layer], patience: float = 4.0) -> list[dict[str, Any]]:
+def rows_of(candidates: dict[str, Layer], patience: float = 4.0) -> list[dict[str, Any]]:
     works = [Work(1, 64), Work(1, 128)]
-    return list(layers.measured(trying, works, CPU, rounds=1, patience=patience, peaked=False))
+    return list(layers.measured(candidates, works, CPU, rounds=1, patience=patience, peaked=False))
 
 
 def test_a_layer_that_fails_is_recorded_with_the_reason_and_not_tried_at_the_next_length() -> None:
@@ -64,7 +64,7 @@ def test_a_layer_that_took_too_long_is_left_out_at_the_next_length_with_the_reas
 
 
 def test_on_a_device_that_a_layer_left_unusable_no_other_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What CUDA is asked is answered by a stand-in."""
+    """The functions of torch.cuda are replaced by stand-ins."""
     broken = []
 
     def synchronize(device: torch.device) -> None:
@@ -80,9 +80,9 @@ def test_on_a_device_that_a_layer_left_unusable_no_other_is_blamed(monkeypatch: 
         monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
     for name in ("empty_cache", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda *device: None)
-    trying = {"greedy": greedy, "working": working, "illegal": illegal, "after": working}
-    taken, peaks = row_on_device(trying, Work(1, 64), torch.device("cuda"), rounds=2, patience=4.0)
-    assert list(taken) == ["working"] and peaks.mib == {"working": 2.0}
+    candidates = {"greedy": greedy, "working": working, "illegal": illegal, "after": working}
+    times, peaks = row_on_device(candidates, Work(1, 64), torch.device("cuda"), rounds=2, patience=4.0)
+    assert list(times) == ["working"] and peaks.mib == {"working": 2.0}
     assert peaks.failed["greedy"] == "out of memory"
     assert peaks.failed["illegal"].startswith("RuntimeError: CUDA error")
     assert peaks.failed["after"] == "not tried: the device failed in illegal"
@@ -121,8 +121,8 @@ def naive_linear(q: Tensor, k: Tensor, v: Tensor, scale: float, normalize: bool)
 def test_a_kernel_between_projections_computes_what_our_layer_does(
     config: MixerConfig, peer: Layer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[tuple[nn.ModuleList, Tensor, Callable[[], Tensor]]] = []
-    monkeypatch.setattr(peers, "stepper", lambda *parts: made.append(parts))
+    stepper_calls: list[tuple[nn.ModuleList, Tensor, Callable[[], Tensor]]] = []
+    monkeypatch.setattr(peers, "stepper", lambda *parts: stepper_calls.append(parts))
     package = types.ModuleType("fla.ops.linear_attn")
     package.chunk_linear_attn = naive_linear  # type: ignore[attr-defined]
     for name in ("fla", "fla.ops"):
@@ -130,7 +130,7 @@ def test_a_kernel_between_projections_computes_what_our_layer_does(
     monkeypatch.setitem(sys.modules, "fla.ops.linear_attn", package)
     torch.manual_seed(0)
     peer(Work(2, 24), CPU)
-    projections, x, forward = made[0]
+    projections, x, forward = stepper_calls[0]
     layer = config.build(Shape(DIM, HEADS, 24))
     for name, projection in zip(("query", "key", "value", "merge"), projections, strict=True):
         layer.get_submodule(name).load_state_dict(projection.state_dict())

@@ -16,19 +16,19 @@ SMALL = BASE.override(TINY | {"model.depth": 1})
 TEXT = zipf(TINY_VOCABULARY, 4, 8 * 16 + 1, torch.device("cpu"))
 
 
-def checked(mode: Mode) -> dict[str, Any]:
+def compare_with_eager(mode: Mode) -> dict[str, Any]:
     return check(SMALL, TINY_VOCABULARY, TEXT, mode)
 
 
 def test_an_update_on_fixed_buffers_computes_what_eager_does() -> None:
-    found = checked(Mode.GRAPHS)
-    assert found["agrees"], found["apart"]
-    losses = found["losses"]["eager"]
+    result = compare_with_eager(Mode.GRAPHS)
+    assert result["agrees"], result["apart"]
+    losses = result["losses"]["eager"]
     assert losses[9] < losses[1], "the text begins anew after eight segments, and nothing was learned of it"
 
 
 class Waits(TorchDispatchMode):
-    """Counts what a device would be waited for: sizes and values that the host asks for, and tensors that it makes."""
+    """Counts operations that would wait for a device: reading sizes and values, and copying the host's tensors."""
 
     ASKING = frozenset({"aten::nonzero", "aten::_local_scalar_dense", "aten::masked_select", "aten::lift_fresh"})
 
@@ -37,13 +37,15 @@ class Waits(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        picked = func._schema.name == "aten::index" and any(i is not None and i.dtype is torch.bool for i in args[1])
-        self.count += func._schema.name in self.ASKING or picked
+        is_masked_index = func._schema.name == "aten::index" and any(
+            i is not None and i.dtype is torch.bool for i in args[1]
+        )
+        self.count += func._schema.name in self.ASKING or is_masked_index
         return func(*args, **(kwargs or {}))
 
 
 def test_an_update_that_is_captured_waits_for_no_device_and_one_of_eager_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lit_transformers.mixers.qkv.unless_all", lambda seen: seen)  # as where it lies on a device
+    monkeypatch.setattr("lit_transformers.mixers.qkv.unless_all", lambda mask: mask)  # as where it lies on a device
     waits = {}
     for mode in (Mode.EAGER, Mode.GRAPHS):
         training = Training(SMALL, TINY_VOCABULARY, TEXT, mode)
@@ -58,9 +60,9 @@ def test_an_update_that_is_captured_waits_for_no_device_and_one_of_eager_does(mo
 @pytest.mark.parametrize("mode", [Mode.COMPILED, Mode.COMPILED_GRAPHS])
 def test_what_is_compiled_computes_what_eager_does(mode: Mode) -> None:
     torch.compiler.reset()
-    found = checked(mode)
+    result = compare_with_eager(mode)
     torch.compiler.reset()
-    assert found["agrees"], found["apart"]
+    assert result["agrees"], result["apart"]
 
 
 def test_memory_that_is_not_carried_from_update_to_update_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +70,6 @@ def test_memory_that_is_not_carried_from_update_to_update_is_noticed(monkeypatch
         return self.update(inputs, targets, state)[:2]
 
     monkeypatch.setattr(Captured, "run", forgetful)
-    found = checked(Mode.GRAPHS)
-    assert not found["agrees"]
-    assert found["apart"]["loss"][Mode.GRAPHS] > 1e-5, found["apart"]
+    result = compare_with_eager(Mode.GRAPHS)
+    assert not result["agrees"]
+    assert result["apart"]["loss"][Mode.GRAPHS] > 1e-5, result["apart"]

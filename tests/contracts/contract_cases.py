@@ -54,7 +54,7 @@ from lit_transformers.mixers import (
     WindowConfig,
 )
 from lit_transformers.models import MODELS, EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
-from lit_transformers.models.tokens import TOKENS, AdaptiveTokensConfig, FullTokensConfig
+from lit_transformers.models.tokens import TOKENS, AdaptiveTokenEmbeddingConfig, FullTokenEmbeddingConfig
 from lit_transformers.positions import POSITIONS, LearnedConfig, SinusoidalConfig
 from lit_transformers.stacks import (
     STACKS,
@@ -203,9 +203,9 @@ FEEDFORWARD_CASES: Sequence[TransitionConfig] = (
     SeparableConvolutionConfig(kernels=(4, 1), width=6),
 )
 TOKEN_CASES = (
-    FullTokensConfig(),
-    FullTokensConfig(tied=False, scaled=False),
-    AdaptiveTokensConfig(cutoffs=(4, 8), shrink=2),
+    FullTokenEmbeddingConfig(),
+    FullTokenEmbeddingConfig(tied=False, scaled=False),
+    AdaptiveTokenEmbeddingConfig(cutoffs=(4, 8), shrink=2),
 )
 SMALL = LanguageModelConfig(
     dim=DIM, heads=HEADS, depth=4, mixer=AttentionConfig(encoding=XLConfig(), memory=3, bias=True), initial_std=0.3
@@ -245,8 +245,8 @@ class Case(NamedTuple):
     @property
     def modes(self) -> list[Mode]:
         """The modes of mixing a sequence with itself that are promised."""
-        mixer, own = self.config.build(SHAPE), ("causal", "bidirectional")
-        return [mode for mode in own if getattr(mixer, mode)]  # type: ignore[misc]
+        mixer, own_modes = self.config.build(SHAPE), ("causal", "bidirectional")
+        return [mode for mode in own_modes if getattr(mixer, mode)]  # type: ignore[misc]
 
     @property
     def mode(self) -> Mode:
@@ -254,7 +254,9 @@ class Case(NamedTuple):
 
     @property
     def sees_all(self) -> bool:
-        return all(self.config.override({"encoding": None} if self.encoded else {}) != local for local in LOCAL)
+        return all(
+            self.config.override({"encoding": None} if self.encoded else {}) != local_config for local_config in LOCAL
+        )
 
     @property
     def encoded(self) -> bool:
@@ -269,25 +271,25 @@ SHAPE = Shape(DIM, HEADS, MAX_LENGTH)
 
 
 def mixers(
-    *asked: Promise, encoded: bool = True, remembering: bool = False, sees_all: bool = False
+    *required: Promise, encoded: bool = True, remembering: bool = False, sees_all: bool = False
 ) -> pytest.MarkDecorator:
-    """Parametrises over every mixer that promises all that is ``asked``; with several encodings, or with none alone."""
-    found = [case for case in variants(encoded) if all(promises(case, promise) for promise in asked)]
-    found = [case for case in found if (case.remembers or not remembering) and (case.sees_all or not sees_all)]
-    return pytest.mark.parametrize("case", found, ids=[name(case.config) for case in found])
+    """Parametrises over every mixer that makes all ``required`` promises; with several encodings, or without one."""
+    cases = [case for case in variants(encoded) if all(promises(case, promise) for promise in required)]
+    cases = [case for case in cases if (case.remembers or not remembering) and (case.sees_all or not sees_all)]
+    return pytest.mark.parametrize("case", cases, ids=[name(case.config) for case in cases])
 
 
 def each_mode() -> pytest.MarkDecorator:
     """Parametrises over every mixer in every mode of mixing a sequence with itself that it promises."""
-    found = [(case, mode) for case in variants(True) for mode in case.modes]
-    return pytest.mark.parametrize(("case", "mode"), found, ids=[f"{name(c.config)}-{mode}" for c, mode in found])
+    cases = [(case, mode) for case in variants(True) for mode in case.modes]
+    return pytest.mark.parametrize(("case", "mode"), cases, ids=[f"{name(c.config)}-{mode}" for c, mode in cases])
 
 
 def dropping() -> pytest.MarkDecorator:
     """Parametrises over every mixer that has dropout, with every such field of it and a value that drops."""
-    found = [(case, dict.fromkeys(dropouts_of(case.config), 0.5)) for case in variants(False)]
-    found = [(case, dropouts) for case, dropouts in found if dropouts]
-    return pytest.mark.parametrize(("case", "dropouts"), found, ids=[name(case.config) for case, _ in found])
+    cases = [(case, dict.fromkeys(dropouts_of(case.config), 0.5)) for case in variants(False)]
+    cases = [(case, dropouts) for case, dropouts in cases if dropouts]
+    return pytest.mark.parametrize(("case", "dropouts"), cases, ids=[name(case.config) for case, _ in cases])
 
 
 def dropouts_of(config: Config) -> list[str]:
@@ -296,14 +298,14 @@ def dropouts_of(config: Config) -> list[str]:
 
 
 def variants(encoded: bool) -> Iterator[Case]:
-    tried: set[type[MixerConfig]] = set()
+    encoded_types: set[type[MixerConfig]] = set()
     for config in MIXER_CASES:
         yield Case(config)
-        takes = "encoding" in field_types(type(config)) and config.get("encoding") is None
-        if encoded and takes and (isinstance(config, AttentionConfig) or type(config) not in tried):
+        takes_encoding = "encoding" in field_types(type(config)) and config.get("encoding") is None
+        if encoded and takes_encoding and (isinstance(config, AttentionConfig) or type(config) not in encoded_types):
             encodings = ENCODING_CASES if isinstance(config, AttentionConfig) else FEW_ENCODINGS
             yield from (Case(config.override({"encoding": encoding})) for encoding in encodings)
-            tried.add(type(config))
+            encoded_types.add(type(config))
 
 
 def promises(case: Case, promise: Promise) -> bool:
@@ -330,10 +332,10 @@ def randomised(network: Network) -> Network:
 
 
 def context(
-    rows: int, length: int, causal: bool = True, keep: Tensor | None = None, start: int | Tensor = 0
+    rows: int, length: int, causal: bool = True, padding_mask: Tensor | None = None, start: int | Tensor = 0
 ) -> Context:
     """``start``: the position of the first token, or (rows, 1) for each row."""
-    return Context((torch.arange(length) + start).expand(rows, length), causal, keep)
+    return Context((torch.arange(length) + start).expand(rows, length), causal, padding_mask)
 
 
 def noise(*shape: int) -> Tensor:

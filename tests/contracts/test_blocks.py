@@ -33,7 +33,7 @@ from lit_transformers.mixer import Context, MixerConfig, Mode, OutputProjection,
 from lit_transformers.mixers import AttentionConfig, StarConfig
 from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.positions import PositionsConfig
-from lit_transformers.stacks import Entry, ReversibleConfig, SharedConfig, Stack, StackConfig
+from lit_transformers.stacks import ReversibleConfig, SharedConfig, Stack, StackConfig, StackInput
 
 pytestmark = pytest.mark.any_device
 DEPTH = 4
@@ -70,7 +70,7 @@ def stack_of(
     mixer = AttentionConfig(encoding=RotaryConfig(), memory=memory)
     block = BlockConfig(mixer=mixer, norm=norm, feedforward=feedforward or FeedForwardConfig())
     shape = Shape(DIM, HEADS, 16, 0, DEPTH, shared={})
-    entry = Entry(positions.build(shape) if positions else None)
+    entry = StackInput(positions.build(shape) if positions else None)
 
     def make(layer: int, depth: int) -> Block:
         return block.build_block(shape._replace(layer=layer, depth=depth), mode)
@@ -82,22 +82,27 @@ def stack_of(
 def test_a_decoder_block_sees_all_of_its_source_and_none_of_its_future(norm: Norm) -> None:
     x, source = noise(1, 6, DIM).requires_grad_(), noise(1, 5, DIM).requires_grad_()
     y = decoder_block(norm)(x, context(1, 6)._replace(source=source)).y
-    to_x, to_source = torch.autograd.grad((y[:, 2] * noise(DIM)).sum(), [x, source])
-    assert not to_x[:, 3:].any() and to_x[:, :3].abs().amax(-1).min() > 0
-    assert to_source.abs().amax(-1).min() > 0
+    x_gradient, source_gradient = torch.autograd.grad((y[:, 2] * noise(DIM)).sum(), [x, source])
+    assert not x_gradient[:, 3:].any() and x_gradient[:, :3].abs().amax(-1).min() > 0
+    assert source_gradient.abs().amax(-1).min() > 0
 
 
 @norms
 def test_a_decoder_block_ignores_padding_on_both_sides(norm: Norm) -> None:
     block, x, source = decoder_block(norm), noise(2, 6, DIM), noise(2, 5, DIM)
-    keep, source_keep = torch.arange(6) < torch.tensor([[6], [4]]), torch.arange(5) < torch.tensor([[2], [5]])
+    padding_mask, source_padding_mask = (
+        torch.arange(6) < torch.tensor([[6], [4]]),
+        torch.arange(5) < torch.tensor([[2], [5]]),
+    )
 
-    def say(x: Tensor, source: Tensor) -> Tensor:
-        y: Tensor = block(x, context(2, 6, keep=keep)._replace(source=source, source_keep=source_keep)).y
-        return y[keep]
+    def run_block(x: Tensor, source: Tensor) -> Tensor:
+        y: Tensor = block(
+            x, context(2, 6, padding_mask=padding_mask)._replace(source=source, source_padding_mask=source_padding_mask)
+        ).y
+        return y[padding_mask]
 
-    other = torch.where(keep[..., None], x, 9.0), torch.where(source_keep[..., None], source, 9.0)
-    unmoved(say(x, source), say(*other))
+    overwritten = torch.where(padding_mask[..., None], x, 9.0), torch.where(source_padding_mask[..., None], source, 9.0)
+    unmoved(run_block(x, source), run_block(*overwritten))
 
 
 @norms
@@ -135,15 +140,15 @@ def test_no_stack_leaks_and_none_has_an_idle_parameter(
     config: StackConfig, norm: Norm, positions: PositionsConfig | None
 ) -> None:
     stack, x = stack_of(config, positions, norm), noise(1, 16, DIM).requires_grad_()
-    read = stack(x, context(1, 16))
-    (gradient,) = torch.autograd.grad((read.y[:, 9] * noise(DIM)).sum(), x, retain_graph=True)
+    output = stack(x, context(1, 16))
+    (gradient,) = torch.autograd.grad((output.y[:, 9] * noise(DIM)).sum(), x, retain_graph=True)
     assert not gradient[:, 10:].any() and gradient[:, :10].abs().amax(-1).min() > 0
-    loss = (read.y * noise(*read.y.shape)).sum()
-    sum(read.aux.values(), start=loss).backward()
-    assert idle(stack) == []
+    loss = (output.y * noise(*output.y.shape)).sum()
+    sum(output.aux.values(), start=loss).backward()
+    assert idle_parameters(stack) == []
 
 
-def idle(network: nn.Module) -> list[str]:
+def idle_parameters(network: nn.Module) -> list[str]:
     """Parameters without a gradient."""
     return [key for key, p in network.named_parameters() if p.grad is None or not p.grad.any()]
 
@@ -151,7 +156,7 @@ def idle(network: nn.Module) -> list[str]:
 @stacks
 @positioned
 def test_a_stack_in_segments_equals_one_pass(config: StackConfig, positions: PositionsConfig | None) -> None:
-    in_segments_as_in_one(stack_of(config, positions))
+    check_segments_equal_one_pass(stack_of(config, positions))
 
 
 @stacks
@@ -161,18 +166,18 @@ def test_every_feed_forward_streams_in_every_stack(
     config: StackConfig, feedforward: TransitionConfig, grad: bool
 ) -> None:
     with torch.set_grad_enabled(grad):
-        in_segments_as_in_one(stack_of(config, feedforward=feedforward))
+        check_segments_equal_one_pass(stack_of(config, feedforward=feedforward))
 
 
-def in_segments_as_in_one(stack: Stack) -> None:
+def check_segments_equal_one_pass(stack: Stack) -> None:
     """Cut where a convolution reaches over several segments."""
-    x, state, parts = noise(2, 14, DIM), None, []
-    whole = stack(x, context(2, 14)).y
+    x, state, outputs = noise(2, 14, DIM), None, []
+    expected = stack(x, context(2, 14)).y
     for start, stop in ((0, 3), (3, 4), (4, 14)):
-        read = stack(x[:, start:stop], context(2, stop - start, start=start), state)
-        state = read.state
-        parts.append(read.y)
-    same(torch.cat(parts, dim=1), whole)
+        output = stack(x[:, start:stop], context(2, stop - start, start=start), state)
+        state = output.state
+        outputs.append(output.y)
+    same(torch.cat(outputs, dim=1), expected)
 
 
 @stacks
@@ -183,15 +188,15 @@ def test_padding_changes_nothing_at_real_positions(
 ) -> None:
     memory = 16 if mode == "causal" else 0
     stack = stack_of(config, feedforward=feedforward, memory=memory, mode=mode)
-    x, keep, causal = noise(2, 9, DIM), torch.arange(9) < torch.tensor([[9], [5]]), mode == "causal"
-    read = stack(x, context(2, 9, causal, keep))
-    other = stack(torch.where(keep[..., None], x, 9.0), context(2, 9, causal, keep))
-    alone = stack(x[1:, :5], context(1, 5, causal)).y
-    unmoved(read.y[keep], other.y[keep])
-    same(read.y[1:, :5], alone)
-    assert read.aux.keys() == other.aux.keys()
-    for loss in read.aux:
-        unmoved(read.aux[loss], other.aux[loss])
+    x, padding_mask, causal = noise(2, 9, DIM), torch.arange(9) < torch.tensor([[9], [5]]), mode == "causal"
+    output = stack(x, context(2, 9, causal, padding_mask))
+    overwritten = stack(torch.where(padding_mask[..., None], x, 9.0), context(2, 9, causal, padding_mask))
+    unpadded = stack(x[1:, :5], context(1, 5, causal)).y
+    unmoved(output.y[padding_mask], overwritten.y[padding_mask])
+    same(output.y[1:, :5], unpadded)
+    assert output.aux.keys() == overwritten.aux.keys()
+    for key in output.aux:
+        unmoved(output.aux[key], overwritten.aux[key])
 
 
 @stacks
@@ -200,8 +205,8 @@ def test_an_emptied_lane_of_a_stack_starts_anew(config: StackConfig, feedforward
     stack = stack_of(config, feedforward=feedforward)
     first, second = noise(2, 5, DIM), noise(2, 4, DIM)
     state = stack(first, context(2, 5)).state
-    emptied = empty_rows(state, torch.tensor([True, False]))
-    y = stack(second, context(2, 4), emptied).y
+    emptied_state = empty_rows(state, torch.tensor([True, False]))
+    y = stack(second, context(2, 4), emptied_state).y
     same(y[:1], stack(second[:1], context(1, 4)).y)
     same(y[1:], stack(second, context(2, 4), state).y[1:])
 
@@ -229,19 +234,19 @@ def test_a_model_of_every_stack_and_feed_forward_passes_every_gate(
 def test_every_parameter_of_a_translator_learns(config: StackConfig, feedforward: TransitionConfig) -> None:
     model = EncoderDecoderConfig(dim=8, heads=2, depth=2, stack=config, feedforward=feedforward)
     network = placed(randomised(model.build(11, 9).double()))
-    read = network(torch.arange(7).expand(2, -1), torch.arange(9).expand(2, -1))
-    loss = (read.hidden * noise(2, 9, 8)).sum()
-    sum(read.aux.values(), start=loss).backward()
+    output = network(torch.arange(7).expand(2, -1), torch.arange(9).expand(2, -1))
+    loss = (output.hidden * noise(2, 9, 8)).sum()
+    sum(output.aux.values(), start=loss).backward()
     embedding = ["tokens.logits.bias"]  # of the softmax, which is not asked here
-    assert idle(network) == embedding
+    assert idle_parameters(network) == embedding
 
 
 @stacks
 def test_every_step_of_a_stack_has_a_state_and_an_output_of_its_own(config: StackConfig) -> None:
     stack, x = stack_of(config), noise(1, 5, DIM)
-    read = stack(x, context(1, 5), keep_hidden=True)
-    assert len(read.state) == DEPTH and len(read.hidden) == DEPTH - 1
-    memories = [next(state_tensors(layer)) for layer in read.state]
+    output = stack(x, context(1, 5), keep_hidden=True)
+    assert len(output.state) == DEPTH and len(output.hidden) == DEPTH - 1
+    memories = [next(state_tensors(layer)) for layer in output.state]
     assert all(not torch.equal(a, b) for n, a in enumerate(memories) for b in memories[:n])
     assert stack(x, context(1, 5)).hidden == ()
 
@@ -254,14 +259,14 @@ def test_every_step_of_a_stack_has_a_state_and_an_output_of_its_own(config: Stac
         (SharedConfig(share="mixer"), {"mixer": 1, "feedforward": DEPTH}),
         (SharedConfig(share="feedforward", groups=2), {"mixer": DEPTH, "feedforward": 2}),
     ],
-    ids=lambda given: name(given) if isinstance(given, SharedConfig) else "",
+    ids=lambda value: name(value) if isinstance(value, SharedConfig) else "",
 )
 def test_layers_share_what_they_are_told_to_share(config: SharedConfig, distinct: dict[str, int]) -> None:
     blocks = [block for block in stack_of(config).modules() if isinstance(block, Block)]
     for part, count in distinct.items():
-        found = {id(block.get_submodule(part)) for block in blocks}
-        norms_found = {id(block.get_submodule(f"{part}_norm")) for block in blocks}
-        assert len(found) == len(norms_found) == count
+        part_ids = {id(block.get_submodule(part)) for block in blocks}
+        norm_ids = {id(block.get_submodule(f"{part}_norm")) for block in blocks}
+        assert len(part_ids) == len(norm_ids) == count
 
 
 @norms
@@ -283,14 +288,14 @@ def test_every_mixer_is_reversed_to_the_gradients_of_kept_activations(case: Case
     def gradients(recompute: bool) -> list[Tensor]:
         torch.manual_seed(0)
 
-        def make(layer: int, depth: int) -> Block:
+        def build_layer(layer: int, depth: int) -> Block:
             return block.build_block(shape._replace(layer=layer, depth=depth), case.mode)
 
-        stack = ReversibleConfig(recompute=recompute).build(shape._replace(shared={}), make, Entry())
+        stack = ReversibleConfig(recompute=recompute).build(shape._replace(shared={}), build_layer, StackInput())
         stack = placed(randomised(stack.double()))
         torch.manual_seed(3)
-        read = stack(x, ctx)
-        loss = sum(read.aux.values(), start=read.y.sin().sum())
+        output = stack(x, ctx)
+        loss = sum(output.aux.values(), start=output.y.sin().sum())
         return [loss.detach(), *torch.autograd.grad(loss, list(stack.parameters()), allow_unused=True)]
 
     same_gradients(gradients(True), gradients(False), exact=1e-8)
@@ -313,5 +318,5 @@ def test_a_cross_mixer_is_not_a_self_mixer() -> None:
 @pytest.mark.parametrize("config", [*MIXER_CASES, *FEEDFORWARD_CASES], ids=name)
 def test_what_a_sublayer_adds_comes_through_an_output_projection(config: MixerConfig | TransitionConfig) -> None:
     """Its weights start smaller in a deeper network. A star has none: what it adds is normalised."""
-    found = [module for module in config.build(SHAPE).modules() if isinstance(module, OutputProjection)]
-    assert bool(found) != isinstance(config, StarConfig)
+    projections = [module for module in config.build(SHAPE).modules() if isinstance(module, OutputProjection)]
+    assert bool(projections) != isinstance(config, StarConfig)

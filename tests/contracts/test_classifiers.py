@@ -19,11 +19,11 @@ pytestmark = pytest.mark.any_device
 
 
 def rows(lengths: tuple[int, ...]) -> LabelledBatch:
-    keep = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    inputs = torch.randint(1, 10, keep.shape).masked_fill(~keep, 0)
+    padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    inputs = torch.randint(1, 10, padding_mask.shape).masked_fill(~padding_mask, 0)
     inputs[:, 0] = 10
     count = len(lengths)
-    return LabelledBatch(inputs, keep, torch.randint(3, (count,)), None, torch.arange(count), 0, None)
+    return LabelledBatch(inputs, padding_mask, torch.randint(3, (count,)), None, torch.arange(count), 0, None)
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean"])
@@ -38,9 +38,11 @@ def test_a_row_is_classified_alike_in_any_company(case: Case, pooling: str) -> N
     task.training_step(batch, 0)["loss"].backward()
     task.eval()
     with torch.no_grad():
-        together = task.measured(batch)
-        for row, length in enumerate(batch.keep.sum(dim=1).tolist()):
-            part = [part[row : row + 1] for part in (batch.inputs[:, :length], batch.keep[:, :length], batch.labels)]
-            alone = LabelledBatch(*part, None, batch.example[row : row + 1], 0, None)
-            same(task.measured(alone)[0], together[row], exact=1e-7)
+        batched = task.measured(batch)
+        for row, length in enumerate(batch.padding_mask.sum(dim=1).tolist()):
+            part = [
+                part[row : row + 1] for part in (batch.inputs[:, :length], batch.padding_mask[:, :length], batch.labels)
+            ]
+            single = LabelledBatch(*part, None, batch.example[row : row + 1], 0, None)
+            same(task.measured(single)[0], batched[row], exact=1e-7)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.head.parameters())

@@ -45,20 +45,20 @@ def run(called: Any, mixer: Mixer, x: Tensor, ctx: Context) -> list[Tensor]:
 
 def agree(case: Case, backend: Any, length: int, device: str = "cpu") -> None:
     mixer, x = case.build().to(device), noise(2, length, DIM).to(device)
-    keep = torch.arange(length) < torch.tensor([[length], [length // 2]])
+    padding_mask = torch.arange(length) < torch.tensor([[length], [length // 2]])
     ctx = context(2, length, case.mode == "causal")
-    ctx = ctx._replace(positions=ctx.positions.to(device), keep=keep.to(device))
-    plain, compiled = run(mixer, mixer, x, ctx), run(torch.compile(mixer, backend=backend), mixer, x, ctx)
-    for one, other in zip(compiled, plain, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+    ctx = ctx._replace(positions=ctx.positions.to(device), padding_mask=padding_mask.to(device))
+    expected, outputs = run(mixer, mixer, x, ctx), run(torch.compile(mixer, backend=backend), mixer, x, ctx)
+    for output, reference in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(output, reference, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_caught_computes_what_is_written(kind: str) -> None:
-    caught = CompileCounterWithBackend("aot_eager")
-    agree(KINDS[kind], caught, 9)
-    assert caught.op_count > 0
+    backend = CompileCounterWithBackend("aot_eager")
+    agree(KINDS[kind], backend, 9)
+    assert backend.op_count > 0
 
 
 @pytest.mark.slow

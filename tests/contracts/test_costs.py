@@ -19,7 +19,7 @@ from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
 from lit_transformers.mixer import Context, MixerConfig, Shape
 from lit_transformers.mixers import AttentionConfig, LSRAConfig, TopKConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
-from lit_transformers.models.tokens import TokensConfig
+from lit_transformers.models.tokens import TokenEmbeddingConfig
 from lit_transformers.patterns import BLOCK
 from lit_transformers.stacks import StackConfig
 
@@ -27,10 +27,10 @@ LENGTHS = [(1, 0), (7, 0), (7, 5), (1, 300), (BLOCK, 0), (BLOCK + 44, 0), (2 * B
 TOLERANCE = 0.02
 
 
-def counted(module: nn.Module, *given: Any) -> int:
+def count_flops(module: nn.Module, *inputs: Any) -> int:
     """Counted in the forward pass; the unfused kernel is the one whose products the counter sees on every device."""
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        module(*given)
+        module(*inputs)
     return counter.get_total_flops()
 
 
@@ -43,7 +43,7 @@ def test_the_flops_of_a_mixer_are_those_counted(case: Case, queries: int, rememb
     state = mixer(torch.randn(1, remembered, DIM).double(), context(1, remembered)).state if remembered else None
     x = torch.randn(1, queries, DIM).double()
     assert mixer.flops(queries, remembered) == pytest.approx(
-        counted(mixer, x, context(1, queries, start=remembered), state), rel=TOLERANCE
+        count_flops(mixer, x, context(1, queries, start=remembered), state), rel=TOLERANCE
     )
 
 
@@ -62,41 +62,43 @@ def test_evaluation_spends_less_than_training_by_the_projections_of_memory(confi
     mixer = Case(config).build("causal", memory=remembered)
     with torch.no_grad():
         state = mixer(torch.randn(1, remembered, DIM).double(), context(1, remembered)).state
-        found = counted(mixer, torch.randn(1, queries, DIM).double(), context(1, queries, start=remembered), state)
-    of_keys_and_values = 2 * 2 * DIM * DIM * remembered
-    assert mixer.flops(queries, remembered) - found == pytest.approx(of_keys_and_values, rel=TOLERANCE)
+        measured = count_flops(
+            mixer, torch.randn(1, queries, DIM).double(), context(1, queries, start=remembered), state
+        )
+    key_value_flops = 2 * 2 * DIM * DIM * remembered
+    assert mixer.flops(queries, remembered) - measured == pytest.approx(key_value_flops, rel=TOLERANCE)
 
 
 @mixers("bidirectional")
 @pytest.mark.parametrize("queries", [1, 7, BLOCK, BLOCK + 44, 2 * BLOCK + 1])
 def test_the_flops_of_a_mixer_that_sees_both_ways_are_those_counted(case: Case, queries: int) -> None:
     mixer, x = case.build("bidirectional"), torch.randn(1, queries, DIM).double()
-    found = counted(mixer, x, context(1, queries, causal=False))
-    assert mixer.flops(queries, 0, causal=False) == pytest.approx(found, rel=TOLERANCE)
+    expected = count_flops(mixer, x, context(1, queries, causal=False))
+    assert mixer.flops(queries, 0, causal=False) == pytest.approx(expected, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("case", [Case(AttentionConfig(bias=bias)) for bias in (False, True)])
 def test_a_window_of_the_same_length_costs_what_is_counted(case: Case) -> None:
     mixer = case.build(memory=40, same_length=True)
     state = mixer(torch.randn(1, 60, DIM).double(), context(1, 60)).state
-    found = counted(mixer, torch.randn(1, 600, DIM).double(), context(1, 600), state)
-    assert mixer.flops(600, 60) == pytest.approx(found, rel=TOLERANCE)
+    expected = count_flops(mixer, torch.randn(1, 600, DIM).double(), context(1, 600), state)
+    assert mixer.flops(600, 60) == pytest.approx(expected, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("width", [None, 20])
 def test_the_flops_of_a_block_are_those_counted(width: int | None) -> None:
     config = BlockConfig(mixer=AttentionConfig(memory=16), feedforward=FeedForwardConfig(width=width))
     block = config.build_block(Shape(DIM, HEADS, 64), "causal")
-    found = counted(block, torch.randn(1, 9, DIM), Context(torch.arange(9)[None], causal=True))
-    assert block.flops(9, 0) == pytest.approx(found, rel=TOLERANCE)
+    expected = count_flops(block, torch.randn(1, 9, DIM), Context(torch.arange(9)[None], causal=True))
+    assert block.flops(9, 0) == pytest.approx(expected, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("config", FEEDFORWARD_CASES, ids=name)
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_flops_of_a_feed_forward_are_those_counted(config: TransitionConfig, causal: bool) -> None:
     layer = config.build(Shape(DIM, HEADS, 64))
-    found = counted(layer, torch.randn(1, 9, DIM), context(1, 9, causal))
-    assert layer.flops(9) == pytest.approx(found, rel=TOLERANCE)
+    expected = count_flops(layer, torch.randn(1, 9, DIM), context(1, 9, causal))
+    assert layer.flops(9) == pytest.approx(expected, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("stack", STACK_CASES, ids=name)
@@ -112,23 +114,23 @@ def test_the_flops_of_a_model_are_those_counted(stack: StackConfig) -> None:
 
 def test_the_flops_of_an_encoder_are_those_counted_without_a_softmax() -> None:
     config = EncoderConfig(dim=DIM, heads=HEADS, depth=2)
-    found = counted(config.build(11, 16), torch.zeros(1, 16, dtype=torch.long))
-    assert cost(config, 11, 16).flops_per_token == pytest.approx(found / 16, rel=TOLERANCE)
+    expected = count_flops(config.build(11, 16), torch.zeros(1, 16, dtype=torch.long))
+    assert cost(config, 11, 16).flops_per_token == pytest.approx(expected / 16, rel=TOLERANCE)
     assert cost(config, 11, 16).state_bytes == 0
 
 
 def test_rows_that_do_not_continue_each_other_cost_no_memory() -> None:
     config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(memory=32))
-    apart, continued = cost(config, 11, 16, continued=False), cost(config, 11, 16)
-    assert apart.flops_per_token == config.build(11, 16).flops(16, 0) / 16 < continued.flops_per_token
-    assert (apart.state_bytes, apart.parameters) == (0, continued.parameters)
+    separate, continued = cost(config, 11, 16, continued=False), cost(config, 11, 16)
+    assert separate.flops_per_token == config.build(11, 16).flops(16, 0) / 16 < continued.flops_per_token
+    assert (separate.state_bytes, separate.parameters) == (0, continued.parameters)
 
 
 @pytest.mark.parametrize("config", TOKEN_CASES, ids=name)
-def test_the_flops_of_a_softmax_are_those_counted_where_all_symbols_are_frequent(config: TokensConfig) -> None:
+def test_the_flops_of_a_softmax_are_those_counted_where_all_symbols_are_frequent(config: TokenEmbeddingConfig) -> None:
     tokens = config.build(11, DIM)
     with FlopCounterMode(display=False) as counter:
-        tokens.nats(torch.randn(1, 9, DIM), torch.zeros(1, 9, dtype=torch.long))
+        tokens.nll(torch.randn(1, 9, DIM), torch.zeros(1, 9, dtype=torch.long))
     assert tokens.flops(9) == pytest.approx(counter.get_total_flops(), rel=TOLERANCE)
 
 
@@ -137,8 +139,8 @@ def test_the_flops_of_a_softmax_are_those_counted_where_all_symbols_are_frequent
 def test_the_flops_of_a_cross_mixer_are_those_counted(case: Case, queries: int, source: int) -> None:
     mixer = case.build("cross")
     ctx: Context = context(1, queries)._replace(source=torch.randn(1, source, DIM).double())
-    found = counted(mixer, torch.randn(1, queries, DIM).double(), ctx)
-    assert mixer.cross_flops(queries, source) == pytest.approx(found, rel=TOLERANCE)
+    expected = count_flops(mixer, torch.randn(1, queries, DIM).double(), ctx)
+    assert mixer.cross_flops(queries, source) == pytest.approx(expected, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("stack", STACK_CASES, ids=name)
@@ -149,12 +151,12 @@ def test_the_flops_of_a_network_for_pairs_are_those_counted(stack: StackConfig, 
     data = DataDescription(vocabulary, target, 0, vocabulary, source, str)
     network = config.build_pairs(data)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        read = network(torch.zeros(1, source, dtype=torch.long), torch.zeros(1, target, dtype=torch.long))
-        network.tokens.log_probabilities(read.hidden)
-    found = cost_of_pairs(config, data, source, target)
-    assert found.flops_per_token == pytest.approx(counter.get_total_flops() / target, rel=TOLERANCE)
-    assert found.parameters == sum(p.numel() for p in network.parameters() if p.requires_grad)
-    assert (found.embedding_parameters, found.state_bytes) == (2 * 11 * DIM + 11, 0)
+        output = network(torch.zeros(1, source, dtype=torch.long), torch.zeros(1, target, dtype=torch.long))
+        network.tokens.log_probabilities(output.hidden)
+    pair_cost = cost_of_pairs(config, data, source, target)
+    assert pair_cost.flops_per_token == pytest.approx(counter.get_total_flops() / target, rel=TOLERANCE)
+    assert pair_cost.parameters == sum(p.numel() for p in network.parameters() if p.requires_grad)
+    assert (pair_cost.embedding_parameters, pair_cost.state_bytes) == (2 * 11 * DIM + 11, 0)
 
 
 @mixers("causal", "streams", encoded=False)
@@ -163,5 +165,5 @@ def test_a_cost_is_told_without_memory_or_numbers(case: Case) -> None:
     config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=case.config)
     if case.remembers:
         config = config.override({"mixer.memory": 3})
-    found = cost(config, 11, 3 * BLOCK)
-    assert found.flops_per_token > 0 and found.parameters > 0
+    model_cost = cost(config, 11, 3 * BLOCK)
+    assert model_cost.flops_per_token > 0 and model_cost.parameters > 0

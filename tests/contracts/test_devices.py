@@ -31,7 +31,7 @@ def _a_device() -> Iterator[None]:
         yield
 
 
-def there(tree: Any) -> Any:
+def to_device(tree: Any) -> Any:
     """Every tensor of a tree, copied to the device; what gradients were asked of asks for them there."""
 
     def move(leaf: Any) -> Any:
@@ -41,35 +41,35 @@ def there(tree: Any) -> Any:
 
 
 def test_tensors_of_two_devices_do_not_meet() -> None:
-    one, other = torch.ones(2), torch.ones(2, device=DEVICE)
-    assert other.device == (other + other).device == DEVICE and (other + 1).tolist() == [2, 2]
-    for meet in (lambda: one + other, lambda: other.add_(one), lambda: torch.cat([one, other])):
+    on_cpu, on_device = torch.ones(2), torch.ones(2, device=DEVICE)
+    assert on_device.device == (on_device + on_device).device == DEVICE and (on_device + 1).tolist() == [2, 2]
+    for mix in (lambda: on_cpu + on_device, lambda: on_device.add_(on_cpu), lambda: torch.cat([on_cpu, on_device])):
         with pytest.raises(RuntimeError, match="same device"):
-            meet()
+            mix()
     with pytest.raises(TypeError):
-        other.numpy()
+        on_device.numpy()
 
 
 @pytest.mark.slow
 @each_mode()
 def test_a_mixer_computes_elsewhere_what_it_computes_here(case: Case, mode: Mode) -> None:
     """Forward, backward, and after a state that it left; with padding, in several blocks."""
-    length, causal, keeps = 270, mode == "causal", torch.rand(2, 270) < 0.8
-    x, ctx = noise(2, length, DIM).requires_grad_(), context(2, length, causal, keeps)
+    length, causal, padding_mask = 270, mode == "causal", torch.rand(2, 270) < 0.8
+    x, ctx = noise(2, length, DIM).requires_grad_(), context(2, length, causal, padding_mask)
 
     def results(device: torch.device) -> list[Tensor]:
         torch.manual_seed(1)
         mixer = case.build(mode, **dict.fromkeys(dropouts_of(case.config), 0.1)).to(device)
-        own, given = (there(x), there(ctx)) if device == DEVICE else (x, ctx)
-        mixed = mixer(own, given)
-        again = mixer(own, given, mixed.state).y if causal and mixer.streams else mixed.y
-        loss = again.square().sum() + mixed.y.square().sum() + sum(mixed.aux.values())
-        wanted = [own, *mixer.parameters()]
-        return [mixed.y, *torch.autograd.grad(loss, wanted, materialize_grads=True, allow_unused=True)]
+        placed_x, placed_ctx = (to_device(x), to_device(ctx)) if device == DEVICE else (x, ctx)
+        output = mixer(placed_x, placed_ctx)
+        second_y = mixer(placed_x, placed_ctx, output.state).y if causal and mixer.streams else output.y
+        loss = second_y.square().sum() + output.y.square().sum() + sum(output.aux.values())
+        leaves = [placed_x, *mixer.parameters()]
+        return [output.y, *torch.autograd.grad(loss, leaves, materialize_grads=True, allow_unused=True)]
 
-    for one, other in zip(results(torch.device("cpu")), results(DEVICE), strict=True):
-        assert other.device == DEVICE
-        torch.testing.assert_close(one, other.cpu(), atol=1e-9, rtol=1e-9)
+    for expected, result in zip(results(torch.device("cpu")), results(DEVICE), strict=True):
+        assert result.device == DEVICE
+        torch.testing.assert_close(expected, result.cpu(), atol=1e-9, rtol=1e-9)
 
 
 VOCABULARY = Vocabulary(11, 10, "byte", tuple(range(1, 12)))
@@ -90,13 +90,13 @@ def test_a_task_learns_and_is_measured_elsewhere(kind: str) -> None:
     config = TASKS[kind]()
     task = config.build(MODELS[kind], DATA, TrainingConfig(device="cpu")).to(DEVICE)
     for _ in range(2):
-        loss = task.training_step(there(config.random_batch(DATA)), 0)["loss"]
+        loss = task.training_step(to_device(config.random_batch(DATA)), 0)["loss"]
         loss.backward()
         task.after_step()
     task.eval().evaluator().eval()
     with torch.no_grad():
-        assert loss.device == task.measured(there(config.random_batch(DATA))).device == DEVICE
-        task.validation_step(there(config.random_batch(DATA)), 0)
+        assert loss.device == task.measured(to_device(config.random_batch(DATA))).device == DEVICE
+        task.validation_step(to_device(config.random_batch(DATA)), 0)
         assert task.metric.rows()
 
 
@@ -109,7 +109,7 @@ def test_a_network_as_it_is_measured_moves_with_its_task() -> None:
         task.to(DEVICE)
         with pretended_device.swapping(False):
             task.evaluator()
-        assert task.measured(there(batch)).device == DEVICE
+        assert task.measured(to_device(batch)).device == DEVICE
         task.to("cpu").begin_evaluation()
         with pretended_device.swapping(False):
             assert task.measured(batch).device.type == "cpu"
@@ -118,16 +118,16 @@ def test_a_network_as_it_is_measured_moves_with_its_task() -> None:
 @pytest.mark.parametrize("search", [GreedyConfig(), BeamConfig(beams=3, coverage=0.2)], ids=lambda search: search.kind)
 def test_a_search_finds_elsewhere_what_it_finds_here(search: DecodingConfig) -> None:
     network = randomised(EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2).build(11, 9).double()).eval()
-    source, keep = torch.randint(1, 10, (3, 7)), torch.arange(7) < torch.tensor([[7], [3], [5]])
-    here = decode(network, source, keep, search, boundary=10)
-    away = decode(network.to(DEVICE), there(source), there(keep), search, boundary=10)
-    assert away.symbols == here.symbols and away.scores.device == DEVICE
-    torch.testing.assert_close(away.scores.cpu(), here.scores)
+    source, padding_mask = torch.randint(1, 10, (3, 7)), torch.arange(7) < torch.tensor([[7], [3], [5]])
+    expected = decode(network, source, padding_mask, search, boundary=10)
+    result = decode(network.to(DEVICE), to_device(source), to_device(padding_mask), search, boundary=10)
+    assert result.symbols == expected.symbols and result.scores.device == DEVICE
+    torch.testing.assert_close(result.scores.cpu(), expected.scores)
 
 
 def test_a_text_is_continued_elsewhere_as_here() -> None:
     network = randomised(MODELS["causal_lm"].build(11, 9).double()).eval()
     prompt = torch.tensor([10, 1, 2])
-    here, score = beam_search(network, prompt, 6, beams=3, forbidden=10)
-    away, other = beam_search(network.to(DEVICE), there(prompt), 6, beams=3, forbidden=10)
-    assert away == here and other == pytest.approx(score)
+    expected, expected_score = beam_search(network, prompt, 6, beams=3, forbidden=10)
+    symbols, score = beam_search(network.to(DEVICE), to_device(prompt), 6, beams=3, forbidden=10)
+    assert symbols == expected and score == pytest.approx(expected_score)

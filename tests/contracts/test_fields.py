@@ -43,7 +43,7 @@ from lit_transformers.models import EncoderConfig, LanguageModelConfig, ModelCon
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.encoder_decoder import EncoderDecoder
 from lit_transformers.models.language_model import LanguageModel
-from lit_transformers.models.tokens import AdaptiveTokensConfig, TokensConfig
+from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig, TokenEmbeddingConfig
 from lit_transformers.positions import LearnedConfig, PositionError, PositionsConfig, SinusoidalConfig
 from lit_transformers.stacks import HaltingConfig, SharedConfig, StackConfig, UniversalConfig
 
@@ -118,8 +118,8 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
     (CompressiveConfig, "function"): (CompressiveConfig(memory=3, auxiliary="none"), "max"),
     (LearnedConfig, "max_length"): (LearnedConfig(restart="document", max_length=64), 65),
     (SharedConfig, "groups"): (SharedConfig(), 2),
-    (AdaptiveTokensConfig, "cutoffs"): (AdaptiveTokensConfig(cutoffs=(4, 8), shrink=2), [5, 8]),
-    (AdaptiveTokensConfig, "shrink"): (AdaptiveTokensConfig(cutoffs=(4,), shrink=2), 4),
+    (AdaptiveTokenEmbeddingConfig, "cutoffs"): (AdaptiveTokenEmbeddingConfig(cutoffs=(4, 8), shrink=2), [5, 8]),
+    (AdaptiveTokenEmbeddingConfig, "shrink"): (AdaptiveTokenEmbeddingConfig(cutoffs=(4,), shrink=2), 4),
     (FeedForwardConfig, "width"): (FeedForwardConfig(), 5),
     (SeparableConvolutionConfig, "width"): (SeparableConvolutionConfig(), 5),
     (SeparableConvolutionConfig, "kernels"): (SeparableConvolutionConfig(), [2, 5]),
@@ -138,7 +138,7 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
             "decoder_depth": 3,
             "positions": SinusoidalConfig(),
             "stack": SharedConfig(),
-            "tokens": AdaptiveTokensConfig(cutoffs=(4, 8), shrink=2),
+            "tokens": AdaptiveTokenEmbeddingConfig(cutoffs=(4, 8), shrink=2),
             "feedforward": FeedForwardConfig(width=5),
         }.items()
         if field in field_types(model)
@@ -153,24 +153,24 @@ def knobs() -> Iterator[Knob]:
         yield from (Knob(config, field) for field in field_types(config))
 
 
-def pair(knob: Knob) -> tuple[Config, Config]:
+def config_pair(knob: Knob) -> tuple[Config, Config]:
     """Two configs that differ in the knob alone."""
     if (knob.config, knob.field) in LISTED:
         base, value = LISTED[knob.config, knob.field]
     else:
         cases = [SMALL.mixer, HaltingConfig(), *(case for _, cases in CASES.values() for case in cases)]
         base = next(case for case in cases if type(case) is knob.config)
-        value = another(getattr(base, knob.field), field_types(knob.config)[knob.field])
+        value = other_value(getattr(base, knob.field), field_types(knob.config)[knob.field])
     return base, base.override({knob.field: value})
 
 
-def another(value: Any, hint: Any) -> Any:
+def other_value(value: Any, hint: Any) -> Any:
     """A value of the type that is not ``value``."""
     if get_origin(hint) is Annotated:
-        return another(value, get_args(hint)[0])
+        return other_value(value, get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
         members = [member for member in get_args(hint) if member is not NoneType]
-        return 2 if members == [int] or get_origin(members[0]) is Annotated else another(value, members[0])
+        return 2 if members == [int] or get_origin(members[0]) is Annotated else other_value(value, members[0])
     if get_origin(hint) is Literal:
         return next(choice for choice in get_args(hint) if choice != value)
     if hint is bool:
@@ -188,15 +188,15 @@ def network_of(config: Config) -> ModelConfig:
         case ModelConfig():
             return config
         case MixerConfig():
-            own = SMALL if config.build(SHAPE._replace(max_length=LENGTH)).causal else READER
-            return own.override({"mixer": config})
+            base = SMALL if config.build(SHAPE._replace(max_length=LENGTH)).causal else READER
+            return base.override({"mixer": config})
         case EncodingConfig():
             return SMALL.override({"mixer.encoding": config})
         case PositionsConfig():
             return SMALL.override({"positions": config})
         case StackConfig():
             return SMALL.override({"stack": config})
-        case TokensConfig():
+        case TokenEmbeddingConfig():
             return SMALL.override({"tokens": config})
         case HaltingConfig():
             return SMALL.override({"stack": UniversalConfig(halting=config)})
@@ -209,26 +209,26 @@ def observe(config: ModelConfig) -> dict[str, Any]:
     """All that a user could see of a network."""
     torch.manual_seed(0)
     network = config.build(VOCABULARY, LENGTH).double()
-    seen: dict[str, Any] = {f"initial {key}": value.clone() for key, value in network.named_parameters()}
+    observed: dict[str, Any] = {f"initial {key}": value.clone() for key, value in network.named_parameters()}
     if isinstance(network, LanguageModel):
-        seen["flops"] = network.flops(LENGTH, LENGTH)
+        observed["flops"] = network.flops(LENGTH, LENGTH)
     for key, parameter in network.named_parameters():
         generator = torch.Generator().manual_seed(zlib.crc32(f"{key} {tuple(parameter.shape)}".encode()))
         nn.init.normal_(parameter, std=0.3, generator=generator)
     for mode in ("evaluated", "trained"):
         network.train(mode == "trained")
         torch.manual_seed(1)
-        with Kept() as kept:
+        with Kept() as backward_memory:
             outputs, tensors, losses = run(network)
-        seen[f"{mode} kept for the backward pass"] = kept.bytes
-        seen |= {f"{mode} loss {key}": loss.detach() for key, loss in losses.items()}
-        for number, output in enumerate(outputs):
-            seen[f"{mode} {number}"] = output.detach()
-        seen |= {f"{mode} state {number}": tensor.shape for number, tensor in enumerate(tensors)}
+        observed[f"{mode} kept for the backward pass"] = backward_memory.bytes
+        observed |= {f"{mode} loss {key}": loss.detach() for key, loss in losses.items()}
+        for index, output in enumerate(outputs):
+            observed[f"{mode} {index}"] = output.detach()
+        observed |= {f"{mode} state {index}": tensor.shape for index, tensor in enumerate(tensors)}
         network.zero_grad()
         torch.stack([output.square().sum() for output in outputs]).sum().backward()
-        seen |= {f"{mode} gradient {key}": p.grad for key, p in network.named_parameters() if p.grad is not None}
-    return seen
+        observed |= {f"{mode} gradient {key}": p.grad for key, p in network.named_parameters() if p.grad is not None}
+    return observed
 
 
 def run(network: nn.Module) -> tuple[list[Tensor], list[Tensor], dict[str, Tensor]]:
@@ -239,45 +239,47 @@ def run(network: nn.Module) -> tuple[list[Tensor], list[Tensor], dict[str, Tenso
             state, outputs, losses = None, [], {}
             for segment in symbols.split(LENGTH, dim=1):
                 try:
-                    read = network(segment, state)
+                    output = network(segment, state)
                 except PositionError:  # as a user would see it
                     break
-                state, losses = read.state, read.aux
-                outputs.append(network.tokens.log_probabilities(read.hidden))
+                state, losses = output.state, output.aux
+                outputs.append(network.tokens.log_probabilities(output.hidden))
             return outputs, list(state_tensors(state)), losses
         case Encoder():
-            read = network(symbols[:, :LENGTH])
-            return [network.tokens.log_probabilities(read.hidden)], [], read.aux
+            output = network(symbols[:, :LENGTH])
+            return [network.tokens.log_probabilities(output.hidden)], [], output.aux
         case EncoderDecoder():
-            read = network(symbols[:, :LENGTH], symbols[:, LENGTH : 2 * LENGTH])
-            return [network.tokens.log_probabilities(read.hidden)], [], read.aux
+            output = network(symbols[:, :LENGTH], symbols[:, LENGTH : 2 * LENGTH])
+            return [network.tokens.log_probabilities(output.hidden)], [], output.aux
     raise TypeError(f"say here how a {type(network).__name__} runs")
 
 
-def differ(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape != other.shape or not torch.allclose(one, other, atol=1e-9, rtol=1e-6)
-    return bool(one != other)
+def differ(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return first.shape != second.shape or not torch.allclose(first, second, atol=1e-9, rtol=1e-6)
+    return bool(first != second)
 
 
 @pytest.mark.parametrize("knob", list(knobs()), ids=lambda knob: f"{knob.config.__name__}.{knob.field}")
 def test_every_field_changes_something_observable(knob: Knob) -> None:
-    before, after = pair(knob)
+    before, after = config_pair(knob)
     changed = [f for f in field_types(knob.config) if getattr(before, f) != getattr(after, f)]
     assert changed == [knob.field]
-    one, other = (observe(network_of(config)) for config in (before, after))
-    assert one.keys() != other.keys() or any(differ(one[key], other[key]) for key in one)
+    observed_before, observed_after = (observe(network_of(config)) for config in (before, after))
+    assert observed_before.keys() != observed_after.keys() or any(
+        differ(observed_before[key], observed_after[key]) for key in observed_before
+    )
 
 
 def test_the_same_config_observed_twice_shows_no_difference() -> None:
     """Without this, the test above could not fail."""
-    one, other = observe(SMALL), observe(LanguageModelConfig.from_dict(SMALL.to_dict()))
-    assert one.keys() == other.keys()
-    assert not any(differ(one[key], other[key]) for key in one)
+    first, second = observe(SMALL), observe(LanguageModelConfig.from_dict(SMALL.to_dict()))
+    assert first.keys() == second.keys()
+    assert not any(differ(first[key], second[key]) for key in first)
 
 
 def test_no_field_is_left_out() -> None:
-    tried = {(knob.config, knob.field) for knob in knobs()}
+    tested = {(knob.config, knob.field) for knob in knobs()}
     kinds = [kind for table, _ in CASES.values() for kind in table.values()]
-    assert tried >= {(kind, field.name) for kind in kinds for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    assert set(LISTED) <= tried
+    assert tested >= {(kind, field.name) for kind in kinds for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    assert set(LISTED) <= tested

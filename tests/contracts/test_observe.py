@@ -26,19 +26,19 @@ from lit_transformers.mixers import (
 )
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models import LanguageModelConfig
-from lit_transformers.observe import Call, Looked, listened, looked_at, observe, tell
+from lit_transformers.observe import AttentionSummary, ModuleCall, attention_summary, call_report, listened, observe
 from lit_transformers.run import RunConfig, fit
 from lit_transformers.stacks import HaltingConfig, UniversalConfig
 
 LENGTH = 12
 
 
-def looked(config: MixerConfig, mode: Mode = "causal", state: Any = None) -> Looked:
+def summary_of(config: MixerConfig, mode: Mode = "causal", state: Any = None) -> AttentionSummary:
     mixer = Case(config).build(mode).eval()
-    given = (noise(2, LENGTH, DIM), context(2, LENGTH, mode == "causal"), state)
-    found = looked_at(Call("mixer", mixer, given, None))
-    assert found is not None
-    return found
+    inputs = (noise(2, LENGTH, DIM), context(2, LENGTH, mode == "causal"), state)
+    summary = attention_summary(ModuleCall("mixer", mixer, inputs, None))
+    assert summary is not None
+    return summary
 
 
 def softmax_weights(mixer: QKVMixer, x: Tensor) -> Tensor:
@@ -52,13 +52,13 @@ def test_a_map_of_plain_attention_is_its_softmax() -> None:
     mixer, x = Case(AttentionConfig()).build().eval(), noise(1, LENGTH, DIM)
     assert isinstance(mixer, QKVMixer)
     with torch.no_grad():
-        found = looked_at(Call("mixer", mixer, (x, context(1, LENGTH), None), None))
-        wanted = softmax_weights(mixer, x)
-    assert found is not None
-    torch.testing.assert_close(found.map, wanted)
+        summary = attention_summary(ModuleCall("mixer", mixer, (x, context(1, LENGTH), None), None))
+        expected = softmax_weights(mixer, x)
+    assert summary is not None
+    torch.testing.assert_close(summary.map, expected)
     distance = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
-    torch.testing.assert_close(found.back, (wanted * distance).sum(-1).mean(-1))
-    torch.testing.assert_close(found.weight, torch.ones(HEADS).double())
+    torch.testing.assert_close(summary.back, (expected * distance).sum(-1).mean(-1))
+    torch.testing.assert_close(summary.weight, torch.ones(HEADS).double())
 
 
 ATTENDING = [(case, mode) for case in variants(True) for mode in case.modes if isinstance(case.build(), QKVMixer)]
@@ -67,18 +67,18 @@ ATTENDING = [(case, mode) for case in variants(True) for mode in case.modes if i
 @pytest.mark.parametrize(("case", "mode"), ATTENDING, ids=[f"{name(case.config)}-{mode}" for case, mode in ATTENDING])
 def test_every_map_holds_weights(case: Case, mode: Mode) -> None:
     with torch.no_grad():
-        found = looked(case.config, mode)
-    assert found.map.shape == (HEADS, LENGTH, LENGTH)
-    assert found.map.min() > -1e-9 and found.map.sum(-1).max() < 1 + 1e-9
+        summary = summary_of(case.config, mode)
+    assert summary.map.shape == (HEADS, LENGTH, LENGTH)
+    assert summary.map.min() > -1e-9 and summary.map.sum(-1).max() < 1 + 1e-9
     if mode == "causal":
-        assert torch.equal(found.map.triu(1), torch.zeros_like(found.map))
-        assert found.back.min() >= -1e-9
+        assert torch.equal(summary.map.triu(1), torch.zeros_like(summary.map))
+        assert summary.back.min() >= -1e-9
 
 
 def test_what_an_encoding_adds_to_the_output_is_no_weight() -> None:
     with torch.no_grad():
-        found = looked(AttentionConfig(encoding=ShawConfig(distance=3)))
-    torch.testing.assert_close(found.map.sum(-1), torch.ones(HEADS, LENGTH).double())
+        summary = summary_of(AttentionConfig(encoding=ShawConfig(distance=3)))
+    torch.testing.assert_close(summary.map.sum(-1), torch.ones(HEADS, LENGTH).double())
 
 
 def test_memory_is_part_of_a_map() -> None:
@@ -86,7 +86,7 @@ def test_memory_is_part_of_a_map() -> None:
     mixer = Case(config).build().eval()
     with torch.no_grad():
         state = mixer(noise(2, LENGTH, DIM), context(2, LENGTH)).state
-        first, second = (looked(config, state=s) for s in (None, state))
+        first, second = (summary_of(config, state=s) for s in (None, state))
     # the keys, twice as many now, are cut into as many runs, and the older half is seen by all queries
     assert second.map[:, 0, : LENGTH // 2].sum() > 0.5 > first.map[:, 0, 1 : LENGTH // 2].sum()
     assert (second.back > first.back).all()
@@ -95,35 +95,39 @@ def test_memory_is_part_of_a_map() -> None:
 def test_a_long_row_is_cut_into_parts_whose_weights_are_summed() -> None:
     mixer = Case(AttentionConfig()).build().eval()
     with torch.no_grad():
-        found = looked_at(Call("mixer", mixer, (noise(1, 100, DIM), context(1, 100), None), None))
-    assert found is not None and found.map.shape == (HEADS, 32, 32)
-    torch.testing.assert_close(found.map.sum(-1), torch.ones(HEADS, 32).double())
+        summary = attention_summary(ModuleCall("mixer", mixer, (noise(1, 100, DIM), context(1, 100), None), None))
+    assert summary is not None and summary.map.shape == (HEADS, 32, 32)
+    torch.testing.assert_close(summary.map.sum(-1), torch.ones(HEADS, 32).double())
 
 
 def test_padding_is_not_looked_at() -> None:
-    keep = torch.tensor([[True] * 5 + [False] * 7, [True] * 9 + [False] * 3])
+    padding_mask = torch.tensor([[True] * 5 + [False] * 7, [True] * 9 + [False] * 3])
     mixer, x = Case(AttentionConfig()).build().eval(), noise(2, LENGTH, DIM)
     with torch.no_grad():
-        padded = looked_at(Call("mixer", mixer, (x, context(2, LENGTH, keep=keep), None), None))
-        alone = looked_at(Call("mixer", mixer, (x[1:, :9], context(1, 9), None), None))
-    assert padded is not None and alone is not None
-    torch.testing.assert_close(padded.map, alone.map)
+        padded = attention_summary(
+            ModuleCall("mixer", mixer, (x, context(2, LENGTH, padding_mask=padding_mask), None), None)
+        )
+        unpadded = attention_summary(ModuleCall("mixer", mixer, (x[1:, :9], context(1, 9), None), None))
+    assert padded is not None and unpadded is not None
+    torch.testing.assert_close(padded.map, unpadded.map)
 
 
 def test_a_mixer_that_keeps_less_than_all_of_the_weight_says_how_much() -> None:
     title = "Share of the weight that each head keeps"
-    told = {}
+    values = {}
     for when in ("before", "after"):
         mixer = Case(TopKConfig(kept=2, when=when)).build().eval()
         with torch.no_grad():
-            told[when] = tell(Call("", mixer, (noise(1, LENGTH, DIM), context(1, LENGTH), None), None), False)["values"]
-    assert title not in told["before"]
-    assert all(0.2 < share < 1 for share in told["after"][title])
+            values[when] = call_report(
+                ModuleCall("", mixer, (noise(1, LENGTH, DIM), context(1, LENGTH), None), None), False
+            )["values"]
+    assert title not in values["before"]
+    assert all(0.2 < share < 1 for share in values["after"][title])
 
 
 def test_a_window_looks_back_no_further_than_it_reaches() -> None:
     with torch.no_grad():
-        assert looked(WindowConfig(window=2)).back.max() <= 2 < looked(AttentionConfig()).back.max()
+        assert summary_of(WindowConfig(window=2)).back.max() <= 2 < summary_of(AttentionConfig()).back.max()
 
 
 def test_learned_alphas_and_spans_are_told_in_their_units() -> None:
@@ -132,12 +136,12 @@ def test_learned_alphas_and_spans_are_told_in_their_units() -> None:
     with torch.no_grad():
         entmax.free.copy_(torch.tensor([0.0, 1.0]))  # type: ignore[union-attr, operator]
         spans.spans.fraction.copy_(torch.tensor([0.25, 1.0]))  # type: ignore[union-attr, operator]
-        told = tell(Call("", entmax, (x, context(1, LENGTH), None), None), False)["values"]
+        values = call_report(ModuleCall("", entmax, (x, context(1, LENGTH), None), None), False)["values"]
         with listened(spans) as calls:
             spans(x, context(1, LENGTH))
-    assert told["Alpha of each head"] == [1.5, 1.731]
+    assert values["Alpha of each head"] == [1.5, 1.731]
     inner = next(call for call in calls if call.name == "spans")
-    assert tell(inner, False)["values"] == {"Mean span of each head, in tokens": [2.0, 8.0]}
+    assert call_report(inner, False)["values"] == {"Mean span of each head, in tokens": [2.0, 8.0]}
 
 
 def run_config(model: LanguageModelConfig) -> RunConfig:
@@ -153,21 +157,23 @@ def network(**changes: Any) -> LanguageModelConfig:
 
 def test_a_record_tells_what_was_seen_and_the_same_each_time(tmp_path: Path) -> None:
     config = run_config(network(mixer=AttentionConfig()))
-    one, two = (fit(config, tmp_path / name)["observed"] for name in ("one", "two"))
-    assert one == two
-    assert len(json.dumps(one)) < 50_000
-    assert [part["part"] for part in one["parts"]] == ["layer 1 mixer", "layer 2 mixer"]
-    for part in one["parts"]:
+    first, second = (fit(config, tmp_path / name)["observed"] for name in ("one", "two"))
+    assert first == second
+    assert len(json.dumps(first)) < 50_000
+    assert [part["part"] for part in first["parts"]] == ["layer 1 mixer", "layer 2 mixer"]
+    for part in first["parts"]:
         assert len(part["maps"]) == 2
-        for one_map in part["maps"]:
-            assert len(base64.b64decode(one_map["levels"])) == one_map["side"] ** 2 > 16
+        for attention_map in part["maps"]:
+            assert len(base64.b64decode(attention_map["levels"])) == attention_map["side"] ** 2 > 16
 
 
 def test_a_halting_network_tells_how_many_steps_were_taken_and_what_pondering_cost(tmp_path: Path) -> None:
     stack = UniversalConfig(halting=HaltingConfig())
     record = fit(run_config(network(stack=stack, depth=3)), tmp_path)
-    told = {title: values for part in record["observed"]["parts"] for title, values in part.get("values", {}).items()}
-    shares = told["Share of tokens that took 1, 2, ... steps"]
+    values_by_title = {
+        title: values for part in record["observed"]["parts"] for title, values in part.get("values", {}).items()
+    }
+    shares = values_by_title["Share of tokens that took 1, 2, ... steps"]
     assert 1 <= len(shares) <= 3 and sum(shares) == pytest.approx(1, abs=1e-3)
     parts = [part["part"] for part in record["observed"]["parts"]]
     assert "stack halting" in parts and "stack block mixer, step 3" in parts
@@ -190,9 +196,9 @@ def test_a_network_without_anything_to_tell_tells_what_it_costs(tmp_path: Path) 
 @pytest.mark.parametrize("config", [c for c in MIXER_CASES if c.build(SHAPE).causal], ids=name)
 def test_flops_by_length_begin_with_the_cost_of_the_run(config: MixerConfig) -> None:
     model = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=config)
-    found = flops_by_length(model.build(17, 30), DIM, 30, continued=True)
-    assert [length for length, _ in found] == [30, 60, 120, 240]
-    assert found[0][1] == cost(model, 17, 30).flops_per_token
+    length_flops = flops_by_length(model.build(17, 30), DIM, 30, continued=True)
+    assert [length for length, _ in length_flops] == [30, 60, 120, 240]
+    assert length_flops[0][1] == cost(model, 17, 30).flops_per_token
 
 
 def test_observing_leaves_the_task_and_the_random_numbers_as_they_were() -> None:

@@ -22,8 +22,8 @@ LONG = 300
 """More than a block of queries, and no multiple of one."""
 
 
-def moved(one: Tensor, other: Tensor) -> float:
-    return (one - other).abs().max().item()
+def max_difference(first: Tensor, second: Tensor) -> float:
+    return (first - second).abs().max().item()
 
 
 @mixers("causal")
@@ -32,9 +32,9 @@ def test_other_inputs_after_a_position_change_nothing_up_to_it(case: Case, lengt
     mixer, ctx = case.build(), context(2, length)
     before = noise(2, length, DIM)
     after = torch.cat([before[:, : last + 1], noise(2, length - last - 1, DIM)], dim=1)
-    one, other = mixer(before, ctx).y, mixer(after, ctx).y
-    unmoved(one[:, : last + 1], other[:, : last + 1])
-    assert moved(one[:, last + 1 :], other[:, last + 1 :]) > 1e-3, "what is changed is seen from itself"
+    y_before, y_after = mixer(before, ctx).y, mixer(after, ctx).y
+    unmoved(y_before[:, : last + 1], y_after[:, : last + 1])
+    assert max_difference(y_before[:, last + 1 :], y_after[:, last + 1 :]) > 1e-3, "what is changed is seen from itself"
 
 
 @dropping()
@@ -47,7 +47,7 @@ def test_nothing_is_dropped_in_evaluation(case: Case, dropouts: dict[str, float]
         torch.manual_seed(seed)
         measured.append(mixer.eval()(x, ctx).y)
     assert torch.equal(measured[0], measured[1])
-    assert moved(trained[0], trained[1]) > 1e-3, "dropout is on in training"
+    assert max_difference(trained[0], trained[1]) > 1e-3, "dropout is on in training"
 
 
 @mixers("causal")
@@ -75,48 +75,48 @@ def test_without_causality_every_position_sees_every_other(case: Case) -> None:
 @pytest.mark.parametrize("length", [9, LONG])
 def test_what_stands_at_padded_positions_changes_nothing_at_real_ones(case: Case, mode: Mode, length: int) -> None:
     mixer = case.build(mode)
-    keep = torch.rand(3, length) < 0.6
-    keep[2] = False
+    padding_mask = torch.rand(3, length) < 0.6
+    padding_mask[2] = False
     x = noise(3, length, DIM)
-    changed = torch.where(keep[..., None], x, noise(3, length, DIM))
-    one, other = (mixer(z, context(3, length, mode == "causal", keep)).y for z in (x, changed))
-    unmoved(one[keep], other[keep])
-    assert one.isfinite().all()
+    changed = torch.where(padding_mask[..., None], x, noise(3, length, DIM))
+    y, y_changed = (mixer(z, context(3, length, mode == "causal", padding_mask)).y for z in (x, changed))
+    unmoved(y[padding_mask], y_changed[padding_mask])
+    assert y.isfinite().all()
 
 
 @each_mode()
 def test_a_padded_end_gives_what_a_shorter_row_gives(case: Case, mode: Mode) -> None:
     mixer, x, causal = case.build(mode), noise(1, 9, DIM), mode == "causal"
-    keep = torch.arange(9)[None] < 5
-    same(mixer(x, context(1, 9, causal, keep)).y[:, :5], mixer(x[:, :5], context(1, 5, causal)).y)
+    padding_mask = torch.arange(9)[None] < 5
+    same(mixer(x, context(1, 9, causal, padding_mask)).y[:, :5], mixer(x[:, :5], context(1, 5, causal)).y)
 
 
 @each_mode()
 def test_a_row_of_padding_has_finite_gradients(case: Case, mode: Mode) -> None:
     mixer = case.build(mode)
     x = noise(2, 5, DIM).requires_grad_()
-    keep = torch.tensor([[True] * 5, [False] * 5])
-    mixer(x, context(2, 5, mode == "causal", keep)).y.square().sum().backward()
+    padding_mask = torch.tensor([[True] * 5, [False] * 5])
+    mixer(x, context(2, 5, mode == "causal", padding_mask)).y.square().sum().backward()
     assert x.grad is not None and x.grad.isfinite().all()
     assert all(p.grad is None or p.grad.isfinite().all() for p in mixer.parameters())
 
 
-def read(
+def run_in_segments(
     mixer: Mixer,
     x: Tensor,
     cuts: list[int],
     state: Any = None,
-    keep: Tensor | None = None,
+    padding_mask: Tensor | None = None,
     start: int | Tensor = 0,
 ) -> tuple[Tensor, Any]:
     """x in segments that end at ``cuts``, each with the state that the last one left; ``start``: positions before."""
-    parts = []
+    outputs = []
     for first, stop in pairwise([0, *cuts, x.size(1)]):
-        kept = None if keep is None else keep[:, first:stop]
-        mixed = mixer(x[:, first:stop], context(x.size(0), stop - first, True, kept, start + first), state)
-        parts.append(mixed.y)
+        segment_mask = None if padding_mask is None else padding_mask[:, first:stop]
+        mixed = mixer(x[:, first:stop], context(x.size(0), stop - first, True, segment_mask, start + first), state)
+        outputs.append(mixed.y)
         state = mixed.state
-    return torch.cat(parts, dim=1), state
+    return torch.cat(outputs, dim=1), state
 
 
 @mixers("causal", "streams")
@@ -129,8 +129,8 @@ def test_one_pass_equals_any_segmentation_while_memory_covers_the_history(
     mixer = case.build(memory=12) if case.remembers else case.build()
     x = noise(2, 12, DIM)
     with torch.set_grad_enabled(grad):
-        whole, _ = read(mixer, x, [])
-        same(read(mixer, x, sorted(cuts))[0], whole)
+        expected, _ = run_in_segments(mixer, x, [])
+        same(run_in_segments(mixer, x, sorted(cuts))[0], expected)
 
 
 @mixers("causal", "streams")
@@ -139,7 +139,7 @@ def test_long_segments_after_a_longer_memory_equal_one_pass(case: Case, grad: bo
     mixer = case.build(memory=700) if case.remembers else case.build()
     x = noise(1, 600, DIM)
     with torch.set_grad_enabled(grad):
-        same(read(mixer, x, [290, 291])[0], read(mixer, x, [])[0])
+        same(run_in_segments(mixer, x, [290, 291])[0], run_in_segments(mixer, x, [])[0])
 
 
 @mixers("causal", "streams")
@@ -148,18 +148,18 @@ def test_an_emptied_lane_equals_one_that_starts_anew(case: Case, grad: bool) -> 
     mixer = case.build(memory=9) if case.remembers else case.build()
     first, second, third = noise(3, 5, DIM), noise(3, 4, DIM), noise(3, 3, DIM)
     with torch.set_grad_enabled(grad):
-        _, state = read(mixer, first, [2])
-        emptied = empty_rows(state, torch.tensor([False, True, False]))
+        _, state = run_in_segments(mixer, first, [2])
+        emptied_state = empty_rows(state, torch.tensor([False, True, False]))
         start = torch.tensor([[5], [0], [5]])
-        y, _ = read(mixer, torch.cat([second, third], dim=1), [4], emptied, start=start)
-        same(y[1], read(mixer, torch.cat([second, third], dim=1)[1:2], [])[0][0])
-        went_on = torch.cat([first, second, third], dim=1)
-        same(y[[0, 2]], read(mixer, went_on, [])[0][[0, 2], 5:])
+        y, _ = run_in_segments(mixer, torch.cat([second, third], dim=1), [4], emptied_state, start=start)
+        same(y[1], run_in_segments(mixer, torch.cat([second, third], dim=1)[1:2], [])[0][0])
+        continued = torch.cat([first, second, third], dim=1)
+        same(y[[0, 2]], run_in_segments(mixer, continued, [])[0][[0, 2], 5:])
 
 
 def test_every_part_of_an_emptied_lane_is_emptied_however_small_it_is() -> None:
-    one, flags, large = torch.ones(3), torch.ones(3, 1, dtype=torch.bool), torch.ones(3, 40, 50)
-    state = {"one": one, "layers": (flags, [large, None]), "count": torch.full((3,), 7)}
+    vector, flags, table = torch.ones(3), torch.ones(3, 1, dtype=torch.bool), torch.ones(3, 40, 50)
+    state = {"one": vector, "layers": (flags, [table, None]), "count": torch.full((3,), 7)}
     emptied = list(state_tensors(empty_rows(state, torch.tensor([False, True, False]))))
     for before, after in zip(state_tensors(state), emptied, strict=True):
         assert not after[1].any() and torch.equal(after[[0, 2]], before[[0, 2]])
@@ -170,43 +170,46 @@ def test_every_part_of_an_emptied_lane_is_emptied_however_small_it_is() -> None:
 def test_a_state_of_training_is_read_on_without_gradients(case: Case) -> None:
     mixer = case.build(memory=12) if case.remembers else case.build()
     x = noise(2, 12, DIM)
-    _, state = read(mixer, x[:, :5], [])
+    _, state = run_in_segments(mixer, x[:, :5], [])
     with torch.no_grad():
-        same(read(mixer, x[:, 5:], [2], state, start=5)[0], read(mixer, x, [])[0][:, 5:])
+        same(run_in_segments(mixer, x[:, 5:], [2], state, start=5)[0], run_in_segments(mixer, x, [])[0][:, 5:])
 
 
 @mixers("causal", "streams", encoded=False, remembering=True)
 def test_a_state_made_without_gradients_is_refused_or_trains_all_weights(case: Case) -> None:
     mixer, x = case.build(memory=12), noise(2, 10, DIM)
     with torch.no_grad():
-        _, bare = read(mixer, x[:, :5], [])
-    _, whole = read(mixer, x[:, :5], [])
+        _, detached_state = run_in_segments(mixer, x[:, :5], [])
+    _, full_state = run_in_segments(mixer, x[:, :5], [])
     try:
-        y, _ = read(mixer, x[:, 5:], [], bare, start=5)
+        y, _ = run_in_segments(mixer, x[:, 5:], [], detached_state, start=5)
     except ValueError as error:
         assert "this state was made without gradients" in str(error)
         return
-    other, _ = read(mixer, x[:, 5:], [], whole, start=5)
-    same_gradients(*(torch.autograd.grad(z.square().sum(), list(mixer.parameters())) for z in (y, other)))
+    expected, _ = run_in_segments(mixer, x[:, 5:], [], full_state, start=5)
+    same_gradients(*(torch.autograd.grad(z.square().sum(), list(mixer.parameters())) for z in (y, expected)))
 
 
 @mixers("causal", "streams")
 def test_lanes_taken_in_another_order_go_on_in_that_order(case: Case) -> None:
     mixer = case.build(memory=9) if case.remembers else case.build()
     first, second, order = noise(3, 5, DIM), noise(2, 4, DIM), torch.tensor([2, 0])
-    _, state = read(mixer, first, [])
-    y, _ = read(mixer, second, [], take_rows(state, order), start=5)
-    same(y, read(mixer, torch.cat([first[order], second], dim=1), [])[0][:, 5:])
+    _, state = run_in_segments(mixer, first, [])
+    y, _ = run_in_segments(mixer, second, [], take_rows(state, order), start=5)
+    same(y, run_in_segments(mixer, torch.cat([first[order], second], dim=1), [])[0][:, 5:])
 
 
 @mixers("causal", "streams")
 def test_padding_of_an_earlier_segment_is_not_remembered(case: Case) -> None:
     mixer = case.build(memory=9) if case.remembers else case.build()
-    keep = torch.tensor([[True] * 3 + [False] * 2])
+    padding_mask = torch.tensor([[True] * 3 + [False] * 2])
     x, second = noise(1, 5, DIM), noise(1, 4, DIM)
-    changed = torch.where(keep[..., None], x, noise(1, 5, DIM))
-    one, other = (read(mixer, second, [], read(mixer, z, [], keep=keep)[1], start=3)[0] for z in (x, changed))
-    unmoved(one, other)
+    changed = torch.where(padding_mask[..., None], x, noise(1, 5, DIM))
+    y, y_changed = (
+        run_in_segments(mixer, second, [], run_in_segments(mixer, z, [], padding_mask=padding_mask)[1], start=3)[0]
+        for z in (x, changed)
+    )
+    unmoved(y, y_changed)
 
 
 @mixers("causal", "streams")
@@ -215,12 +218,12 @@ def test_a_state_does_not_grow_beyond_its_memory_nor_leak_gradients(case: Case, 
     mixer = case.build(memory=3) if case.remembers else case.build()
     x = noise(2, 12, DIM).requires_grad_()
     with torch.set_grad_enabled(grad):
-        _, early = read(mixer, x[:, :6], [3])
-        _, late = read(mixer, x, [3, 6, 7, 12 - 1])
-    shapes = [[part.shape for part in state_tensors(state)] for state in (early, late)]
+        _, early_state = run_in_segments(mixer, x[:, :6], [3])
+        _, late_state = run_in_segments(mixer, x, [3, 6, 7, 12 - 1])
+    shapes = [[tensor.shape for tensor in state_tensors(state)] for state in (early_state, late_state)]
     assert shapes[0] == shapes[1]
-    assert not any(part.requires_grad for part in state_tensors(detach(late)))
-    assert all(part.size(0) == 2 for part in state_tensors(late))
+    assert not any(tensor.requires_grad for tensor in state_tensors(detach(late_state)))
+    assert all(tensor.size(0) == 2 for tensor in state_tensors(late_state))
 
 
 @mixers("cross")
@@ -228,34 +231,34 @@ def test_a_cross_mixer_reads_the_whole_source_though_its_own_side_is_causal(case
     mixer, source = case.build("cross"), noise(1, 7, DIM).requires_grad_()
     x = noise(1, 4, DIM).requires_grad_()
     y = mixer(x, context(1, 4)._replace(source=source)).y
-    to_source, to_own = torch.autograd.grad(y[:, 1].square().sum(), [source, x])
-    assert to_source.any()
+    source_gradient, x_gradient = torch.autograd.grad(y[:, 1].square().sum(), [source, x])
+    assert source_gradient.any()
     if case.sees_all:
-        assert to_source.abs().amax(-1).min() > 0
-    assert not to_own[:, [0, 2, 3]].any(), "each position of x reads the source for itself"
+        assert source_gradient.abs().amax(-1).min() > 0
+    assert not x_gradient[:, [0, 2, 3]].any(), "each position of x reads the source for itself"
 
 
 @mixers("cross")
 @pytest.mark.parametrize(("targets", "sources"), [(4, 7), (7, 4), (LONG, 5), (1, 1)])
 def test_padding_of_the_source_is_not_read(case: Case, targets: int, sources: int) -> None:
     mixer, x, source = case.build("cross"), noise(2, targets, DIM), noise(2, sources, DIM)
-    keep = torch.arange(sources)[None] < torch.tensor([[sources], [max(1, sources // 2)]])
-    changed = torch.where(keep[..., None], source, noise(2, sources, DIM))
+    padding_mask = torch.arange(sources)[None] < torch.tensor([[sources], [max(1, sources // 2)]])
+    changed = torch.where(padding_mask[..., None], source, noise(2, sources, DIM))
 
-    def say(source: Tensor, keep: Tensor | None, row: int) -> Tensor:
-        ctx: Context = context(len(source), targets)._replace(source=source, source_keep=keep)
+    def run_row(source: Tensor, padding_mask: Tensor | None, row: int) -> Tensor:
+        ctx: Context = context(len(source), targets)._replace(source=source, source_padding_mask=padding_mask)
         y: Tensor = mixer(x if len(source) == 2 else x[row : row + 1], ctx).y
         return y[row if len(source) == 2 else 0]
 
-    unmoved(say(source, keep, 1), say(changed, keep, 1))
-    same(say(source, keep, 1), say(source[1:, : int(keep[1].sum())], None, 1))
+    unmoved(run_row(source, padding_mask, 1), run_row(changed, padding_mask, 1))
+    same(run_row(source, padding_mask, 1), run_row(source[1:, : int(padding_mask[1].sum())], None, 1))
 
 
 @mixers("cross")
 def test_a_source_of_padding_alone_stays_finite(case: Case) -> None:
     mixer, x, source = case.build("cross"), noise(2, 4, DIM).requires_grad_(), noise(2, 3, DIM)
-    keep = torch.tensor([[True] * 3, [False] * 3])
-    y = mixer(x, context(2, 4)._replace(source=source, source_keep=keep)).y
+    padding_mask = torch.tensor([[True] * 3, [False] * 3])
+    y = mixer(x, context(2, 4)._replace(source=source, source_padding_mask=padding_mask)).y
     y.sum().backward()
     assert y.isfinite().all() and x.grad is not None and x.grad.isfinite().all()
 
@@ -273,9 +276,9 @@ def test_every_parameter_has_a_gradient(case: Case) -> None:
     causal = case.mode == "causal"
     mixer = case.build(memory=4) if case.remembers and causal else case.build()
     losses: list[Tensor] = []
-    mixer.register_forward_hook(lambda _, given, mixed: losses.extend(mixed.aux.values()))
+    mixer.register_forward_hook(lambda _, inputs, mixed: losses.extend(mixed.aux.values()))
     if causal:
-        y, _ = read(mixer, noise(2, 10, DIM), [5] if mixer.streams else [])
+        y, _ = run_in_segments(mixer, noise(2, 10, DIM), [5] if mixer.streams else [])
     else:
         y = mixer(noise(2, 10, DIM), context(2, 10, causal=False)).y
     (y.square().sum() + sum(losses)).backward()
@@ -319,4 +322,4 @@ def test_half_precision_gives_what_single_precision_gives_to_its_own_tolerance(
     tolerance = 0.1 if dtype == torch.bfloat16 else 1e-4
     with half(dtype == torch.bfloat16):
         y = mixer(x.float(), ctx).y
-    assert moved(y.double(), exact) < tolerance * exact.abs().max()
+    assert max_difference(y.double(), exact) < tolerance * exact.abs().max()

@@ -41,43 +41,43 @@ LENGTH = 4 * miniature.LONGEST
 """What a table of positions must hold, for a probe's segments follow one another."""
 
 
-def drawn(hint: Any, random: Random) -> Any:
+def random_value(hint: Any, random: Random) -> Any:
     """Plain data that an annotation admits."""
     origin, members = get_origin(hint), get_args(hint)
     if hint is bool:
         return random.random() < 0.5
     if isinstance(hint, type) and issubclass(hint, Config):
-        return drawn_fields(random.choice([*hint.kinds.values()] or [hint]), random)
+        return random_fields(random.choice([*hint.kinds.values()] or [hint]), random)
     if origin is Literal:
         return random.choice(members)
     if origin in (Union, UnionType):
         member = random.choice(members)
-        return None if member is NoneType else drawn(member, random)
+        return None if member is NoneType else random_value(member, random)
     if origin is tuple:
-        items = members[:1] * random.randint(1, 3) if members[-1] is Ellipsis else members
-        return [drawn(item, random) for item in items]
+        item_hints = members[:1] * random.randint(1, 3) if members[-1] is Ellipsis else members
+        return [random_value(item_hint, random) for item_hint in item_hints]
     assert origin is Annotated, hint
-    limits = [limit for one in members[1:] for limit in one.metadata]
-    numbers = [number for number in (WHOLE if members[0] is int else FRACTIONS) if within(number, limits)]
-    return random.choice(numbers)
+    limits = [limit for constraint in members[1:] for limit in constraint.metadata]
+    values = [value for value in (WHOLE if members[0] is int else FRACTIONS) if within(value, limits)]
+    return random.choice(values)
 
 
-def within(number: float, limits: list[Any]) -> bool:
+def within(value: float, limits: list[Any]) -> bool:
     """Whether a number keeps all limits of its field."""
-    tests = {"ge": number.__ge__, "gt": number.__gt__, "le": number.__le__, "lt": number.__lt__}
+    tests = {"ge": value.__ge__, "gt": value.__gt__, "le": value.__le__, "lt": value.__lt__}
     return all(tests[name](getattr(limit, name)) for limit in limits for name in tests if hasattr(limit, name))
 
 
-def drawn_fields(kind: type[Config], random: Random) -> dict[str, Any]:
+def random_fields(kind: type[Config], random: Random) -> dict[str, Any]:
     """Plain data of a config of this kind: each field drawn as often as left at its default."""
     hints = field_types(kind).items()
-    fields = {name: drawn(hint, random) for name, hint in hints if random.random() < 0.5}
+    fields = {name: random_value(hint, random) for name, hint in hints if random.random() < 0.5}
     return ({"kind": kind.kind} if kind.kind else {}) | fields
 
 
 def model_with(mixer: type[Config], model: type[Config], random: Random) -> ModelConfig:
     """A model of one kind with a mixer of one kind and all else at random. Raises ConfigError where it is refused."""
-    fields = drawn_fields(model, random) | {"mixer": drawn_fields(mixer, random)}
+    fields = random_fields(model, random) | {"mixer": random_fields(mixer, random)}
     fields |= {"dim": 16, "heads": 2, "depth": random.randint(1, 3)}
     config = ModelConfig.from_dict(fields)
     if isinstance(config.positions, LearnedConfig) and config.positions.restart == "document":
@@ -87,16 +87,16 @@ def model_with(mixer: type[Config], model: type[Config], random: Random) -> Mode
     return config
 
 
-def accepted(rounds: int, tries: int = 20) -> Iterator[ModelConfig]:
-    """So many configs of every mixer in every kind of model, but where as many ``tries`` are refused, with a reason."""
+def accepted(rounds: int, attempts: int = 20) -> Iterator[ModelConfig]:
+    """``rounds`` configs of every mixer in every model; none where all ``attempts`` are refused with a reason."""
     random = Random(0)
     for _ in range(rounds):
         for mixer, model in product(MIXERS.values(), MODELS.values()):
-            for _ in range(tries):
+            for _ in range(attempts):
                 try:
                     config = model_with(mixer, model, random)
-                except ConfigError as refusal:
-                    assert refusal.reason
+                except ConfigError as error:
+                    assert error.reason
                     continue
                 yield config
                 break
@@ -162,12 +162,12 @@ def idle_in_a_window(config: ModelConfig, mixer: WindowConfig, parameter: str) -
 @pytest.mark.slow
 def test_every_config_that_is_not_refused_passes_its_gates() -> None:
     """But for parameters that its config leaves nothing to learn, which the last gate names."""
-    wrong, tried = [], set()
+    failures, kinds = [], set()
     for config in accepted(ROUNDS):
-        tried.add((config.kind, config.mixer.kind))
+        kinds.add((config.kind, config.mixer.kind))
         for gate in gates.check(config):
             idle = gate.detail.removeprefix("no gradient reaches ").split(", ") if gate.name == LAST else []
             if not gate.passed and not (idle and all(rightly_idle(config, parameter) for parameter in idle)):
-                wrong.append(f"{gate.name}: {gate.detail}\n{config.to_yaml()}")
-    assert not wrong, "\n".join(wrong)
-    assert {mixer for _, mixer in tried} == set(MIXERS) and {model for model, _ in tried} == set(MODELS)
+                failures.append(f"{gate.name}: {gate.detail}\n{config.to_yaml()}")
+    assert not failures, "\n".join(failures)
+    assert {mixer for _, mixer in kinds} == set(MIXERS) and {model for model, _ in kinds} == set(MODELS)

@@ -1,4 +1,4 @@
-"""Corpora for the tests: made on the spot, or real ones below LIT_DATA."""
+"""Corpora for the tests: generated ones, and real ones in the folder that LIT_DATA names."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -31,11 +31,11 @@ def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def make_documents(tmp_path_factory: pytest.TempPathFactory) -> MakeDocuments:
-    """Documents of one train split with the given texts."""
-    here = tmp_path_factory.mktemp("made")
+    """Returns a function that indexes the given texts as the documents of one train split."""
+    folder = tmp_path_factory.mktemp("made")
 
     def make(texts: Sequence[bytes]) -> IndexedDocuments:
-        listed = (Text(str(number), "train", BytesIO(text), here) for number, text in enumerate(texts))
-        return index_corpus([str(here), [text.hex() for text in texts]], "", 1 << 20, listed).documents("train")
+        entries = (Text(str(number), "train", BytesIO(text), folder) for number, text in enumerate(texts))
+        return index_corpus([str(folder), [text.hex() for text in texts]], "", 1 << 20, entries).documents("train")
 
     return make

@@ -17,34 +17,39 @@ SHORT = ListOpsConfig(shortest=4, longest=60)
 NEEDLE = NeedleConfig(length=12, distance=5, classes=3, noise=7)
 SUM = MaskedSumConfig(length=20, ones=4, levels=8)
 seeds = st.integers(0, 2**32)
-few = settings(max_examples=200)
+few_examples = settings(max_examples=200)
 
 
-def many(config: SyntheticConfig, count: int = 4_000) -> list[Example]:
-    made = config.build()
-    return [made.example("train", ordinal) for ordinal in range(count)]
+def make_examples(config: SyntheticConfig, count: int = 4_000) -> list[Example]:
+    source = config.build()
+    return [source.example("train", ordinal) for ordinal in range(count)]
 
 
 def words(example: Example) -> list[str]:
     return [SYMBOLS[symbol] for symbol in example.symbols]
 
 
-def value(read: Iterator[str]) -> int | None:
-    """The value of what follows, or None at a list's end: by its words alone, as a person would read it."""
-    word = next(read)
+def evaluate(remaining_words: Iterator[str]) -> int | None:
+    """Returns the value of the expression that ``remaining_words`` begin with, or None at the end of a list."""
+    word = next(remaining_words)
     if word == "]":
         return None
     if word.isdigit():
         return int(word)
     values = []
-    while (inner := value(read)) is not None:
+    while (inner := evaluate(remaining_words)) is not None:
         values.append(inner)
-    by = {"MIN": min, "MAX": max, "MED": lambda of: int(median(of)), "SM": lambda of: sum(of) % 10}
-    return by[word.removeprefix("[")](values)
+    operators = {
+        "MIN": min,
+        "MAX": max,
+        "MED": lambda numbers: int(median(numbers)),
+        "SM": lambda numbers: sum(numbers) % 10,
+    }
+    return operators[word.removeprefix("[")](values)
 
 
 def arguments(example: Example) -> Iterator[int]:
-    """How many arguments each list has."""
+    """Yields the number of arguments of each list, in the order in which the lists end."""
     open_lists: list[int] = []
     for word in words(example):
         if word == "]":
@@ -57,7 +62,7 @@ def arguments(example: Example) -> Iterator[int]:
 
 
 def depth(example: Example) -> int:
-    """Levels, digits counted as one."""
+    """Returns the number of nested levels, of which the digits are the innermost."""
     level = deepest = 0
     for word in words(example):
         level += word.startswith("[") - (word == "]")
@@ -67,21 +72,21 @@ def depth(example: Example) -> int:
 
 def test_the_oracle_reads_the_example_of_the_paper() -> None:
     paper = "[MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ]"
-    assert value(iter(paper.split(" "))) == 5
+    assert evaluate(iter(paper.split(" "))) == 5
 
 
-@few
+@few_examples
 @given(seeds)
 def test_a_label_of_listops_is_what_the_list_says(seed: int) -> None:
     example = SHORT.make(Random(seed))
-    read = iter(words(example))
-    assert value(read) == example.label
-    assert next(read, None) is None, "symbols after the outermost list"
+    remaining_words = iter(words(example))
+    assert evaluate(remaining_words) == example.label
+    assert next(remaining_words, None) is None, "symbols after the outermost list"
 
 
 @pytest.mark.parametrize(("levels", "most"), [(2, 3), (3, 5), (10, 10)])
 def test_lists_keep_to_their_depth_arguments_and_length(levels: int, most: int) -> None:
-    examples = many(ListOpsConfig(shortest=4, longest=40, depth=levels, arguments=most), 2_000)
+    examples = make_examples(ListOpsConfig(shortest=4, longest=40, depth=levels, arguments=most), 2_000)
     assert all(4 <= len(example.symbols) <= 40 for example in examples)
     assert {depth(example) for example in examples} <= set(range(2, levels + 1))
     assert max(map(depth, examples)) >= min(levels, 5)
@@ -89,23 +94,23 @@ def test_lists_keep_to_their_depth_arguments_and_length(levels: int, most: int) 
 
 
 def test_lists_are_drawn_as_published() -> None:
-    """Operators and digits uniformly, argument counts uniformly from 2 to 10, a quarter of arguments lists."""
+    """Operators, digits and argument counts from 2 to 10 are uniform, and a quarter of the arguments are lists."""
     config = ListOpsConfig(shortest=4, longest=1_000_000, depth=3)
-    drawn = [config.make(Random(seed)) for seed in range(6_000)]
-    operators = Counter(word for example in drawn for word in words(example)[:1])
+    examples = [config.make(Random(seed)) for seed in range(6_000)]
+    operators = Counter(word for example in examples for word in words(example)[:1])
     assert set(operators) == {f"[{name}" for name in OPERATORS}
     assert all(abs(count / 6_000 - 0.25) < 0.03 for count in operators.values())
-    outermost = Counter(list(arguments(example))[-1] for example in drawn)
+    outermost = Counter(list(arguments(example))[-1] for example in examples)
     assert set(outermost) == set(range(2, 11))
     assert all(abs(count / 6_000 - 1 / 9) < 0.02 for count in outermost.values())
-    lists = sum(word.startswith("[") for example in drawn for word in words(example)) - 6_000
-    assert abs(lists / sum(list(arguments(example))[-1] for example in drawn) - 0.25) < 0.01
-    digits = Counter(word for example in drawn for word in words(example) if word.isdigit())
+    lists = sum(word.startswith("[") for example in examples for word in words(example)) - 6_000
+    assert abs(lists / sum(list(arguments(example))[-1] for example in examples) - 0.25) < 0.01
+    digits = Counter(word for example in examples for word in words(example) if word.isdigit())
     assert all(abs(count / digits.total() - 0.1) < 0.01 for count in digits.values()) and len(digits) == 10
 
 
 def test_lists_of_the_arena_are_long_and_their_classes_unequal() -> None:
-    examples = many(ListOpsConfig(), 400)
+    examples = make_examples(ListOpsConfig(), 400)
     assert all(500 < len(example.symbols) < 2_000 for example in examples)
     assert 800 < fmean(len(example.symbols) for example in examples) < 1_200
     assert all(depth(example) <= 10 for example in examples)
@@ -115,21 +120,21 @@ def test_lists_of_the_arena_are_long_and_their_classes_unequal() -> None:
 
 
 def test_no_list_of_validation_was_trained_on() -> None:
-    made = ListOpsConfig(shortest=24, longest=64).build()
-    trained = {made.example("train", ordinal).symbols.tobytes() for ordinal in range(1_500)}
-    assert not trained & {made.example("validation", ordinal).symbols.tobytes() for ordinal in range(300)}
+    source = ListOpsConfig(shortest=24, longest=64).build()
+    training_lists = {source.example("train", ordinal).symbols.tobytes() for ordinal in range(1_500)}
+    assert not training_lists & {source.example("validation", ordinal).symbols.tobytes() for ordinal in range(300)}
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"shortest": 9, "longest": 8}, "longest 8 leaves no length"),
         ({"shortest": 1, "longest": 3}, "longest 3 leaves no length"),
         ({"depth": 2, "arguments": 4}, "no list of depth 2 and 4 arguments has 501 symbols"),
     ],
 )
-def test_lists_that_cannot_be_are_refused(changes: dict[str, int], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_lists_that_cannot_be_are_refused(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         ListOpsConfig(**changes)
 
 
@@ -139,7 +144,7 @@ def test_lists_that_hardly_ever_are_are_given_up(monkeypatch: pytest.MonkeyPatch
         ListOpsConfig(shortest=1_000, longest=1_000, depth=4).build()
 
 
-@few
+@few_examples
 @given(seeds)
 def test_a_needle_row_holds_two_needles_far_apart_and_its_class_is_their_sum(seed: int) -> None:
     example = NEEDLE.make(Random(seed))
@@ -151,28 +156,30 @@ def test_a_needle_row_holds_two_needles_far_apart_and_its_class_is_their_sum(see
 
 
 def test_needles_lie_anywhere_they_may() -> None:
-    pairs = Counter(tuple((e.symbols >= 7).nonzero()[0].tolist()) for e in many(NEEDLE, 6_000))
+    pairs = Counter(tuple((e.symbols >= 7).nonzero()[0].tolist()) for e in make_examples(NEEDLE, 6_000))
     assert set(pairs) == {(first, second) for first in range(12) for second in range(first + 5, 12)}
     assert all(abs(count / 6_000 * len(pairs) - 1) < 0.3 for count in pairs.values())
 
 
 def test_without_bias_a_needle_says_nothing_of_the_class_alone() -> None:
-    examples = many(NeedleConfig(bias=0.0, length=9, distance=3))
-    seen = Counter((int(example.symbols[example.symbols >= 16][0]) - 16, example.label) for example in examples)
-    assert len(seen) == 4
-    assert all(abs(count / 4_000 - 0.25) < 0.03 for count in seen.values())
+    examples = make_examples(NeedleConfig(bias=0.0, length=9, distance=3))
+    counts = Counter((int(example.symbols[example.symbols >= 16][0]) - 16, example.label) for example in examples)
+    assert len(counts) == 4
+    assert all(abs(count / 4_000 - 0.25) < 0.03 for count in counts.values())
 
 
 def test_with_bias_guessing_one_needle_and_counting_are_worth_what_is_said() -> None:
-    examples = many(NeedleConfig(length=9, distance=3), 8_000)
-    said = [([int(s) - 16 for s in example.symbols if s >= 16], example.label) for example in examples]
-    assert abs(fmean(label == 0 for _, label in said) - 5 / 8) < 0.02
-    assert abs(fmean(label == needles[0] for needles, label in said) - 6 / 8) < 0.02
-    assert abs(fmean(label == min(sum(needles), 1) for needles, label in said) - 7.5 / 8) < 0.02
+    examples = make_examples(NeedleConfig(length=9, distance=3), 8_000)
+    needles_and_labels = [([int(s) - 16 for s in example.symbols if s >= 16], example.label) for example in examples]
+    assert abs(fmean(label == 0 for _, label in needles_and_labels) - 5 / 8) < 0.02
+    assert abs(fmean(label == needles[0] for needles, label in needles_and_labels) - 6 / 8) < 0.02
+    assert abs(fmean(label == min(sum(needles), 1) for needles, label in needles_and_labels) - 7.5 / 8) < 0.02
 
 
 def test_needles_are_marked_on_request() -> None:
-    plain, marked = (NeedleConfig(length=9, distance=3, marked=which).make(Random(0)) for which in ("first", "needles"))
+    plain, marked = (
+        NeedleConfig(length=9, distance=3, marked=marking).make(Random(0)) for marking in ("first", "needles")
+    )
     assert plain.marked is None
     assert marked.marked == tuple((marked.symbols >= 16).nonzero()[0])
     assert (plain.symbols == marked.symbols).all()
@@ -183,24 +190,24 @@ def test_needles_too_far_apart_are_refused() -> None:
         NeedleConfig(length=8, distance=8)
 
 
-@few
+@few_examples
 @given(seeds)
 def test_a_masked_sum_is_the_sum_of_what_is_marked(seed: int) -> None:
     example = SUM.make(Random(seed))
     assert len(example.symbols) == 20
-    added = [(int(symbol) - 8 + 0.5) / 8 for symbol in example.symbols if symbol >= 8]
-    assert len(added) == 4
-    assert example.label == pytest.approx(sum(added))
-    assert all(0 < number < 1 for number in added)
+    values = [(int(symbol) - 8 + 0.5) / 8 for symbol in example.symbols if symbol >= 8]
+    assert len(values) == 4
+    assert example.label == pytest.approx(sum(values))
+    assert all(0 < number < 1 for number in values)
 
 
 def test_guessing_half_of_the_ones_errs_as_documented() -> None:
-    errors = [(example.label - 2) ** 2 for example in many(SUM, 8_000)]
+    errors = [(example.label - 2) ** 2 for example in make_examples(SUM, 8_000)]
     assert fmean(errors) == pytest.approx(4 * (1 - 8**-2) / 12, rel=0.05)
 
 
 def test_every_position_is_marked_as_often() -> None:
-    places = Counter(place for example in many(SUM) for place in (example.symbols >= 8).nonzero()[0].tolist())
+    places = Counter(place for example in make_examples(SUM) for place in (example.symbols >= 8).nonzero()[0].tolist())
     assert all(abs(places[place] / 4_000 - 0.2) < 0.03 for place in range(20))
 
 
@@ -229,27 +236,27 @@ OTHER: list[tuple[SyntheticConfig, str, object]] = [
 
 @pytest.mark.parametrize(("config", "path", "other"), OTHER, ids=str)
 def test_every_field_changes_examples_and_the_fingerprint(config: SyntheticConfig, path: str, other: object) -> None:
-    one, another = config.build(), config.override({path: other}).build()
-    told = [
-        [(e.symbols.tolist(), e.label, e.marked) for e in map(made_of, range(50))]
-        for made_of in (lambda n: one.example("train", n), lambda n: another.example("train", n))
+    original, changed = config.build(), config.override({path: other}).build()
+    examples = [
+        [(e.symbols.tolist(), e.label, e.marked) for e in map(example_at, range(50))]
+        for example_at in (lambda n: original.example("train", n), lambda n: changed.example("train", n))
     ]
-    assert told[0] != told[1]
-    assert one.fingerprint != another.fingerprint
+    assert examples[0] != examples[1]
+    assert original.fingerprint != changed.fingerprint
 
 
 @pytest.mark.parametrize("config", [SHORT, NEEDLE, SUM], ids=lambda config: config.kind)
 def test_an_example_is_the_same_whenever_it_is_asked_for_and_splits_differ(config: SyntheticConfig) -> None:
-    one, another = config.build(), config.build()
-    assert one.fingerprint == another.fingerprint
-    one.example("train", 0)
-    assert (one.example("test", 7).symbols == another.example("test", 7).symbols).all()
-    splits = {tuple(one.example(split, 0).symbols.tolist()) for split in ("train", "validation", "test")}
+    first, second = config.build(), config.build()
+    assert first.fingerprint == second.fingerprint
+    first.example("train", 0)
+    assert (first.example("test", 7).symbols == second.example("test", 7).symbols).all()
+    splits = {tuple(first.example(split, 0).symbols.tolist()) for split in ("train", "validation", "test")}
     assert len(splits) == 3
 
 
 def test_the_fingerprint_is_known_to_stay() -> None:
-    """What was made once is made again, by any version of Python or of this code; else published numbers are of other
+    """Every version of Python and of this code generates the same examples; else published numbers would be of other
     data."""
     assert [int(symbol) for symbol in NEEDLE.build().example("train", 0).symbols] == PINNED_NEEDLE
     assert words(SHORT.build().example("train", 0)) == PINNED_LIST.split()

@@ -37,23 +37,23 @@ def test_rows_are_documents_in_order(data_set: Path) -> None:
 @pytest.mark.parametrize("readers", [1, 3])
 def test_evaluation_shards_are_disjoint_and_complete(data_set: Path, readers: int) -> None:
     documents = HubConfig(name=str(data_set)).build().documents("validation")
-    found = [ordinals(documents, Shard(number, readers)) for number in range(readers)]
-    assert sorted(chain(*found)) == list(range(8))
-    limited = [ordinals(documents, Shard(number, readers), Limit(documents=5)) for number in range(readers)]
-    assert sorted(chain(*limited)) == list(range(5))
+    shares = [ordinals(documents, Shard(number, readers)) for number in range(readers)]
+    assert sorted(chain(*shares)) == list(range(8))
+    limited_shares = [ordinals(documents, Shard(number, readers), Limit(documents=5)) for number in range(readers)]
+    assert sorted(chain(*limited_shares)) == list(range(5))
 
 
 @pytest.mark.parametrize("readers", [1, 3])
 def test_a_training_pass_gives_every_row_once_in_an_order_of_its_own(data_set: Path, readers: int) -> None:
     documents = HubConfig(name=str(data_set), window=4).build().documents("train")
-    everything = sorted(document.text for document in documents)
+    expected = sorted(document.text for document in documents)
     streams = [documents.training(Shard(number, readers), 0) for number in range(readers)]
     shares = [len(range(number, 37, readers)) for number in range(readers)]
     passes = []
     for _ in range(2):
-        taken = [stream.take() for stream, share in zip(streams, shares, strict=True) for _ in range(share)]
-        passes.append([item[1].text for item in taken if item])
-        assert sorted(passes[-1]) == everything
+        items = [stream.take() for stream, share in zip(streams, shares, strict=True) for _ in range(share)]
+        passes.append([item[1].text for item in items if item])
+        assert sorted(passes[-1]) == expected
     assert passes[0] != passes[1]
 
 
@@ -63,14 +63,14 @@ def test_training_resumes_with_exactly_the_next_batch(data_set: Path, workers: i
         source=HubConfig(name=str(data_set), window=5), segment_length=8, batch_size=3, workers=workers
     )
     data = LanguageData(config)
-    whole = list(islice(data.train_dataloader(), 60))
+    batches = list(islice(data.train_dataloader(), 60))
     for stop in (1, 20, 41):
         position = data.training().start()
-        for batch in whole[:stop]:
+        for batch in batches[:stop]:
             position = position.after(batch)
         data._position = position
-        again = list(islice(data.train_dataloader(), 60 - stop))
-        assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(again, whole[stop:], strict=True))
+        resumed_batches = list(islice(data.train_dataloader(), 60 - stop))
+        assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(resumed_batches, batches[stop:], strict=True))
 
 
 def test_a_missing_split_is_held_out_of_the_train_split(data_set: Path) -> None:
@@ -96,21 +96,21 @@ def test_articles_resume_at_an_article(tmp_path: Path) -> None:
     config = HubConfig(name=str(tmp_path), rows="wikitext", validation=None, test=None, held_out=0.0, window=2)
     documents = config.build().documents("train")
     stream = documents.training(Shard(), 0)
-    states, taken = [], []
+    states, items = [], []
     for _ in range(20):
         states.append(stream.state())
-        taken.append(stream.take())
+        items.append(stream.take())
     for place in (0, 3, 8, 9, 14):
         fresh = documents.training(Shard(), 0)
         fresh.go_to(json.loads(json.dumps(states[place])))
-        assert [fresh.take() for _ in range(6)] == taken[place : place + 6]
+        assert [fresh.take() for _ in range(6)] == items[place : place + 6]
 
 
 def test_the_fingerprint_follows_the_content(data_set: Path) -> None:
-    before = HubConfig(name=str(data_set)).build().fingerprint
-    assert HubConfig(name=str(data_set)).build().fingerprint == before
+    fingerprint = HubConfig(name=str(data_set)).build().fingerprint
+    assert HubConfig(name=str(data_set)).build().fingerprint == fingerprint
     (data_set / "train.jsonl").write_text(json.dumps({"text": "other"}) + "\n")
-    assert HubConfig(name=str(data_set)).build().fingerprint != before
+    assert HubConfig(name=str(data_set)).build().fingerprint != fingerprint
 
 
 def test_a_wrong_column_names_the_nearest(data_set: Path) -> None:

@@ -42,16 +42,18 @@ def config(**changes: Any) -> LabelledDataConfig:
     return LabelledDataConfig(source=LISTS, batch_size=4, window=2).override(changes)
 
 
-def examples(batches: list[LabelledBatch]) -> list[int]:
-    return [ordinal for batch in batches for ordinal in batch.example[batch.keep.any(dim=1)].tolist()]
+def example_ordinals(batches: list[LabelledBatch]) -> list[int]:
+    return [ordinal for batch in batches for ordinal in batch.example[batch.padding_mask.any(dim=1)].tolist()]
 
 
 def rows(batches: list[LabelledBatch]) -> list[list[Any]]:
-    return [[part.tolist() for part in (batch.inputs, batch.keep, batch.labels, batch.example)] for batch in batches]
+    return [
+        [part.tolist() for part in (batch.inputs, batch.padding_mask, batch.labels, batch.example)] for batch in batches
+    ]
 
 
-def training(made: LabelledDataConfig, count: int) -> list[LabelledBatch]:
-    return list(islice(made.build().train_dataloader(), count))
+def training_batches(data_config: LabelledDataConfig, count: int) -> list[LabelledBatch]:
+    return list(islice(data_config.build().train_dataloader(), count))
 
 
 def test_a_row_is_the_boundary_an_example_and_padding() -> None:
@@ -62,7 +64,7 @@ def test_a_row_is_the_boundary_an_example_and_padding() -> None:
         example = data.examples.example("train", ordinal)
         length = 1 + len(example.symbols)
         assert batch.inputs[row].tolist() == [15, *example.symbols, *[0] * (batch.inputs.size(1) - length)]
-        assert batch.keep[row].tolist() == [True] * length + [False] * (batch.inputs.size(1) - length)
+        assert batch.padding_mask[row].tolist() == [True] * length + [False] * (batch.inputs.size(1) - length)
         assert batch.labels[row] == example.label
         longest = max(longest, length)
     assert batch.inputs.size(1) == longest
@@ -70,7 +72,7 @@ def test_a_row_is_the_boundary_an_example_and_padding() -> None:
 
 
 def test_padding_to_a_fixed_length_is_to_the_longest_that_can_come() -> None:
-    sizes = {batch.inputs.size(1) for batch in training(config(padding="fixed"), 6)}
+    sizes = {batch.inputs.size(1) for batch in training_batches(config(padding="fixed"), 6)}
     assert sizes == {31} == {config().build().description.length}
 
 
@@ -84,7 +86,7 @@ def test_numbers_are_labels_where_there_are_no_classes() -> None:
 
 def test_marked_places_are_those_of_the_row_that_begins_with_a_boundary() -> None:
     source = NeedleConfig(length=9, distance=3, noise=5, marked="needles")
-    for batch in training(config(source=source), 3):
+    for batch in training_batches(config(source=source), 3):
         assert batch.marked is not None
         needles = (batch.inputs >= 5) & (batch.inputs < 7)
         assert torch.equal(batch.marked, needles)
@@ -96,19 +98,19 @@ def test_marked_places_are_those_of_the_row_that_begins_with_a_boundary() -> Non
 def test_the_shards_of_a_pass_are_disjoint_and_complete(count: int, ranks: int, passes: int, seed: int) -> None:
     total = min(ranks, count)
     for epoch in range(passes):
-        seen: list[int] = []
+        ordinals: list[int] = []
         for number in range(total):
             order = Endless(count, seed, Shard(number, total))
-            seen += order.slice(epoch * order.count, (epoch + 1) * order.count)
-        assert sorted(seen) == list(range(count))
+            ordinals += order.slice(epoch * order.count, (epoch + 1) * order.count)
+        assert sorted(ordinals) == list(range(count))
 
 
 @settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 5), st.none() | st.integers(1, 50))
 def test_the_shards_of_an_evaluation_are_disjoint_and_complete(count: int, ranks: int, limit: int | None) -> None:
-    seen = [place for number in range(ranks) for place in Once(count, limit, Shard(number, ranks)).ordinals]
-    assert len(seen) == len(set(seen)) == min(count, limit or count)
-    assert set(seen) <= set(range(count))
+    ordinals = [place for number in range(ranks) for place in Once(count, limit, Shard(number, ranks)).ordinals]
+    assert len(ordinals) == len(set(ordinals)) == min(count, limit or count)
+    assert set(ordinals) <= set(range(count))
 
 
 def test_passes_and_seeds_differ_in_their_order() -> None:
@@ -119,74 +121,75 @@ def test_passes_and_seeds_differ_in_their_order() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("window", [1, 3])
 def test_training_takes_every_example_of_a_pass_once(workers: int, window: int) -> None:
-    """22 of 23: what 2 workers share has no rest, so that passes end together."""
-    made = config(workers=workers, window=window, batch_size=1, **{"source.train": 22})
-    seen = examples(training(made, 22 if window == 1 else 66))
-    assert Counter(seen) == dict.fromkeys(range(22), len(seen) // 22)
+    """The 22 examples divide evenly between 2 workers, so that their passes end together."""
+    data_config = config(workers=workers, window=window, batch_size=1, **{"source.train": 22})
+    ordinals = example_ordinals(training_batches(data_config, 22 if window == 1 else 66))
+    assert Counter(ordinals) == dict.fromkeys(range(22), len(ordinals) // 22)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("window", [1, 4])
 def test_an_evaluation_loader_shows_every_example_once(workers: int, window: int) -> None:
     data = config(workers=workers, window=window, **{"evaluation.batch_size": 3}).build()
-    assert sorted(examples(list(data.val_dataloader()))) == list(range(11))
-    assert sorted(examples(list(data.test_dataloader()))) == list(range(5))
+    assert sorted(example_ordinals(list(data.val_dataloader()))) == list(range(11))
+    assert sorted(example_ordinals(list(data.test_dataloader()))) == list(range(5))
     assert max(len(batch.labels) for batch in data.val_dataloader()) == 3
 
 
 def test_a_part_is_evaluated_that_no_seed_changes_and_that_is_not_the_first() -> None:
-    """The reviews are in the order of their labels."""
+    """The reviews are sorted by label, so that the first ones would all have the same label."""
     parts = [
-        sorted(examples(list(config(seed=seed, **{"evaluation.examples": 4}).build().val_dataloader())))
+        sorted(example_ordinals(list(config(seed=seed, **{"evaluation.examples": 4}).build().val_dataloader())))
         for seed in (0, 1)
     ]
     assert parts[0] == parts[1] != [0, 1, 2, 3]
     assert len(parts[0]) == 4
-    split = config(**{"evaluation.split": "train"}).build()
-    assert sorted(examples(list(split.val_dataloader()))) == list(range(23))
+    data = config(**{"evaluation.split": "train"}).build()
+    assert sorted(example_ordinals(list(data.val_dataloader()))) == list(range(23))
 
 
 def test_rows_of_a_batch_are_about_as_long_and_batches_come_in_no_order() -> None:
     source = LISTS.override({"train": 400})
 
-    def padded(window: int) -> float:
+    def padding_share(window: int) -> float:
         return fmean(
-            (~batch.keep).float().mean().item() for batch in training(config(source=source, window=window), 64)
+            (~batch.padding_mask).float().mean().item()
+            for batch in training_batches(config(source=source, window=window), 64)
         )
 
-    assert padded(16) < 0.3 * padded(1)
-    lengths = [batch.inputs.size(1) for batch in training(config(source=source, window=16), 16)]
+    assert padding_share(16) < 0.3 * padding_share(1)
+    lengths = [batch.inputs.size(1) for batch in training_batches(config(source=source, window=16), 16)]
     assert lengths != sorted(lengths) and lengths != sorted(lengths, reverse=True)
 
 
-def same(one: list[LabelledBatch], other: list[LabelledBatch]) -> bool:
-    return rows(one) == rows(other)
+def equal_batches(first: list[LabelledBatch], second: list[LabelledBatch]) -> bool:
+    return rows(first) == rows(second)
 
 
 @pytest.mark.parametrize("window", [1, 3])
 @pytest.mark.parametrize("taken", [1, 2, 3, 5, 7, 13])
 def test_a_cursor_makes_the_next_batch_come(window: int, taken: int) -> None:
-    """Also in the middle of a window, and of a pass: six batches are one."""
+    """This holds in the middle of a window too, and of a pass, which has six batches."""
 
-    def opened() -> Batches:
+    def open_stream() -> Batches:
         return config(window=window).build().training().stream(0)
 
-    whole = list(islice(opened(), 16))
-    resumed = opened()
-    resumed.go_to(whole[taken - 1].cursor)
-    assert same(list(islice(resumed, 16 - taken)), whole[taken:])
+    batches = list(islice(open_stream(), 16))
+    resumed = open_stream()
+    resumed.go_to(batches[taken - 1].cursor)
+    assert equal_batches(list(islice(resumed, 16 - taken)), batches[taken:])
 
 
 class Recorder(L.LightningModule):
-    """A model that learns nothing and remembers the batches it was given."""
+    """A model that learns nothing and stores the batches that it receives."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.seen: list[LabelledBatch] = []
+        self.batches: list[LabelledBatch] = []
 
     def training_step(self, batch: LabelledBatch, index: int) -> Tensor:
-        self.seen.append(batch)
+        self.batches.append(batch)
         return self.weight * 1.0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -205,12 +208,12 @@ def test_a_resumed_fit_gets_exactly_the_next_batch(tmp_path: Path, workers: int)
         fitter.fit(model, config(workers=workers, window=3).build(), ckpt_path=checkpoint, weights_only=True)
         return model, fitter
 
-    whole, _ = fit(13)
+    uninterrupted, _ = fit(13)
     first, fitter = fit(7)
     fitter.save_checkpoint(tmp_path / "stopped.ckpt")
     second, _ = fit(13, tmp_path / "stopped.ckpt")
-    assert len(second.seen) == 6
-    assert same(first.seen + second.seen, whole.seen)
+    assert len(second.batches) == 6
+    assert equal_batches(first.batches + second.batches, uninterrupted.batches)
 
 
 def test_the_state_is_plain_data_that_loads_with_weights_only() -> None:
@@ -228,10 +231,10 @@ def test_the_state_is_plain_data_that_loads_with_weights_only() -> None:
 def test_a_position_of_other_data_is_refused(path: str, value: Any) -> None:
     data = config().build()
     trainer(max_steps=2).fit(Recorder(), data)
-    other = config(**{path: value}).build()
-    other.load_state_dict(data.state_dict())
+    changed_data = config(**{path: value}).build()
+    changed_data.load_state_dict(data.state_dict())
     with pytest.raises(DataError, match=f"^data.{path}: the checkpoint"):
-        next(iter(other.train_dataloader()))
+        next(iter(changed_data.train_dataloader()))
 
 
 @pytest.mark.parametrize(
@@ -251,23 +254,23 @@ def test_the_fingerprint_tells_everything_apart_that_decides_a_batch(changes: di
 
 
 def test_a_checkpoint_needs_no_data_to_describe_them_and_runs_that_train_alike_share_them() -> None:
-    made = config(**{"evaluation.examples": 3, "evaluation.split": "test"})
-    assert isinstance(made.describe({}), DataDescription)
-    assert made.describe({}) == made.build().description
-    assert made.trained_alike() == config()
-    assert made.protocol() == {"validation": 11, "test": 5, "split": "test", "examples": 3}
-    assert LabelledDataConfig.from_dict(made.to_dict()) == made
+    data_config = config(**{"evaluation.examples": 3, "evaluation.split": "test"})
+    assert isinstance(data_config.describe({}), DataDescription)
+    assert data_config.describe({}) == data_config.build().description
+    assert data_config.with_default_evaluation() == config()
+    assert data_config.protocol() == {"validation": 11, "test": 5, "split": "test", "examples": 3}
+    assert LabelledDataConfig.from_dict(data_config.to_dict()) == data_config
 
 
 def test_a_source_has_as_many_examples_as_it_says() -> None:
-    made = LISTS.override({"train": 7, "validation": 8, "test": 9}).build()
-    assert [made.count(split) for split in ("train", "validation", "test")] == [7, 8, 9]
+    source = LISTS.override({"train": 7, "validation": 8, "test": 9}).build()
+    assert [source.count(split) for split in ("train", "validation", "test")] == [7, 8, 9]
 
 
 def test_workers_take_turns_with_examples_of_their_own() -> None:
-    batches = training(config(workers=2, window=1, **{"source.train": 24}), 6)
+    batches = training_batches(config(workers=2, window=1, **{"source.train": 24}), 6)
     assert [batch.stream for batch in batches] == [0, 1] * 3
-    assert sorted(examples(batches)) == list(range(24))
+    assert sorted(example_ordinals(batches)) == list(range(24))
 
 
 def test_examples_have_names_that_runs_share() -> None:
@@ -283,35 +286,35 @@ def test_more_readers_than_examples_are_refused() -> None:
 def test_what_a_rank_shows_that_is_through_is_one_row_of_padding() -> None:
     reading = config().build().evaluation("test")
     batch = pickle.loads(pickle.dumps(reading.empty))()
-    assert batch.keep.tolist() == [[False]] and batch.labels.tolist() == [0]
+    assert batch.padding_mask.tolist() == [[False]] and batch.labels.tolist() == [0]
 
 
-def _rank(made: LabelledDataConfig, folder: Path) -> None:
-    """One rank of two: evaluates, and trains a little."""
+def _rank(data_config: LabelledDataConfig, folder: Path) -> None:
+    """Runs on each of two ranks: reads the validation split and six training batches, and saves the ordinals."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
-    data = made.build()
-    validated, trained = list(data.val_dataloader()), list(islice(data.train_dataloader(), 6))
-    torch.save((len(validated), examples(validated), examples(trained)), folder / f"{rank}.pt")
+    data = data_config.build()
+    evaluated, trained_on = list(data.val_dataloader()), list(islice(data.train_dataloader(), 6))
+    torch.save((len(evaluated), example_ordinals(evaluated), example_ordinals(trained_on)), folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_ranks_end_together_and_share_everything(tmp_path: Path) -> None:
     Forked(tmp_path / "said.txt", _rank, config(window=1, **{"source.train": 24}), tmp_path, ranks=2).finish()
-    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    assert found[0][0] == found[1][0]
-    assert sorted(found[0][1] + found[1][1]) == list(range(11))
-    assert sorted(found[0][2] + found[1][2]) == list(range(24))
+    results = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    assert results[0][0] == results[1][0]
+    assert sorted(results[0][1] + results[1][1]) == list(range(11))
+    assert sorted(results[0][2] + results[1][2]) == list(range(24))
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """Reviews as they come: all of one label, then all of the other."""
+    """Returns a folder of reviews, sorted by label as published: all of one label, then all of the other."""
     for split, count in (("train", 40), ("test", 10)):
-        chance = Random(split)
+        generator = Random(split)
         labels = ["neg"] * (count // 2) + ["pos"] * (count // 2)
-        texts = [f"{split} é{number} " + "x" * chance.randint(0, 60) for number in range(count)]
+        texts = [f"{split} é{number} " + "x" * generator.randint(0, 60) for number in range(count)]
         lines = [{"label": label, "text": text} for label, text in zip(labels, texts, strict=True)]
         with lzma.open(tmp_path / f"made.{split}.jsonl.xz", "wt", encoding="utf-8") as file:
             file.write("\n".join(map(json.dumps, lines)))
@@ -319,14 +322,18 @@ def written(tmp_path: Path) -> Path:
 
 
 def test_reviews_are_read_by_bytes_with_their_labels(written: Path) -> None:
-    made = ReviewsConfig(path=str(written), length=16).build()
-    assert (made.count("train"), made.count("test"), made.name("train", 3)) == (40, 10, "made.train.jsonl.xz:4")
+    reviews = ReviewsConfig(path=str(written), length=16).build()
+    assert (reviews.count("train"), reviews.count("test"), reviews.name("train", 3)) == (
+        40,
+        10,
+        "made.train.jsonl.xz:4",
+    )
     for ordinal in (0, 39):
-        example = made.example("train", ordinal)
+        example = reviews.example("train", ordinal)
         assert len(example.symbols) <= 16
         assert bytes(example.symbols.tolist()).startswith(f"train é{ordinal} ".encode())
         assert example.label == int(ordinal >= 20)
-    assert max(len(made.example("train", ordinal).symbols) for ordinal in range(40)) == 16
+    assert max(len(reviews.example("train", ordinal).symbols) for ordinal in range(40)) == 16
 
 
 def test_the_test_reviews_validate_unless_a_part_of_training_is_held_out(written: Path) -> None:
@@ -334,27 +341,27 @@ def test_the_test_reviews_validate_unless_a_part_of_training_is_held_out(written
     held_out = arena.override({"held_out": 0.3})
     assert arena.build().name("validation", 2) == arena.build().name("test", 2)
     assert arena.protocol()["validation"] == "test, as in the Long Range Arena"
-    made = held_out.build()
-    names = {split: {made.name(split, n) for n in range(made.count(split))} for split in ("train", "validation")}
+    reviews = held_out.build()
+    names = {split: {reviews.name(split, n) for n in range(reviews.count(split))} for split in ("train", "validation")}
     assert len(names["train"]) + len(names["validation"]) == 40 and not names["train"] & names["validation"]
-    assert 4 <= len(names["validation"]) <= 20 and made.count("test") == 10
+    assert 4 <= len(names["validation"]) <= 20 and reviews.count("test") == 10
     assert held_out.protocol()["validation"] == "0.3 of train"
-    again = held_out.build()
-    assert {again.name("validation", n) for n in range(again.count("validation"))} == names["validation"]
+    rebuilt = held_out.build()
+    assert {rebuilt.name("validation", n) for n in range(rebuilt.count("validation"))} == names["validation"]
 
 
 def test_the_fingerprint_of_reviews_follows_content_not_place(written: Path, tmp_path: Path) -> None:
-    known = ReviewsConfig(path=str(written)).build().fingerprint
+    fingerprint = ReviewsConfig(path=str(written)).build().fingerprint
     moved = tmp_path / "moved"
     moved.mkdir()
     for file in written.glob("*.xz"):
         (moved / file.name).write_bytes(file.read_bytes())
-    assert ReviewsConfig(path=str(moved)).build().fingerprint == known
+    assert ReviewsConfig(path=str(moved)).build().fingerprint == fingerprint
     for changes in ({"length": 9}, {"held_out": 0.2}, {"labels": ["pos", "neg"]}):
-        assert ReviewsConfig(path=str(moved)).override(changes).build().fingerprint != known
+        assert ReviewsConfig(path=str(moved)).override(changes).build().fingerprint != fingerprint
 
 
-def broken() -> Iterator[tuple[str, str]]:
+def broken_lines() -> Iterator[tuple[str, str]]:
     yield "{", r"made.train.jsonl:2: not a line of JSON"
     yield "[1]", r"made.train.jsonl:2: not a JSON object but list"
     yield '{"label": "neg", "body": "x"}', r"made.train.jsonl:2: no text in the field 'text'"
@@ -363,11 +370,11 @@ def broken() -> Iterator[tuple[str, str]]:
     yield '{"label": "fair", "text": "x"}', r"made.train.jsonl:2: the label 'fair' is none of source.labels"
 
 
-@pytest.mark.parametrize(("line", "said"), [*broken()])
-def test_a_review_that_cannot_be_read_is_named(tmp_path: Path, line: str, said: str) -> None:
+@pytest.mark.parametrize(("line", "message"), [*broken_lines()])
+def test_a_review_that_cannot_be_read_is_named(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "made.train.jsonl").write_text('{"label": "neg", "text": "fine"}\n' + line)
     (tmp_path / "made.test.jsonl").write_text('{"label": "neg", "text": "fine"}\n')
-    with pytest.raises(DataError, match=said) as error:
+    with pytest.raises(DataError, match=message) as error:
         ReviewsConfig(path=str(tmp_path)).build()
     assert "\n" not in str(error.value)
 

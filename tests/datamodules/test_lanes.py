@@ -28,31 +28,31 @@ def shapes(draw: st.DrawFn) -> LaneShape:
     return LaneShape(draw(st.integers(1, 4)), segment_length, draw(st.integers(1, segment_length)), draw(st.booleans()))
 
 
-def counting(lengths: list[int]) -> list[bytes]:
-    """Documents in which each symbol tells its own position."""
+def counting_documents(lengths: list[int]) -> list[bytes]:
+    """Returns documents of these lengths, in which each symbol is its own position."""
     return [bytes(range(length)) for length in lengths]
 
 
-def evaluation(documents: IndexedDocuments, shape: LaneShape, shard: Shard = ALONE) -> Lanes:
+def evaluation_lanes(documents: IndexedDocuments, shape: LaneShape, shard: Shard = ALONE) -> Lanes:
     return Lanes(documents.evaluation(shard, Limit()), Bytes(), shape)
 
 
-def training(documents: IndexedDocuments, shape: LaneShape, shard: Shard = ALONE, seed: int = 0) -> Lanes:
+def training_lanes(documents: IndexedDocuments, shape: LaneShape, shard: Shard = ALONE, seed: int = 0) -> Lanes:
     return Lanes(documents.training(shard, seed), Bytes(), shape)
 
 
-def scored(batches: list[TextBatch]) -> Counter[tuple[int, int, int]]:
-    """How often each (document, input, target) was scored."""
-    found: Counter[tuple[int, int, int]] = Counter()
+def scored_counts(batches: list[TextBatch]) -> Counter[tuple[int, int, int]]:
+    """Counts how often each (document, input, target) is scored."""
+    counts: Counter[tuple[int, int, int]] = Counter()
     for batch in batches:
-        real = batch.targets != IGNORED
-        columns = (batch.document[real], batch.inputs[real], batch.targets[real])
-        found.update(zip(*(column.tolist() for column in columns), strict=True))
-    return found
+        is_scored = batch.targets != IGNORED
+        columns = (batch.document[is_scored], batch.inputs[is_scored], batch.targets[is_scored])
+        counts.update(zip(*(column.tolist() for column in columns), strict=True))
+    return counts
 
 
-def same(one: TextBatch, other: TextBatch) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one[:5], other[:5], strict=True)) and one[5:] == other[5:]
+def equal_batches(first: TextBatch, second: TextBatch) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first[:5], second[:5], strict=True)) and first[5:] == second[5:]
 
 
 @fixed
@@ -60,15 +60,15 @@ def same(one: TextBatch, other: TextBatch) -> bool:
 def test_evaluation_scores_every_symbol_exactly_once(
     make_documents: MakeDocuments, lengths: list[int], shape: LaneShape, ranks: int, workers: int
 ) -> None:
-    documents = make_documents(counting(lengths))
+    documents = make_documents(counting_documents(lengths))
     readers = [Shard(number, ranks * workers) for number in range(ranks * workers)]
-    found = scored([batch for shard in readers for batch in evaluation(documents, shape, shard)])
+    counts = scored_counts([batch for shard in readers for batch in evaluation_lanes(documents, shape, shard)])
     expected = {
         (ordinal, place - 1 if place else BOUNDARY, place): 1
         for ordinal, length in enumerate(lengths)
         for place in range(length)
     }
-    assert found == expected
+    assert counts == expected
 
 
 @fixed
@@ -76,7 +76,7 @@ def test_evaluation_scores_every_symbol_exactly_once(
 def test_shards_of_a_training_pass_are_disjoint_and_complete(
     make_documents: MakeDocuments, lengths: list[int], readers: int, passes: int
 ) -> None:
-    documents = make_documents(counting(lengths))
+    documents = make_documents(counting_documents(lengths))
     if len(lengths) < readers:
         with pytest.raises(ValueError, match="fewer workers"):
             documents.training(Shard(0, readers), 0)
@@ -84,8 +84,8 @@ def test_shards_of_a_training_pass_are_disjoint_and_complete(
     streams = [documents.training(Shard(number, readers), 0) for number in range(readers)]
     shares = [len(range(number, len(lengths), readers)) for number in range(readers)]
     for _ in range(passes):
-        taken = [stream.take() for stream, share in zip(streams, shares, strict=True) for _ in range(share)]
-        assert sorted(item[0] for item in taken if item) == list(range(len(lengths)))
+        items = [stream.take() for stream, share in zip(streams, shares, strict=True) for _ in range(share)]
+        assert sorted(item[0] for item in items if item) == list(range(len(lengths)))
 
 
 @fixed
@@ -93,20 +93,20 @@ def test_shards_of_a_training_pass_are_disjoint_and_complete(
 def test_a_cursor_resumes_with_exactly_the_next_batch(
     make_documents: MakeDocuments, lengths: list[int], shape: LaneShape, skip: int, endless: bool
 ) -> None:
-    documents = make_documents(counting(lengths))
-    make = training if endless else evaluation
-    whole = list(islice(make(documents, shape), skip + 8))
-    if len(whole) <= skip:
+    documents = make_documents(counting_documents(lengths))
+    make_lanes = training_lanes if endless else evaluation_lanes
+    batches = list(islice(make_lanes(documents, shape), skip + 8))
+    if len(batches) <= skip:
         return
-    resumed = make(documents, shape)
-    resumed.go_to(whole[skip].cursor)
-    again = list(islice(resumed, len(whole) - skip - 1))
-    assert len(again) == len(whole) - skip - 1
-    assert all(same(one, other) for one, other in zip(whole[skip + 1 :], again, strict=True))
+    resumed = make_lanes(documents, shape)
+    resumed.go_to(batches[skip].cursor)
+    resumed_batches = list(islice(resumed, len(batches) - skip - 1))
+    assert len(resumed_batches) == len(batches) - skip - 1
+    assert all(equal_batches(a, b) for a, b in zip(batches[skip + 1 :], resumed_batches, strict=True))
 
 
 def test_a_lane_continues_where_it_stopped(make_documents: MakeDocuments) -> None:
-    lanes = training(make_documents(counting([100, 90, 80])), LaneShape(3, 8, 8, joined=False))
+    lanes = training_lanes(make_documents(counting_documents([100, 90, 80])), LaneShape(3, 8, 8, joined=False))
     batches = list(islice(lanes, 60))
     continued = 0
     for before, after in pairwise(batches):
@@ -119,18 +119,18 @@ def test_a_lane_continues_where_it_stopped(make_documents: MakeDocuments) -> Non
 
 
 def test_a_reset_document_starts_a_fresh_row_and_pads_its_last(make_documents: MakeDocuments) -> None:
-    [first, second] = evaluation(make_documents([b"abcdef"]), LaneShape(1, 4, 4, joined=False))
+    [first, second] = evaluation_lanes(make_documents([b"abcdef"]), LaneShape(1, 4, 4, joined=False))
     assert first.fresh.tolist() == [True]
     assert second.fresh.tolist() == [False]
     assert first.inputs.tolist() == [[BOUNDARY, *b"abc"]]
     assert first.targets.tolist() == [[*b"abcd"]]
     assert second.inputs.tolist() == [[*b"de", 0, 0]]
     assert second.targets.tolist() == [[*b"ef", IGNORED, IGNORED]]
-    assert second.keep.tolist() == [[True, True, False, False]]
+    assert second.padding_mask.tolist() == [[True, True, False, False]]
 
 
 def test_a_stream_joins_documents_without_padding_or_reset(make_documents: MakeDocuments) -> None:
-    batches = list(evaluation(make_documents([b"abc", b"de", b"fgh"]), LaneShape(1, 4, 4, joined=True)))
+    batches = list(evaluation_lanes(make_documents([b"abc", b"de", b"fgh"]), LaneShape(1, 4, 4, joined=True)))
     assert [batch.inputs.tolist()[0] for batch in batches] == [
         [BOUNDARY, *b"ab", BOUNDARY],
         [*b"d", BOUNDARY, *b"fg"],
@@ -141,7 +141,7 @@ def test_a_stream_joins_documents_without_padding_or_reset(make_documents: MakeD
 
 
 def test_sliding_rows_are_fresh_and_score_only_what_is_new(make_documents: MakeDocuments) -> None:
-    batches = list(evaluation(make_documents([b"abcdefg"]), LaneShape(1, 4, 2, joined=False)))
+    batches = list(evaluation_lanes(make_documents([b"abcdefg"]), LaneShape(1, 4, 2, joined=False)))
     assert [batch.inputs.tolist()[0] for batch in batches] == [
         [BOUNDARY, *b"abc"],
         [*b"bcde"],
@@ -156,15 +156,15 @@ def test_sliding_rows_are_fresh_and_score_only_what_is_new(make_documents: MakeD
 
 
 def test_lanes_that_are_through_show_padding_until_all_are(make_documents: MakeDocuments) -> None:
-    batches = list(evaluation(make_documents([b"abcdefgh", b"x"]), LaneShape(3, 2, 2, joined=False)))
+    batches = list(evaluation_lanes(make_documents([b"abcdefgh", b"x"]), LaneShape(3, 2, 2, joined=False)))
     assert len(batches) == 4
-    assert not batches[0].keep[2].any()
-    assert not any(batch.keep[1].any() for batch in batches[1:])
-    assert all(batch.keep[0].all() for batch in batches)
+    assert not batches[0].padding_mask[2].any()
+    assert not any(batch.padding_mask[1].any() for batch in batches[1:])
+    assert all(batch.padding_mask[0].all() for batch in batches)
 
 
 def test_a_seed_decides_the_order_and_each_pass_has_its_own(make_documents: MakeDocuments) -> None:
-    documents = make_documents(counting([5] * 30))
+    documents = make_documents(counting_documents([5] * 30))
 
     def order(seed: int, passes: int) -> list[list[int]]:
         stream = documents.training(Shard(), seed)
@@ -181,17 +181,17 @@ def test_documents_without_symbols_are_passed_over(make_documents: MakeDocuments
     words = Words(["<unk>", "<eos>", "a"], "strict")
     documents = make_documents([b"   ", b"a a", b" "])
     [batch] = Lanes(documents.evaluation(Shard(), Limit()), words, LaneShape(1, 4, 4, joined=False))
-    assert batch.document[batch.keep].tolist() == [1, 1]
+    assert batch.document[batch.padding_mask].tolist() == [1, 1]
 
 
 def test_a_limit_takes_the_first_documents(make_documents: MakeDocuments) -> None:
-    documents = make_documents(counting([10, 20, 30, 40]))
+    documents = make_documents(counting_documents([10, 20, 30, 40]))
 
-    def taken(limit: Limit) -> list[int]:
+    def ordinals(limit: Limit) -> list[int]:
         stream = documents.evaluation(Shard(), limit)
         return [item[0] for item in iter(stream.take, None)]
 
-    assert taken(Limit(documents=3)) == [0, 1, 2]
-    assert taken(Limit(bytes=30)) == [0, 1]
-    assert taken(Limit(bytes=31)) == [0, 1, 2]
-    assert taken(Limit(bytes=10**9)) == [0, 1, 2, 3]
+    assert ordinals(Limit(documents=3)) == [0, 1, 2]
+    assert ordinals(Limit(bytes=30)) == [0, 1]
+    assert ordinals(Limit(bytes=31)) == [0, 1, 2]
+    assert ordinals(Limit(bytes=10**9)) == [0, 1, 2, 3]

@@ -44,16 +44,16 @@ def config(corpus: FilesConfig, **changes: Any) -> LanguageDataConfig:
 
 
 class Recorder(L.LightningModule):
-    """A model that learns nothing and remembers the batches it was given."""
+    """A model that learns nothing and stores the batches that it receives."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.seen: list[TextBatch] = []
+        self.batches: list[TextBatch] = []
         self.validated = 0
 
     def training_step(self, batch: TextBatch, index: int) -> Tensor:
-        self.seen.append(batch)
+        self.batches.append(batch)
         return self.weight * 1.0
 
     def validation_step(self, batch: TextBatch, index: int) -> None:
@@ -77,21 +77,21 @@ def rows(batches: list[TextBatch]) -> list[list[list[int]]]:
 def test_a_resumed_fit_gets_exactly_the_next_batch(
     corpus: FilesConfig, tmp_path: Path, workers: int, options: dict[str, Any]
 ) -> None:
-    checking = {"check_val_every_n_epoch": None} if "val_check_interval" in options else {}
-    made = config(corpus, workers=workers)
+    validation_options = {"check_val_every_n_epoch": None} if "val_check_interval" in options else {}
+    data_config = config(corpus, workers=workers)
 
     def fit(steps: int, checkpoint: Path | None = None) -> tuple[Recorder, L.Trainer]:
-        model, fitter = Recorder(), trainer(max_steps=steps, max_epochs=-1, **options, **checking)
-        fitter.fit(model, LanguageData(made), ckpt_path=checkpoint, weights_only=True)
+        model, fitter = Recorder(), trainer(max_steps=steps, max_epochs=-1, **options, **validation_options)
+        fitter.fit(model, LanguageData(data_config), ckpt_path=checkpoint, weights_only=True)
         return model, fitter
 
-    whole, _ = fit(13)
+    uninterrupted, _ = fit(13)
     first, fitter = fit(7)
     fitter.save_checkpoint(tmp_path / "stopped.ckpt")
     second, _ = fit(13, tmp_path / "stopped.ckpt")
-    assert len(second.seen) == 6
-    assert rows(first.seen + second.seen) == rows(whole.seen)
-    assert len({str(row) for row in rows(whole.seen)}) == 13
+    assert len(second.batches) == 6
+    assert rows(first.batches + second.batches) == rows(uninterrupted.batches)
+    assert len({str(row) for row in rows(uninterrupted.batches)}) == 13
 
 
 def test_a_position_counts_what_was_trained_on_not_what_was_fetched(corpus: FilesConfig, tmp_path: Path) -> None:
@@ -100,33 +100,33 @@ def test_a_position_counts_what_was_trained_on_not_what_was_fetched(corpus: File
             if trainer.global_step == 4:
                 trainer.save_checkpoint(tmp_path / "middle.ckpt")
 
-    whole, resumed = Recorder(), Recorder()
-    trainer(max_steps=9, callbacks=[Keep()]).fit(whole, LanguageData(config(corpus)))
+    uninterrupted, resumed = Recorder(), Recorder()
+    trainer(max_steps=9, callbacks=[Keep()]).fit(uninterrupted, LanguageData(config(corpus)))
     trainer(max_steps=9).fit(resumed, LanguageData(config(corpus)), ckpt_path=tmp_path / "middle.ckpt")
-    assert rows(resumed.seen) == rows(whole.seen[4:])
+    assert rows(resumed.batches) == rows(uninterrupted.batches[4:])
 
 
 def test_a_second_fit_starts_at_the_beginning(corpus: FilesConfig) -> None:
     data, first, second = LanguageData(config(corpus)), Recorder(), Recorder()
     trainer(max_steps=4).fit(first, data)
     trainer(max_steps=4).fit(second, data)
-    assert rows(first.seen) == rows(second.seen)
+    assert rows(first.batches) == rows(second.batches)
 
 
 def test_an_epoch_goes_on_where_the_last_one_stopped(corpus: FilesConfig) -> None:
-    in_epochs, whole = Recorder(), Recorder()
+    in_epochs, uninterrupted = Recorder(), Recorder()
     trainer(max_epochs=3, limit_train_batches=4, limit_val_batches=0).fit(in_epochs, LanguageData(config(corpus)))
-    trainer(max_steps=12).fit(whole, LanguageData(config(corpus)))
-    assert rows(in_epochs.seen) == rows(whole.seen)
+    trainer(max_steps=12).fit(uninterrupted, LanguageData(config(corpus)))
+    assert rows(in_epochs.batches) == rows(uninterrupted.batches)
 
 
 def test_validation_during_training_sees_every_symbol_and_moves_nothing(corpus: FilesConfig) -> None:
     data, model = LanguageData(config(corpus)), Recorder()
     trainer(max_steps=6, val_check_interval=6, check_val_every_n_epoch=None, num_sanity_val_steps=0).fit(model, data)
     assert model.validated == sum(len(document.text) for document in data.documents("validation"))
-    plain = Recorder()
-    trainer(max_steps=6, limit_val_batches=0).fit(plain, LanguageData(config(corpus)))
-    assert rows(model.seen) == rows(plain.seen)
+    without_validation = Recorder()
+    trainer(max_steps=6, limit_val_batches=0).fit(without_validation, LanguageData(config(corpus)))
+    assert rows(model.batches) == rows(without_validation.batches)
 
 
 def test_the_state_is_plain_data_that_loads_with_weights_only(corpus: FilesConfig) -> None:
@@ -140,13 +140,13 @@ def test_the_state_is_plain_data_that_loads_with_weights_only(corpus: FilesConfi
 
 def test_without_a_trainer_a_state_resumes_too(corpus: FilesConfig) -> None:
     data = LanguageData(config(corpus, workers=2))
-    whole = list(islice(data.train_dataloader(), 9))
+    batches = list(islice(data.train_dataloader(), 9))
     position = data.training().start()
-    for batch in whole[:5]:
+    for batch in batches[:5]:
         position = position.after(batch)
     resumed = LanguageData(config(corpus, workers=2))
     resumed.load_state_dict({"of": data.identity(), "ranks": [[list(position.cursors), position.turn]]})
-    assert rows(list(islice(resumed.train_dataloader(), 4))) == rows(whole[5:])
+    assert rows(list(islice(resumed.train_dataloader(), 4))) == rows(batches[5:])
 
 
 @pytest.mark.parametrize(
@@ -156,19 +156,19 @@ def test_without_a_trainer_a_state_resumes_too(corpus: FilesConfig) -> None:
 def test_a_position_of_other_data_is_refused(corpus: FilesConfig, path: str, value: Any) -> None:
     data, model = LanguageData(config(corpus)), Recorder()
     trainer(max_steps=2).fit(model, data)
-    other = LanguageData(config(corpus, **{path: value}))
-    other.load_state_dict(data.state_dict())
+    changed_data = LanguageData(config(corpus, **{path: value}))
+    changed_data.load_state_dict(data.state_dict())
     with pytest.raises(DataError, match=f"^data.{path}: the checkpoint"):
-        next(iter(other.train_dataloader()))
+        next(iter(changed_data.train_dataloader()))
 
 
 def test_a_position_of_other_ranks_is_refused(corpus: FilesConfig) -> None:
     data, model = LanguageData(config(corpus)), Recorder()
     trainer(max_steps=2).fit(model, data)
-    state, other = data.state_dict(), LanguageData(config(corpus))
-    other.load_state_dict(state | {"ranks": state["ranks"] * 2})
+    state, resumed = data.state_dict(), LanguageData(config(corpus))
+    resumed.load_state_dict(state | {"ranks": state["ranks"] * 2})
     with pytest.raises(DataError, match=r"^training.devices: the checkpoint was made by 2 ranks"):
-        next(iter(other.train_dataloader()))
+        next(iter(resumed.train_dataloader()))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -181,23 +181,23 @@ def test_workers_take_turns_with_lanes_of_their_own(corpus: FilesConfig, workers
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stride", [None, 3])
 def test_an_evaluation_loader_scores_every_symbol_once(corpus: FilesConfig, workers: int, stride: int | None) -> None:
-    made = config(corpus, workers=workers, **{"evaluation.segment_length": 16, "evaluation.stride": stride})
-    data = LanguageData(made)
+    data_config = config(corpus, workers=workers, **{"evaluation.segment_length": 16, "evaluation.stride": stride})
+    data = LanguageData(data_config)
     batches = list(data.test_dataloader())
     assert batches[0].inputs.shape == (4, 16)
-    scored = [batch.document[batch.targets != IGNORED] for batch in batches]
-    counts = torch.bincount(torch.cat(scored), minlength=3).tolist()
+    scored_documents = [batch.document[batch.targets != IGNORED] for batch in batches]
+    counts = torch.bincount(torch.cat(scored_documents), minlength=3).tolist()
     assert counts == [len(document.text) for document in data.documents("test")]
     assert [data.documents("test").name(ordinal) for ordinal in range(3)] == [f"test/0{n}.txt" for n in range(3)]
 
 
 def test_the_evaluation_split_and_limit_are_config(corpus: FilesConfig) -> None:
     data = LanguageData(config(corpus, **{"evaluation.split": "train", "evaluation.documents": 2}))
-    seen = {int(d) for batch in data.val_dataloader() for d in batch.document[batch.keep]}
-    assert seen == {0, 1}
+    ordinals = {int(d) for batch in data.val_dataloader() for d in batch.document[batch.padding_mask]}
+    assert ordinals == {0, 1}
 
 
-def changed(corpus: FilesConfig) -> Iterator[tuple[str, LanguageDataConfig]]:
+def changed_configs(corpus: FilesConfig) -> Iterator[tuple[str, LanguageDataConfig]]:
     yield "seed", config(corpus, seed=1)
     yield "tokenizer", config(corpus, tokenizer="characters")
     yield "segment_length", config(corpus, segment_length=9)
@@ -207,19 +207,19 @@ def changed(corpus: FilesConfig) -> Iterator[tuple[str, LanguageDataConfig]]:
 
 
 def test_the_fingerprint_tells_everything_apart_that_decides_a_batch(corpus: FilesConfig) -> None:
-    known = LanguageData(config(corpus)).fingerprint
-    assert known == LanguageData(config(corpus)).fingerprint
-    for name, other in changed(corpus):
-        assert LanguageData(other).fingerprint != known, name
+    fingerprint = LanguageData(config(corpus)).fingerprint
+    assert fingerprint == LanguageData(config(corpus)).fingerprint
+    for name, changed_config in changed_configs(corpus):
+        assert LanguageData(changed_config).fingerprint != fingerprint, name
 
 
 def test_the_fingerprint_follows_the_content_and_not_the_place(corpus: FilesConfig, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     shutil.copytree(corpus.path, moved)
-    known = LanguageData(config(corpus)).fingerprint
-    assert LanguageData(config(corpus, **{"source.path": str(moved)})).fingerprint == known
+    fingerprint = LanguageData(config(corpus)).fingerprint
+    assert LanguageData(config(corpus, **{"source.path": str(moved)})).fingerprint == fingerprint
     (moved / "test" / "00.txt").write_text("another text")
-    assert LanguageData(config(corpus, **{"source.path": str(moved)})).fingerprint != known
+    assert LanguageData(config(corpus, **{"source.path": str(moved)})).fingerprint != fingerprint
 
 
 def test_data_shorter_than_one_segment_is_refused(tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ def test_undecodable_bytes_name_the_file_and_the_byte_even_from_a_worker(tmp_pat
         (tmp_path / f"{split}.txt").write_bytes(b"fine\n" * 50)
     (tmp_path / "test.txt").write_bytes(b"good \xe9 bad")
     source = FilesConfig(path=str(tmp_path), splits="folders")
-    made = LanguageDataConfig(source=source, tokenizer=CharactersConfig(), segment_length=8, workers=workers)
+    data_config = LanguageDataConfig(source=source, tokenizer=CharactersConfig(), segment_length=8, workers=workers)
     with pytest.raises(DataError, match=r"^test.txt: byte 5 is not UTF-8") as error:
-        list(LanguageData(made).test_dataloader())
+        list(LanguageData(data_config).test_dataloader())
     assert "\n" not in str(error.value)
 
 
@@ -255,34 +255,36 @@ def test_a_stride_beyond_the_segment_is_refused() -> None:
 
 
 def test_a_config_survives_the_round_trip(corpus: FilesConfig) -> None:
-    made = config(corpus, tokenizer=BytesConfig(), workers=1)
-    assert LanguageDataConfig.from_dict(made.to_dict()) == made
+    data_config = config(corpus, tokenizer=BytesConfig(), workers=1)
+    assert LanguageDataConfig.from_dict(data_config.to_dict()) == data_config
 
 
-def _rank(made: LanguageDataConfig, folder: Path) -> None:
-    """One rank of two: evaluates, and trains a little."""
+def _rank(data_config: LanguageDataConfig, folder: Path) -> None:
+    """Runs on each of two ranks: reads the validation split and six training batches, and saves rows and state."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
-    data = LanguageData(made)
-    validated, trained = list(data.val_dataloader()), list(islice(data.train_dataloader(), 6))
+    data = LanguageData(data_config)
+    evaluated, trained_on = list(data.val_dataloader()), list(islice(data.train_dataloader(), 6))
     position = data.training().start()
-    for batch in trained[:3]:
+    for batch in trained_on[:3]:
         position = position.after(batch)
     data._position = position
-    torch.save((rows(validated), rows(trained), data.state_dict()), folder / f"{rank}.pt")
+    torch.save((rows(evaluated), rows(trained_on), data.state_dict()), folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_ranks_end_together_share_everything_and_resume(corpus: FilesConfig, tmp_path: Path) -> None:
-    made = config(corpus)
-    Forked(tmp_path / "said.txt", _rank, made, tmp_path, ranks=2).finish()
-    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    assert len({len(validated) for validated, _, _ in found}) == 1
-    scored = torch.tensor([row for validated, _, _ in found for batch in validated for row in batch])[..., 8:16]
-    total = sum(len(document.text) for document in LanguageData(made).documents("validation"))
-    assert int((scored != IGNORED).sum()) == total
-    assert found[0][2] == found[1][2]
-    assert len(found[0][2]["ranks"]) == 2
-    trained = [str(batch) for _, trained, _ in found for batch in trained]
-    assert len(set(trained)) == len(trained)
+    data_config = config(corpus)
+    Forked(tmp_path / "said.txt", _rank, data_config, tmp_path, ranks=2).finish()
+    results = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    assert len({len(evaluated_rows) for evaluated_rows, _, _ in results}) == 1
+    targets = torch.tensor([row for evaluated_rows, _, _ in results for batch in evaluated_rows for row in batch])[
+        ..., 8:16
+    ]
+    total = sum(len(document.text) for document in LanguageData(data_config).documents("validation"))
+    assert int((targets != IGNORED).sum()) == total
+    assert results[0][2] == results[1][2]
+    assert len(results[0][2]["ranks"]) == 2
+    trained_rows = [str(batch) for _, rank_rows, _ in results for batch in rank_rows]
+    assert len(set(trained_rows)) == len(trained_rows)

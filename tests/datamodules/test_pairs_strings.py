@@ -18,26 +18,26 @@ def config(**changes: Any) -> PairDataConfig:
     return PairDataConfig().override({"source.max_length": 9, "tokens_per_batch": 100, "window": 20} | changes)
 
 
-def halves(batch: PairBatch) -> list[tuple[list[int], list[int]]]:
-    """Source and target of every row, without the boundaries that end them."""
-    found = []
+def sources_and_targets(batch: PairBatch) -> list[tuple[list[int], list[int]]]:
+    """Returns the source and the target of every row, without the boundaries that end them."""
+    pairs = []
     for row in range(len(batch.example)):
-        source = batch.source[row][batch.source_keep[row]].tolist()
-        target = batch.targets[row][batch.keep[row]].tolist()
+        source = batch.source[row][batch.source_padding_mask[row]].tolist()
+        target = batch.targets[row][batch.padding_mask[row]].tolist()
         assert source[-1] == target[-1] == batch.inputs[row, 0] == 0
-        found.append((source[:-1], target[:-1]))
-    return found
+        pairs.append((source[:-1], target[:-1]))
+    return pairs
 
 
 def test_the_default_needs_no_file() -> None:
     batch = next(iter(PairDataConfig().build().train_dataloader()))
-    assert batch.inputs.numel() <= 4096 and all(source == target for source, target in halves(batch))
+    assert batch.inputs.numel() <= 4096 and all(source == target for source, target in sources_and_targets(batch))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_target_is_the_answer_to_its_source(kind: str) -> None:
     for batch in islice(config(**{"source.generator": kind}).build().train_dataloader(), 5):
-        for source, target in halves(batch):
+        for source, target in sources_and_targets(batch):
             if kind == "addition":
                 plus = source.index(11)
                 numbers = [int("".join(str(symbol - 1) for symbol in part[::-1])) for part in
@@ -50,12 +50,12 @@ def test_a_target_is_the_answer_to_its_source(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lengths_are_told_and_reached_but_not_exceeded(kind: str) -> None:
-    made = config(**{"source.generator": kind, "source.lengths": "fixed"})
-    described = made.build().description
-    batches = list(islice(made.build().train_dataloader(), 60))
-    assert {batch.source.size(1) for batch in batches} == {10} == {described.source_length}
-    assert max(batch.inputs.size(1) for batch in batches) == described.length == made.length
-    assert described.vocabulary is described.source
+    data_config = config(**{"source.generator": kind, "source.lengths": "fixed"})
+    description = data_config.build().description
+    batches = list(islice(data_config.build().train_dataloader(), 60))
+    assert {batch.source.size(1) for batch in batches} == {10} == {description.source_length}
+    assert max(batch.inputs.size(1) for batch in batches) == description.length == data_config.length
+    assert description.vocabulary is description.source
 
 
 def test_training_lengths_are_uniform_unless_they_are_fixed() -> None:
@@ -65,51 +65,51 @@ def test_training_lengths_are_uniform_unless_they_are_fixed() -> None:
 
 
 def test_evaluation_asks_for_as_many_of_every_length_and_tells_them_apart() -> None:
-    made = config(**{"evaluation.lengths": [4, 9, 30], "evaluation.examples": 12})
-    data = made.build()
+    data_config = config(**{"evaluation.lengths": [4, 9, 30], "evaluation.examples": 12})
+    data = data_config.build()
     batches = list(data.val_dataloader())
-    asked = torch.cat([batch.asked for batch in batches]).tolist()
-    assert Counter(asked) == {4: 4, 9: 4, 30: 4}
+    requested_lengths = torch.cat([batch.requested_length for batch in batches]).tolist()
+    assert Counter(requested_lengths) == {4: 4, 9: 4, 30: 4}
     for batch in batches:
         for (source, target), length, references in zip(
-            halves(batch), batch.asked.tolist(), batch.references, strict=True
+            sources_and_targets(batch), batch.requested_length.tolist(), batch.references, strict=True
         ):
             assert len(source) == len(target) == length
             assert references == (" ".join(map(str, target)),)
-            assert data.description.written is not None and data.description.written(target) == references[0]
+            assert data.description.detokenize is not None and data.description.detokenize(target) == references[0]
     assert [data.example_name(ordinal) for ordinal in (0, 5)] == ["validation:4:0", "validation:30:1"]
-    assert made.protocol()["lengths"] == [4, 9, 30]
-    assert made.build().description.length == 10, "the network is built for what it is trained on"
+    assert data_config.protocol()["lengths"] == [4, 9, 30]
+    assert data_config.build().description.length == 10, "the network is built for what it is trained on"
 
 
 def test_evaluation_is_the_same_whatever_the_seed_of_training_and_its_splits_differ() -> None:
-    def read(split: str, **changes: Any) -> list[Any]:
+    def evaluation_pairs(split: str, **changes: Any) -> list[Any]:
         loader = config(**changes, **{"evaluation.examples": 6, "evaluation.split": split}).build().val_dataloader()
-        return [halves(batch) for batch in loader]
+        return [sources_and_targets(batch) for batch in loader]
 
-    assert read("validation") == read("validation", seed=3) != read("test")
-    assert read("validation") != read("validation", **{"source.seed": 1})
-    assert sum(map(len, read("train"))) == 6
+    assert evaluation_pairs("validation") == evaluation_pairs("validation", seed=3) != evaluation_pairs("test")
+    assert evaluation_pairs("validation") != evaluation_pairs("validation", **{"source.seed": 1})
+    assert sum(map(len, evaluation_pairs("train"))) == 6
 
 
 def test_what_is_evaluated_changes_neither_content_nor_training() -> None:
-    made = config(**{"evaluation.lengths": [4, 30]})
-    assert made.trained_alike() == config() and made.build().content == config().build().content
-    assert made.build().fingerprint != config().build().fingerprint
+    data_config = config(**{"evaluation.lengths": [4, 30]})
+    assert data_config.with_default_evaluation() == config() and data_config.build().content == config().build().content
+    assert data_config.build().fingerprint != config().build().fingerprint
     for changes in ({"source.seed": 1}, {"source.generator": "reverse"}, {"source.max_length": 8}):
         assert config(**changes).build().content != config().build().content
 
 
 def test_a_checkpoint_of_strings_describes_them_and_reads_no_text() -> None:
     data = config().build()
-    assert config().describe(data.kept()) == data.description
-    assert data.kept()["languages"] is None
+    assert config().description_from(data.checkpoint_metadata()) == data.description
+    assert data.checkpoint_metadata()["languages"] is None
     with pytest.raises(DataError, match="keeps no tokenizer: what it was trained on is not text"):
-        tokenizers_of(data.kept())
+        tokenizers_of(data.checkpoint_metadata())
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"tokenizer": "bytes"}, "tokenizer says nothing of strings"),
         ({"longest_source": 5}, "longest_source says nothing of strings"),
@@ -121,8 +121,8 @@ def test_a_checkpoint_of_strings_describes_them_and_reads_no_text() -> None:
     ],
     ids=str,
 )
-def test_what_says_nothing_of_strings_is_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_says_nothing_of_strings_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         config(**changes)
 
 

@@ -20,8 +20,8 @@ def documents(config: PeriodicConfig) -> dict[str, bytes]:
     return {f"{split} {d.name}": d.text for split in SPLITS for d in corpus.documents(split)}
 
 
-def repeated(image: bytes, config: PeriodicConfig, lag: int) -> float:
-    """The share of pixels that are what stood ``lag`` pixels before."""
+def repeated_share(image: bytes, config: PeriodicConfig, lag: int) -> float:
+    """Returns the share of pixels that equal the one ``lag`` pixels before."""
     pairs = list(zip(image[lag:], image, strict=False))
     return sum(a == b for a, b in pairs) / len(pairs)
 
@@ -31,14 +31,14 @@ def test_without_noise_an_image_repeats_after_its_period_and_not_before() -> Non
     for number in range(20):
         image = config.image(number)
         assert len(image) == 120
-        assert repeated(image, config, 24) == 1.0
-        assert repeated(image, config, 12) < 0.5
+        assert repeated_share(image, config, 24) == 1.0
+        assert repeated_share(image, config, 12) < 0.5
 
 
 def test_noise_is_the_share_of_pixels_that_are_random() -> None:
     config = SMALL.override({"noise": 0.3, "width": 64, "height": 64})
-    found = sum(repeated(config.image(number), config, 128) for number in range(8)) / 8
-    assert found == pytest.approx(0.7**2 + (1 - 0.7**2) / 16, abs=0.02)
+    share = sum(repeated_share(config.image(number), config, 128) for number in range(8)) / 8
+    assert share == pytest.approx(0.7**2 + (1 - 0.7**2) / 16, abs=0.02)
 
 
 def test_levels_are_shades_from_black_to_white_and_all_as_often() -> None:
@@ -48,25 +48,25 @@ def test_levels_are_shades_from_black_to_white_and_all_as_often() -> None:
 
 
 def test_every_image_is_a_document_of_one_split() -> None:
-    found = documents(SMALL)
-    assert len(found) == 60 and len(set(found.values())) == 60
-    shares = Counter(name.split()[0] for name in found)
-    assert set(shares) == set(SPLITS) and shares["train"] > 25
-    assert found == documents(SMALL), "the same again"
+    texts = documents(SMALL)
+    assert len(texts) == 60 and len(set(texts.values())) == 60
+    split_counts = Counter(name.split()[0] for name in texts)
+    assert set(split_counts) == set(SPLITS) and split_counts["train"] > 25
+    assert texts == documents(SMALL), "the same again"
 
 
 def test_every_field_changes_images_splits_and_the_fingerprint() -> None:
-    otherwise: dict[str, Any] = {
+    changed_values: dict[str, Any] = {
         "piece": 4096, "width": 13, "height": 11, "period": 3, "levels": 15, "noise": 0.5, "images": 61, "seed": 1,
         "validation": 0.3, "test": 0.3,
     }  # fmt: skip
-    assert set(otherwise) == set(field_types(PeriodicConfig))
+    assert set(changed_values) == set(field_types(PeriodicConfig))
     fingerprint = SMALL.build().fingerprint
-    for name, value in otherwise.items():
-        other = SMALL.override({name: value})
-        changes = name != "piece"  # of which an image must be smaller
-        assert (documents(other) != documents(SMALL)) == changes, name
-        assert (other.build().fingerprint != fingerprint) == changes, name
+    for name, value in changed_values.items():
+        changed = SMALL.override({name: value})
+        changes_images = name != "piece"  # of which an image must be smaller
+        assert (documents(changed) != documents(SMALL)) == changes_images, name
+        assert (changed.build().fingerprint != fingerprint) == changes_images, name
 
 
 @pytest.mark.parametrize(

@@ -25,17 +25,17 @@ from lit_transformers.config import ConfigError
 
 
 def texts(corpus: Corpus) -> dict[str, bytes]:
-    """Every document of every split that has one, by name."""
-    found: dict[str, bytes] = {}
+    """Returns the text of every document of all splits that have documents, by the document's name."""
+    documents: dict[str, bytes] = {}
     for split in SPLITS:
         try:
-            found |= {document.name: document.text for document in corpus.documents(split)}
+            documents |= {document.name: document.text for document in corpus.documents(split)}
         except DataError:
             continue
-    return found
+    return documents
 
 
-def one_line(error: pytest.ExceptionInfo[BaseException]) -> bool:
+def is_one_line(error: pytest.ExceptionInfo[BaseException]) -> bool:
     return "\n" not in str(error.value)
 
 
@@ -60,10 +60,10 @@ def test_a_piece_ends_at_a_line_end() -> None:
 
 def test_the_standard_library_is_there_without_any_file_of_ours() -> None:
     corpus = StdlibConfig().build()
-    found = texts(corpus)
-    assert b"class OrderedDict" in found["collections/__init__.py"]
-    assert not any("site-packages" in name or "/test/" in name or "_sysconfigdata" in name for name in found)
-    assert sum(map(len, found.values())) > 5_000_000
+    documents = texts(corpus)
+    assert b"class OrderedDict" in documents["collections/__init__.py"]
+    assert not any("site-packages" in name or "/test/" in name or "_sysconfigdata" in name for name in documents)
+    assert sum(map(len, documents.values())) > 5_000_000
     assert corpus.fingerprint.startswith("python-3.")
     sizes = {split: sum(len(document.text) for document in corpus.documents(split)) for split in SPLITS}
     assert sizes["train"] > 10 * sizes["validation"] > 0
@@ -121,10 +121,10 @@ def test_the_column_is_a_choice(tmp_path: Path) -> None:
 def test_a_long_document_becomes_pieces_named_by_their_place(tmp_path: Path) -> None:
     content = b"".join(b"line %d\n" % number for number in range(100))
     (tmp_path / "long.txt").write_bytes(content)
-    found = texts(FilesConfig(path=str(tmp_path / "long.txt"), piece=100).build())
-    assert b"".join(found.values()) == content
-    assert list(found)[:2] == ["long.txt", "long.txt@94"]
-    assert content[94:].startswith(found["long.txt@94"])
+    pieces = texts(FilesConfig(path=str(tmp_path / "long.txt"), piece=100).build())
+    assert b"".join(pieces.values()) == content
+    assert list(pieces)[:2] == ["long.txt", "long.txt@94"]
+    assert content[94:].startswith(pieces["long.txt@94"])
 
 
 def test_a_document_keeps_its_split_when_others_come(tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ def test_a_document_keeps_its_split_when_others_come(tmp_path: Path) -> None:
         corpus = FilesConfig(path=str(tmp_path), validation=0.2, test=0.2).build()
         return {document.name: split for split in SPLITS for document in corpus.documents(split)}
 
-    few, many = splits(40), splits(80)
-    assert len(many) == 80
-    assert few.items() <= many.items()
-    counts = Counter(many.values())
+    before, after = splits(40), splits(80)
+    assert len(after) == 80
+    assert before.items() <= after.items()
+    counts = Counter(after.values())
     assert 6 <= counts["validation"] <= 26
     assert 6 <= counts["test"] <= 26
 
@@ -166,20 +166,20 @@ def test_one_file_can_be_split_in_order_by_bytes(tmp_path: Path, name: str) -> N
 def test_only_a_changed_corpus_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("before")
     config = FilesConfig(path=str(tmp_path))
-    first = config.build().fingerprint
-    with monkeypatch.context() as patched:
-        patched.setattr("datamodules.index.made_aside", None)
-        assert config.build().fingerprint == first
+    fingerprint = config.build().fingerprint
+    with monkeypatch.context() as context:
+        context.setattr("datamodules.index.made_aside", None)
+        assert config.build().fingerprint == fingerprint
     (tmp_path / "a.txt").write_text("afterwards")
-    assert config.build().fingerprint != first
+    assert config.build().fingerprint != fingerprint
 
 
 def test_the_fingerprint_does_not_depend_on_how_files_are_packed_in_place(tmp_path: Path) -> None:
     for place in ("one", "two"):
         (tmp_path / place).mkdir()
         (tmp_path / place / "a.txt").write_text("same")
-    one, two = (FilesConfig(path=str(tmp_path / place)).build().fingerprint for place in ("one", "two"))
-    assert one == two
+    first, second = (FilesConfig(path=str(tmp_path / place)).build().fingerprint for place in ("one", "two"))
+    assert first == second
 
 
 def test_relative_paths_start_at_lit_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,11 +190,11 @@ def test_relative_paths_start_at_lit_data(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_an_article_starts_at_a_heading_between_blank_lines() -> None:
-    written = " \n = One = \n \n = formula = \n = = Part = = \n \n = Two = \n \n x \n"
-    lines = written.encode().splitlines(keepends=True)
-    found = [(title, text.read()) for title, text in articles(lines)]
-    assert [title for title, _ in found] == ["One", "Two"]
-    assert b"".join(text for _, text in found) == b"".join(lines)
+    wikitext = " \n = One = \n \n = formula = \n = = Part = = \n \n = Two = \n \n x \n"
+    lines = wikitext.encode().splitlines(keepends=True)
+    titled_texts = [(title, text.read()) for title, text in articles(lines)]
+    assert [title for title, _ in titled_texts] == ["One", "Two"]
+    assert b"".join(text for _, text in titled_texts) == b"".join(lines)
 
 
 def test_a_file_cut_short_behind_the_index_is_noticed(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_bad_files_are_one_line_that_names_them(tmp_path: Path, name: str, conte
     with pytest.raises(DataError) as error:
         FilesConfig(path=str(tmp_path / name)).build()
     assert says in str(error.value)
-    assert one_line(error)
+    assert is_one_line(error)
 
 
 def test_a_missing_column_names_the_nearest(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("LIT_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match=r"cannot write the cache .*; set LIT_CACHE") as error:
         FilesConfig(path=str(tmp_path / "a.txt")).build()
-    assert one_line(error)
+    assert is_one_line(error)
 
 
 def test_a_failed_index_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

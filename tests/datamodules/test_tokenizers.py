@@ -45,9 +45,9 @@ def test_the_boundary_is_the_last_symbol_and_has_no_text(config: TokenizerConfig
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
 def test_plain_data_makes_the_same_tokenizer(config: TokenizerConfig) -> None:
     tokenizer = config.build(CORPUS)
-    again = tokenizer_from_dict(tokenizer.to_dict())
-    assert again.vocabulary == tokenizer.vocabulary
-    assert again.encode(TEXT.encode()).tolist() == tokenizer.encode(TEXT.encode()).tolist()
+    restored = tokenizer_from_dict(tokenizer.to_dict())
+    assert restored.vocabulary == tokenizer.vocabulary
+    assert restored.encode(TEXT.encode()).tolist() == tokenizer.encode(TEXT.encode()).tolist()
 
 
 @pytest.mark.parametrize("config", [BytesConfig(), CharactersConfig(), BPEConfig(size=300)], ids=lambda c: c.kind)
@@ -65,10 +65,10 @@ def test_byte_pairs_lose_nothing_of_any_text(text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text.encode()).tolist()) == text
 
 
-def _byte_pairs(made: list[Tokenizer] = []) -> Tokenizer:  # noqa: B006 - made once for all examples
-    if not made:
-        made.append(BPEConfig(size=300).build(CORPUS))
-    return made[0]
+def _byte_pairs(cache: list[Tokenizer] = []) -> Tokenizer:  # noqa: B006 - made once for all examples
+    if not cache:
+        cache.append(BPEConfig(size=300).build(CORPUS))
+    return cache[0]
 
 
 def test_words_are_numbered_by_frequency_with_line_ends_among_them() -> None:
@@ -97,12 +97,12 @@ def test_unknown_characters_share_a_symbol_of_one_byte() -> None:
 
 @pytest.mark.parametrize("config", CONFIGS[1:], ids=lambda config: config.kind)
 def test_undecodable_bytes_name_the_place_and_the_way_out(config: TokenizerConfig) -> None:
-    bad = Document("corpus.txt@1000", b"good \xff", offset=1000)
+    document = Document("corpus.txt@1000", b"good \xff", offset=1000)
     with pytest.raises(DataError, match=r"^corpus.txt: byte 1005 is not UTF-8.*tokenizer.errors=replace") as error:
-        encode_document(config.build(CORPUS), bad)
+        encode_document(config.build(CORPUS), document)
     assert "\n" not in str(error.value)
     with pytest.raises(DataError, match="byte 1005"):
-        config.build([bad])
+        config.build([document])
 
 
 @pytest.mark.parametrize("config", CONFIGS[1:], ids=lambda config: config.kind)
@@ -117,9 +117,9 @@ def test_bytes_decode_what_is_no_text() -> None:
 
 def test_byte_pairs_are_learned_from_the_first_bytes_only() -> None:
     first, second = Document("a", b"xyxyxyxy " * 50), Document("b", b"qwqwqwqw " * 50)
-    part = BPEConfig(size=280, train_bytes=100).build([first, second])
-    assert part.to_dict() == BPEConfig(size=280).build([first]).to_dict()
-    assert part.to_dict() != BPEConfig(size=280).build([first, second]).to_dict()
+    tokenizer = BPEConfig(size=280, train_bytes=100).build([first, second])
+    assert tokenizer.to_dict() == BPEConfig(size=280).build([first]).to_dict()
+    assert tokenizer.to_dict() != BPEConfig(size=280).build([first, second]).to_dict()
 
 
 def test_a_made_tokenizer_is_read_from_the_cache(
@@ -127,9 +127,9 @@ def test_a_made_tokenizer_is_read_from_the_cache(
 ) -> None:
     monkeypatch.setenv("LIT_CACHE", str(tmp_path))
     documents = make_documents([TEXT.encode()])
-    made = cached_tokenizer(WordsConfig(), documents, "corpus")
+    tokenizer = cached_tokenizer(WordsConfig(), documents, "corpus")
     monkeypatch.setattr(WordsConfig, "build", None)
-    assert cached_tokenizer(WordsConfig(), documents, "corpus").to_dict() == made.to_dict()
+    assert cached_tokenizer(WordsConfig(), documents, "corpus").to_dict() == tokenizer.to_dict()
 
 
 def test_a_damaged_cache_says_what_to_remove(

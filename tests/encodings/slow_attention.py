@@ -25,14 +25,17 @@ def attention(layer: Attention, x: Tensor, memory: Tensor | None, sees: Sees) ->
     for head in range(layer.heads):
         rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
         q, k, v = (linear.weight[rows] for linear in (layer.query, layer.key, layer.value))
-        said = []
+        head_outputs = []
         for i in range(before, len(hidden)):
-            seen = [j for j in range(len(hidden)) if sees(i, j)]
-            scores = [score(layer, head, q @ hidden[i], k @ hidden[j], i - j) / math.sqrt(layer.head_dim) for j in seen]
+            visible_keys = [j for j in range(len(hidden)) if sees(i, j)]
+            scores = [
+                score(layer, head, q @ hidden[i], k @ hidden[j], i - j) / math.sqrt(layer.head_dim)
+                for j in visible_keys
+            ]
             weights = torch.stack(scores).softmax(dim=0)
-            values = [v @ hidden[j] + added_value(layer, head, i - j) for j in seen]
-            said.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
-        outputs.append(torch.stack([torch.as_tensor(y) for y in said]))
+            values = [v @ hidden[j] + added_value(layer, head, i - j) for j in visible_keys]
+            head_outputs.append(sum(weight * value for weight, value in zip(weights, values, strict=True)))
+        outputs.append(torch.stack([torch.as_tensor(y) for y in head_outputs]))
     return torch.cat(outputs, dim=-1) @ layer.merge.weight.T
 
 
@@ -91,8 +94,12 @@ def added_value(layer: Attention, head: int, distance: int) -> Tensor | float:
 
 def bucket(learned: LearnedRelative, distance: int) -> int:
     """The causal buckets of arXiv:1910.10683: half single distances, half growing logarithmically."""
-    length, single = max(distance, 0), learned.buckets // 2
-    if length < single:
+    length, exact_buckets = max(distance, 0), learned.buckets // 2
+    if length < exact_buckets:
         return length
-    grown = math.log(length / single) / math.log(learned.max_distance / single) * (learned.buckets - single)
-    return min(learned.buckets - 1, single + int(grown))
+    log_bucket = (
+        math.log(length / exact_buckets)
+        / math.log(learned.max_distance / exact_buckets)
+        * (learned.buckets - exact_buckets)
+    )
+    return min(learned.buckets - 1, exact_buckets + int(log_bucket))

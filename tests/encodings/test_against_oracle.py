@@ -22,7 +22,7 @@ from lit_transformers.feedforward import FeedForwardConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.mixers.attention import Attention
-from lit_transformers.stacks import Entry, SequentialConfig, Stack
+from lit_transformers.stacks import SequentialConfig, Stack, StackInput
 
 DIM, HEADS, MEMORY, LENGTH = 8, 2, 4, 5
 
@@ -77,9 +77,11 @@ def test_a_second_segment_with_its_memory_equals_the_equations(
     expected = torch.stack([slow_attention.attention(layer, second[b], first[b, -MEMORY:], sees) for b in range(2)])
     torch.testing.assert_close(y, expected, atol=1e-10, rtol=1e-10)
     direction = torch.randn_like(y)
-    ours, theirs = (gradients((out * direction).sum(), layer, second) for out in (y, expected))
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+    gradients_of_y, expected_gradients = (
+        gradients((output * direction).sum(), layer, second) for output in (y, expected)
+    )
+    for gradient, expected_gradient in zip(gradients_of_y, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +114,12 @@ def test_the_memory_of_a_layer_is_its_own_input_without_gradient(
     torch.testing.assert_close(y, expected, atol=1e-10, rtol=1e-10)
 
     direction = torch.randn_like(y)
-    for one, other in zip(
+    for gradient, expected_gradient in zip(
         gradients((y * direction).sum(), stack, second),
         gradients((expected * direction).sum(), stack, second),
         strict=True,
     ):
-        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-9, rtol=1e-9)
     assert torch.autograd.grad(stack(second, ctx, state).y.sum(), first, allow_unused=True)[0] is None
 
 
@@ -130,7 +132,7 @@ def two_layers(norm: Literal["pre", "post"], biases: Literal["shared", "per_laye
     )
     shape = Shape(DIM, HEADS, LENGTH, 0, 2, shared={})
     stack = SequentialConfig().build(
-        shape, lambda layer, _: config.build_block(shape._replace(layer=layer), "causal"), Entry()
+        shape, lambda layer, _: config.build_block(shape._replace(layer=layer), "causal"), StackInput()
     )
     for parameter in stack.double().parameters():
         torch.nn.init.normal_(parameter, std=0.5)
@@ -139,19 +141,19 @@ def two_layers(norm: Literal["pre", "post"], biases: Literal["shared", "per_laye
 
 def oracle_pass(stack: Stack, x: Tensor, memories: list[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
     """A segment through both layers; returns what each layer's attention read, the memory of the next segment."""
-    kept: list[Tensor | None] = []
+    next_memories: list[Tensor | None] = []
     blocks = [block for block in stack.modules() if isinstance(block, Block)]
     for block, memory in zip(blocks, memories, strict=True):
         assert isinstance(block.mixer, Attention)
-        read = normalise(block.mixer_norm, x) if block.pre else x
-        kept.append(read[-MEMORY:])
-        x = x + slow_attention.attention(block.mixer, read, memory, lambda i, j: j <= i)
+        inputs = normalise(block.mixer_norm, x) if block.pre else x
+        next_memories.append(inputs[-MEMORY:])
+        x = x + slow_attention.attention(block.mixer, inputs, memory, lambda i, j: j <= i)
         x = x if block.pre else normalise(block.mixer_norm, x)
-        read = normalise(block.feedforward_norm, x) if block.pre else x
+        inputs = normalise(block.feedforward_norm, x) if block.pre else x
         widen, narrow = block.feedforward.widen, block.feedforward.narrow
-        x = x + F.linear(F.linear(read, widen.weight, widen.bias).relu(), narrow.weight, narrow.bias)
+        x = x + F.linear(F.linear(inputs, widen.weight, widen.bias).relu(), narrow.weight, narrow.bias)
         x = x if block.pre else normalise(block.feedforward_norm, x)
-    return x, kept
+    return x, next_memories
 
 
 def normalise(norm: torch.nn.LayerNorm, x: Tensor) -> Tensor:

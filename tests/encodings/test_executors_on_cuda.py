@@ -66,7 +66,7 @@ PATTERNS = (
 @pytest.fixture(autouse=True)
 def _nothing_compiled_before() -> Iterator[None]:
     torch.compiler.reset()
-    flex.kept_mask.cache_clear()
+    flex.cached_block_mask.cache_clear()
     flex.compiled.cache_clear()
     torch.manual_seed(0)
     yield
@@ -76,17 +76,17 @@ def _nothing_compiled_before() -> Iterator[None]:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Pattern]:
     """The patterns that FlexAttention is called with."""
-    called = []
+    patterns = []
 
-    def counted(pattern: Pattern, *given: Any) -> Tensor:
-        called.append(pattern)
-        return flex.flex(pattern, *given)
+    def recording_flex(pattern: Pattern, *arguments: Any) -> Tensor:
+        patterns.append(pattern)
+        return flex.flex(pattern, *arguments)
 
-    monkeypatch.setattr(executors, "flex", counted)
-    return called
+    monkeypatch.setattr(executors, "flex", recording_flex)
+    return patterns
 
 
-def drawn(
+def random_inputs(
     pattern: Pattern, dtype: torch.dtype, width: int, padded: bool, remembered: int | None = None, device: Any = CUDA
 ) -> Inputs:
     """With a memory, but where a pattern takes none."""
@@ -98,20 +98,20 @@ def drawn(
     return Inputs(q, k, v, torch.rand(ROWS, QUERIES + before, device=device) < 0.7 if padded else None)
 
 
-def agrees(pattern: Pattern, inputs: Inputs, inside: Inside = nullcontext) -> None:
+def check_against_dense(pattern: Pattern, inputs: Inputs, inside: Inside = nullcontext) -> None:
     """With dense attention in float64 on the same numbers: outputs, and gradients of queries, keys and values."""
     leaves = list(inputs[:3])
-    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    double_leaves = [leaf.detach().double().requires_grad_() for leaf in leaves]
     with inside():
         y = attend(pattern, inputs, scale=SCALE)
         direction = torch.randn_like(y)
         gradients = torch.autograd.grad(y, leaves, direction)
-    oracle = dense(pattern, inputs._replace(q=exact[0], k=exact[1], v=exact[2]), scale=SCALE)
-    wanted = torch.autograd.grad(oracle, exact, direction.double())
+    expected = dense(pattern, inputs._replace(q=double_leaves[0], k=double_leaves[1], v=double_leaves[2]), scale=SCALE)
+    expected_gradients = torch.autograd.grad(expected, double_leaves, direction.double())
     bounds = PRECISIONS["bf16" if y.dtype == torch.bfloat16 else "float32"]
     assert y.dtype == leaves[0].dtype
-    compare([y.double()], [oracle], 0.0, bounds.values)
-    compare([gradient.double() for gradient in gradients], wanted, 0.0, bounds.gradients)
+    compare([y.double()], [expected], 0.0, bounds.values)
+    compare([gradient.double() for gradient in gradients], expected_gradients, 0.0, bounds.gradients)
 
 
 @dtypes
@@ -119,8 +119,8 @@ def agrees(pattern: Pattern, inputs: Inputs, inside: Inside = nullcontext) -> No
 @pytest.mark.parametrize("name", PATTERNS)
 def test_flex_attention_equals_dense(name: str, padded: bool, dtype: torch.dtype, calls: list[Pattern]) -> None:
     pattern = pattern_of(name)
-    inputs = drawn(pattern, dtype, 64, padded)
-    agrees(pattern, inputs)
+    inputs = random_inputs(pattern, dtype, 64, padded)
+    check_against_dense(pattern, inputs)
     assert len(calls) == (0 if isinstance(pattern, Band) and fused(pattern, inputs) else 1)
 
 
@@ -129,7 +129,7 @@ def test_flex_attention_equals_dense(name: str, padded: bool, dtype: torch.dtype
 def test_flex_attention_of_every_width_equals_dense(width: int, dtype: torch.dtype, calls: list[Pattern]) -> None:
     for name in ("window", "marked"):
         pattern = pattern_of(name)
-        agrees(pattern, drawn(pattern, dtype, width, padded=name == "marked"))
+        check_against_dense(pattern, random_inputs(pattern, dtype, width, padded=name == "marked"))
     assert len(calls) == 2
 
 
@@ -138,22 +138,22 @@ def test_flex_attention_of_every_width_equals_dense(width: int, dtype: torch.dty
 def test_other_widths_are_run_in_blocks(width: int, dtype: torch.dtype, calls: list[Pattern]) -> None:
     for name in ("window", "marked", "the past alone"):
         pattern = pattern_of(name)
-        inputs = drawn(pattern, dtype, width, padded=name == "marked")
+        inputs = random_inputs(pattern, dtype, width, padded=name == "marked")
         assert not flexible(inputs.q)
-        agrees(pattern, inputs)
+        check_against_dense(pattern, inputs)
     assert calls == []
 
 
 def test_double_precision_is_run_in_blocks(calls: list[Pattern]) -> None:
     pattern = pattern_of("window")
-    agrees(pattern, drawn(pattern, torch.float64, 64, padded=False))
+    check_against_dense(pattern, random_inputs(pattern, torch.float64, 64, padded=False))
     assert calls == []
 
 
 def test_rows_of_many_lengths_are_run_by_kernels(calls: list[Pattern]) -> None:
     for length in range(130, 330, 16):
         q, k, v = (torch.randn(1, HEADS, length, 32, device=CUDA, requires_grad=True) for _ in range(3))
-        agrees(Band(40, 0), Inputs(q, k, v, None))
+        check_against_dense(Band(40, 0), Inputs(q, k, v, None))
     assert len(calls) == 13
 
 
@@ -196,32 +196,32 @@ def test_every_fused_kernel_equals_dense(
 ) -> None:
     (inside, *_), (name, width, padded, remembered, _) = KERNELS[kernel], CASES[case]
     pattern = pattern_of(name)
-    agrees(pattern, drawn(pattern, dtype, width, padded, remembered), inside)
+    check_against_dense(pattern, random_inputs(pattern, dtype, width, padded, remembered), inside)
     assert calls == []
 
 
 @dtypes
 def test_another_sequence_with_padding_is_read_as_dense_attention_reads_it(dtype: torch.dtype) -> None:
     pattern = Band(None, None)
-    q, k, v, seen = drawn(pattern, dtype, 64, padded=True)[:4]
-    agrees(pattern, Inputs(q, k, v, seen, crossed=True))
+    q, k, v, key_mask = random_inputs(pattern, dtype, 64, padded=True)[:4]
+    check_against_dense(pattern, Inputs(q, k, v, key_mask, crossed=True))
 
 
 @pytest.mark.parametrize("encoded", [False, True], ids=["fused", "scored"])
 def test_blocks_that_are_computed_twice_drop_the_same_weights_on_cuda(encoded: bool) -> None:
-    drops_the_same_twice(encoded, CUDA)
+    check_repeated_dropout(encoded, CUDA)
 
 
-def drops_the_same_twice(encoded: bool, device: torch.device) -> None:
+def check_repeated_dropout(encoded: bool, device: torch.device) -> None:
     """For given weights the output is linear in the values, so that their gradient, through weights made again,
     gives back the sum that the first ones gave. No random number is drawn that the next pass would miss."""
     config = XLConfig().build(Shape(HEADS * 24, HEADS, 16), 24).to(device) if encoded else None
     assert config is None or isinstance(config, Relative)
-    inputs = drawn(Band(None, 0), torch.float32, 24, padded=False, device=device)
-    full = with_tables(config, inputs, causal=True) if config else inputs
-    y = attend(Band(None, 0), full, encoding=config, scale=SCALE, dropout=0.4)
-    plain = attend(Band(None, 0), full, encoding=config, scale=SCALE)
-    assert (y - plain).abs().max() > 0.1, "dropout is on"
+    inputs = random_inputs(Band(None, 0), torch.float32, 24, padded=False, device=device)
+    prepared = with_tables(config, inputs, causal=True) if config else inputs
+    y = attend(Band(None, 0), prepared, encoding=config, scale=SCALE, dropout=0.4)
+    undropped = attend(Band(None, 0), prepared, encoding=config, scale=SCALE)
+    assert (y - undropped).abs().max() > 0.1, "dropout is on"
     total = (y * torch.randn_like(y)).sum()
     before = torch.cuda.get_rng_state() if device == CUDA else torch.get_rng_state()
     (gradient,) = torch.autograd.grad(total, inputs.v)

@@ -21,15 +21,15 @@ def at(*positions: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("position", [0, 1, 7, 5000, -3])
 def test_sinusoids_are_those_of_the_formula(position: int) -> None:
-    found = sinusoids(torch.tensor(position), 6, torch.float64).tolist()
+    values = sinusoids(torch.tensor(position), 6, torch.float64).tolist()
     angles = [position / 10_000 ** (pair / 6) for pair in (0, 2, 4)]
-    assert found == pytest.approx([math.sin(a) for a in angles] + [math.cos(a) for a in angles], abs=1e-12)
+    assert values == pytest.approx([math.sin(a) for a in angles] + [math.cos(a) for a in angles], abs=1e-12)
 
 
 def test_sinusoids_are_exact_at_far_positions_in_single_precision() -> None:
     """Angles are taken in double: at position 100,000 single precision would be off by a hundredth."""
-    near, far = (sinusoids(torch.tensor(100_003), 6, dtype) for dtype in (torch.float64, torch.float32))
-    torch.testing.assert_close(far.double(), near, atol=1e-7, rtol=0)
+    expected, in_float32 = (sinusoids(torch.tensor(100_003), 6, dtype) for dtype in (torch.float64, torch.float32))
+    torch.testing.assert_close(in_float32.double(), expected, atol=1e-7, rtol=0)
 
 
 def test_sinusoids_are_added_to_the_input_of_the_first_layer_alone() -> None:
@@ -54,11 +54,11 @@ def test_positions_count_on_through_a_document_where_asked() -> None:
 
 
 def test_every_layer_has_learned_positions_of_its_own_where_asked() -> None:
-    one, each = LearnedConfig().build(SHAPE), LearnedConfig(per_layer=True).build(SHAPE)
+    shared, per_layer = LearnedConfig().build(SHAPE), LearnedConfig(per_layer=True).build(SHAPE)
     x = torch.zeros(1, 1, 6)
-    assert torch.equal(one(x, at(1), 2), x)
-    assert torch.equal(each(x, at(1), 2)[0, 0], each.weight[2, 1])
-    assert each.weight.shape == (3, 4, 6)
+    assert torch.equal(shared(x, at(1), 2), x)
+    assert torch.equal(per_layer(x, at(1), 2)[0, 0], per_layer.weight[2, 1])
+    assert per_layer.weight.shape == (3, 4, 6)
 
 
 def test_a_position_beyond_the_table_names_the_ways_out() -> None:
@@ -78,14 +78,14 @@ def test_an_odd_dim_has_no_sinusoids(build: object) -> None:
 def test_rotary_turns_each_pair_by_its_angle() -> None:
     rotary = RotaryConfig(base=100.0).build(SHAPE, 4).double()
     x = torch.randn(1, 1, 1, 4, dtype=torch.float64)
-    turned = rotary.rotate(x, torch.tensor([3]))[0, 0, 0]
+    rotated = rotary.rotate(x, torch.tensor([3]))[0, 0, 0]
     for channel, angle in ((0, 3.0), (1, 3.0 / 10)):  # pairs (0, 2) and (1, 3); base 100 to the power of -1/2
         first, second = x[0, 0, 0, channel], x[0, 0, 0, channel + 2]
         expected = [
             first * math.cos(angle) - second * math.sin(angle),
             second * math.cos(angle) + first * math.sin(angle),
         ]
-        torch.testing.assert_close(turned[[channel, channel + 2]], torch.stack(expected), atol=1e-6, rtol=0)
+        torch.testing.assert_close(rotated[[channel, channel + 2]], torch.stack(expected), atol=1e-6, rtol=0)
 
 
 def test_products_of_turned_vectors_depend_on_the_distance_alone() -> None:
@@ -102,9 +102,9 @@ def test_products_of_turned_vectors_depend_on_the_distance_alone() -> None:
 def test_unrotated_channels_stay_as_they_are() -> None:
     rotary = RotaryConfig(unrotated=0.5).build(SHAPE, 8)
     x = torch.randn(1, 1, 3, 8)
-    turned = rotary.rotate(x, torch.arange(3) + 1)
-    assert torch.equal(turned[..., 4:], x[..., 4:])
-    assert (turned[..., :4] - x[..., :4]).abs().min() > 0
+    rotated = rotary.rotate(x, torch.arange(3) + 1)
+    assert torch.equal(rotated[..., 4:], x[..., 4:])
+    assert (rotated[..., :4] - x[..., :4]).abs().min() > 0
 
 
 def test_a_head_without_a_pair_cannot_turn() -> None:

@@ -13,10 +13,13 @@ from lit_transformers.run import RunConfig
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
     """A recurrent model on a few small files of unequal length."""
     folder = tmp_path_factory.mktemp("corpus")
-    words = random.Random(0)
-    for number in range(61):
-        lines = [" ".join(words.choices(["alpha", "beta", "gamma", "delta"], k=6)) for _ in range(words.randint(2, 20))]
-        (folder / f"{number}.txt").write_text("\n".join(lines))
+    generator = random.Random(0)
+    for index in range(61):
+        lines = [
+            " ".join(generator.choices(["alpha", "beta", "gamma", "delta"], k=6))
+            for _ in range(generator.randint(2, 20))
+        ]
+        (folder / f"{index}.txt").write_text("\n".join(lines))
     mixer = {"kind": "attention", "memory": 8, "encoding": "xl"}
     return RunConfig.from_dict(
         {

@@ -43,16 +43,27 @@ CONFIG = RunConfig.from_dict(
 DROPPING = CONFIG.override({"model.dropout": 0.2, "training.average": {"last": 3, "every": 2}})
 
 
-def joined(batches: list[StringBatch]) -> StringBatch:
+def concatenated(batches: list[StringBatch]) -> StringBatch:
     """The rows of several batches as one."""
     longest = max(batch.inputs.size(1) for batch in batches)
 
-    def widened(part: Tensor, padding: int) -> Tensor:
-        return torch.nn.functional.pad(part, (0, longest - part.size(1)), value=padding)
+    def padded(column: Tensor, padding: int) -> Tensor:
+        return torch.nn.functional.pad(column, (0, longest - column.size(1)), value=padding)
 
-    whole = zip(*((widened(b.inputs, 0), widened(b.targets, IGNORED), widened(b.keep, 0), b.example, b.asked)
-                  for b in batches), strict=True)  # fmt: skip
-    parts = [torch.cat(part) for part in whole]
+    columns = zip(
+        *(
+            (
+                padded(batch.inputs, 0),
+                padded(batch.targets, IGNORED),
+                padded(batch.padding_mask, 0),
+                batch.example,
+                batch.requested_length,
+            )
+            for batch in batches
+        ),
+        strict=True,
+    )
+    parts = [torch.cat(column) for column in columns]
     return StringBatch(*parts, stream=0, cursor="")
 
 
@@ -65,14 +76,14 @@ class Joined:
     def __iter__(self) -> Any:
         batches = iter(GeneratedData(self.config.data).train_dataloader())
         while True:
-            yield joined([next(batches) for _ in range(BATCHES)])
+            yield concatenated([next(batches) for _ in range(BATCHES)])
 
 
 def weights(task: torch.nn.Module) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in task.named_parameters()}
 
 
-def trained(config: RunConfig, directory: Path, loader: Any = None) -> dict[str, Tensor]:
+def trained_weights(config: RunConfig, directory: Path, loader: Any = None) -> dict[str, Tensor]:
     directory.mkdir()
     data = GeneratedData(config.data)
     if loader is not None:
@@ -86,7 +97,7 @@ def curve(directory: Path, name: str) -> list[float]:
     return [float(row["value"]) for row in rows if row["name"] == name]
 
 
-def left(directory: Path) -> tuple[Any, bytes, bytes]:
+def artifacts(directory: Path) -> tuple[Any, bytes, bytes]:
     record = json.loads((directory / "record.json").read_text())
     del record["measured"]
     return record, (directory / "metrics.csv").read_bytes(), (directory / "documents.csv").read_bytes()
@@ -96,9 +107,9 @@ def test_four_batches_of_unequal_size_are_one_large_batch(tmp_path: Path) -> Non
     """Also after clipping, and on the curve: a mean over targets, not a mean of means."""
     batches = [batch for batch, _ in zip(GeneratedData(CONFIG.data).train_dataloader(), range(BATCHES), strict=False)]
     assert len({int((batch.targets != IGNORED).sum()) for batch in batches}) > 1, "they are to be unequal"
-    ours = trained(CONFIG, tmp_path / "several")
-    theirs = trained(CONFIG.override({"training.accumulate": 1}), tmp_path / "one", Joined(CONFIG))
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    accumulated = trained_weights(CONFIG, tmp_path / "several")
+    expected = trained_weights(CONFIG.override({"training.accumulate": 1}), tmp_path / "one", Joined(CONFIG))
+    torch.testing.assert_close(accumulated, expected, rtol=1e-5, atol=1e-6)
     for name in ("train/nats", "train/loss", "val/nats"):
         assert curve(tmp_path / "several", name) == pytest.approx(curve(tmp_path / "one", name), rel=1e-5)
     assert len(curve(tmp_path / "several", "train/nats")) == 6 and len(curve(tmp_path / "several", "val/nats")) == 2
@@ -111,16 +122,16 @@ def test_an_update_counts_the_tokens_of_all_its_batches() -> None:
     assert describe(CONFIG).train_flops == BATCHES * describe(single).train_flops
 
 
-def asked_amid(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+def stop_during_call(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     """Lets SIGTERM come in the ``call``-th training step."""
     step, calls = Strings.training_step, iter(range(1, 1000))
 
-    def asked(task: Strings, batch: StringBatch, index: int) -> dict[str, Any]:
+    def step_and_stop(task: Strings, batch: StringBatch, index: int) -> dict[str, Any]:
         if next(calls) == call:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(task, batch, index)
 
-    monkeypatch.setattr(Strings, "training_step", asked)
+    monkeypatch.setattr(Strings, "training_step", step_and_stop)
 
 
 @pytest.mark.parametrize("call", [6, 15, 19])
@@ -129,32 +140,34 @@ def test_a_run_that_is_stopped_amid_an_update_finishes_it_and_goes_on_as_if_it_n
 ) -> None:
     fit(DROPPING, tmp_path / "alone" / "whole")
     with monkeypatch.context() as patch:
-        asked_amid(patch, call)
+        stop_during_call(patch, call)
         with pytest.raises(Interrupted, match=f"stopped at step {-(-call // BATCHES)};"):
             fit(DROPPING, tmp_path / "stopped")
     fit(DROPPING, tmp_path / "stopped")
-    assert left(tmp_path / "stopped") == left(tmp_path / "alone" / "whole")
+    assert artifacts(tmp_path / "stopped") == artifacts(tmp_path / "alone" / "whole")
     states = [load(tmp_path / name / "checkpoint.ckpt")[0] for name in ("stopped", "alone/whole")]
     torch.testing.assert_close(*(weights(state) for state in states), rtol=0, atol=0)
 
 
 def test_the_weights_at_the_end_are_the_mean_of_those_of_the_last_updates(tmp_path: Path) -> None:
     constant = CONFIG.override({"training.schedule": "constant"})
-    ours = trained(constant.override({"training.average": {"last": 3, "every": 2}}), tmp_path / "averaged")
-    plain = [trained(constant.override({"training.steps": steps}), tmp_path / str(steps)) for steps in (2, 4, 6)]
-    mean = {name: (plain[0][name] + plain[1][name] + plain[2][name]) / 3 for name in ours}
-    torch.testing.assert_close(ours, mean)
-    assert any(not torch.equal(ours[name], plain[-1][name]) for name in ours)
+    averaged = trained_weights(constant.override({"training.average": {"last": 3, "every": 2}}), tmp_path / "averaged")
+    unaveraged = [
+        trained_weights(constant.override({"training.steps": steps}), tmp_path / str(steps)) for steps in (2, 4, 6)
+    ]
+    mean = {name: (unaveraged[0][name] + unaveraged[1][name] + unaveraged[2][name]) / 3 for name in averaged}
+    torch.testing.assert_close(averaged, mean)
+    assert any(not torch.equal(averaged[name], unaveraged[-1][name]) for name in averaged)
 
 
 def test_what_is_measured_at_the_end_is_the_mean_and_before_it_the_weights_of_then(tmp_path: Path) -> None:
     fit(CONFIG, tmp_path / "plain")
     record = fit(CONFIG.override({"training.average": {"last": 3, "every": 2}}), tmp_path / "averaged")
-    plain, averaged = (curve(tmp_path / name, "val/nats") for name in ("plain", "averaged"))
-    assert averaged[0] == plain[0] and averaged[1] != plain[1]
+    unaveraged, averaged = (curve(tmp_path / name, "val/nats") for name in ("plain", "averaged"))
+    assert averaged[0] == unaveraged[0] and averaged[1] != unaveraged[1]
     assert record["metrics"]["val/nats"] == pytest.approx(averaged[1], rel=1e-6)
-    kept = torch.load(tmp_path / "averaged" / "checkpoint.ckpt", weights_only=True)["callbacks"]["Averager"]
-    assert kept == {"sums": {}}, "what is over takes no room"
+    averager_state = torch.load(tmp_path / "averaged" / "checkpoint.ckpt", weights_only=True)["callbacks"]["Averager"]
+    assert averager_state == {"sums": {}}, "what is over takes no room"
 
 
 @pytest.mark.parametrize(
@@ -178,6 +191,6 @@ def test_as_many_weights_as_there_are_updates_can_be_averaged() -> None:
 def test_the_schedule_of_the_transformer_is_its_equation() -> None:
     dim, warmup = 512, 40
     schedule, peak = InverseSquareRootConfig(warmup=warmup), dim**-0.5 * warmup**-0.5
-    for number in range(1, 200):
-        equation = dim**-0.5 * min(number**-0.5, number * warmup**-1.5)
-        assert peak * schedule.factor(number - 1, 1000) == pytest.approx(equation, rel=1e-12)
+    for step in range(1, 200):
+        equation = dim**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert peak * schedule.factor(step - 1, 1000) == pytest.approx(equation, rel=1e-12)

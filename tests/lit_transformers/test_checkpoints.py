@@ -15,27 +15,27 @@ from lit_transformers.config import ConfigError
 HELD = {"lit_transformers": {"config": {"seed": 3}}, "state_dict": {"weight": torch.arange(40.0), "steps": 7}}
 
 
-def equal(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(part, other[name]) for name, part in one.items())
-    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
+def equal(first: Any, second: Any) -> bool:
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(equal(part, second[name]) for name, part in first.items())
+    return torch.equal(first, second) if isinstance(first, Tensor) else bool(first == second)
 
 
 def test_a_bit_that_flips_anywhere_is_refused_or_was_of_nothing_that_is_read(tmp_path: Path) -> None:
-    whole, damaged = tmp_path / "whole.ckpt", tmp_path / "damaged.ckpt"
-    torch.save(HELD, whole)
-    content = whole.read_bytes()
-    refused = 0
-    for place in range(0, len(content), 3):
+    intact_path, damaged_path = tmp_path / "whole.ckpt", tmp_path / "damaged.ckpt"
+    torch.save(HELD, intact_path)
+    content = intact_path.read_bytes()
+    error_count = 0
+    for index in range(0, len(content), 3):
         flipped = bytearray(content)
-        flipped[place] ^= 1 << place % 8
-        damaged.write_bytes(flipped)
+        flipped[index] ^= 1 << index % 8
+        damaged_path.write_bytes(flipped)
         try:
-            assert equal(read(damaged), HELD), f"byte {place}"
+            assert equal(read(damaged_path), HELD), f"byte {index}"
         except ConfigError as error:
-            assert error.path == str(damaged)
-            refused += 1
-    assert equal(read(whole), HELD) and refused > len(content) / 6
+            assert error.path == str(damaged_path)
+            error_count += 1
+    assert equal(read(intact_path), HELD) and error_count > len(content) / 6
 
 
 @pytest.mark.parametrize("content", [b"not a checkpoint\n", b"", b"PK\x03\x04 and no more"])

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from datamodules import ListOpsConfig, MaskedSumConfig, NeedleConfig
 from lit_transformers.batch import DataDescription, LabelledBatch, Vocabulary
 from lit_transformers.config import ConfigError
-from lit_transformers.knobs import changes_nothing
+from lit_transformers.inert_fields import changes_nothing
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.run import RunConfig, describe, evaluate, fit, load
@@ -47,7 +47,7 @@ SUMS = CONFIG.override(
 WINDOW = {"kind": "window", "window": 1, "global_tokens": "marked"}
 
 
-def built(config: RunConfig) -> PooledTask:
+def build_task(config: RunConfig) -> PooledTask:
     """The task in evaluation mode, with weights large enough to matter."""
     torch.manual_seed(0)
     task = config.build_task(config.data.build())
@@ -64,16 +64,16 @@ def batches(config: RunConfig, count: int = 1) -> list[LabelledBatch]:
     return [next(loader) for _ in range(count)]
 
 
-def taken(batch: LabelledBatch, rows: slice) -> LabelledBatch:
+def select_rows(batch: LabelledBatch, rows: slice) -> LabelledBatch:
     parts = [part[rows] if isinstance(part, Tensor) else part for part in batch]
     return LabelledBatch(*parts)
 
 
-def lengthened(batch: LabelledBatch, by: int) -> LabelledBatch:
+def with_padding(batch: LabelledBatch, by: int) -> LabelledBatch:
     """The same rows with more padding, in which stands what is not to be seen."""
     inputs = torch.cat([batch.inputs, torch.full((len(batch.labels), by), 3)], dim=1)
-    keep = torch.cat([batch.keep, torch.zeros(len(batch.labels), by, dtype=torch.bool)], dim=1)
-    return batch._replace(inputs=inputs, keep=keep)
+    padding_mask = torch.cat([batch.padding_mask, torch.zeros(len(batch.labels), by, dtype=torch.bool)], dim=1)
+    return batch._replace(inputs=inputs, padding_mask=padding_mask)
 
 
 def gradients(task: PooledTask, parts: list[LabelledBatch]) -> list[Tensor]:
@@ -85,11 +85,11 @@ def gradients(task: PooledTask, parts: list[LabelledBatch]) -> list[Tensor]:
     return [parameter.grad for parameter in task.parameters() if parameter.grad is not None]
 
 
-def measured(config: RunConfig, task: PooledTask) -> dict[str, float]:
+def measured_metrics(config: RunConfig, task: PooledTask) -> dict[str, float]:
     task.metric.reset()
     with torch.no_grad():
-        for number, batch in enumerate(config.data.build().val_dataloader()):
-            task.validation_step(batch, number)
+        for index, batch in enumerate(config.data.build().val_dataloader()):
+            task.validation_step(batch, index)
     return task.metric.compute()
 
 
@@ -103,16 +103,16 @@ READ = pytest.mark.parametrize(
 
 @BOTH
 def test_the_gradient_of_a_batch_is_that_of_its_parts(config: RunConfig) -> None:
-    task, (batch,) = built(config).double(), batches(config)
-    parts = [taken(batch, slice(0, 3)), taken(batch, slice(3, 8))]
-    for whole, split in zip(gradients(task, [batch]), gradients(task, parts), strict=True):
-        torch.testing.assert_close(whole, split)
+    task, (batch,) = build_task(config).double(), batches(config)
+    parts = [select_rows(batch, slice(0, 3)), select_rows(batch, slice(3, 8))]
+    for gradient, split_gradient in zip(gradients(task, [batch]), gradients(task, parts), strict=True):
+        torch.testing.assert_close(gradient, split_gradient)
 
 
 @BOTH
 def test_measured_numbers_do_not_depend_on_batches_windows_padding_or_workers(config: RunConfig) -> None:
-    task = built(config).double()
-    known = measured(config, task)
+    task = build_task(config).double()
+    expected = measured_metrics(config, task)
     assert task.metric.per_document()[5].document == 5 and len(task.metric.per_document()) == 23
     for changes in (
         {"data.evaluation.batch_size": 5},
@@ -120,104 +120,106 @@ def test_measured_numbers_do_not_depend_on_batches_windows_padding_or_workers(co
         {"data.padding": "fixed"},
         {"data.workers": 2},
     ):
-        assert measured(config.override(changes), task) == pytest.approx(known, rel=1e-9), changes
+        assert measured_metrics(config.override(changes), task) == pytest.approx(expected, rel=1e-9), changes
 
 
 @READ
 def test_padding_changes_nothing(model: dict[str, Any], pooling: str) -> None:
     config = CONFIG.override({"model": model, "task.pooling": pooling})
-    task, (batch,) = built(config).double(), batches(config)
-    assert not batch.keep.all(), "rows of several lengths"
-    torch.testing.assert_close(task.measured(lengthened(batch, 5)), task.measured(batch))
-    for row, length in enumerate(batch.keep.sum(dim=1).tolist()):
-        alone = taken(batch, slice(row, row + 1))
-        alone = alone._replace(inputs=alone.inputs[:, :length], keep=alone.keep[:, :length])
-        torch.testing.assert_close(task.measured(alone)[0], task.measured(batch)[row])
+    task, (batch,) = build_task(config).double(), batches(config)
+    assert not batch.padding_mask.all(), "rows of several lengths"
+    torch.testing.assert_close(task.measured(with_padding(batch, 5)), task.measured(batch))
+    for row, length in enumerate(batch.padding_mask.sum(dim=1).tolist()):
+        single = select_rows(batch, slice(row, row + 1))
+        single = single._replace(inputs=single.inputs[:, :length], padding_mask=single.padding_mask[:, :length])
+        torch.testing.assert_close(task.measured(single)[0], task.measured(batch)[row])
 
 
 def test_a_row_is_pooled_as_the_name_says() -> None:
     hidden = torch.randn(2, 5, 3)
-    keep = torch.tensor([[True] * 3 + [False] * 2, [True] * 5])
-    assert torch.equal(pooled(hidden, keep, "first"), hidden[:, 0])
-    assert torch.equal(pooled(hidden, keep, "last"), torch.stack([hidden[0, 2], hidden[1, 4]]))
-    torch.testing.assert_close(pooled(hidden, keep, "mean"), torch.stack([hidden[0, :3].mean(0), hidden[1].mean(0)]))
+    padding_mask = torch.tensor([[True] * 3 + [False] * 2, [True] * 5])
+    assert torch.equal(pooled(hidden, padding_mask, "first"), hidden[:, 0])
+    assert torch.equal(pooled(hidden, padding_mask, "last"), torch.stack([hidden[0, 2], hidden[1, 4]]))
+    torch.testing.assert_close(
+        pooled(hidden, padding_mask, "mean"), torch.stack([hidden[0, :3].mean(0), hidden[1].mean(0)])
+    )
 
 
 @BOTH
 def test_numbers_are_those_of_the_definition(config: RunConfig) -> None:
-    task = built(config)
-    found = measured(config, task)
+    task = build_task(config)
+    metrics = measured_metrics(config, task)
     data = config.data.build()
-    said, labels = [], []
+    batch_outputs, batch_labels = [], []
     for batch in data.val_dataloader():
-        said.append(task.measured(batch))
-        labels.append(batch.labels)
-    outputs, wanted = torch.cat(said).detach().double(), torch.cat(labels)
+        batch_outputs.append(task.measured(batch))
+        batch_labels.append(batch.labels)
+    outputs, labels = torch.cat(batch_outputs).detach().double(), torch.cat(batch_labels)
     if config is CONFIG:
-        nats = -outputs.log_softmax(dim=-1)[range(23), wanted]
-        assert found["accuracy"] == (outputs.argmax(dim=-1) == wanted).double().mean().item()
+        nats = -outputs.log_softmax(dim=-1)[range(23), labels]
+        assert metrics["accuracy"] == (outputs.argmax(dim=-1) == labels).double().mean().item()
     else:
-        nats = (outputs[:, 0] - wanted).square() / 2
-        assert found["mse"] == pytest.approx(2 * nats.mean().item(), rel=1e-6)
-    assert found["nats"] == pytest.approx(nats.mean().item(), rel=1e-6)
+        nats = (outputs[:, 0] - labels).square() / 2
+        assert metrics["mse"] == pytest.approx(2 * nats.mean().item(), rel=1e-6)
+    assert metrics["nats"] == pytest.approx(nats.mean().item(), rel=1e-6)
 
 
 @BOTH
 def test_a_rank_that_shows_padding_counts_for_nothing(config: RunConfig) -> None:
-    task = built(config)
-    known = measured(config, task)
+    task = build_task(config)
+    expected = measured_metrics(config, task)
     task.validation_step(config.data.build().evaluation("validation").empty(), 0)
-    assert task.metric.compute() == known
+    assert task.metric.compute() == expected
     task.metric.reset()
     task.validation_step(config.data.build().evaluation("validation").empty(), 0)
     assert task.metric.compute() == {} and task.metric.per_document() == []
 
 
-def seen_by(task: PooledTask, batch: LabelledBatch) -> Any:
+def context_seen_by(task: PooledTask, batch: LabelledBatch) -> Any:
     """The context that the network's stack was given."""
-    seen: list[Any] = []
-    hook = task.network.stack.register_forward_pre_hook(lambda _, given: seen.append(given[1]))
+    contexts: list[Any] = []
+    hook = task.network.stack.register_forward_pre_hook(lambda _, inputs: contexts.append(inputs[1]))
     read_whole(task.network, batch)
     hook.remove()
-    return seen[0]
+    return contexts[0]
 
 
 def test_the_network_is_told_what_the_data_single_out_or_else_the_first_token() -> None:
     config = CONFIG.override({"model.mixer": WINDOW})
-    task, (batch,) = built(config), batches(config)
-    first = torch.zeros_like(batch.keep)
+    task, (batch,) = build_task(config), batches(config)
+    first = torch.zeros_like(batch.padding_mask)
     first[:, 0] = True
-    assert torch.equal(marks(batch), first) and torch.equal(seen_by(task, batch).marked, first)
-    other = first.roll(2, dims=1) & batch.keep
-    assert torch.equal(seen_by(task, batch._replace(marked=other)).marked, other)
-    assert not torch.allclose(task.measured(batch), task.measured(batch._replace(marked=other)))
+    assert torch.equal(marks(batch), first) and torch.equal(context_seen_by(task, batch).marked, first)
+    moved_marks = first.roll(2, dims=1) & batch.padding_mask
+    assert torch.equal(context_seen_by(task, batch._replace(marked=moved_marks)).marked, moved_marks)
+    assert not torch.allclose(task.measured(batch), task.measured(batch._replace(marked=moved_marks)))
 
 
 def test_a_mark_is_what_far_needles_need_to_meet() -> None:
     """Windows of one token on each side in two layers do not reach the first token; marked needles do."""
     source = NeedleConfig(length=24, distance=12, noise=4, marked="needles", train=8)
     config = CONFIG.override({"model.mixer": WINDOW, "data.source": source})
-    task, (batch,) = built(config), batches(config)
+    task, (batch,) = build_task(config), batches(config)
     needles = (batch.inputs >= 4) & (batch.inputs < 6)
     assert torch.equal(marks(batch), needles)
     # Each needle by another: noise before or after tells the first token nothing, the needle does.
     changed = batch._replace(inputs=torch.where(needles, 9 - batch.inputs, batch.inputs))
     assert not torch.allclose(task.measured(batch), task.measured(changed))
     unmarked = torch.zeros_like(needles)
-    far = needles[:, :4].sum(dim=1) == 0
-    alike = [task.measured(each._replace(marked=unmarked))[far] for each in (batch, changed)]
-    assert far.any() and torch.equal(*alike)
+    rows_far = needles[:, :4].sum(dim=1) == 0
+    outputs = [task.measured(each._replace(marked=unmarked))[rows_far] for each in (batch, changed)]
+    assert rows_far.any() and torch.equal(*outputs)
 
 
 def test_auxiliary_losses_are_trained_on_and_not_reported() -> None:
     halting = {"kind": "universal", "halting": {"ponder": 5.0}}
     config = CONFIG.override({"model.stack": halting})
-    task, (batch,) = built(config), batches(config)
+    task, (batch,) = build_task(config), batches(config)
     step = task.training_step(batch, 0)
     ponder = float(sum(read_whole(task.network, batch).aux.values()).detach())
     assert ponder > 1
     assert step["loss"].item() == pytest.approx(step["nats"].item() + ponder, rel=1e-5)
-    rows = task.nats(task.measured(batch), batch)
+    rows = task.nll(task.measured(batch), batch)
     assert step["nats"].item() == pytest.approx(rows.mean().item(), rel=1e-5)
 
 
@@ -234,7 +236,7 @@ TOKENS: list[dict[str, Any]] = [
 def test_whatever_is_trained_learns_and_the_rest_is_not_counted(model: dict[str, Any], tokens: dict[str, Any]) -> None:
     """DDP stops at a parameter that no gradient reaches."""
     config = CONFIG.override({"model": model | {"tokens": tokens}, "task.pooling": "mean"})
-    task = built(config).train()
+    task = build_task(config).train()
     trained = {name: parameter for name, parameter in task.named_parameters() if parameter.requires_grad}
     for batch in batches(config, 3):
         task.training_step(batch, 0)["loss"].backward()
@@ -245,7 +247,7 @@ def test_whatever_is_trained_learns_and_the_rest_is_not_counted(model: dict[str,
 @READ
 def test_the_cost_is_what_is_counted(model: dict[str, Any], pooling: str) -> None:
     config = CONFIG.override({"model": model, "task.pooling": pooling})
-    task, length = built(config), config.data.length
+    task, length = build_task(config), config.data.length
     batch = config.task.random_batch(config.data.build().description)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         task.measured(batch)
@@ -261,17 +263,19 @@ def refused() -> Iterator[tuple[dict[str, Any], str]]:
     yield {"data.source": "masked_sum"}, "task: classification needs classes, .* set task=regression"
 
 
-@pytest.mark.parametrize(("changes", "said"), [*refused()])
-def test_what_cannot_be_is_refused_before_anything_starts(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
+@pytest.mark.parametrize(("changes", "message"), [*refused()])
+def test_what_cannot_be_is_refused_before_anything_starts(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
         fit(CONFIG.override(changes), tmp_path)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         CONFIG.override(changes).build_task(CONFIG.override(changes).data.build())
 
 
 def test_data_of_another_kind_are_refused() -> None:
-    said = r"task classification does not learn from data language, .*; set data to labelled"
-    with pytest.raises(ConfigError, match=said):
+    message = r"task classification does not learn from data language, .*; set data to labelled"
+    with pytest.raises(ConfigError, match=message):
         CONFIG.override({"data": "language"})
 
 
@@ -308,19 +312,19 @@ def trainer(steps: int) -> L.Trainer:
 def test_training_that_stops_in_the_middle_of_a_pass_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
     """Eight batches are a pass and three a window: five are neither."""
 
-    def fitted(steps: int, checkpoint: Path | None = None) -> tuple[PooledTask, L.Trainer]:
+    def fit_steps(steps: int, checkpoint: Path | None = None) -> tuple[PooledTask, L.Trainer]:
         L.seed_everything(0, verbose=False)
-        task, fitter = CONFIG.build_task(CONFIG.data.build()), trainer(steps)
-        fitter.fit(task, CONFIG.data.build(), ckpt_path=checkpoint, weights_only=True)
+        task, steps_trainer = CONFIG.build_task(CONFIG.data.build()), trainer(steps)
+        steps_trainer.fit(task, CONFIG.data.build(), ckpt_path=checkpoint, weights_only=True)
         assert isinstance(task, PooledTask)
-        return task, fitter
+        return task, steps_trainer
 
-    whole, _ = fitted(12)
-    _, fitter = fitted(5)
-    fitter.save_checkpoint(tmp_path / "stopped.ckpt")
-    resumed, _ = fitted(12, tmp_path / "stopped.ckpt")
-    for (name, one), other in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
-        assert torch.equal(one, other), name
+    uninterrupted, _ = fit_steps(12)
+    _, steps_trainer = fit_steps(5)
+    steps_trainer.save_checkpoint(tmp_path / "stopped.ckpt")
+    resumed, _ = fit_steps(12, tmp_path / "stopped.ckpt")
+    for (name, expected), value in zip(uninterrupted.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(expected, value), name
 
 
 def test_a_run_leaves_the_loss_of_every_example_and_is_measured_again(tmp_path: Path) -> None:
@@ -384,9 +388,11 @@ def test_needles_are_found_by_all_of_attention_and_by_windows_only_where_they_ar
         }
     )
     arms = {"all": {}, "marked": {"model.mixer": WINDOW}, "window": {"model.mixer": WINDOW | {"global_tokens": "none"}}}
-    found = {name: fit(base.override(arm), tmp_path / name)["metrics"]["val/accuracy"] for name, arm in arms.items()}
-    assert found["all"] > 0.98 and found["marked"] > 0.98
-    assert found["window"] < 0.8
+    accuracies = {
+        name: fit(base.override(arm), tmp_path / name)["metrics"]["val/accuracy"] for name, arm in arms.items()
+    }
+    assert accuracies["all"] > 0.98 and accuracies["marked"] > 0.98
+    assert accuracies["window"] < 0.8
 
 
 def test_sums_are_learnt(tmp_path: Path) -> None:
@@ -399,10 +405,10 @@ def test_sums_are_learnt(tmp_path: Path) -> None:
             "training.optimizer.learning_rate": 0.01,
         }
     )
-    guess = 2 * (1 - 4**-2) / 12
-    assert fit(config, tmp_path)["metrics"]["val/mse"] < 0.2 * guess
+    baseline_mse = 2 * (1 - 4**-2) / 12
+    assert fit(config, tmp_path)["metrics"]["val/mse"] < 0.2 * baseline_mse
 
 
 def test_networks_are_of_the_kind_that_was_asked_for() -> None:
-    assert isinstance(built(CONFIG).network, Encoder)
-    assert isinstance(built(CONFIG.override({"model": CAUSAL, "task.pooling": "last"})).network, LanguageModel)
+    assert isinstance(build_task(CONFIG).network, Encoder)
+    assert isinstance(build_task(CONFIG.override({"model": CAUSAL, "task.pooling": "last"})).network, LanguageModel)

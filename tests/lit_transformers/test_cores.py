@@ -18,10 +18,10 @@ V1 = "32 31 0:29 {top} /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup 
 def machine(root: Path, mount: str, membership: str, **files: str) -> Path:
     """A root folder: one mount of cgroups, this process's place in it, and files below /sys/fs/cgroup."""
     proc = "22 1 0:20 / /proc rw - proc proc rw"
-    shown = {"proc/self/mountinfo": f"{proc}\n{mount}", "proc/self/cgroup": membership}
+    proc_files = {"proc/self/mountinfo": f"{proc}\n{mount}", "proc/self/cgroup": membership}
     files = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
-    for place, text in {**shown, **files}.items():
-        path = root / place
+    for relative_path, text in {**proc_files, **files}.items():
+        path = root / relative_path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
     return root
@@ -48,8 +48,10 @@ def test_no_quota_limits_nothing(tmp_path: Path, period: str) -> None:
 
 def test_cores_of_a_quota_are_rounded_down_to_one_at_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
-    told = {"350000 100000": 3, "50000 100000": 1, "max 100000": 16, "9900000 100000": 16}
-    assert {text: usable_cores(machine(tmp_path, V2, "0::/", **{"cpu.max": text})) for text in told} == told
+    cores_by_quota = {"350000 100000": 3, "50000 100000": 1, "max 100000": 16, "9900000 100000": 16}
+    assert {
+        text: usable_cores(machine(tmp_path, V2, "0::/", **{"cpu.max": text})) for text in cores_by_quota
+    } == cores_by_quota
 
 
 def test_threads_that_are_asked_for_are_read_and_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ def built(config: TransitionConfig, dim: int = DIM) -> Any:
     return config.build(Shape(dim, 1, LENGTH)).double()
 
 
-def context(length: int = LENGTH, causal: bool = True, keep: Tensor | None = None) -> Context:
-    return Context(torch.arange(length)[None], causal, keep)
+def context(length: int = LENGTH, causal: bool = True, padding_mask: Tensor | None = None) -> Context:
+    return Context(torch.arange(length)[None], causal, padding_mask)
 
 
 def noise(*shape: int) -> Tensor:
@@ -54,7 +54,7 @@ def test_a_gated_feed_forward_is_its_equation(name: Activation) -> None:
 @pytest.mark.parametrize("dim", [6, 64, 512])
 def test_a_gate_takes_its_parameters_from_the_width_unless_that_is_given(dim: int) -> None:
     """Three matrices of 8/3 dim hold what two of 4 dim do, but for what does not divide by three."""
-    plain, gated, given = (
+    ungated, gated, gated_wide = (
         sum(p.numel() for p in built(config, dim).parameters())
         for config in (
             FeedForwardConfig(bias=False),
@@ -62,7 +62,7 @@ def test_a_gate_takes_its_parameters_from_the_width_unless_that_is_given(dim: in
             FeedForwardConfig(gated=True, bias=False, width=4 * dim),
         )
     )
-    assert 0 <= plain - gated < 3 * dim and given == 3 * plain // 2
+    assert 0 <= ungated - gated < 3 * dim and gated_wide == 3 * ungated // 2
 
 
 def test_a_flat_feed_forward_is_as_wide_as_the_model() -> None:
@@ -81,13 +81,13 @@ def gradients(layer: Any, x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("chunks", [2, 3, LENGTH, LENGTH + 5])
 @pytest.mark.parametrize("gated", [False, True])
 def test_pieces_are_the_whole(chunks: int, gated: bool) -> None:
-    whole, pieces = built(FeedForwardConfig(gated=gated)), built(FeedForwardConfig(gated=gated, chunks=chunks))
-    pieces.load_state_dict(whole.state_dict())
+    unchunked, chunked = built(FeedForwardConfig(gated=gated)), built(FeedForwardConfig(gated=gated, chunks=chunks))
+    chunked.load_state_dict(unchunked.state_dict())
     x = noise(2, LENGTH, DIM)
-    for one, other in zip(gradients(pieces, x), gradients(whole, x), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)
+    for gradient, expected in zip(gradients(chunked, x), gradients(unchunked, x), strict=True):
+        torch.testing.assert_close(gradient, expected, atol=1e-12, rtol=1e-12)
     with torch.no_grad():
-        torch.testing.assert_close(pieces(x, context()).y, whole(x, context()).y, atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(chunked(x, context()).y, unchunked(x, context()).y, atol=1e-12, rtol=1e-12)
 
 
 def test_pieces_drop_the_same_channels_in_both_computations() -> None:
@@ -107,20 +107,20 @@ def test_more_pieces_take_less_memory() -> None:
     def peak(chunks: int) -> int:
         layer = built(FeedForwardConfig(width=16 * DIM, chunks=chunks)).requires_grad_(False)
         x = noise(1, 4096, DIM).requires_grad_()
-        with Allocations() as counted:
+        with Allocations() as allocations:
             layer(x, context(4096)).y.sum().backward()
-        return counted.peak
+        return allocations.peak
 
-    whole, few, many = peak(1), peak(4), peak(64)
-    assert few < 0.4 * whole and many < 0.5 * few
+    unchunked_peak, few_chunks_peak, many_chunks_peak = peak(1), peak(4), peak(64)
+    assert few_chunks_peak < 0.4 * unchunked_peak and many_chunks_peak < 0.5 * few_chunks_peak
 
 
-def looked_at(weights: Tensor, x: Tensor, left: int) -> Tensor:
-    """A depthwise convolution (d, 1, k) of one row (t, d), tap by tap; ``left`` of the taps look back."""
+def attention_summary(weights: Tensor, x: Tensor, left_padding: int) -> Tensor:
+    """A depthwise convolution (d, 1, k) of one row (t, d), tap by tap; ``left_padding`` of the taps look back."""
     y = torch.zeros_like(x)
     for t in range(x.size(0)):
         for tap in range(weights.size(-1)):
-            s = t + tap - left
+            s = t + tap - left_padding
             if 0 <= s < x.size(0):
                 y[t] += weights[:, 0, tap] * x[s]
     return y
@@ -131,11 +131,11 @@ def looked_at(weights: Tensor, x: Tensor, left: int) -> Tensor:
 @pytest.mark.parametrize("real", [LENGTH, 4])
 def test_a_separable_convolution_is_its_sum_over_taps(causal: bool, kernels: tuple[int, int], real: int) -> None:
     layer, x = built(SeparableConvolutionConfig(kernels=kernels)), noise(1, LENGTH, DIM)
-    y = layer(x, context(causal=causal, keep=torch.arange(LENGTH)[None] < real)).y[0, :real]
+    y = layer(x, context(causal=causal, padding_mask=torch.arange(LENGTH)[None] < real)).y[0, :real]
     left = [kernel - 1 if causal else (kernel - 1) // 2 for kernel in kernels]
-    row = looked_at(layer.first.weight, x[0, :real], left[0])
+    row = attention_summary(layer.first.weight, x[0, :real], left[0])
     hidden = F.relu(row @ layer.widen.weight.T + layer.widen.bias)
-    expected = looked_at(layer.second.weight, hidden, left[1]) @ layer.narrow.weight.T + layer.narrow.bias
+    expected = attention_summary(layer.second.weight, hidden, left[1]) @ layer.narrow.weight.T + layer.narrow.bias
     torch.testing.assert_close(y, expected, atol=1e-12, rtol=1e-12)
 
 

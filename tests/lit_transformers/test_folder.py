@@ -13,7 +13,7 @@ from lit_transformers import run
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT, RECORD, RUN
 from lit_transformers.run import RunConfig, fit, run_key
-from sweeps.order import Fault, Order, perform
+from sweeps.order import Fault, RunOrder, perform
 from sweeps.ticket import Ticket
 
 EVALUATED = {"task.evaluation": {"mixer.memory": 24}}
@@ -40,31 +40,31 @@ def occupied(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "n"))
 
 
-def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
+def folder_contents(directory: Path) -> dict[str, tuple[bytes, int]]:
     """Every file with its bytes and the time of its last change."""
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
 
 
-def refused(config: RunConfig, directory: Path) -> str:
+def refusal_message(config: RunConfig, directory: Path) -> str:
     """The error of a run that is refused and has left everything as it was."""
-    before = contents(directory)
+    before = folder_contents(directory)
     with pytest.raises(ConfigError) as error:
         fit(config, directory)
-    assert contents(directory) == before
+    assert folder_contents(directory) == before
     assert str(error.value).startswith(f"{directory}: holds another run: ")
     assert str(error.value).endswith("choose another folder (--to), or remove this one")
     return str(error.value)
 
 
 def test_a_finished_run_is_read_and_nothing_is_written(config: RunConfig, occupied: Path) -> None:
-    before = contents(occupied)
+    before = folder_contents(occupied)
     assert fit(config, occupied) == json.loads((occupied / RECORD).read_text())
-    assert contents(occupied) == before
+    assert folder_contents(occupied) == before
 
 
 def test_a_run_of_another_config_is_refused_with_what_differs(config: RunConfig, occupied: Path) -> None:
     changes = {"training.optimizer.learning_rate": 1e-7, "seed": 7, "model.dim": 32, "model.depth": 3}
-    error = refused(config.override(changes), occupied)
+    error = refusal_message(config.override(changes), occupied)
     assert "model.dim is 16 there and 32 here; model.depth is 1 there and 3 here; " in error
     assert "; and 1 more; choose" in error
 
@@ -73,7 +73,7 @@ def test_a_run_of_another_config_is_refused_with_what_differs(config: RunConfig,
 def test_each_file_alone_says_whose_the_folder_is(config: RunConfig, occupied: Path, lost: tuple[str, str]) -> None:
     for name in lost:
         (occupied / name).unlink()
-    assert "seed is 0 there and 7 here" in refused(config.override({"seed": 7}), occupied)
+    assert "seed is 0 there and 7 here" in refusal_message(config.override({"seed": 7}), occupied)
 
 
 def test_a_run_of_other_data_is_refused(config: RunConfig, occupied: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_run_of_other_data_is_refused(config: RunConfig, occupied: Path) -> No
     before = text.read_text()
     text.write_text(before + "omega")
     try:
-        assert "the data have changed since" in refused(config, occupied)
+        assert "the data have changed since" in refusal_message(config, occupied)
     finally:
         text.write_text(before)
 
@@ -90,19 +90,23 @@ def test_a_run_of_other_code_is_refused_finished_or_not(
     config: RunConfig, occupied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "code_of", lambda config: "of later code")
-    assert "the code has changed since" in refused(config, occupied)
+    assert "the code has changed since" in refusal_message(config, occupied)
     (occupied / RECORD).unlink()
-    assert "the code or the data have changed since" in refused(config, occupied)
+    assert "the code or the data have changed since" in refusal_message(config, occupied)
 
 
 def test_a_run_whose_record_is_lost_or_damaged_goes_on_from_its_checkpoint(config: RunConfig, occupied: Path) -> None:
-    def lasting(record: dict[str, Any]) -> dict[str, Any]:
+    def reproducible(record: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in record.items() if name not in ("measured", "environment")}
 
     text = (occupied / RECORD).read_text()
     (occupied / RECORD).write_text(text[: len(text) // 2])
-    again = fit(config, occupied)
-    assert lasting(again) == lasting(json.loads(text)) == lasting(json.loads((occupied / RECORD).read_text()))
+    result = fit(config, occupied)
+    assert (
+        reproducible(result)
+        == reproducible(json.loads(text))
+        == reproducible(json.loads((occupied / RECORD).read_text()))
+    )
     assert (occupied / "record.json.damaged").read_text() == text[: len(text) // 2]
 
 
@@ -111,19 +115,26 @@ def test_weights_are_taken_over_from_no_folder_that_holds_another_run_by_now(con
     fit(config, occupied)
     shutil.rmtree(occupied)
     assert fit(config.override({"model.dim": 32}), occupied)["outcome"] == "finished"
-    other = fit(config.override(EVALUATED), occupied.with_name("measured otherwise"))
-    assert (other["outcome"], other["measured"]["trained_by"]) == ("finished", None)
+    record = fit(config.override(EVALUATED), occupied.with_name("measured otherwise"))
+    assert (record["outcome"], record["measured"]["trained_by"]) == ("finished", None)
 
 
 def test_a_worker_leaves_a_folder_that_holds_another_run_as_it_is(config: RunConfig, occupied: Path) -> None:
-    other = config.override({"seed": 7})
-    key = run_key(other)
+    other_config = config.override({"seed": 7})
+    key = run_key(other_config)
     (occupied / RECORD).unlink()
-    damaged = occupied.rename(occupied.with_name(key))
-    before = contents(damaged)
-    order = Order(
-        Ticket(key, "arm", 7, other.to_dict()), damaged.parent, "lit_transformers.run", 1, None, False, "s", "disabled"
+    folder = occupied.rename(occupied.with_name(key))
+    before = folder_contents(folder)
+    order = RunOrder(
+        Ticket(key, "arm", 7, other_config.to_dict()),
+        folder.parent,
+        "lit_transformers.run",
+        1,
+        None,
+        False,
+        "s",
+        "disabled",
     )
-    ended = perform(order, None)
-    assert isinstance(ended, Fault) and "seed is 0 there and 7 here" in ended.reason
-    assert contents(damaged) == before
+    result = perform(order, None)
+    assert isinstance(result, Fault) and "seed is 0 there and 7 here" in result.reason
+    assert folder_contents(folder) == before

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from lit_transformers import gates, miniature
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import ENCODINGS, ShawConfig, XLConfig
-from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Shape
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Shape
 from lit_transformers.mixers import MIXERS, AttentionConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
-from lit_transformers.models.tokens import AdaptiveTokensConfig
+from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
 from lit_transformers.positions import LearnedConfig
 
 
@@ -38,9 +38,9 @@ class BrokenMixer(Mixer):
         self.linear = nn.Linear(shape.dim, shape.dim)
         self.idle = nn.Linear(2, 2) if config.fault == "idle" else None
 
-    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Mixed:
-        if ctx.keep is not None and self.fault != "padding":
-            x = x * ctx.keep[..., None]
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> MixerOutput:
+        if ctx.padding_mask is not None and self.fault != "padding":
+            x = x * ctx.padding_mask[..., None]
         total, count = x.cumsum(1), torch.arange(1, x.size(1) + 1, dtype=x.dtype)[:, None].expand(x.size(0), -1, 1)
         if state is not None and self.fault != "forgetful":
             total, count = total + state["total"][:, None], count + state["count"][:, None]
@@ -51,7 +51,7 @@ class BrokenMixer(Mixer):
         if self.fault == "padding":
             total = total + x.flip(1).cumsum(1).flip(1) * 0 + x.roll(5, 1) * (torch.arange(x.size(1)) < 5)[:, None]
         state = {"total": total[:, -1].detach(), "count": count[:, -1].detach()}
-        return Mixed(self.linear(total / count), state)
+        return MixerOutput(self.linear(total / count), state)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return 0
@@ -77,25 +77,27 @@ class TwoWay(Mixer):
         self.linear = nn.Linear(shape.dim, shape.dim)
         self.idle = nn.Linear(2, 2) if config.fault == "idle" else None
 
-    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Mixed:
-        keep = torch.ones(x.shape[:2], dtype=x.dtype) if ctx.keep is None else ctx.keep.to(x.dtype)
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> MixerOutput:
+        padding_mask = (
+            torch.ones(x.shape[:2], dtype=x.dtype) if ctx.padding_mask is None else ctx.padding_mask.to(x.dtype)
+        )
         if self.fault == "padding":
-            keep = torch.ones_like(keep)
-        mean = (x * keep[..., None]).sum(1, keepdim=True) / keep.sum(1)[:, None, None]
+            padding_mask = torch.ones_like(padding_mask)
+        mean = (x * padding_mask[..., None]).sum(1, keepdim=True) / padding_mask.sum(1)[:, None, None]
         if self.fault == "length":
             mean = mean * x.size(1)
-        return Mixed(self.linear(x + mean))
+        return MixerOutput(self.linear(x + mean))
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return 2 * queries * self.linear.in_features**2
 
 
-def failed(fault: str) -> set[str]:
+def failed_gates(fault: str) -> set[str]:
     config = LanguageModelConfig(dim=16, heads=2, depth=2, mixer=BrokenConfig(fault=fault))
     return {gate.name for gate in gates.check(config) if not gate.passed}
 
 
-def failed_both_ways(fault: str) -> set[str]:
+def failed_encoder_gates(fault: str) -> set[str]:
     config = EncoderConfig(dim=16, heads=2, depth=2, mixer=TwoWayConfig(fault=fault))
     return {gate.name for gate in gates.check(config) if not gate.passed}
 
@@ -113,7 +115,7 @@ def test_attention_passes_with_every_encoding(kind: str | None, memory: int) -> 
     [
         LanguageModelConfig(norm="post", mixer=AttentionConfig(encoding=XLConfig(), memory=64, same_length=True)),
         LanguageModelConfig(positions=LearnedConfig(per_layer=True), dropout=0.1),
-        LanguageModelConfig(tokens=AdaptiveTokensConfig()),
+        LanguageModelConfig(tokens=AdaptiveTokenEmbeddingConfig()),
         LanguageModelConfig(mixer=AttentionConfig(encoding=ShawConfig(share_layers=True), head_dim=64)),
     ],
 )
@@ -122,7 +124,7 @@ def test_real_models_pass(config: LanguageModelConfig) -> None:
 
 
 def test_a_sound_mixer_of_another_kind_passes() -> None:
-    assert failed("none") == set()
+    assert failed_gates("none") == set()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_a_sound_mixer_of_another_kind_passes() -> None:
     ],
 )
 def test_each_fault_is_found_by_its_gate(fault: str, gate: str) -> None:
-    assert gate in failed(fault)
+    assert gate in failed_gates(fault)
 
 
 @pytest.mark.parametrize(
@@ -149,18 +151,18 @@ def test_each_fault_is_found_by_its_gate(fault: str, gate: str) -> None:
     ],
 )
 def test_each_fault_of_an_encoder_is_found_by_its_gate(fault: str, gate: str) -> None:
-    assert failed_both_ways("none") == set()
-    assert failed_both_ways(fault) == {gate}
+    assert failed_encoder_gates("none") == set()
+    assert failed_encoder_gates(fault) == {gate}
 
 
 @pytest.mark.parametrize("encoding", [None, *ENCODINGS])
 def test_real_encoders_pass(encoding: str | None) -> None:
     config = EncoderConfig().override({"mixer.encoding": encoding})
-    found = gates.check(config)
-    assert found and [gate for gate in found if not gate.passed] == []
+    results = gates.check(config)
+    assert results and [gate for gate in results if not gate.passed] == []
 
 
-def failed_in_pairs(**mixers: MixerConfig) -> set[str]:
+def failed_pair_gates(**mixers: MixerConfig) -> set[str]:
     config = EncoderDecoderConfig(dim=16, heads=2, depth=2, **mixers)  # type: ignore[arg-type]
     return {gate.name for gate in gates.check(config) if not gate.passed}
 
@@ -176,15 +178,15 @@ def failed_in_pairs(**mixers: MixerConfig) -> set[str]:
     ],
 )
 def test_each_fault_of_a_decoder_is_found_by_its_gate(fault: str, gates_that_fail: set[str]) -> None:
-    assert failed_in_pairs(decoder_mixer=BrokenConfig(fault=fault)) >= gates_that_fail
-    assert (failed_in_pairs(decoder_mixer=BrokenConfig(fault=fault)) == set()) == (fault == "none")
+    assert failed_pair_gates(decoder_mixer=BrokenConfig(fault=fault)) >= gates_that_fail
+    assert (failed_pair_gates(decoder_mixer=BrokenConfig(fault=fault)) == set()) == (fault == "none")
 
 
 @pytest.mark.parametrize(
     ("fault", "gate"), [("padding", "padding of sources changes nothing"), ("idle", "every parameter learns")]
 )
 def test_each_fault_of_an_encoder_before_a_decoder_is_found_by_its_gate(fault: str, gate: str) -> None:
-    assert failed_in_pairs(mixer=TwoWayConfig(fault=fault)) == {gate}
+    assert failed_pair_gates(mixer=TwoWayConfig(fault=fault)) == {gate}
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -207,13 +209,13 @@ def test_real_networks_for_pairs_pass(stack: str, norm: str, shared: bool) -> No
 
 
 def test_rows_of_a_probe_are_long_enough_for_what_the_mixer_names_to_act() -> None:
-    plain = LanguageModelConfig(mixer=AttentionConfig(memory=4096))
-    assert miniature.probe_length(plain) == miniature.SHORTEST
-    assert miniature.probe_length(plain.override({"mixer": WindowConfig(window=100)})) > 200
-    assert miniature.probe_length(plain.override({"mixer": WindowConfig(window=(8, 100) * 3)})) > 200
-    assert miniature.probe_length(plain.override({"mixer": WindowConfig(window=9000)})) == miniature.LONGEST
+    base = LanguageModelConfig(mixer=AttentionConfig(memory=4096))
+    assert miniature.probe_length(base) == miniature.SHORTEST
+    assert miniature.probe_length(base.override({"mixer": WindowConfig(window=100)})) > 200
+    assert miniature.probe_length(base.override({"mixer": WindowConfig(window=(8, 100) * 3)})) > 200
+    assert miniature.probe_length(base.override({"mixer": WindowConfig(window=9000)})) == miniature.LONGEST
     table = {"mixer": WindowConfig(window=100), "positions": LearnedConfig(restart="document", max_length=64)}
-    assert miniature.probe_length(plain.override(table)) == 32, "two segments fit the table"
+    assert miniature.probe_length(base.override(table)) == 32, "two segments fit the table"
 
 
 def test_a_small_model_keeps_the_lengths_of_its_mixer_and_a_layer_for_each_value() -> None:

@@ -13,25 +13,25 @@ import torch
 from torch import Tensor
 
 from datamodules import tokenizer_from_dict
-from lit_transformers.choosing import SamplingConfig
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT
 from lit_transformers.generate import beam_search, sample
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
 from lit_transformers.run import RunConfig, fit, load
+from lit_transformers.sampling import SamplingConfig
 from lit_transformers.write import write
 
 GREEDY = SamplingConfig(temperature=0.0)
 
 
-def build(vocabulary: int = 11, mixer: object = None, seed: int = 0, **fields: object) -> LanguageModel:
+def build(vocabulary: int = 11, mixer: object = None, seed: int = 0, **changes: object) -> LanguageModel:
     """A model that has learned nothing but has strong opinions; with tied weights it would repeat one symbol."""
     torch.manual_seed(seed)
-    wanted = {"kind": "attention", "memory": 64, "encoding": "xl"} if mixer is None else mixer
+    mixer_fields = {"kind": "attention", "memory": 64, "encoding": "xl"} if mixer is None else mixer
     tokens = {"kind": "full", "tied": False}
     sizes = {"dim": 16, "heads": 2, "depth": 2, "initial_std": 0.4}
-    plain = {"kind": "language_model", **sizes, "tokens": tokens, "mixer": wanted, **fields}
-    return LanguageModelConfig.from_dict(plain).build(vocabulary, 64).eval()
+    fields = {"kind": "language_model", **sizes, "tokens": tokens, "mixer": mixer_fields, **changes}
+    return LanguageModelConfig.from_dict(fields).build(vocabulary, 64).eval()
 
 
 def prompt(length: int = 5, vocabulary: int = 11) -> Tensor:
@@ -44,7 +44,7 @@ def log_probabilities(model: LanguageModel, symbols: Tensor) -> Tensor:
         return model.tokens.log_probabilities(model(symbols).hidden)
 
 
-def by_reading_all_again(model: LanguageModel, start: Tensor, length: int) -> list[int]:
+def greedy_without_state(model: LanguageModel, start: Tensor, length: int) -> list[int]:
     text = start
     for _ in range(length):
         text = torch.cat([text, log_probabilities(model, text[None])[0, -1].argmax()[None]])
@@ -54,21 +54,21 @@ def by_reading_all_again(model: LanguageModel, start: Tensor, length: int) -> li
 @pytest.mark.parametrize("encoding", [None, "xl", "shaw", "rotary"])
 def test_with_state_it_says_what_it_says_when_it_reads_all_again(encoding: str | None) -> None:
     model = build(mixer={"kind": "attention", "memory": 64, "encoding": encoding}).double()
-    said = list(sample(model, prompt(), 40, GREEDY))
-    assert said == by_reading_all_again(model, prompt(), 40)
-    assert len(set(said)) > 1
+    symbols = list(sample(model, prompt(), 40, GREEDY))
+    assert symbols == greedy_without_state(model, prompt(), 40)
+    assert len(set(symbols)) > 1
 
 
 def test_positions_go_on_through_the_text() -> None:
     model = build(positions={"kind": "sinusoidal", "restart": "document"}).double()
-    assert list(sample(model, prompt(), 40, GREEDY)) == by_reading_all_again(model, prompt(), 40)
+    assert list(sample(model, prompt(), 40, GREEDY)) == greedy_without_state(model, prompt(), 40)
 
 
 def test_one_candidate_is_the_likeliest() -> None:
-    model, one = build(), SamplingConfig(temperature=1.0, top_k=1)
-    assert list(sample(model, prompt(), 30, one)) == list(sample(model, prompt(), 30, GREEDY))
-    least = SamplingConfig(temperature=1.0, top_p=1e-6)
-    assert list(sample(model, prompt(), 30, least)) == list(sample(model, prompt(), 30, GREEDY))
+    model, top_one = build(), SamplingConfig(temperature=1.0, top_k=1)
+    assert list(sample(model, prompt(), 30, top_one)) == list(sample(model, prompt(), 30, GREEDY))
+    smallest_nucleus = SamplingConfig(temperature=1.0, top_p=1e-6)
+    assert list(sample(model, prompt(), 30, smallest_nucleus)) == list(sample(model, prompt(), 30, GREEDY))
 
 
 def test_a_seed_repeats_and_another_does_not() -> None:
@@ -77,34 +77,34 @@ def test_a_seed_repeats_and_another_does_not() -> None:
     assert list(sample(model, prompt(), 30, first)) != list(sample(model, prompt(), 30, second))
 
 
-def drawn(model: LanguageModel, count: int, forbidden: int | None = None, **settings: float) -> Tensor:
+def sample_frequencies(model: LanguageModel, count: int, forbidden: int | None = None, **settings: float) -> Tensor:
     """How often each symbol comes first, over ``count`` seeds."""
-    found = [
+    samples = [
         next(sample(model, prompt(), 1, SamplingConfig.from_dict({"seed": seed, **settings}), forbidden))
         for seed in range(count)
     ]
-    return torch.bincount(torch.tensor(found), minlength=11) / count
+    return torch.bincount(torch.tensor(samples), minlength=11) / count
 
 
 def test_symbols_come_as_often_as_they_are_likely() -> None:
     model, count = build(), 1500
-    likely = log_probabilities(model, prompt()[None])[0, -1]
+    log_probs = log_probabilities(model, prompt()[None])[0, -1]
     for temperature in (1.0, 2.0):
-        wanted = (likely / temperature).softmax(dim=0)
-        off = (drawn(model, count, temperature=temperature) - wanted).abs()
-        assert (off < 4.5 * (wanted * (1 - wanted) / count).sqrt() + 1e-3).all()
+        expected = (log_probs / temperature).softmax(dim=0)
+        difference = (sample_frequencies(model, count, temperature=temperature) - expected).abs()
+        assert (difference < 4.5 * (expected * (1 - expected) / count).sqrt() + 1e-3).all()
 
 
 def test_candidates_are_the_most_likely_ones() -> None:
     model = build()
-    likely = log_probabilities(model, prompt()[None])[0, -1].exp()
-    order = likely.argsort(descending=True)
-    three = drawn(model, 400, temperature=3.0, top_k=3)
-    assert set(three.nonzero().flatten().tolist()) == set(order[:3].tolist())
-    enough = (likely[order].cumsum(0) / likely.sum() < 0.7).sum() + 1
-    nucleus = drawn(model, 400, temperature=1.0, top_p=0.7)
-    assert 1 < enough < 11
-    assert set(nucleus.nonzero().flatten().tolist()) == set(order[:enough].tolist())
+    probabilities = log_probabilities(model, prompt()[None])[0, -1].exp()
+    order = probabilities.argsort(descending=True)
+    top_three = sample_frequencies(model, 400, temperature=3.0, top_k=3)
+    assert set(top_three.nonzero().flatten().tolist()) == set(order[:3].tolist())
+    nucleus_size = (probabilities[order].cumsum(0) / probabilities.sum() < 0.7).sum() + 1
+    nucleus = sample_frequencies(model, 400, temperature=1.0, top_p=0.7)
+    assert 1 < nucleus_size < 11
+    assert set(nucleus.nonzero().flatten().tolist()) == set(order[:nucleus_size].tolist())
 
 
 def test_what_is_forbidden_is_never_said() -> None:
@@ -124,32 +124,32 @@ def test_with_beams_enough_it_finds_the_likeliest_text_of_all(seed: int, forbidd
     model, start = build(size, seed=seed).double(), prompt(3, size)
     letters = [symbol for symbol in range(size) if symbol != forbidden]
     texts = torch.tensor(list(itertools.product(letters, repeat=length)))
-    whole = torch.cat([start.expand(len(texts), -1), texts], dim=1)
-    likely = log_probabilities(model, whole)
+    sequences = torch.cat([start.expand(len(texts), -1), texts], dim=1)
+    log_probs = log_probabilities(model, sequences)
     if forbidden is not None:
         # A beam's score is the probability that the model gives, not one that is shared out anew.
         assert not (texts == forbidden).any()
-    steps = likely[:, len(start) - 1 : -1].gather(2, texts[:, :, None]).squeeze(2).sum(dim=1)
-    found, score = beam_search(model, start, length, size**length, forbidden)
-    assert found == texts[steps.argmax()].tolist()
-    assert score == pytest.approx(steps.max().item(), abs=1e-6)
+    text_scores = log_probs[:, len(start) - 1 : -1].gather(2, texts[:, :, None]).squeeze(2).sum(dim=1)
+    best_text, score = beam_search(model, start, length, size**length, forbidden)
+    assert best_text == texts[text_scores.argmax()].tolist()
+    assert score == pytest.approx(text_scores.max().item(), abs=1e-6)
 
 
 def test_one_beam_is_greedy_and_more_are_no_worse() -> None:
     model = build().double()
-    narrow, low = beam_search(model, prompt(), 12, 1)
-    assert narrow == list(sample(model, prompt(), 12, GREEDY))
-    assert beam_search(model, prompt(), 12, 8)[1] >= low
+    one_beam, one_beam_score = beam_search(model, prompt(), 12, 1)
+    assert one_beam == list(sample(model, prompt(), 12, GREEDY))
+    assert beam_search(model, prompt(), 12, 8)[1] >= one_beam_score
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that has read a few lines with letters of two and three bytes."""
     folder = tmp_path_factory.mktemp("corpus")
-    words = random.Random(0)
-    for number in range(24):
-        lines = [" ".join(words.choices(["grün", "blå", "für", "日本", "été"], k=6)) for _ in range(12)]
-        (folder / f"{number}.txt").write_text("\n".join(lines), encoding="utf-8")
+    generator = random.Random(0)
+    for index in range(24):
+        lines = [" ".join(generator.choices(["grün", "blå", "für", "日本", "été"], k=6)) for _ in range(12)]
+        (folder / f"{index}.txt").write_text("\n".join(lines), encoding="utf-8")
     config = RunConfig.from_dict(
         {
             "model": {
@@ -177,21 +177,23 @@ def test_characters_of_several_bytes_come_whole(checkpoint: Path) -> None:
     pieces = list(write(checkpoint, "grün", 300, SamplingConfig(temperature=0.7, seed=3)))
     text = "".join(pieces)
     assert pieces[0] == "grün" and len(pieces) > 100
-    task, _, kept = load(checkpoint)
+    task, _, saved = load(checkpoint)
     boundary = task.data.vocabulary.boundary
     start = torch.tensor([boundary, *"grün".encode()])
     task.config = task.config.override({"evaluation": {"mixer.memory": 32}})
-    said = list(sample(task.evaluator(), start, 300, SamplingConfig(temperature=0.7, seed=3), boundary))
-    assert text == "grün" + tokenizer_from_dict(kept["tokenizer"]).decode(said)
+    symbols = list(sample(task.evaluator(), start, 300, SamplingConfig(temperature=0.7, seed=3), boundary))
+    assert text == "grün" + tokenizer_from_dict(saved["tokenizer"]).decode(symbols)
     assert any(len(piece.encode()) > 1 and piece.isalpha() for piece in pieces[1:]), "no such character was written"
-    whole = [piece for piece in pieces if "\N{REPLACEMENT CHARACTER}" not in piece]
-    assert all(piece.encode().decode() == piece for piece in whole)
+    complete_pieces = [piece for piece in pieces if "\N{REPLACEMENT CHARACTER}" not in piece]
+    assert all(piece.encode().decode() == piece for piece in complete_pieces)
 
 
 def test_how_much_is_remembered_is_chosen_when_it_writes(checkpoint: Path) -> None:
-    even = SamplingConfig(temperature=1.0)
-    short, long = ("".join(write(checkpoint, "blå " * 8, 80, even, memory=memory)) for memory in (0, 64))
-    assert short != long
+    sampling = SamplingConfig(temperature=1.0)
+    short_memory, long_memory = (
+        "".join(write(checkpoint, "blå " * 8, 80, sampling, memory=memory)) for memory in (0, 64)
+    )
+    assert short_memory != long_memory
     with pytest.raises(ConfigError, match="memory"):
         list(write(checkpoint, "blå", 4, GREEDY, memory=-1))
 
@@ -220,8 +222,8 @@ def test_the_command_says_in_one_line_what_is_no_checkpoint(tmp_path: Path) -> N
 def test_no_bad_file_is_taken_for_a_checkpoint(checkpoint: Path, tmp_path: Path, content: bytes | str | None) -> None:
     path = tmp_path / "bad.ckpt"
     if content == "half":
-        whole = checkpoint.read_bytes()
-        path.write_bytes(whole[: len(whole) // 2])
+        checkpoint_bytes = checkpoint.read_bytes()
+        path.write_bytes(checkpoint_bytes[: len(checkpoint_bytes) // 2])
     elif content == "other":
         torch.save({"state_dict": {}}, path)
     elif isinstance(content, bytes):

@@ -16,12 +16,12 @@ from lit_transformers.tasks import TASKS, CausalLMConfig
 
 
 def test_every_place_is_listed_once_with_all_its_kinds() -> None:
-    found = {place.path: place.kinds for place in places(RunConfig)}
-    assert found["task"] == TASKS and found["data"] == DATA and found["model.mixer"] == MIXERS
-    assert found["data.generator"] == GENERATORS
-    assert found["data.source"]["periodic"] is PeriodicConfig
-    assert "model.mixer.encoding" in found and "training.schedule" in found
-    assert len(list(places(RunConfig))) == len(found)
+    kinds_by_path = {place.path: place.kinds for place in places(RunConfig)}
+    assert kinds_by_path["task"] == TASKS and kinds_by_path["data"] == DATA and kinds_by_path["model.mixer"] == MIXERS
+    assert kinds_by_path["data.generator"] == GENERATORS
+    assert kinds_by_path["data.source"]["periodic"] is PeriodicConfig
+    assert "model.mixer.encoding" in kinds_by_path and "training.schedule" in kinds_by_path
+    assert len(list(places(RunConfig))) == len(kinds_by_path)
 
 
 def test_a_place_is_described_by_what_its_kinds_say_of_themselves() -> None:
@@ -33,9 +33,9 @@ def test_a_place_is_described_by_what_its_kinds_say_of_themselves() -> None:
 
 
 def test_a_run_without_kinds_of_task_and_data_is_one_from_before_there_were_others(tmp_path: Path) -> None:
-    plain = RunConfig().to_dict()
-    assert plain["task"].pop("kind") == "causal_lm" and plain["data"].pop("kind") == "language"
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(plain))
+    fields = RunConfig().to_dict()
+    assert fields["task"].pop("kind") == "causal_lm" and fields["data"].pop("kind") == "language"
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(fields))
     assert RunConfig.from_yaml(tmp_path / "run.yaml") == RunConfig()
     with pytest.raises(ConfigError, match=r"data\.generator: LanguageDataConfig has no field 'generator'"):
         RunConfig().override({"data": {"generator": "copy"}})

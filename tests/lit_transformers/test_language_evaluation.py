@@ -18,7 +18,7 @@ TEXTS = ["Grün ist die Heide,\n", "naïve café – 10 €\n", "日本語と En
 """Of one, two and three bytes to a character."""
 
 
-def evaluated(config: RunConfig) -> tuple[CausalLM, LanguageData]:
+def evaluate_task(config: RunConfig) -> tuple[CausalLM, LanguageData]:
     """An untrained task that has measured its validation split."""
     torch.manual_seed(0)
     assert isinstance(config.data, LanguageDataConfig)
@@ -27,15 +27,15 @@ def evaluated(config: RunConfig) -> tuple[CausalLM, LanguageData]:
     assert isinstance(task, CausalLM)
     task.begin_evaluation()
     with torch.no_grad():
-        for number, batch in enumerate(data.val_dataloader()):
-            task.validation_step(batch, number)
+        for index, batch in enumerate(data.val_dataloader()):
+            task.validation_step(batch, index)
     return task, data
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> dict[str, Any]:
-    for number in range(20):
-        (tmp_path / f"{number}.txt").write_text(TEXTS[number % 5] * (1 + number // 5), encoding="utf-8")
+    for index in range(20):
+        (tmp_path / f"{index}.txt").write_text(TEXTS[index % 5] * (1 + index // 5), encoding="utf-8")
     return {"source": {"kind": "files", "path": str(tmp_path), "validation": 0.4}, "segment_length": 128}
 
 
@@ -43,20 +43,20 @@ def corpus(tmp_path: Path) -> dict[str, Any]:
 def test_bits_per_byte_are_of_the_bytes_of_the_text(
     small_run: RunConfig, corpus: dict[str, Any], tokenizer: str | dict[str, Any]
 ) -> None:
-    task, data = evaluated(small_run.override({"data": {"kind": "language", "tokenizer": tokenizer, **corpus}}))
-    nats, size, symbols_read = 0.0, 0, 0
+    task, data = evaluate_task(small_run.override({"data": {"kind": "language", "tokenizer": tokenizer, **corpus}}))
+    nats, size, symbol_count = 0.0, 0, 0
     for document in data.documents("validation"):
         symbols = torch.tensor([data.vocabulary.boundary, *data.tokenizer.encode(document.text).tolist()])
         with torch.no_grad():
-            said = task.network.tokens.log_probabilities(task.network(symbols[None, :-1]).hidden)[0].double()
-        nats -= float(said.gather(1, symbols[1:, None]).sum())
-        size, symbols_read = size + len(document.text), symbols_read + len(symbols) - 1
+            log_probs = task.network.tokens.log_probabilities(task.network(symbols[None, :-1]).hidden)[0].double()
+        nats -= float(log_probs.gather(1, symbols[1:, None]).sum())
+        size, symbol_count = size + len(document.text), symbol_count + len(symbols) - 1
     assert task.metric.compute()["bpb"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
-    assert (symbols_read == size) == (tokenizer == "bytes"), "bits per symbol would be another number"
+    assert (symbol_count == size) == (tokenizer == "bytes"), "bits per symbol would be another number"
 
 
 def test_words_of_which_no_bytes_are_known_have_no_bits_per_byte(small_run: RunConfig, corpus: dict[str, Any]) -> None:
-    task, _ = evaluated(small_run.override({"data": {"kind": "language", "tokenizer": "words", **corpus}}))
+    task, _ = evaluate_task(small_run.override({"data": {"kind": "language", "tokenizer": "words", **corpus}}))
     assert set(task.metric.compute()) == {"nats", "perplexity"}
 
 
@@ -65,9 +65,11 @@ def test_a_document_costs_the_same_whatever_shares_its_batch_and_whoever_reads_i
     small_run: RunConfig, rows: int, workers: int
 ) -> None:
     """With memory, which a document that starts in a row finds empty. Nine rows hold nine documents: none follows."""
-    alone = small_run.override({"data.evaluation.documents": 9, "data.batch_size": 9, "model.initial_std": 0.5})
-    shared = alone.override({"data.batch_size": rows, "data.workers": workers})
-    (one, _), (other, _) = evaluated(alone), evaluated(shared)
-    expected, found = one.metric.per_document(), other.metric.per_document()
-    assert [loss.tokens for loss in found] == [loss.tokens for loss in expected] and len(found) == 9
-    assert [loss.nats for loss in found] == pytest.approx([loss.nats for loss in expected], rel=1e-5)
+    separate_config = small_run.override(
+        {"data.evaluation.documents": 9, "data.batch_size": 9, "model.initial_std": 0.5}
+    )
+    shared_config = separate_config.override({"data.batch_size": rows, "data.workers": workers})
+    (separate_task, _), (shared_task, _) = evaluate_task(separate_config), evaluate_task(shared_config)
+    expected, losses = separate_task.metric.per_document(), shared_task.metric.per_document()
+    assert [loss.tokens for loss in losses] == [loss.tokens for loss in expected] and len(losses) == 9
+    assert [loss.nats for loss in losses] == pytest.approx([loss.nats for loss in expected], rel=1e-5)

@@ -13,7 +13,12 @@ from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
-from lit_transformers.models.tokens import AdaptiveTokensConfig, FullTokensConfig, Tokens, TokensConfig
+from lit_transformers.models.tokens import (
+    AdaptiveTokenEmbeddingConfig,
+    FullTokenEmbeddingConfig,
+    TokenEmbedding,
+    TokenEmbeddingConfig,
+)
 from lit_transformers.positions import LearnedConfig, PositionError, SinusoidalConfig
 from lit_transformers.stacks import SharedConfig
 
@@ -35,13 +40,13 @@ def test_post_norm_has_no_final_norm_and_pre_norm_has_one() -> None:
 
 
 def test_tied_symbols_share_one_table_and_untied_ones_do_not() -> None:
-    tied, untied = (FullTokensConfig(tied=tied).build(11, 8) for tied in (True, False))
+    tied, untied = (FullTokenEmbeddingConfig(tied=tied).build(11, 8) for tied in (True, False))
     assert tied.logits.weight is tied.table.weight
     assert sum(p.numel() for p in untied.parameters()) == sum(p.numel() for p in tied.parameters()) + 11 * 8
 
 
-@pytest.mark.parametrize("config", [FullTokensConfig(), FullTokensConfig(tied=False, scaled=False)])
-def test_embeddings_are_scaled_by_the_root_of_dim_where_asked(config: TokensConfig) -> None:
+@pytest.mark.parametrize("config", [FullTokenEmbeddingConfig(), FullTokenEmbeddingConfig(tied=False, scaled=False)])
+def test_embeddings_are_scaled_by_the_root_of_dim_where_asked(config: TokenEmbeddingConfig) -> None:
     tokens = config.build(11, 16)
     symbols = torch.arange(11)[None]
     assert torch.allclose(tokens.embed(symbols), tokens.look_up(symbols) * (4 if config.scaled else 1))
@@ -49,35 +54,35 @@ def test_embeddings_are_scaled_by_the_root_of_dim_where_asked(config: TokensConf
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_adaptive_softmax_is_a_distribution_and_agrees_with_its_loss(tied: bool) -> None:
-    tokens: Tokens = AdaptiveTokensConfig(cutoffs=(5, 12), shrink=2, tied=tied).build(23, 16)
+    tokens: TokenEmbedding = AdaptiveTokenEmbeddingConfig(cutoffs=(5, 12), shrink=2, tied=tied).build(23, 16)
     hidden, targets = torch.randn(2, 9, 16), torch.randint(0, 23, (2, 9))
     targets[0, :4] = IGNORED
     table = tokens.log_probabilities(hidden)
     assert torch.allclose(table.exp().sum(-1), torch.ones(2, 9), atol=1e-5)
-    nats = tokens.nats(hidden, targets)
-    picked = -table.gather(-1, targets.clamp(min=0)[..., None])[..., 0]
-    assert torch.allclose(nats, picked.masked_fill(targets == IGNORED, 0), atol=1e-5)
+    nats = tokens.nll(hidden, targets)
+    expected = -table.gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    assert torch.allclose(nats, expected.masked_fill(targets == IGNORED, 0), atol=1e-5)
 
 
 def test_tied_adaptive_input_reads_the_tables_of_the_softmax() -> None:
-    tokens = AdaptiveTokensConfig(cutoffs=(5, 12), shrink=2).build(23, 16)
+    tokens = AdaptiveTokenEmbeddingConfig(cutoffs=(5, 12), shrink=2).build(23, 16)
     symbols = torch.tensor([[0, 4, 5, 11, 12, 22]])
-    narrow, wide = tokens.softmax.tail[1].children()
-    looked_up = tokens.look_up(symbols)[0]
-    assert torch.allclose(looked_up[1], tokens.softmax.head.weight[4])
-    assert torch.allclose(looked_up[5], wide.weight[10] @ narrow.weight)
+    projection, table = tokens.softmax.tail[1].children()
+    embeddings = tokens.look_up(symbols)[0]
+    assert torch.allclose(embeddings[1], tokens.softmax.head.weight[4])
+    assert torch.allclose(embeddings[5], table.weight[10] @ projection.weight)
     assert sum(p.numel() for p in tokens.parameters()) == sum(p.numel() for p in tokens.softmax.parameters())
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (AdaptiveTokensConfig(cutoffs=(5, 30)), "cutoffs"),
-        (AdaptiveTokensConfig(cutoffs=(12, 5)), "cutoffs"),
-        (AdaptiveTokensConfig(cutoffs=(5, 12), shrink=8), "shrink"),
+        (AdaptiveTokenEmbeddingConfig(cutoffs=(5, 30)), "cutoffs"),
+        (AdaptiveTokenEmbeddingConfig(cutoffs=(12, 5)), "cutoffs"),
+        (AdaptiveTokenEmbeddingConfig(cutoffs=(5, 12), shrink=8), "shrink"),
     ],
 )
-def test_impossible_cutoffs_are_refused(config: AdaptiveTokensConfig, message: str) -> None:
+def test_impossible_cutoffs_are_refused(config: AdaptiveTokenEmbeddingConfig, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config.build(23, 16)
 
@@ -85,9 +90,9 @@ def test_impossible_cutoffs_are_refused(config: AdaptiveTokensConfig, message: s
 def test_positions_that_no_table_holds_are_an_error_that_explains_itself() -> None:
     positions = LearnedConfig(restart="document", max_length=8)
     network = LanguageModelConfig(**SMALL, mixer=AttentionConfig(memory=4), positions=positions).build(11, 6)
-    read = network(torch.zeros(1, 6, dtype=torch.long))
+    output = network(torch.zeros(1, 6, dtype=torch.long))
     with pytest.raises(ValueError, match=r"position 11 lies beyond the 8 learned positions: set positions.max_length"):
-        network(torch.zeros(1, 6, dtype=torch.long), read.state)
+        network(torch.zeros(1, 6, dtype=torch.long), output.state)
 
 
 def test_positions_that_restart_with_the_segment_are_the_same_in_every_segment() -> None:
@@ -113,42 +118,44 @@ def test_the_encoder_sees_both_sides_and_the_decoder_one() -> None:
     changed = symbols.clone()
     changed[0, 7] = (changed[0, 7] + 1) % 11
     assert not torch.allclose(encoder(symbols).hidden[0, 0], encoder(changed).hidden[0, 0])
-    both = EncoderDecoderConfig(**SMALL).build(11, 8).eval()
-    before, after = both(symbols, symbols).hidden, both(symbols, changed).hidden
+    translator = EncoderDecoderConfig(**SMALL).build(11, 8).eval()
+    before, after = translator(symbols, symbols).hidden, translator(symbols, changed).hidden
     assert torch.allclose(before[0, :7], after[0, :7], atol=1e-6)
-    assert not torch.allclose(before, both(changed, symbols).hidden)
+    assert not torch.allclose(before, translator(changed, symbols).hidden)
 
 
 def test_decoding_step_by_step_equals_one_pass() -> None:
     config = EncoderDecoderConfig(**SMALL, decoder_mixer=AttentionConfig(memory=8), positions=SinusoidalConfig())
     network = config.build(11, 8).eval()
     source, target = torch.randint(0, 11, (2, 5)), torch.randint(0, 11, (2, 8))
-    keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    whole = network(source, target, keep).hidden
-    encoded = network.encode(source, keep).hidden
+    padding_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    expected = network(source, target, padding_mask).hidden
+    encoded = network.encode(source, padding_mask).hidden
     with torch.no_grad():
-        state, steps = None, []
+        state, hidden = None, []
         for t in range(8):
-            read = network.decode(target[:, t : t + 1], encoded, keep, state)
-            state = read.state
-            steps.append(read.hidden)
-    assert torch.allclose(torch.cat(steps, 1), whole, atol=1e-5)
+            output = network.decode(target[:, t : t + 1], encoded, padding_mask, state)
+            state = output.state
+            hidden.append(output.hidden)
+    assert torch.allclose(torch.cat(hidden, 1), expected, atol=1e-5)
 
 
-def paired(source: int, target: int, one: bool = False) -> DataDescription:
+def paired(source: int, target: int, same_vocabulary: bool = False) -> DataDescription:
     """Data with a vocabulary for each side, or with one for both; sources of 9 symbols and targets of 7."""
     vocabulary = Vocabulary(target, 0, "piece", None)
-    return DataDescription(vocabulary, 7, 0, vocabulary if one else Vocabulary(source, 0, "piece", None), 9, str)
+    return DataDescription(
+        vocabulary, 7, 0, vocabulary if same_vocabulary else Vocabulary(source, 0, "piece", None), 9, str
+    )
 
 
-@pytest.mark.parametrize("tokens", [FullTokensConfig(), FullTokensConfig(tied=False)])
+@pytest.mark.parametrize("tokens", [FullTokenEmbeddingConfig(), FullTokenEmbeddingConfig(tied=False)])
 def test_sides_of_two_vocabularies_have_symbols_of_their_own_and_nothing_is_trained_in_vain(
-    tokens: TokensConfig,
+    tokens: TokenEmbeddingConfig,
 ) -> None:
     network = EncoderDecoderConfig(**SMALL, tokens=tokens).build_pairs(paired(13, 11))
     source, target = torch.randint(0, 13, (4, 9)), torch.randint(0, 11, (4, 7))
-    read = network(source, target)
-    network.tokens.nats(read.hidden, target).sum().backward()
+    output = network(source, target)
+    network.tokens.nll(output.hidden, target).sum().backward()
     frozen = [name for name, p in network.named_parameters() if not p.requires_grad]
     idle = [name for name, p in network.named_parameters() if p.grad is None or not p.grad.any()]
     assert frozen == idle == ["source_tokens.logits.bias"]
@@ -156,7 +163,7 @@ def test_sides_of_two_vocabularies_have_symbols_of_their_own_and_nothing_is_trai
 
 
 def test_sides_of_one_vocabulary_share_their_symbols_unless_told_not_to() -> None:
-    config, data = EncoderDecoderConfig(**SMALL), paired(11, 11, one=True)
+    config, data = EncoderDecoderConfig(**SMALL), paired(11, 11, same_vocabulary=True)
     assert config.build_pairs(data).source_tokens is None
     assert config.override({"shared_tokens": False}).build_pairs(data).source_tokens is not None
     assert config.build_pairs(paired(11, 11)).source_tokens is not None, "as many symbols are not the same symbols"
@@ -192,8 +199,8 @@ def test_positions_of_a_sequence_that_is_longer_than_any_in_training_are_new_one
 def test_shared_layers_have_one_set_of_weights_and_a_state_each() -> None:
     mixer = AttentionConfig(memory=4)
     shared = LanguageModelConfig(dim=32, heads=4, depth=4, mixer=mixer, stack=SharedConfig(groups=2)).build(11, 8)
-    alone = LanguageModelConfig(dim=32, heads=4, depth=2, mixer=mixer).build(11, 8)
-    assert sum(p.numel() for p in shared.parameters()) == sum(p.numel() for p in alone.parameters())
+    unshared = LanguageModelConfig(dim=32, heads=4, depth=2, mixer=mixer).build(11, 8)
+    assert sum(p.numel() for p in shared.parameters()) == sum(p.numel() for p in unshared.parameters())
     assert len(shared(torch.zeros(1, 8, dtype=torch.long)).state["layers"]) == 4
     with pytest.raises(ConfigError, match="depth 4 does not divide into 3 groups"):
         LanguageModelConfig(dim=32, heads=4, depth=4, stack=SharedConfig(groups=3)).build(11, 8)
@@ -208,10 +215,10 @@ def test_a_masked_language_model_learns_to_copy() -> None:
     for _ in range(700):
         first = torch.randint(1, size, (64, half))
         text = torch.cat([first, first], dim=1)
-        left = torch.rand(64, half) < 0.3
-        masked = torch.cat([left, ~left & (torch.rand(64, half) < 0.3)], dim=1)
+        left_masked = torch.rand(64, half) < 0.3
+        masked = torch.cat([left_masked, ~left_masked & (torch.rand(64, half) < 0.3)], dim=1)
         targets = text.masked_fill(~masked, IGNORED)
-        nats = network.tokens.nats(network(text.masked_fill(masked, mask)).hidden, targets)
+        nats = network.tokens.nll(network(text.masked_fill(masked, mask)).hidden, targets)
         loss = nats.sum() / masked.sum().clamp(min=1)
         optimizer.zero_grad()
         loss.backward()
@@ -228,7 +235,7 @@ def test_an_encoder_decoder_learns_to_copy() -> None:
     for _ in range(700):
         source = torch.randint(1, size, (64, length))
         shifted = F.pad(source, (1, 0), value=start)[:, :-1]
-        loss = network.tokens.nats(network(source, shifted).hidden, source).mean()
+        loss = network.tokens.nll(network(source, shifted).hidden, source).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -237,24 +244,24 @@ def test_an_encoder_decoder_learns_to_copy() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_no_logits_are_computed_for_what_is_ignored(smoothing: float) -> None:
-    tokens = FullTokensConfig().build(11, 8)
+    tokens = FullTokenEmbeddingConfig().build(11, 8)
     hidden, targets = torch.randn(3, 5, 8), torch.randint(11, (3, 5))
-    rows: list[int] = []
-    tokens.logits.register_forward_hook(lambda module, given, made: rows.append(made.numel() // 11))
-    whole = tokens.smoothed(hidden, targets, smoothing)
+    logit_rows: list[int] = []
+    tokens.logits.register_forward_hook(lambda module, inputs, logits: logit_rows.append(logits.numel() // 11))
+    losses = tokens.smoothed(hidden, targets, smoothing)
     ignored = torch.arange(5) >= torch.tensor([[5], [2], [0]])
-    cut = tokens.smoothed(hidden, targets.masked_fill(ignored, IGNORED), smoothing)
-    none = tokens.smoothed(hidden, torch.full_like(targets, IGNORED), smoothing)
-    assert rows == [15, 7, 0] and not torch.cat(none).any()
-    for all_of_it, part in zip(whole, cut, strict=True):
-        torch.testing.assert_close(part, all_of_it.masked_fill(ignored, 0.0))
+    losses_with_ignored = tokens.smoothed(hidden, targets.masked_fill(ignored, IGNORED), smoothing)
+    losses_all_ignored = tokens.smoothed(hidden, torch.full_like(targets, IGNORED), smoothing)
+    assert logit_rows == [15, 7, 0] and not torch.cat(losses_all_ignored).any()
+    for expected, loss in zip(losses, losses_with_ignored, strict=True):
+        torch.testing.assert_close(loss, expected.masked_fill(ignored, 0.0))
 
 
 def test_weights_start_from_one_deviation_where_it_is_given() -> None:
     network = LanguageModelConfig(dim=256, heads=4, depth=1, initial_std=0.02).build(500, 8)
-    drawn = [module.weight for module in network.modules() if isinstance(module, nn.Linear | nn.Embedding)]
-    assert len(drawn) > 4
-    for weight in drawn:
+    initial_weights = [module.weight for module in network.modules() if isinstance(module, nn.Linear | nn.Embedding)]
+    assert len(initial_weights) > 4
+    for weight in initial_weights:
         assert weight.std().item() == pytest.approx(0.02, rel=0.03)
 
 
@@ -280,26 +287,30 @@ def test_extra_tokens_are_seen_and_not_given_back() -> None:
     window = WindowConfig(window=1, global_tokens="marked")
     config = EncoderConfig(dim=8, heads=2, depth=2, mixer=window, extra_tokens=2, initial_std=0.5)
     network, symbols = config.build(11, 16).double(), torch.randint(0, 11, (2, 9))
-    keep = torch.arange(9) < torch.tensor([[9], [4]])
-    before = network(symbols, keep).hidden
+    padding_mask = torch.arange(9) < torch.tensor([[9], [4]])
+    before = network(symbols, padding_mask).hidden
     assert before.shape == (2, 9, 8)
     torch.testing.assert_close(before[1:, :4], network(symbols[1:, :4]).hidden, atol=1e-12, rtol=0)
-    far = symbols.clone()
-    far[0, 8] = (far[0, 8] + 1) % 11
-    assert (network(far, keep).hidden[0, 0] - before[0, 0]).abs().max() > 1e-6, "what is far is heard through them"
-    alone = config.override({"extra_tokens": 0}).build(11, 16).double()
-    assert torch.equal(alone(far, keep).hidden[0, 0], alone(symbols, keep).hidden[0, 0])
+    changed = symbols.clone()
+    changed[0, 8] = (changed[0, 8] + 1) % 11
+    assert (network(changed, padding_mask).hidden[0, 0] - before[0, 0]).abs().max() > 1e-6, (
+        "what is far is heard through them"
+    )
+    without_extra = config.override({"extra_tokens": 0}).build(11, 16).double()
+    assert torch.equal(
+        without_extra(changed, padding_mask).hidden[0, 0], without_extra(symbols, padding_mask).hidden[0, 0]
+    )
 
 
 def test_both_sides_of_a_pair_count_from_the_same_random_offset() -> None:
     positions = SinusoidalConfig(restart="document", offset=50)
     network = EncoderDecoderConfig(**SMALL, positions=positions).build(11, 8).train()
-    seen: list[Tensor] = []
+    first_positions: list[Tensor] = []
     for stack in (network.encoder, network.decoder):
         assert stack.entry.positions is not None
-        stack.entry.positions.register_forward_pre_hook(lambda module, given: seen.append(given[1][:, 0]))
+        stack.entry.positions.register_forward_pre_hook(lambda module, inputs: first_positions.append(inputs[1][:, 0]))
     symbols = torch.randint(11, (32, 8))
     network(symbols, symbols)
-    assert torch.equal(seen[0], seen[-1]) and len(seen[0].unique()) > 8
+    assert torch.equal(first_positions[0], first_positions[-1]) and len(first_positions[0].unique()) > 8
     network.eval()(symbols, symbols)
-    assert not seen[-1].any()
+    assert not first_positions[-1].any()

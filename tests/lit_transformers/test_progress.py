@@ -11,29 +11,29 @@ from typing import Any
 
 import torch
 
-from lit_transformers.callbacks import Progress, Watch
+from lit_transformers.callbacks import Progress, ProgressReporter
 from lit_transformers.progress import PlainLines
 from lit_transformers.run import RunConfig
 
 
 def lines_of(steps: int, seconds_a_step: float) -> list[str]:
     """What is written of a run that gets through its steps at that pace."""
-    written: list[str] = []
+    lines: list[str] = []
     time = 0.0
-    listener = PlainLines(written.append, lambda: time)
+    listener = PlainLines(lines.append, lambda: time)
     listener(Progress(3, 9, math.nan, {}, None, "gates"))
     for step in range(1, steps + 1):
         time += seconds_a_step
         listener(Progress(step, steps, 3.21, {}, seconds_a_step * (steps - step), "fit"))
     listener(Progress(steps, steps, math.nan, {}, None, "evaluate"))
-    return written
+    return lines
 
 
 def test_a_line_comes_with_every_phase_and_every_tenth() -> None:
     lines = lines_of(200, seconds_a_step=1.0)
-    tenths = [f"step {step}/200 loss 3.2100, {clock} left" for step, clock in [(20, "3:00"), (200, "0:00")]]
-    assert lines[:3] == ["gates 3/9", "step 1/200 loss 3.2100, 3:19 left", tenths[0]]
-    assert lines[-2:] == [tenths[1], "evaluate"] and len(lines) == 13
+    tenth_lines = [f"step {step}/200 loss 3.2100, {clock} left" for step, clock in [(20, "3:00"), (200, "0:00")]]
+    assert lines[:3] == ["gates 3/9", "step 1/200 loss 3.2100, 3:19 left", tenth_lines[0]]
+    assert lines[-2:] == [tenth_lines[1], "evaluate"] and len(lines) == 13
 
 
 def test_a_slow_run_is_heard_of_twice_a_minute_and_a_quick_one_not_too_often() -> None:
@@ -55,18 +55,18 @@ class Loss:
 def test_a_device_is_waited_for_now_and_then_also_where_nobody_listens() -> None:
     trainer: Any = SimpleNamespace(is_global_zero=True, global_step=1, max_steps=100)
     task: Any = SimpleNamespace(device=torch.device("cuda"))
-    watch, loss = Watch(None, every=3600.0), Loss()
+    reporter, loss = ProgressReporter(None, every=3600.0), Loss()
     for step in range(5):
-        watch.on_train_batch_end(trainer, task, {"nats": loss}, None, step)
+        reporter.on_train_batch_end(trainer, task, {"nats": loss}, None, step)
     assert loss.reads == 1
 
 
 def test_fit_that_is_piped_tells_how_it_goes_beside_its_metrics(small_run: RunConfig, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(small_run.to_yaml())
     command = [sys.executable, "-m", "lit_transformers", "fit", str(tmp_path / "run.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert all(line.startswith("val/") for line in done.stdout.splitlines()) and "val/bpb" in done.stdout
-    told = done.stderr.splitlines()
-    assert told[0].startswith("gates ") and told[-1] == "evaluate"
-    assert any(line.startswith("step ") and "/30 loss " in line and line.endswith(" left") for line in told)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert process.returncode == 0, process.stderr
+    assert all(line.startswith("val/") for line in process.stdout.splitlines()) and "val/bpb" in process.stdout
+    progress_lines = process.stderr.splitlines()
+    assert progress_lines[0].startswith("gates ") and progress_lines[-1] == "evaluate"
+    assert any(line.startswith("step ") and "/30 loss " in line and line.endswith(" left") for line in progress_lines)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from forked import training
 
-from lit_transformers.callbacks import Keeper
+from lit_transformers.callbacks import Checkpointer
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT, RECORD
 from lit_transformers.pruning import BARS, Bars
@@ -25,13 +25,13 @@ def config(small_run: RunConfig) -> RunConfig:
     return small_run.override({"training.steps": 40, "training.validate_every": 10, "training.log_every": 10})
 
 
-def steps(directory: Path) -> list[int]:
+def validated_steps(directory: Path) -> list[int]:
     """The steps at which it was validated."""
     rows = csv.DictReader((directory / "metrics.csv").open())
     return [int(row["step"]) for row in rows if row["name"] == "val/bpb"]
 
 
-def timeless(record: dict[str, Any]) -> dict[str, Any]:
+def reproducible(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name != "measured"}
 
 
@@ -40,16 +40,16 @@ def test_a_run_that_misses_a_bar_ends_there_with_what_it_measured(config: RunCon
     record = fit(config, tmp_path)
     assert record["outcome"] == "pruned" and record["measured"]["steps"] == 20
     assert record["reason"].startswith("at step 20 of 40, val/bpb") and "lags behind 0.01" in record["reason"]
-    assert steps(tmp_path) == [10, 20]
-    shown = [row for row in csv.DictReader((tmp_path / "metrics.csv").open()) if row["name"] == "val/bpb"]
-    assert record["metrics"]["val/bpb"] == float(shown[-1]["value"])
+    assert validated_steps(tmp_path) == [10, 20]
+    metric_rows = [row for row in csv.DictReader((tmp_path / "metrics.csv").open()) if row["name"] == "val/bpb"]
+    assert record["metrics"]["val/bpb"] == float(metric_rows[-1]["value"])
     assert json.loads((tmp_path / RECORD).read_text()) == record
 
 
 def test_bars_that_are_reached_change_nothing(config: RunConfig, tmp_path: Path) -> None:
     Bars("val/bpb", "minimize", NEVER).write(tmp_path / "watched")
-    watched, alone = fit(config, tmp_path / "watched"), fit(config, tmp_path / "alone")
-    assert watched["outcome"] == "finished" and timeless(watched) == timeless(alone)
+    watched, unwatched = fit(config, tmp_path / "watched"), fit(config, tmp_path / "alone")
+    assert watched["outcome"] == "finished" and reproducible(watched) == reproducible(unwatched)
 
 
 def test_what_counts_is_the_best_value_so_far(config: RunConfig, tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_what_counts_is_the_best_value_so_far(config: RunConfig, tmp_path: Path)
     rows = csv.DictReader((tmp_path / "alone" / "metrics.csv").open())
     first, second, *_ = (float(row["value"]) for row in rows if row["name"] == "val/bpb")
     assert first > second
-    for place, bar in (("reached", first), ("missed", first + 1e-9)):
-        Bars("val/bpb", "maximize", {20: bar}).write(tmp_path / place)
+    for name, bar in (("reached", first), ("missed", first + 1e-9)):
+        Bars("val/bpb", "maximize", {20: bar}).write(tmp_path / name)
     assert fit(config, tmp_path / "reached")["outcome"] == "finished"
     assert fit(config, tmp_path / "missed")["outcome"] == "pruned"
 
@@ -75,28 +75,28 @@ def test_a_run_killed_between_the_verdict_and_its_record_ends_alike(
     class Killed(BaseException):
         """Stands for SIGKILL: nothing is written after it."""
 
-    keep = Keeper.keep
+    save = Checkpointer.save
 
-    def keep_and_die(self: Keeper, trainer: Any) -> None:
-        keep(self, trainer)
+    def save_and_die(self: Checkpointer, trainer: Any) -> None:
+        save(self, trainer)
         raise Killed
 
     bars = Bars("val/bpb", "minimize", {20: 0.01, 30: 0.01})
     bars.write(tmp_path / "torn")
     bars.write(tmp_path / "quiet")
     with monkeypatch.context() as patched:
-        patched.setattr(Keeper, "keep", keep_and_die)
+        patched.setattr(Checkpointer, "save", save_and_die)
         with pytest.raises(Killed):
             fit(config, tmp_path / "torn")
     assert (tmp_path / "torn" / CHECKPOINT).exists()
-    assert timeless(fit(config, tmp_path / "torn")) == timeless(fit(config, tmp_path / "quiet"))
+    assert reproducible(fit(config, tmp_path / "torn")) == reproducible(fit(config, tmp_path / "quiet"))
 
 
 def test_without_its_bars_a_pruned_run_goes_on_to_its_end(config: RunConfig, tmp_path: Path) -> None:
     Bars("val/bpb", "minimize", {20: 0.01}).write(tmp_path / "pruned")
     fit(config, tmp_path / "pruned")
     (tmp_path / "pruned" / BARS).unlink()
-    assert timeless(fit(config, tmp_path / "pruned")) == timeless(fit(config, tmp_path / "alone"))
+    assert reproducible(fit(config, tmp_path / "pruned")) == reproducible(fit(config, tmp_path / "alone"))
 
 
 def test_damaged_bars_are_an_error_that_names_the_file(config: RunConfig, tmp_path: Path) -> None:
@@ -112,5 +112,5 @@ def test_two_ranks_end_together(config: RunConfig, tmp_path: Path) -> None:
     training(config.override({"training.devices": 2}), tmp_path).finish()
     record = json.loads((tmp_path / RECORD).read_text())
     assert record["outcome"] == "pruned" and record["measured"]["steps"] == 20
-    assert steps(tmp_path) == [10, 20]
+    assert validated_steps(tmp_path) == [10, 20]
     assert "val/bpb" in record["metrics"]

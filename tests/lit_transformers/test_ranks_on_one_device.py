@@ -56,12 +56,12 @@ def test_two_ranks_on_one_device_measure_what_one_rank_does(small_run: RunConfig
             "training.device": DEVICE,
         }
     )
-    one = "nccl" if DEVICE == "cuda" else "gloo"
-    processes = {"two": start(config, 2, "gloo", tmp_path / "two"), "one": start(config, 1, one, tmp_path / "one")}
+    backend = "nccl" if DEVICE == "cuda" else "gloo"
+    processes = {"two": start(config, 2, "gloo", tmp_path / "two"), "one": start(config, 1, backend, tmp_path / "one")}
     try:
-        together, alone = (metrics_of(process, tmp_path / name) for name, process in processes.items())
+        two_ranks, one_rank = (metrics_of(process, tmp_path / name) for name, process in processes.items())
     finally:
         for process in processes.values():
             process.terminate()
-    assert together.keys() == alone.keys() and {"val/bpb", "val/nats"} <= together.keys()
-    assert together == pytest.approx(alone, rel=1e-4)
+    assert two_ranks.keys() == one_rank.keys() and {"val/bpb", "val/nats"} <= two_ranks.keys()
+    assert two_ranks == pytest.approx(one_rank, rel=1e-4)

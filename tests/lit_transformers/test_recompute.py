@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lit_transformers.mixers.memory import unless_all
-from lit_transformers.recompute import Part, Stretch, zeros_for
+from lit_transformers.recompute import Stretch, TensorSlice, zeros_for
 
 STRETCHES = {
     "one": Stretch(2, 9, 2),
@@ -20,17 +20,17 @@ STRETCHES = {
 @pytest.mark.parametrize("stretch", STRETCHES.values(), ids=STRETCHES)
 def test_stretches_read_together_are_those_read_one_by_one(stretch: Stretch) -> None:
     tensor = torch.randn(2, 3, 17, 5, dtype=torch.float64).transpose(1, 2).contiguous().transpose(1, 2)
-    starts = [place * stretch.stride for place in range(stretch.times)]
-    listed = [list(range(stretch.first + start, stretch.stop + start, stretch.step)) for start in starts]
-    found, total = Part(0, rows=stretch).read([tensor]), zeros_for(tensor)
-    alone = torch.stack([tensor[:, :, rows] for rows in listed], dim=1).flatten(0, 1)
-    assert torch.equal(found, alone)
+    starts = [time * stretch.stride for time in range(stretch.times)]
+    row_lists = [list(range(stretch.first + start, stretch.stop + start, stretch.step)) for start in starts]
+    slices, total = TensorSlice(0, rows=stretch).read([tensor]), zeros_for(tensor)
+    expected = torch.stack([tensor[:, :, rows] for rows in row_lists], dim=1).flatten(0, 1)
+    assert torch.equal(slices, expected)
 
-    gradient, wanted = torch.randn_like(found), torch.zeros_like(tensor)
-    Part(0, rows=stretch).add(total, gradient)
-    for number, rows in enumerate(listed):
-        wanted.index_add_(2, torch.tensor(rows), gradient[number :: stretch.times])
-    torch.testing.assert_close(total, wanted)
+    gradient, expected_total = torch.randn_like(slices), torch.zeros_like(tensor)
+    TensorSlice(0, rows=stretch).add(total, gradient)
+    for index, rows in enumerate(row_lists):
+        expected_total.index_add_(2, torch.tensor(rows), gradient[index :: stretch.times])
+    torch.testing.assert_close(total, expected_total)
 
 
 @pytest.mark.parametrize("heads_last", [True, False])
@@ -39,16 +39,16 @@ def test_rows_that_are_listed_are_those_that_gather_finds(heads_last: bool) -> N
     if heads_last:
         tensor = tensor.transpose(1, 2).contiguous().transpose(1, 2)
     chosen = torch.randint(17, (4, 3, 6))  # two blocks of each row
-    wide, twice = chosen[..., None].expand(-1, -1, -1, 5), tensor.repeat_interleave(2, dim=0)
-    found, total = Part(0, chosen=chosen).read([tensor]), zeros_for(tensor)
-    assert torch.equal(found, twice.gather(2, wide))
+    gather_index, repeated = chosen[..., None].expand(-1, -1, -1, 5), tensor.repeat_interleave(2, dim=0)
+    slices, total = TensorSlice(0, chosen=chosen).read([tensor]), zeros_for(tensor)
+    assert torch.equal(slices, repeated.gather(2, gather_index))
 
-    gradient = torch.randn_like(found)
-    Part(0, chosen=chosen).add(total, gradient)
-    wanted = torch.zeros_like(twice).scatter_add_(2, wide, gradient).unflatten(0, (2, 2)).sum(dim=1)
-    torch.testing.assert_close(total, wanted)
+    gradient = torch.randn_like(slices)
+    TensorSlice(0, chosen=chosen).add(total, gradient)
+    expected_total = torch.zeros_like(repeated).scatter_add_(2, gather_index, gradient).unflatten(0, (2, 2)).sum(dim=1)
+    torch.testing.assert_close(total, expected_total)
 
 
 def test_no_mask_is_kept_where_every_key_is_seen() -> None:
-    seen = torch.tensor([[True, True], [True, False]])
-    assert unless_all(seen[:1]) is None and unless_all(seen) is seen and unless_all(None) is None
+    key_mask = torch.tensor([[True, True], [True, False]])
+    assert unless_all(key_mask[:1]) is None and unless_all(key_mask) is key_mask and unless_all(None) is None

@@ -12,8 +12,8 @@ import pytest
 import torch
 from wandb.sdk.data_types.table import Table
 
-from lit_transformers.mirror import _tables
 from lit_transformers.run import RunConfig, fit
+from lit_transformers.wandb_logging import _tables
 from reports.comparisons import Comparison, compare
 from reports.outputs import BLEU_COLUMNS, bleu
 from reports.records import Study, load_study
@@ -26,9 +26,9 @@ WORDS = ["red", "green", "blue", "one", "two", "six"]
 
 def words(folder: Path) -> dict[str, Any]:
     """A tiny parallel corpus: every line is its own translation, of four words or more, for BLEU has four orders."""
-    chance = random.Random(0)
+    generator = random.Random(0)
     for split, count in (("train", 1000), ("val", 30)):
-        lines = [" ".join(chance.choices(WORDS, k=chance.randint(4, 6))) for _ in range(count)]
+        lines = [" ".join(generator.choices(WORDS, k=generator.randint(4, 6))) for _ in range(count)]
         for language in ("aa", "bb"):
             (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
     source = {"kind": "parallel", "path": str(folder), "source": "aa", "target": "bb"}
@@ -42,7 +42,7 @@ def strings() -> dict[str, Any]:
     return {"kind": "pairs", "source": source, "evaluation": {"examples": 30}}
 
 
-def done(runs: Path, metric: str, data: dict[str, Any]) -> None:
+def run_study(runs: Path, metric: str, data: dict[str, Any]) -> None:
     """Two arms, one of which trains so little that it must be worse, with two seeds each."""
     torch.set_num_threads(1)
     base = RunConfig.from_dict(
@@ -53,58 +53,58 @@ def done(runs: Path, metric: str, data: dict[str, Any]) -> None:
             "training": {"steps": 300, "device": "cpu", "optimizer": {"kind": "adam", "learning_rate": 0.005}},
         }
     )
-    planned: dict[str, list[dict[str, Any]]] = {"long": [], "short": []}
+    planned_runs: dict[str, list[dict[str, Any]]] = {"long": [], "short": []}
     for arm, steps in (("long", 300), ("short", 20)):
         for seed in SEEDS:
             record = fit(base.override({"training.steps": steps, "seed": seed}), runs / f"{arm}{seed}")
             assert record["outcome"] == "finished", record["reason"]
-            planned[arm].append({"seed": seed, "key": f"{arm}{seed}"})
+            planned_runs[arm].append({"seed": seed, "key": f"{arm}{seed}"})
     plan = {
         "version": 1,
         "study": "tiny",
         "question": "Does longer training help?",
         "metric": {"name": metric, "goal": "maximize"},
         "baseline": "long",
-        "arms": [{"name": arm, "runs": found} for arm, found in planned.items()],
+        "arms": [{"name": arm, "runs": arm_runs} for arm, arm_runs in planned_runs.items()],
     }
     (runs / "studies" / "tiny").mkdir(parents=True)
     (runs / "studies" / "tiny" / "plan.json").write_text(json.dumps(plan))
 
 
-def reported(runs: Path) -> tuple[Study, Comparison]:
+def load_comparison(runs: Path) -> tuple[Study, Comparison]:
     """The study as a report reads it, and its one comparison."""
     study, notes = load_study(runs, "tiny"), list[str]()
     assert not study.notes
-    (found,) = compare(study, notes)
-    assert not notes and found.documents == 30 and found.estimate is not None
-    assert found.estimate.difference < 0 and found.estimate.interval is not None
-    low, high = found.estimate.interval
-    assert low < found.estimate.difference < high
-    return study, found
+    (comparison,) = compare(study, notes)
+    assert not notes and comparison.documents == 30 and comparison.estimate is not None
+    assert comparison.estimate.difference < 0 and comparison.estimate.interval is not None
+    low, high = comparison.estimate.interval
+    assert low < comparison.estimate.difference < high
+    return study, comparison
 
 
 def test_translations_get_intervals_over_seeds_and_documents_and_sacrebleus_tests_beside(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
-    done(tmp_path / "runs", "val/bleu", words(tmp_path / "corpus"))
-    study, found = reported(tmp_path / "runs")
+    run_study(tmp_path / "runs", "val/bleu", words(tmp_path / "corpus"))
+    study, comparison = load_comparison(tmp_path / "runs")
     for run in study.runs:
         documents, record = run.documents(), run.record
         assert documents is not None and record is not None
         assert documents.others["rougeL"].mean() == pytest.approx(record.value("val/rougeL"), rel=1e-5)
         totals = np.array([documents.others[name].sum() for name in BLEU_COLUMNS])
         assert float(bleu(totals)) == pytest.approx(record.value("val/bleu"), rel=1e-9)
-    tests = next(table for table in all_tables(Findings(study, (found,))) if table.name == "bleu_tests")
+    tests = next(table for table in all_tables(Findings(study, (comparison,))) if table.name == "bleu_tests")
     assert [row[1].value for row in tests.rows] == ["0", "1"]
     assert all(isinstance(row[4].value, float) and row[4].value < 0.05 for row in tests.rows)
 
 
 def test_strings_get_intervals_of_each_length(tmp_path: Path) -> None:
-    done(tmp_path / "runs", "val/accuracy@5", strings())
-    study, _ = reported(tmp_path / "runs")
+    run_study(tmp_path / "runs", "val/accuracy@5", strings())
+    study, _ = load_comparison(tmp_path / "runs")
     assert all(run.value == run.record.metrics["val/accuracy"] for run in study.runs if run.record)
 
 
-def test_a_mirror_shows_some_of_what_was_written(tmp_path: Path) -> None:
+def test_wandb_shows_some_of_the_outputs(tmp_path: Path) -> None:
     (tmp_path / "documents.csv").write_text("document,name,nats,tokens,bytes\n0,a,1.0,2,0\n")
     output = {"id": 0, "hypothesis": "the cat", "references": ["a cat", "this cat"]}
     (tmp_path / "outputs.jsonl").write_text(f"{json.dumps(output)}\n" * 40)

@@ -15,10 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 from lit_transformers.block import Block, BlockConfig
 from lit_transformers.encodings import XLConfig
 from lit_transformers.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
-from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Shape, decide, state_tensors
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Shape, decide, state_tensors
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.positions import LearnedConfig, PositionsConfig, SinusoidalConfig
-from lit_transformers.stacks import Entry, ReversibleConfig, Stacked
+from lit_transformers.stacks import ReversibleConfig, StackInput, StackOutput
 from lit_transformers.stacks.reversible import Reversible
 
 DIM, HEADS, LENGTH = 8, 2, 6
@@ -35,11 +35,11 @@ class Draws(Mixer):
         self.into = nn.Linear(shape.dim, shape.dim)
         self.seen: list[torch.dtype] = []
 
-    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Mixed:
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> MixerOutput:
         order = decide(ctx, lambda: torch.rand(x.size(1)).argsort())
         y = self.into(x)
         self.seen.append(y.dtype)
-        return Mixed(y[:, order] + torch.randn_like(y) * y, None, {"size": y.float().square().mean()})
+        return MixerOutput(y[:, order] + torch.randn_like(y) * y, None, {"size": y.float().square().mean()})
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return 0
@@ -70,7 +70,7 @@ def stack_of(
     def make(layer: int, depth: int) -> Block:
         return config.build_block(shape._replace(layer=layer, depth=depth), "causal", cross)
 
-    entry = Entry(positions.build(shape) if positions else None, dropout)
+    entry = StackInput(positions.build(shape) if positions else None, dropout)
     return ReversibleConfig(recompute=recompute).build(shape, make, entry).double()
 
 
@@ -96,18 +96,20 @@ def gradients(stack: Reversible, x: Tensor, ctx: Context, loss: Any, state: Any 
     return {"loss": total.detach()} | {name: leaf.grad for name, leaf in leaves.items()} | learned  # type: ignore[dict-item]
 
 
-def everything(read: Stacked) -> Tensor:
+def total_loss(output: StackOutput) -> Tensor:
     """A loss that all that a stack returns has a part in."""
-    total = (read.y * torch.arange(read.y.numel()).view_as(read.y).cos()).sum()
-    for number, hidden in enumerate(read.hidden, start=2):
-        total = total + (hidden * torch.arange(hidden.numel()).view_as(hidden).div(number).sin()).sum()
-    return sum(read.aux.values(), start=total)
+    total = (output.y * torch.arange(output.y.numel()).view_as(output.y).cos()).sum()
+    for step, hidden in enumerate(output.hidden, start=2):
+        total = total + (hidden * torch.arange(hidden.numel()).view_as(hidden).div(step).sin()).sum()
+    return sum(output.aux.values(), start=total)
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float = EXACT) -> None:
-    assert one.keys() == other.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], other[name], atol=tolerance, rtol=tolerance, msg=lambda m, n=name: n + m)
+def same(first: dict[str, Tensor], second: dict[str, Tensor], tolerance: float = EXACT) -> None:
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(
+            first[name], second[name], atol=tolerance, rtol=tolerance, msg=lambda m, n=name: n + m
+        )
 
 
 def test_a_layer_computes_the_equations_of_the_paper() -> None:
@@ -140,12 +142,12 @@ CASES: dict[str, dict[str, Any]] = {
 def test_the_backward_pass_finds_what_autograd_finds_where_all_is_kept(case: dict[str, Any]) -> None:
     stack, x, ctx = stack_of(**case), noise(2, LENGTH, DIM), context()
     if "cross" in case:
-        keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-        ctx = ctx._replace(source=noise(2, 5, DIM), source_keep=keep)
-    found = gradients(stack, x, ctx, everything)
+        padding_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+        ctx = ctx._replace(source=noise(2, 5, DIM), source_padding_mask=padding_mask)
+    result = gradients(stack, x, ctx, total_loss)
     stack.recompute = False
-    same(found, gradients(stack, x, ctx, everything))
-    assert {name for name, _ in stack.named_parameters()} <= found.keys()
+    same(result, gradients(stack, x, ctx, total_loss))
+    assert {name for name, _ in stack.named_parameters()} <= result.keys()
 
 
 @pytest.mark.parametrize("name", ["memory and distances", "convolution"])
@@ -155,17 +157,17 @@ def test_a_second_segment_learns_from_what_the_first_left(name: str) -> None:
     torch.manual_seed(1)
     state = stack(first, context()).state
     assert next(state_tensors(state)).any() and not any(part.requires_grad for part in state_tensors(state))
-    found = gradients(stack, second, context(), everything, state)
+    result = gradients(stack, second, context(), total_loss, state)
     stack.recompute = False
     torch.manual_seed(1)
-    same(found, gradients(stack, second, context(), everything, stack(first, context()).state))
+    same(result, gradients(stack, second, context(), total_loss, stack(first, context()).state))
 
 
 def test_without_gradients_the_numbers_are_the_same() -> None:
     stack, x = stack_of(AttentionConfig(memory=4)), noise(2, LENGTH, DIM)
     with torch.no_grad():
-        alone = stack(x, context()).y
-    torch.testing.assert_close(alone, stack(x, context()).y, atol=1e-12, rtol=1e-12)
+        y = stack(x, context()).y
+    torch.testing.assert_close(y, stack(x, context()).y, atol=1e-12, rtol=1e-12)
 
 
 def test_other_passes_choose_anew() -> None:
@@ -191,9 +193,9 @@ def test_the_backward_pass_draws_no_random_numbers_of_the_callers() -> None:
 def test_a_pass_can_be_reversed_twice() -> None:
     stack, x = stack_of(DrawsConfig(), dropout=0.3), noise(2, LENGTH, DIM).requires_grad_()
     y = stack(x, context()).y.sum()
-    (one,) = torch.autograd.grad(y, x, retain_graph=True)
-    (other,) = torch.autograd.grad(y, x)
-    assert torch.equal(one, other)
+    (first_gradient,) = torch.autograd.grad(y, x, retain_graph=True)
+    (second_gradient,) = torch.autograd.grad(y, x)
+    assert torch.equal(first_gradient, second_gradient)
 
 
 def test_what_is_given_is_left_as_it_was() -> None:
@@ -210,9 +212,9 @@ def test_what_is_given_is_left_as_it_was() -> None:
 
 def test_parameters_that_are_frozen_stay_without_a_gradient() -> None:
     stack, x = stack_of(), noise(2, LENGTH, DIM).requires_grad_()
-    frozen = stack.layers()[1].mixer.requires_grad_(False)
+    frozen_mixer = stack.layers()[1].mixer.requires_grad_(False)
     (stack(x, context()).y * noise(2, LENGTH, DIM)).sum().backward()
-    assert all(p.grad is None for p in frozen.parameters()) and x.grad is not None and x.grad.any()
+    assert all(p.grad is None for p in frozen_mixer.parameters()) and x.grad is not None and x.grad.any()
     assert all(p.grad is not None for p in stack.parameters() if p.requires_grad)
 
 
@@ -242,14 +244,14 @@ def test_in_half_precision_gradients_are_those_of_kept_activations(depth: int) -
     branches err by 4e-3 of their own."""
     stack, x = stack_of(dropout=0.1, depth=depth).float(), noise(2, LENGTH, DIM).float()
 
-    def found() -> dict[str, Tensor]:
+    def current_gradients() -> dict[str, Tensor]:
         with torch.autocast("cpu", torch.bfloat16):
-            return gradients(stack, x, context(), everything)
+            return gradients(stack, x, context(), total_loss)
 
-    one = found()
+    recomputed = current_gradients()
     stack.recompute = False
-    for name, other in found().items():
-        assert (one[name] - other).abs().max() <= 1e-3 * max(1.0, other.abs().max().item()), name
+    for name, expected in current_gradients().items():
+        assert (recomputed[name] - expected).abs().max() <= 1e-3 * max(1.0, expected.abs().max().item()), name
 
 
 def test_a_network_of_half_precision_gets_and_gives_half_precision() -> None:
@@ -260,29 +262,29 @@ def test_a_network_of_half_precision_gets_and_gives_half_precision() -> None:
     assert all(p.grad is not None and p.grad.dtype == torch.bfloat16 for p in stack.parameters())
 
 
-def kept(depth: int, recompute: bool) -> int:
+def kept_activations(depth: int, recompute: bool) -> int:
     """Bytes that the backward pass of a stack waits for."""
     stack, x = stack_of(depth=depth, recompute=recompute), noise(2, LENGTH, DIM).requires_grad_()
-    with Kept() as counted:
+    with Kept() as storage:
         y = stack(x, context()).y
-    found = counted.bytes
+    kept_bytes = storage.bytes
     del y
-    assert counted.bytes == 0
-    return found
+    assert storage.bytes == 0
+    return kept_bytes
 
 
 def test_what_is_kept_does_not_grow_with_depth() -> None:
-    assert kept(2, recompute=True) == kept(12, recompute=True)
-    assert kept(12, recompute=False) == pytest.approx(6 * kept(2, recompute=False), rel=0.1)
+    assert kept_activations(2, recompute=True) == kept_activations(12, recompute=True)
+    assert kept_activations(12, recompute=False) == pytest.approx(6 * kept_activations(2, recompute=False), rel=0.1)
 
 
 def peak(depth: int, recompute: bool) -> int:
     """Bytes at the peak of a forward and backward pass over a text long enough to outweigh parameters."""
     stack = stack_of(depth=depth, recompute=recompute, feedforward=FeedForwardConfig(width=DIM)).requires_grad_(False)
     x = noise(1, 2000, DIM).requires_grad_()
-    with Allocations() as counted:
+    with Allocations() as allocations:
         stack(x, context(1, 2000)).y.sum().backward()
-    return counted.peak
+    return allocations.peak
 
 
 def test_the_peak_of_a_training_step_does_not_grow_with_depth() -> None:
@@ -291,7 +293,7 @@ def test_the_peak_of_a_training_step_does_not_grow_with_depth() -> None:
 
 
 def test_the_backward_pass_costs_one_forward_pass_more() -> None:
-    def counted(recompute: bool) -> tuple[int, int]:
+    def pass_flops(recompute: bool) -> tuple[int, int]:
         stack, x = stack_of(recompute=recompute), noise(1, LENGTH, DIM).requires_grad_()
         with Products() as forward:
             y = stack(x, context(1)).y
@@ -299,16 +301,16 @@ def test_the_backward_pass_costs_one_forward_pass_more() -> None:
             y.sum().backward()
         return forward.flops, backward.flops
 
-    (forward, kept_backward), (_, backward) = counted(False), counted(True)
-    assert backward == kept_backward + forward
+    (forward, backward_of_kept), (_, backward) = pass_flops(False), pass_flops(True)
+    assert backward == backward_of_kept + forward
 
 
 def test_compiled_around_it_the_numbers_are_the_same() -> None:
     stack, x = stack_of(), noise(2, LENGTH, DIM)
-    found = gradients(stack, x, context(), everything)
+    expected = gradients(stack, x, context(), total_loss)
     torch._dynamo.reset()
     stack.compile(backend="aot_eager")
-    same(gradients(stack, x, context(), everything), found)
+    same(gradients(stack, x, context(), total_loss), expected)
 
 
 def network_and_rows() -> tuple[Reversible, Tensor]:
@@ -337,5 +339,5 @@ def test_two_ranks_find_the_gradients_of_one_process(tmp_path: Path) -> None:
     Forked(tmp_path / "said.txt", rank_of_two, tmp_path, ranks=2).finish()
     stack, rows = network_and_rows()
     stack(rows, context(4)).y.square().mean().backward()
-    found = torch.load(tmp_path / "gradients.pt", weights_only=True)
-    same(found, {name: p.grad for name, p in stack.named_parameters() if p.grad is not None})
+    gradients_of_ranks = torch.load(tmp_path / "gradients.pt", weights_only=True)
+    same(gradients_of_ranks, {name: p.grad for name, p in stack.named_parameters() if p.grad is not None})

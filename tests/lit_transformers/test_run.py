@@ -36,15 +36,15 @@ def config(small_run: RunConfig) -> RunConfig:
     )
 
 
-def lasting(record: dict[str, Any]) -> dict[str, Any]:
+def reproducible(record: dict[str, Any]) -> dict[str, Any]:
     """A record without what no two runs share: when, and how fast."""
     return {name: value for name, value in record.items() if name != "measured"}
 
 
-def left(directory: Path) -> tuple[dict[str, Any], bytes, bytes]:
+def artifacts(directory: Path) -> tuple[dict[str, Any], bytes, bytes]:
     """All that a report reads of a run."""
     record = json.loads((directory / "record.json").read_text())
-    return lasting(record), (directory / "metrics.csv").read_bytes(), (directory / "documents.csv").read_bytes()
+    return reproducible(record), (directory / "metrics.csv").read_bytes(), (directory / "documents.csv").read_bytes()
 
 
 def test_a_run_leaves_a_record_curves_and_the_loss_of_every_document(config: RunConfig, tmp_path: Path) -> None:
@@ -62,17 +62,17 @@ def test_a_run_leaves_a_record_curves_and_the_loss_of_every_document(config: Run
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_gives_others(config: RunConfig, tmp_path: Path) -> None:
-    first, again = fit(config, tmp_path / "first"), fit(config, tmp_path / "again")
-    assert left(tmp_path / "first") == left(tmp_path / "again")
-    assert lasting(first) == lasting(again)
-    other = fit(config.override({"seed": 1}), tmp_path / "other")
-    assert other["metrics"] != first["metrics"]
+    first, repeated = fit(config, tmp_path / "first"), fit(config, tmp_path / "again")
+    assert artifacts(tmp_path / "first") == artifacts(tmp_path / "again")
+    assert reproducible(first) == reproducible(repeated)
+    other_seed = fit(config.override({"seed": 1}), tmp_path / "other")
+    assert other_seed["metrics"] != first["metrics"]
     states = (torch.load(tmp_path / name / CHECKPOINT, weights_only=True)["state_dict"] for name in ("first", "again"))
-    one, two = states
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    first_state, repeated_state = states
+    assert all(torch.equal(first_state[name], repeated_state[name]) for name in first_state)
 
 
-def when_kept(directory: Path) -> int:
+def checkpoint_time(directory: Path) -> int:
     """When the checkpoint was written, in nanoseconds; 0 where there is none."""
     path = directory / CHECKPOINT
     return path.stat().st_mtime_ns if path.exists() else 0
@@ -91,29 +91,29 @@ def whole(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 def test_a_run_that_is_killed_again_and_again_ends_as_one_that_never_was(
     whole: tuple[RunConfig, Path], tmp_path: Path, number: signal.Signals
 ) -> None:
-    config, undisturbed = whole
-    chance = random.Random(int(number))
+    config, expected_folder = whole
+    generator = random.Random(int(number))
     for _ in range(5):
         process = training(config, tmp_path, 0.0)
-        for _ in range(chance.randint(5, 25)):
-            kept = when_kept(tmp_path)
-            process.until(lambda kept=kept: when_kept(tmp_path) != kept)
-        time.sleep(chance.uniform(0, 0.1))
+        for _ in range(generator.randint(5, 25)):
+            saved_at = checkpoint_time(tmp_path)
+            process.until(lambda saved_at=saved_at: checkpoint_time(tmp_path) != saved_at)
+        time.sleep(generator.uniform(0, 0.1))
         process.send(number)
         assert process.wait() in ([-number], [143]), process.log.read_text()
     training(config, tmp_path, 0.0).finish()
-    assert left(tmp_path) == left(undisturbed)
+    assert artifacts(tmp_path) == artifacts(expected_folder)
 
 
 def test_validation_and_training_keep_states_apart(config: RunConfig, tmp_path: Path) -> None:
-    often = fit(config.override({"training.validate_every": 5}), tmp_path / "often")
-    seldom = fit(config.override({"training.validate_every": None}), tmp_path / "seldom")
-    assert often["metrics"] == seldom["metrics"]
+    validated = fit(config.override({"training.validate_every": 5}), tmp_path / "often")
+    unvalidated = fit(config.override({"training.validate_every": None}), tmp_path / "seldom")
+    assert validated["metrics"] == unvalidated["metrics"]
 
 
 def test_a_loss_that_is_no_number_fails_the_run_and_says_when(config: RunConfig, tmp_path: Path) -> None:
-    wild = config.override({"training.optimizer": {"kind": "sgd", "learning_rate": 1e30}, "training.clip": None})
-    record = fit(wild, tmp_path)
+    divergent = config.override({"training.optimizer": {"kind": "sgd", "learning_rate": 1e30}, "training.clip": None})
+    record = fit(divergent, tmp_path)
     assert record["outcome"] == "failed"
     assert record["reason"].startswith("not-a-number: the loss is nan at step")
 
@@ -123,18 +123,18 @@ def test_a_damaged_checkpoint_is_moved_aside_and_the_run_starts_anew(
 ) -> None:
     fit(config, tmp_path / "sound")
     (tmp_path / "hurt").mkdir()
-    whole = (tmp_path / "sound" / CHECKPOINT).read_bytes()
-    (tmp_path / "hurt" / CHECKPOINT).write_bytes(whole[: len(whole) // 2])
+    checkpoint_bytes = (tmp_path / "sound" / CHECKPOINT).read_bytes()
+    (tmp_path / "hurt" / CHECKPOINT).write_bytes(checkpoint_bytes[: len(checkpoint_bytes) // 2])
     assert fit(config, tmp_path / "hurt")["outcome"] == "finished"
-    assert left(tmp_path / "hurt") == left(tmp_path / "sound")
+    assert artifacts(tmp_path / "hurt") == artifacts(tmp_path / "sound")
     assert (tmp_path / "hurt" / "checkpoint.damaged").exists()
     assert "cannot be read" in capsys.readouterr().out
 
 
 def test_a_checkpoint_holds_no_code(config: RunConfig, tmp_path: Path) -> None:
     fit(config, tmp_path)
-    task, loaded, kept = load(tmp_path / CHECKPOINT)
-    assert loaded == config and kept["tokenizer"] == {"kind": "bytes"} and not task.training
+    task, loaded, saved = load(tmp_path / CHECKPOINT)
+    assert loaded == config and saved["tokenizer"] == {"kind": "bytes"} and not task.training
     (tmp_path / "text.ckpt").write_text("not a checkpoint")
     with pytest.raises(ConfigError, match=r"text\.ckpt: is no checkpoint of a run"):
         load(tmp_path / "text.ckpt")
@@ -142,28 +142,28 @@ def test_a_checkpoint_holds_no_code(config: RunConfig, tmp_path: Path) -> None:
 
 def test_a_trained_model_is_measured_again_by_another_protocol(config: RunConfig, tmp_path: Path) -> None:
     record = fit(config, tmp_path)
-    again = evaluate(tmp_path / CHECKPOINT)
-    assert again["val/bpb"] == pytest.approx(record["metrics"]["val/bpb"], rel=1e-6)
-    longer = evaluate(tmp_path / CHECKPOINT, {"task.evaluation": {"mixer.memory": 24}})
-    assert longer["val/bpb"] != pytest.approx(again["val/bpb"], rel=1e-6)
+    metrics = evaluate(tmp_path / CHECKPOINT)
+    assert metrics["val/bpb"] == pytest.approx(record["metrics"]["val/bpb"], rel=1e-6)
+    longer_memory = evaluate(tmp_path / CHECKPOINT, {"task.evaluation": {"mixer.memory": 24}})
+    assert longer_memory["val/bpb"] != pytest.approx(metrics["val/bpb"], rel=1e-6)
     sliding = evaluate(tmp_path / CHECKPOINT, {"data.evaluation.stride": 1, "task.evaluation": {"mixer.memory": 0}})
     assert sliding["val/bpb"] > 0
 
 
 def test_evaluation_settings_change_nothing_but_the_evaluation(config: RunConfig, tmp_path: Path) -> None:
-    plain = fit(config, tmp_path / "plain")
-    longer = fit(config.override({"task.evaluation": {"mixer.memory": 24}}), tmp_path / "longer")
-    assert longer["metrics"] != plain["metrics"]
-    one, two = (
+    base_record = fit(config, tmp_path / "plain")
+    longer_memory = fit(config.override({"task.evaluation": {"mixer.memory": 24}}), tmp_path / "longer")
+    assert longer_memory["metrics"] != base_record["metrics"]
+    base_state, longer_state = (
         torch.load(tmp_path / name / CHECKPOINT, weights_only=True)["state_dict"] for name in ("plain", "longer")
     )
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert all(torch.equal(base_state[name], longer_state[name]) for name in base_state)
     with pytest.raises(ConfigError, match=r"task\.evaluation changes what model does not have.*memory"):
         config.override({"task.evaluation": {"mixer.memmory": 24}})
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"training.devices": 3}, "data.batch_size: 4 rows cannot be shared by 3 ranks"),
         (
@@ -177,11 +177,11 @@ def test_evaluation_settings_change_nothing_but_the_evaluation(config: RunConfig
     ],
 )
 def test_ranks_that_cannot_share_a_batch_are_refused_before_any_starts(
-    small_run: RunConfig, changes: dict[str, Any], said: str
+    small_run: RunConfig, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
         small_run.override(changes)
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -203,11 +203,11 @@ def test_what_this_machine_has_not_is_refused_before_anything_starts(
 
 
 def test_a_description_costs_no_training_and_agrees_with_the_record(config: RunConfig, tmp_path: Path) -> None:
-    told = describe(config)
-    assert told._asdict() == fit(config, tmp_path)["cost"]
+    description = describe(config)
+    assert description._asdict() == fit(config, tmp_path)["cost"]
     network = config.model.build(257, 8)
-    assert told.parameters == sum(p.numel() for p in network.parameters())
-    assert told.tokens == 60 * 4 * 8
+    assert description.parameters == sum(p.numel() for p in network.parameters())
+    assert description.tokens == 60 * 4 * 8
 
 
 def test_no_variable_of_the_environment_enters_a_record(
@@ -225,16 +225,16 @@ def test_runs_that_are_only_measured_differently_are_trained_once(config: RunCon
     fit(config, tmp_path / "first")
     shared = fit(longer, tmp_path / "second")
     assert shared["measured"]["trained_by"] == "first"
-    alone = fit(longer, tmp_path / "elsewhere" / "third")
-    assert alone["measured"]["trained_by"] is None
-    assert left(tmp_path / "second") == left(tmp_path / "elsewhere" / "third")
+    separate = fit(longer, tmp_path / "elsewhere" / "third")
+    assert separate["measured"]["trained_by"] is None
+    assert artifacts(tmp_path / "second") == artifacts(tmp_path / "elsewhere" / "third")
 
 
 def test_weights_of_which_a_bit_has_flipped_are_not_measured_not_resumed_and_not_taken_over(
     config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = config.override({"training.validate_every": None, "training.steps": 5})
-    sound = fit(config, tmp_path / "first")
+    record = fit(config, tmp_path / "first")
     checkpoint = tmp_path / "first" / CHECKPOINT
     weight = load(checkpoint)[0].state_dict()["network.norm.bias"].numpy().tobytes()
     content = checkpoint.read_bytes()
@@ -242,10 +242,10 @@ def test_weights_of_which_a_bit_has_flipped_are_not_measured_not_resumed_and_not
     checkpoint.write_bytes(content.replace(weight, bytes([weight[0] ^ 1]) + weight[1:]))
     with pytest.raises(ConfigError, match=r"first/checkpoint\.ckpt: is a damaged checkpoint"):
         evaluate(checkpoint)
-    again = fit(config.override({"task.evaluation": {"mixer.memory": 24}}), tmp_path / "second")
-    assert again["measured"]["trained_by"] is None and "is a damaged checkpoint" in capsys.readouterr().out
+    second_record = fit(config.override({"task.evaluation": {"mixer.memory": 24}}), tmp_path / "second")
+    assert second_record["measured"]["trained_by"] is None and "is a damaged checkpoint" in capsys.readouterr().out
     (tmp_path / "first" / RECORD).unlink()
-    assert lasting(fit(config, tmp_path / "first")) == lasting(sound)
+    assert reproducible(fit(config, tmp_path / "first")) == reproducible(record)
     assert checkpoint.with_suffix(".damaged").exists()
 
 
@@ -253,10 +253,10 @@ def test_weights_of_which_a_bit_has_flipped_are_not_measured_not_resumed_and_not
 def test_a_compiled_network_computes_the_same(config: RunConfig, tmp_path: Path) -> None:
     config = config.override({"training.steps": 4, "training.validate_every": None, "model.dropout": 0.0})
     config = config.override({"model.mixer.dropout": 0.0, "model.depth": 1})
-    plain = fit(config, tmp_path / "plain")
+    uncompiled = fit(config, tmp_path / "plain")
     compiled = fit(config.override({"training.compile": True}), tmp_path / "compiled")
     assert compiled["reason"] is None
-    assert compiled["metrics"]["val/bpb"] == pytest.approx(plain["metrics"]["val/bpb"], rel=1e-5)
+    assert compiled["metrics"]["val/bpb"] == pytest.approx(uncompiled["metrics"]["val/bpb"], rel=1e-5)
 
 
 def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(
@@ -271,4 +271,4 @@ def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(
     assert (record["outcome"], record["reason"], record["resumable"]) == ("failed", "the disk is full", True)
     assert fit(config, tmp_path / "run")["outcome"] == "finished"
     fit(config, tmp_path / "whole")
-    assert left(tmp_path / "run") == left(tmp_path / "whole")
+    assert artifacts(tmp_path / "run") == artifacts(tmp_path / "whole")

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lit_transformers.callbacks import Interrupted, Progress
-from lit_transformers.choosing import SamplingConfig
 from lit_transformers.files import CHECKPOINT
 from lit_transformers.generate import sample
 from lit_transformers.run import RunConfig, evaluate, fit, load
+from lit_transformers.sampling import SamplingConfig
 
 STEPS = 300
 
@@ -32,10 +32,10 @@ def curve(directory: Path) -> list[float]:
         return [float(row["value"]) for row in csv.DictReader(file) if row["name"] == "train/nats"]
 
 
-def learns_and_goes_on(config: RunConfig, folder: Path) -> dict[str, object]:
+def check_learning_and_resuming(config: RunConfig, folder: Path) -> dict[str, object]:
     """Stopped after a third of its steps and asked for again, it ends near one that never was stopped. Its record."""
-    whole = fit(config, folder / "whole")
-    assert whole["outcome"] == "finished", whole["reason"]
+    uninterrupted = fit(config, folder / "whole")
+    assert uninterrupted["outcome"] == "finished", uninterrupted["reason"]
     losses = curve(folder / "whole")
     assert len(losses) == STEPS // 5 and sum(losses[-4:]) < 0.8 * sum(losses[:4])
 
@@ -45,13 +45,13 @@ def learns_and_goes_on(config: RunConfig, folder: Path) -> dict[str, object]:
 
     with pytest.raises(Interrupted):
         fit(config, folder / "stopped", report=stop, keep_every=0.0)
-    again = fit(config, folder / "stopped")
-    assert again["outcome"] == "finished" and len(curve(folder / "stopped")) == len(losses)
+    resumed = fit(config, folder / "stopped")
+    assert resumed["outcome"] == "finished" and len(curve(folder / "stopped")) == len(losses)
     assert curve(folder / "stopped")[:10] == pytest.approx(losses[:10], rel=0.02)
-    assert again["metrics"]["val/bpb"] == pytest.approx(whole["metrics"]["val/bpb"], rel=0.02)
+    assert resumed["metrics"]["val/bpb"] == pytest.approx(uninterrupted["metrics"]["val/bpb"], rel=0.02)
     measured = evaluate(folder / "stopped" / CHECKPOINT)
-    assert measured["val/bpb"] == pytest.approx(again["metrics"]["val/bpb"], rel=0.01)
-    return whole
+    assert measured["val/bpb"] == pytest.approx(resumed["metrics"]["val/bpb"], rel=0.01)
+    return uninterrupted
 
 
 @pytest.mark.gpu
@@ -60,7 +60,7 @@ def learns_and_goes_on(config: RunConfig, folder: Path) -> dict[str, object]:
 def test_a_run_on_cuda_learns_goes_on_and_names_the_device(
     small_run: RunConfig, tmp_path: Path, precision: str
 ) -> None:
-    record = learns_and_goes_on(config_of(small_run, "cuda", precision), tmp_path)
+    record = check_learning_and_resuming(config_of(small_run, "cuda", precision), tmp_path)
     assert record["environment"]["hardware"] == torch.cuda.get_device_name()  # type: ignore[index]
     assert record["measured"]["peak_memory_bytes"] <= torch.cuda.max_memory_allocated()  # type: ignore[index]
 
@@ -70,6 +70,6 @@ def test_a_text_is_sampled_on_cuda_by_its_seed_alone(small_run: RunConfig, tmp_p
     fit(small_run.override({"training.steps": 2}), tmp_path)
     network, prompt = load(tmp_path / CHECKPOINT)[0].network.cuda(), torch.tensor([256, 97], device="cuda")
     sampling = SamplingConfig(temperature=1.0, top_k=40, top_p=0.9)
-    one, two = (list(sample(network, prompt, 20, sampling)) for _ in range(2))
-    other = list(sample(network, prompt, 20, sampling.override({"seed": 1})))
-    assert one == two != other
+    first, second = (list(sample(network, prompt, 20, sampling)) for _ in range(2))
+    other_seed = list(sample(network, prompt, 20, sampling.override({"seed": 1})))
+    assert first == second != other_seed

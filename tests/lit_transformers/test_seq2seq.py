@@ -18,11 +18,11 @@ from lit_transformers.batch import IGNORED, PairBatch
 from lit_transformers.callbacks import Interrupted
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT, OUTPUTS
-from lit_transformers.knobs import changes_nothing
-from lit_transformers.models.tokens import AdaptiveTokensConfig, FullTokensConfig, TokensConfig
+from lit_transformers.inert_fields import changes_nothing
+from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig, FullTokenEmbeddingConfig, TokenEmbeddingConfig
 from lit_transformers.run import RunConfig, describe, evaluate, fit, load
 from lit_transformers.tasks.seq2seq import Seq2Seq, real_rows
-from lit_transformers.tasks.task import averaged
+from lit_transformers.tasks.task import token_mean
 from lit_transformers.write import write
 
 CONFIG = RunConfig.from_dict(
@@ -54,7 +54,7 @@ def first_batch(data: Data) -> PairBatch:
     return next(iter(data.train_dataloader()))
 
 
-def left(directory: Path) -> tuple[Any, ...]:
+def artifacts(directory: Path) -> tuple[Any, ...]:
     """All that a report reads of a run, without what the clock said."""
     record = json.loads((directory / "record.json").read_text())
     del record["measured"]
@@ -99,8 +99,8 @@ def test_a_checkpoint_is_measured_again_and_decoded_otherwise(learned: Path) -> 
     assert evaluate(learned / CHECKPOINT) == pytest.approx(metrics, rel=1e-6)
     beam = evaluate(learned / CHECKPOINT, {"task.decoding": {"kind": "beam", "beams": 3}, "task.metrics": ["bleu"]})
     assert beam.keys() == {f"val/{name}{at}" for name in ("bleu", "nats") for at in ("", "@3", "@5")}
-    silent = evaluate(learned / CHECKPOINT, {"task.decoding": {"kind": "greedy", "ratio": 0.0, "extra": 1}})
-    assert silent["val/bleu"] < 1 and silent["val/accuracy"] == pytest.approx(metrics["val/accuracy"])
+    one_symbol = evaluate(learned / CHECKPOINT, {"task.decoding": {"kind": "greedy", "ratio": 0.0, "extra": 1}})
+    assert one_symbol["val/bleu"] < 1 and one_symbol["val/accuracy"] == pytest.approx(metrics["val/accuracy"])
 
 
 @pytest.mark.parametrize("counted", [None, (4, 9)])
@@ -108,10 +108,12 @@ def test_costs_at_growing_lengths_begin_with_the_cost_of_the_run(
     counted: tuple[int, int] | None, tmp_path: Path
 ) -> None:
     record = fit(SHORT.override({"training.steps": 1, "task.counted": counted}), tmp_path)
-    told = record["observed"]["flops_by_length"]
-    assert told[0][1] == record["cost"]["flops_per_token"]
-    assert [length // told[0][0] for length, _ in told] == [1, 2, 4, 8]
-    assert all(longer[1] > shorter[1] for shorter, longer in itertools.pairwise(told)), "of source and target both"
+    flops_by_length = record["observed"]["flops_by_length"]
+    assert flops_by_length[0][1] == record["cost"]["flops_per_token"]
+    assert [length // flops_by_length[0][0] for length, _ in flops_by_length] == [1, 2, 4, 8]
+    assert all(longer[1] > shorter[1] for shorter, longer in itertools.pairwise(flops_by_length)), (
+        "of source and target both"
+    )
 
 
 def test_a_text_is_not_written_on_and_the_error_says_what_writes(tmp_path: Path) -> None:
@@ -120,29 +122,33 @@ def test_a_text_is_not_written_on_and_the_error_says_what_writes(tmp_path: Path)
         list(write(tmp_path / CHECKPOINT, "", 3, sampling=None))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("tokens", [FullTokensConfig(), AdaptiveTokensConfig(cutoffs=(5,), shrink=2)])
-def test_smoothing_spreads_its_share_over_the_vocabulary_and_gives_padding_nothing(tokens: TokensConfig) -> None:
+@pytest.mark.parametrize("tokens", [FullTokenEmbeddingConfig(), AdaptiveTokenEmbeddingConfig(cutoffs=(5,), shrink=2)])
+def test_smoothing_spreads_its_share_over_the_vocabulary_and_gives_padding_nothing(
+    tokens: TokenEmbeddingConfig,
+) -> None:
     torch.manual_seed(0)
-    built = tokens.build(11, 8)
+    embedding = tokens.build(11, 8)
     hidden = torch.randn(2, 3, 8, requires_grad=True)
     targets = torch.tensor([[1, 9, IGNORED], [0, IGNORED, IGNORED]])
-    loss, nats = built.smoothed(hidden, targets, 0.1)
-    log_probabilities = built.log_probabilities(hidden)
+    loss, nats = embedding.smoothed(hidden, targets, 0.1)
+    log_probabilities = embedding.log_probabilities(hidden)
     for b, t in ((0, 0), (0, 1), (1, 0)):
-        wanted = torch.full((11,), 0.1 / 11)
-        wanted[targets[b, t]] += 0.9
-        assert loss[b, t].item() == pytest.approx(-(wanted * log_probabilities[b, t]).sum().item(), rel=1e-5)
+        target_distribution = torch.full((11,), 0.1 / 11)
+        target_distribution[targets[b, t]] += 0.9
+        assert loss[b, t].item() == pytest.approx(
+            -(target_distribution * log_probabilities[b, t]).sum().item(), rel=1e-5
+        )
         assert nats[b, t].item() == pytest.approx(-log_probabilities[b, t, targets[b, t]].item(), rel=1e-5)
     assert loss[targets == IGNORED].tolist() == nats[targets == IGNORED].tolist() == [0.0] * 3
     loss.sum().backward()
     assert hidden.grad is not None and not hidden.grad[targets == IGNORED].any()
-    none = built.smoothed(hidden, targets, 0.0)
-    torch.testing.assert_close(none[0], none[1])
-    torch.testing.assert_close(none[1], nats)
+    unsmoothed = embedding.smoothed(hidden, targets, 0.0)
+    torch.testing.assert_close(unsmoothed[0], unsmoothed[1])
+    torch.testing.assert_close(unsmoothed[1], nats)
 
 
 def test_smoothing_is_as_torch_has_it() -> None:
-    built = FullTokensConfig().build(11, 8)
+    built = FullTokenEmbeddingConfig().build(11, 8)
     hidden, targets = torch.randn(4, 8), torch.tensor([1, 2, IGNORED, 3])
     ours = built.smoothed(hidden, targets, 0.2)[0]
     theirs = torch.nn.functional.cross_entropy(built.logits(hidden), targets, reduction="none", label_smoothing=0.2)
@@ -152,40 +158,40 @@ def test_smoothing_is_as_torch_has_it() -> None:
 def test_the_loss_is_smoothed_and_the_reported_nats_are_not() -> None:
     task, data = task_of(CONFIG)
     batch = first_batch(data)
-    plain = task_of(CONFIG.override({"task.label_smoothing": 0.0}))[0].training_step(batch, 0)
-    step = task.training_step(batch, 0)
-    assert step["nats"].item() == pytest.approx(plain["loss"].item(), rel=1e-5)
-    assert plain["nats"] == plain["loss"] and step["loss"] != step["nats"]
+    unsmoothed_step = task_of(CONFIG.override({"task.label_smoothing": 0.0}))[0].training_step(batch, 0)
+    smoothed_step = task.training_step(batch, 0)
+    assert smoothed_step["nats"].item() == pytest.approx(unsmoothed_step["loss"].item(), rel=1e-5)
+    assert unsmoothed_step["nats"] == unsmoothed_step["loss"] and smoothed_step["loss"] != smoothed_step["nats"]
     with torch.no_grad():
         task.eval().metric.update(task.measured(batch), batch, None)
-    assert task.metric.compute()["nats"] == pytest.approx(step["nats"].item(), rel=1e-5)
+    assert task.metric.compute()["nats"] == pytest.approx(smoothed_step["nats"].item(), rel=1e-5)
 
 
 def test_padding_adds_nothing_to_the_loss() -> None:
     task, data = task_of(CONFIG)
     batch, pad = first_batch(data), torch.nn.functional.pad
-    wider = batch._replace(
+    padded_batch = batch._replace(
         source=pad(batch.source, (0, 3), value=2),
-        source_keep=pad(batch.source_keep, (0, 3)),
+        source_padding_mask=pad(batch.source_padding_mask, (0, 3)),
         inputs=pad(batch.inputs, (0, 2), value=1),
         targets=pad(batch.targets, (0, 2), value=IGNORED),
-        keep=pad(batch.keep, (0, 2)),
+        padding_mask=pad(batch.padding_mask, (0, 2)),
     )
-    ours, theirs = (task.training_step(one, 0) for one in (batch, wider))
-    torch.testing.assert_close(ours["loss"], theirs["loss"])
-    assert averaged(torch.ones(()), wider.targets != IGNORED).targets == (batch.targets != IGNORED).sum()
+    step, padded_step = (task.training_step(example, 0) for example in (batch, padded_batch))
+    torch.testing.assert_close(step["loss"], padded_step["loss"])
+    assert token_mean(torch.ones(()), padded_batch.targets != IGNORED).targets == (batch.targets != IGNORED).sum()
 
 
 def test_numbers_do_not_depend_on_how_pairs_are_batched() -> None:
-    found = []
+    metrics = []
     for tokens in (400, 13):
         task, data = task_of(CONFIG.override({"data.evaluation.tokens_per_batch": tokens}))
         with torch.no_grad():
             for batch in data.val_dataloader():
                 task.eval().validation_step(batch, 0)
-        found.append(task.metric.compute())
-    assert found[0].keys() == found[1].keys()
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
+        metrics.append(task.metric.compute())
+    assert metrics[0].keys() == metrics[1].keys()
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-5)
 
 
 def test_a_row_that_holds_nothing_counts_for_nothing() -> None:
@@ -195,11 +201,11 @@ def test_a_row_that_holds_nothing_counts_for_nothing() -> None:
     assert len(real_rows(empty).source) == 0 and len(real_rows(batch).source) == len(batch.source)
     with torch.no_grad():
         task.eval().validation_step(batch, 0)
-        alone = task.metric.compute()
+        expected = task.metric.compute()
         task.metric.reset()
-        for one in (batch, empty):
-            task.validation_step(one, 0)
-    assert task.metric.compute() == alone and len(task.metric.outputs()) == len(batch.source)
+        for rows in (batch, empty):
+            task.validation_step(rows, 0)
+    assert task.metric.compute() == expected and len(task.metric.outputs()) == len(batch.source)
 
 
 def test_a_run_that_is_stopped_goes_on_as_if_it_never_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,30 +213,30 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_never_was(tmp_path: Path, monkey
     fit(config, tmp_path / "alone" / "whole")
     step = Seq2Seq.training_step
 
-    def asked_amid(task: Seq2Seq, batch: PairBatch, index: int) -> dict[str, Any]:
+    def step_and_stop(task: Seq2Seq, batch: PairBatch, index: int) -> dict[str, Any]:
         if task.global_step == 9:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(task, batch, index)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Seq2Seq, "training_step", asked_amid)
+        patch.setattr(Seq2Seq, "training_step", step_and_stop)
         with pytest.raises(Interrupted, match="stopped at step 10"):
             fit(config, tmp_path / "stopped")
     fit(config, tmp_path / "stopped")
-    assert left(tmp_path / "stopped") == left(tmp_path / "alone" / "whole")
+    assert artifacts(tmp_path / "stopped") == artifacts(tmp_path / "alone" / "whole")
 
 
 def test_runs_that_are_decoded_otherwise_are_trained_once(tmp_path: Path) -> None:
     fit(SHORT, tmp_path / "first")
-    found = fit(SHORT.override({"data.evaluation.lengths": [4]}), tmp_path / "second")
-    assert found["measured"]["trained_by"] == "first" and "val/bleu@4" in found["metrics"]
+    record = fit(SHORT.override({"data.evaluation.lengths": [4]}), tmp_path / "second")
+    assert record["measured"]["trained_by"] == "first" and "val/bleu@4" in record["metrics"]
 
 
 def test_what_changes_when_it_is_measured_shares_the_weights(tmp_path: Path) -> None:
     fit(SHORT, tmp_path)
     task, _, _ = load(tmp_path / CHECKPOINT, {"task.evaluation": {"cross_mixer.scaled": False}})
-    one, other = dict(task.network.named_parameters()), dict(task.evaluator().named_parameters())
-    assert all(one[name] is other[name] for name in one) and task.evaluator() is not task.network
+    trained, evaluated = dict(task.network.named_parameters()), dict(task.evaluator().named_parameters())
+    assert all(trained[name] is evaluated[name] for name in trained) and task.evaluator() is not task.network
 
 
 def test_what_needs_no_decoding_decodes_nothing_and_keeps_no_outputs(tmp_path: Path) -> None:
@@ -259,10 +265,12 @@ def test_every_field_of_the_task_makes_a_difference() -> None:
 
 
 def test_flops_are_told_for_the_lengths_that_are_counted() -> None:
-    longest = describe(CONFIG)
-    assert describe(CONFIG.override({"task.counted": [6, 6]})) == longest, "the longest of training"
-    longer = describe(CONFIG.override({"task.counted": [60, 6]}))
-    assert longer.flops_per_token > longest.flops_per_token and longer.parameters == longest.parameters
+    default_cost = describe(CONFIG)
+    assert describe(CONFIG.override({"task.counted": [6, 6]})) == default_cost, "the longest of training"
+    longer_cost = describe(CONFIG.override({"task.counted": [60, 6]}))
+    assert (
+        longer_cost.flops_per_token > default_cost.flops_per_token and longer_cost.parameters == default_cost.parameters
+    )
 
 
 def test_a_model_of_another_kind_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -323,7 +331,7 @@ def test_an_encoder_of_windows_reads_documents_of_16k_symbols(mixer: dict[str, A
     )
     record = fit(config, tmp_path / "run")
     assert record["outcome"] == "finished", record["reason"]
-    assert config.data.build().kept()["counts"]["sources cut"] == 6
+    assert config.data.build().checkpoint_metadata()["counts"]["sources cut"] == 6
     outputs = [json.loads(line) for line in (tmp_path / "run" / OUTPUTS).open(encoding="utf-8")]
     assert [output["references"] for output in outputs] == [[f"of w{n % 7}"] for n in lengths]
     batches = itertools.islice(config.data.build().train_dataloader(), 12)

@@ -44,16 +44,16 @@ def test_a_mixers_space_is_searched_only_where_it_is_asked_for(kind: str) -> Non
     run = RunConfig().override({"model.mixer": {"kind": kind}})
     shared = searched(run)
     assert shared.keys() == {"training.optimizer.learning_rate", "training.schedule.warmup", "model.dropout"}
-    own = searched(run, own=True)
-    assert own.keys() - shared.keys() == {
+    with_mixer = searched(run, own=True)
+    assert with_mixer.keys() - shared.keys() == {
         f"model.mixer.{name}" for name in MIXERS[kind].space if run.get(f"model.mixer.{name}") is not None
     }
 
 
 def test_an_interval_holds_numbers_of_its_own_kind() -> None:
-    whole, real = Interval(1, 8), Interval(0.0, 1.0)
-    assert whole.holds(8) and not whole.holds(9) and not whole.holds(2.0) and not whole.holds(True)
-    assert real.holds(1) and real.holds(0.5) and not real.holds(1.1) and not real.holds(None)
+    integers, floats = Interval(1, 8), Interval(0.0, 1.0)
+    assert integers.holds(8) and not integers.holds(9) and not integers.holds(2.0) and not integers.holds(True)
+    assert floats.holds(1) and floats.holds(0.5) and not floats.holds(1.1) and not floats.holds(None)
     assert Choice((1, None)).holds(None) and not Choice((1, 2)).holds(True)
 
 

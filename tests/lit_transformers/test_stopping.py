@@ -24,11 +24,11 @@ def config(small_run: RunConfig) -> RunConfig:
     return small_run.override({"model.dropout": 0.1})
 
 
-def ask() -> None:
+def request_stop() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def lasting(record: dict[str, Any]) -> dict[str, Any]:
+def reproducible(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name != "measured"}
 
 
@@ -37,14 +37,14 @@ def test_a_run_that_is_stopped_while_it_is_measured_is_measured_when_it_goes_on(
 ) -> None:
     def stop(progress: Progress) -> None:
         if progress.phase == "evaluate":
-            ask()
+            request_stop()
 
     with pytest.raises(Interrupted, match="while it was measured"):
         fit(config, tmp_path / "stopped", stop)
     assert not (tmp_path / "stopped" / RECORD).exists()
-    again = fit(config, tmp_path / "stopped")
-    assert again["outcome"] == "finished"
-    assert lasting(again) == lasting(fit(config, tmp_path / "alone" / "whole"))
+    record = fit(config, tmp_path / "stopped")
+    assert record["outcome"] == "finished"
+    assert reproducible(record) == reproducible(fit(config, tmp_path / "alone" / "whole"))
 
 
 def test_a_validation_within_training_is_ended_before_the_run_stops(
@@ -53,44 +53,44 @@ def test_a_validation_within_training_is_ended_before_the_run_stops(
     config = config.override({"training.validate_every": 10})
     step = CausalLM.validation_step
 
-    def asked_amid(task: CausalLM, batch: Any, index: int) -> None:
+    def step_and_stop(task: CausalLM, batch: Any, index: int) -> None:
         step(task, batch, index)
         if task.global_step == 10 and index == 0:
-            ask()
+            request_stop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(CausalLM, "validation_step", asked_amid)
+        patch.setattr(CausalLM, "validation_step", step_and_stop)
         with pytest.raises(Interrupted, match="stopped at step 10"):
             fit(config, tmp_path / "stopped")
     assert torch.load(tmp_path / "stopped" / CHECKPOINT, weights_only=True)["global_step"] == 10
     fit(config, tmp_path / "stopped")
     fit(config, tmp_path / "whole")
-    one, two = ((tmp_path / name / "metrics.csv").read_bytes() for name in ("stopped", "whole"))
-    assert one == two
+    resumed_metrics, whole_metrics = ((tmp_path / name / "metrics.csv").read_bytes() for name in ("stopped", "whole"))
+    assert resumed_metrics == whole_metrics
 
 
 def test_a_signal_is_heard_for_as_long_as_it_is_listened_to() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    signals: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda received, frame: signals.append(received))
     try:
         with stop_requests() as stop:
             assert not stop()
-            ask()
-            assert stop() and not heard
-        ask()
-        assert heard == [signal.SIGTERM]
+            request_stop()
+            assert stop() and not signals
+        request_stop()
+        assert signals == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def test_outside_the_main_thread_nothing_is_heard_and_nothing_breaks() -> None:
-    found: list[Stop] = []
+    stops: list[Stop] = []
 
     def listen() -> None:
         with stop_requests() as stop:
-            found.append(stop)
+            stops.append(stop)
 
     thread = threading.Thread(target=listen)
     thread.start()
     thread.join()
-    assert len(found) == 1 and not found[0]()
+    assert len(stops) == 1 and not stops[0]()

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from datamodules import GeneratedData
 from lit_transformers.batch import IGNORED, StringBatch
-from lit_transformers.callbacks import Interrupted, Keeper
+from lit_transformers.callbacks import Checkpointer, Interrupted
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT
-from lit_transformers.knobs import changes_nothing
-from lit_transformers.mixer import Context, Mixed, Mixer, MixerConfig, Shape
+from lit_transformers.inert_fields import changes_nothing
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Shape
 from lit_transformers.run import RunConfig, describe, evaluate, fit, load, train
 from lit_transformers.stopping import Stop
 from lit_transformers.tasks.string_metric import StringMetric
@@ -53,7 +53,7 @@ def task_of(config: RunConfig) -> Strings:
     return task
 
 
-def left(directory: Path) -> tuple[Any, bytes, bytes]:
+def artifacts(directory: Path) -> tuple[Any, bytes, bytes]:
     """All that a report reads of a run, without what the clock said."""
     record = json.loads((directory / "record.json").read_text())
     del record["measured"]
@@ -86,33 +86,33 @@ def test_a_model_learns_to_copy_and_every_length_is_measured_apart(tmp_path: Pat
 def test_the_loss_is_of_the_answer_alone() -> None:
     task, batch = task_of(CONFIG), next(iter(GeneratedData(CONFIG.data).train_dataloader()))
     step = task.training_step(batch, 0)
-    logits = task.network.tokens.log_probabilities(task.network(batch.inputs, None, batch.keep).hidden)
+    logits = task.network.tokens.log_probabilities(task.network(batch.inputs, None, batch.padding_mask).hidden)
     expected = [-logits[b, t, batch.targets[b, t]] for b, t in (batch.targets != IGNORED).nonzero().tolist()]
     assert step["loss"].item() == pytest.approx(torch.stack(expected).mean().item(), rel=1e-5)
     assert step["nats"].item() == pytest.approx(step["loss"].item())
-    other = batch._replace(targets=torch.where(batch.targets == IGNORED, IGNORED, (batch.targets + 1) % 4))
-    assert task.training_step(other, 0)["loss"] != step["loss"]
+    changed = batch._replace(targets=torch.where(batch.targets == IGNORED, IGNORED, (batch.targets + 1) % 4))
+    assert task.training_step(changed, 0)["loss"] != step["loss"]
 
 
 def test_numbers_do_not_depend_on_how_strings_are_batched() -> None:
-    found = []
+    metrics = []
     for rows in (40, 7):
         task = task_of(CONFIG).eval()
         with torch.no_grad():
             for batch in validation(CONFIG.override({"data.evaluation.batch_size": rows})):
                 task.validation_step(batch, 0)
-        found.append(task.metric.compute())
-    assert found[0].keys() == found[1].keys()
-    assert found[0] == pytest.approx(found[1], rel=1e-6)
+        metrics.append(task.metric.compute())
+    assert metrics[0].keys() == metrics[1].keys()
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-6)
 
 
 def test_accuracy_counts_symbols_and_whole_answers() -> None:
     metric = StringMetric()
     targets = torch.tensor([[IGNORED, 1, 2, 0], [IGNORED, 2, 0, IGNORED]])
-    said = torch.tensor([[3, 1, 2, 0], [3, 1, 0, 3]])
-    probabilities = torch.full((2, 4, 4), 0.1).scatter(-1, said[..., None], 0.7)
-    keep = torch.ones(2, 4, dtype=torch.bool)
-    batch = StringBatch(said, targets, keep, torch.tensor([0, 1]), torch.tensor([7, 9]), 0, "")
+    predicted = torch.tensor([[3, 1, 2, 0], [3, 1, 0, 3]])
+    probabilities = torch.full((2, 4, 4), 0.1).scatter(-1, predicted[..., None], 0.7)
+    padding_mask = torch.ones(2, 4, dtype=torch.bool)
+    batch = StringBatch(predicted, targets, padding_mask, torch.tensor([0, 1]), torch.tensor([7, 9]), 0, "")
     metric.update(probabilities.log(), batch)
     assert metric.compute() == pytest.approx(
         {
@@ -135,36 +135,36 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_never_was(tmp_path: Path, monkey
     fit(SHORT, tmp_path / "alone" / "whole")
     step = Strings.training_step
 
-    def asked_amid(task: Strings, batch: StringBatch, index: int) -> dict[str, Tensor]:
+    def step_and_stop(task: Strings, batch: StringBatch, index: int) -> dict[str, Tensor]:
         if task.global_step == 4:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(task, batch, index)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Strings, "training_step", asked_amid)
+        patch.setattr(Strings, "training_step", step_and_stop)
         with pytest.raises(Interrupted, match="stopped at step 5"):
             fit(SHORT, tmp_path / "stopped")
     fit(SHORT, tmp_path / "stopped")
-    assert left(tmp_path / "stopped") == left(tmp_path / "alone" / "whole")
+    assert artifacts(tmp_path / "stopped") == artifacts(tmp_path / "alone" / "whole")
 
 
 def test_runs_that_are_measured_at_other_lengths_are_trained_once(tmp_path: Path) -> None:
     fit(SHORT, tmp_path / "first")
-    longer = fit(SHORT.override({"data.evaluation.lengths": [8]}), tmp_path / "second")
-    assert longer["measured"]["trained_by"] == "first"
-    assert set(longer["metrics"]) == {
+    record = fit(SHORT.override({"data.evaluation.lengths": [8]}), tmp_path / "second")
+    assert record["measured"]["trained_by"] == "first"
+    assert set(record["metrics"]) == {
         f"val/{n}{at}" for n in ("accuracy", "sequence_accuracy", "nats") for at in ("", "@8")
     }
-    again = evaluate(tmp_path / "first" / CHECKPOINT, {"data.evaluation.lengths": [8]})
-    assert again == pytest.approx(longer["metrics"], rel=1e-6)
+    metrics = evaluate(tmp_path / "first" / CHECKPOINT, {"data.evaluation.lengths": [8]})
+    assert metrics == pytest.approx(record["metrics"], rel=1e-6)
 
 
 def test_what_changes_when_it_is_measured_shares_the_weights(tmp_path: Path) -> None:
     fit(SHORT, tmp_path)
-    task, _, kept = load(tmp_path / CHECKPOINT, {"task.evaluation": {"mixer.scaled": False}})
-    assert kept == {"max_length": 12}
-    one, other = dict(task.network.named_parameters()), dict(task.evaluator().named_parameters())
-    assert all(one[name] is other[name] for name in one) and task.evaluator() is not task.network
+    task, _, saved = load(tmp_path / CHECKPOINT, {"task.evaluation": {"mixer.scaled": False}})
+    assert saved == {"max_length": 12}
+    trained, evaluated = dict(task.network.named_parameters()), dict(task.evaluator().named_parameters())
+    assert all(trained[name] is evaluated[name] for name in trained) and task.evaluator() is not task.network
     changed = evaluate(tmp_path / CHECKPOINT, {"task.evaluation": {"mixer.scaled": False}})
     assert changed["val/nats"] != evaluate(tmp_path / CHECKPOINT)["val/nats"]
     with pytest.raises(ConfigError, match="task: only a causal_lm writes text"):
@@ -172,10 +172,10 @@ def test_what_changes_when_it_is_measured_shares_the_weights(tmp_path: Path) -> 
 
 
 def test_strings_begin_with_an_empty_state_so_memory_costs_and_changes_nothing() -> None:
-    remembering = CONFIG.override({"model.mixer.memory": 8})
-    assert describe(remembering) == describe(CONFIG)
+    with_memory = CONFIG.override({"model.mixer.memory": 8})
+    assert describe(with_memory) == describe(CONFIG)
     assert describe(CONFIG).tokens == 250 * 32 * 12
-    assert changes_nothing(remembering, CONFIG)
+    assert changes_nothing(with_memory, CONFIG)
     assert not changes_nothing(CONFIG.override({"model.mixer.scaled": False}), CONFIG)
     assert not changes_nothing(CONFIG.override({"task.evaluation": {"mixer.scaled": False}}), CONFIG)
 
@@ -218,8 +218,8 @@ class Clamped(Mixer):
         self.linear = torch.nn.Linear(shape.dim, shape.dim)
         self.penalty = torch.nn.Parameter(torch.ones(()))
 
-    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Mixed:
-        return Mixed(self.linear(x), None, {"penalty": 100 * self.penalty.square()})
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> MixerOutput:
+        return MixerOutput(self.linear(x), None, {"penalty": 100 * self.penalty.square()})
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return 0
@@ -236,16 +236,16 @@ def clamped(config: RunConfig) -> RunConfig:
 def test_mixers_act_after_every_update_and_before_a_checkpoint_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    seen: list[float] = []
+    largest_weights: list[float] = []
 
-    def look(keeper: Keeper, trainer: Any, task: Any, *others: Any) -> None:
+    def record_weights(checkpointer: Checkpointer, trainer: Any, task: Any, *arguments: Any) -> None:
         mixers = [module for module in task.modules() if isinstance(module, Clamped)]
-        seen.append(max(mixer.linear.weight.abs().max().item() for mixer in mixers))
+        largest_weights.append(max(mixer.linear.weight.abs().max().item() for mixer in mixers))
 
-    monkeypatch.setattr(Keeper, "on_train_batch_end", look)
+    monkeypatch.setattr(Checkpointer, "on_train_batch_end", record_weights)
     config = clamped(SHORT)
     train(config, GeneratedData(config.data), tmp_path, None, 30.0, Stop())
-    assert len(seen) == 12 and max(seen) <= 0.01
+    assert len(largest_weights) == 12 and max(largest_weights) <= 0.01
 
 
 def test_named_losses_are_trained_on_and_not_reported() -> None:
@@ -273,8 +273,8 @@ class Drawing(Mixer):
         super().__init__()
         self.linear = torch.nn.Linear(shape.dim, shape.dim)
 
-    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Mixed:
-        return Mixed(self.linear(x) + torch.randn_like(x))
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> MixerOutput:
+        return MixerOutput(self.linear(x) + torch.randn_like(x))
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return 0
@@ -282,14 +282,16 @@ class Drawing(Mixer):
 
 def test_what_a_mixer_draws_depends_on_the_weights_alone_and_training_does_not_notice(tmp_path: Path) -> None:
     config = SHORT.override({"model.mixer": DrawingConfig()})
-    found = []
-    for every in (4, 6, 12, None):
-        changed = config.override({"training.validate_every": every})
-        directory = tmp_path / str(every)
+    metrics_by_run = []
+    for interval in (4, 6, 12, None):
+        changed = config.override({"training.validate_every": interval})
+        directory = tmp_path / str(interval)
         directory.mkdir()
-        found.append(train(changed, GeneratedData(config.data), directory, None, 30.0, Stop())[0])
-    assert all(metrics == found[0] for metrics in found)
-    again = tmp_path / "again"
-    again.mkdir()
-    metrics, told, _ = train(config, GeneratedData(config.data), again, None, 30.0, Stop())
-    assert told["trained_by"] == "None" and metrics == found[0], "weights of another run are measured alike"
+        metrics_by_run.append(train(changed, GeneratedData(config.data), directory, None, 30.0, Stop())[0])
+    assert all(metrics == metrics_by_run[0] for metrics in metrics_by_run)
+    second_directory = tmp_path / "again"
+    second_directory.mkdir()
+    metrics, measured, _ = train(config, GeneratedData(config.data), second_directory, None, 30.0, Stop())
+    assert measured["trained_by"] == "None" and metrics == metrics_by_run[0], (
+        "weights of another run are measured alike"
+    )

@@ -17,7 +17,7 @@ from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT
 from lit_transformers.run import RunConfig, fit
-from lit_transformers.translate import Translator, Wanted, batches, require_purpose
+from lit_transformers.translate import TranslationOptions, Translator, batches, require_purpose
 
 WORDS = ["red", "green", "blue", "one", "two", "six"]
 LONGEST = 7
@@ -25,8 +25,8 @@ LONGEST = 7
 
 
 def lines_of(count: int, seed: int) -> list[str]:
-    chance = random.Random(seed)
-    return [" ".join(chance.choices(WORDS, k=chance.randint(1, LONGEST - 1))) for _ in range(count)]
+    generator = random.Random(seed)
+    return [" ".join(generator.choices(WORDS, k=generator.randint(1, LONGEST - 1))) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -59,93 +59,111 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / CHECKPOINT
 
 
-def written(checkpoint: Path, lines: Iterable[str], wanted: Wanted | None = None) -> tuple[list[str], list[str]]:
+def translate(
+    checkpoint: Path, lines: Iterable[str], options: TranslationOptions | None = None
+) -> tuple[list[str], list[str]]:
     """What comes out, and what is told."""
-    translator = Translator(checkpoint, wanted or Wanted())
-    out = list(translator.write(f"{line}\n".encode() for line in lines))
-    return out, list(translator.told())
+    translator = Translator(checkpoint, options or TranslationOptions())
+    outputs = list(translator.write(f"{line}\n".encode() for line in lines))
+    return outputs, list(translator.messages())
 
 
 pytestmark = pytest.mark.slow
 """All but the last train a model first."""
 
 
-@pytest.mark.parametrize("wanted", [Wanted(), Wanted(window=3), Wanted(batch_tokens=1), Wanted(beams=3)])
-def test_lines_come_out_translated_and_in_order(checkpoint: Path, wanted: Wanted) -> None:
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        TranslationOptions(),
+        TranslationOptions(window=3),
+        TranslationOptions(batch_tokens=1),
+        TranslationOptions(beams=3),
+    ],
+)
+def test_lines_come_out_translated_and_in_order(checkpoint: Path, wanted: TranslationOptions) -> None:
     lines = lines_of(50, 7)
-    out, told = written(checkpoint, lines, wanted)
-    assert len(out) == 50 and sum(one == other for one, other in zip(out, lines, strict=True)) >= 47
-    assert told == ["lines: 50"]
+    outputs, messages = translate(checkpoint, lines, wanted)
+    assert len(outputs) == 50 and sum(output == line for output, line in zip(outputs, lines, strict=True)) >= 47
+    assert messages == ["lines: 50"]
 
 
 def test_a_line_says_the_same_whatever_stands_beside_it(checkpoint: Path) -> None:
     lines = lines_of(30, 8)
-    together, _ = written(checkpoint, lines)
-    assert [written(checkpoint, [line])[0][0] for line in lines] == together
+    batched, _ = translate(checkpoint, lines)
+    assert [translate(checkpoint, [line])[0][0] for line in lines] == batched
 
 
 def test_empty_lines_stay_empty_and_are_counted(checkpoint: Path) -> None:
-    out, told = written(checkpoint, ["", "red", "   ", "two six", ""])
-    assert out == ["", "red", "", "two six", ""]
-    assert told == ["lines: 5", "empty, and left so: 3"]
+    outputs, messages = translate(checkpoint, ["", "red", "   ", "two six", ""])
+    assert outputs == ["", "red", "", "two six", ""]
+    assert messages == ["lines: 5", "empty, and left so: 3"]
 
 
 def test_lines_end_as_windows_or_the_last_one_ends_them(checkpoint: Path) -> None:
-    assert list(Translator(checkpoint, Wanted()).write([b"red two\r\n", b"six"])) == ["red two", "six"]
+    assert list(Translator(checkpoint, TranslationOptions()).write([b"red two\r\n", b"six"])) == ["red two", "six"]
 
 
 def test_nothing_is_told_to_have_come_in(checkpoint: Path) -> None:
-    assert written(checkpoint, []) == ([], ["nothing came in, so nothing was written"])
+    assert translate(checkpoint, []) == ([], ["nothing came in, so nothing was written"])
 
 
 def test_lines_longer_than_those_of_training_are_cut_and_counted(checkpoint: Path) -> None:
-    out, told = written(checkpoint, ["red", " ".join(["two"] * 9), " ".join(["six"] * (LONGEST - 1))])
-    assert out[1] and written(checkpoint, [" ".join(["two"] * (LONGEST - 1))])[0] == [out[1]]
-    assert told == ["lines: 3", "cut to 6 symbols, the longest of training: 1 (line 2)"]
+    outputs, messages = translate(checkpoint, ["red", " ".join(["two"] * 9), " ".join(["six"] * (LONGEST - 1))])
+    assert outputs[1] and translate(checkpoint, [" ".join(["two"] * (LONGEST - 1))])[0] == [outputs[1]]
+    assert messages == ["lines: 3", "cut to 6 symbols, the longest of training: 1 (line 2)"]
 
 
 def test_or_they_are_refused_by_number_and_come_out_empty(checkpoint: Path) -> None:
     lines = ["red", *[" ".join(["two"] * 9)] * 12]
-    out, told = written(checkpoint, lines, Wanted(overlong="refuse"))
-    assert out == ["red", *[""] * 12]
-    assert told[1] == (
+    outputs, messages = translate(checkpoint, lines, TranslationOptions(overlong="refuse"))
+    assert outputs == ["red", *[""] * 12]
+    assert messages[1] == (
         "refused and left empty, longer than the 6 symbols of training: 12 (line 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...)"
     )
 
 
 def test_unknown_symbols_are_counted(checkpoint: Path) -> None:
-    out, told = written(checkpoint, ["red mauve two", "mauve"])
-    assert len(out) == 2 and told == ["lines: 2", "unknown symbols: 2 of 4"]
+    outputs, messages = translate(checkpoint, ["red mauve two", "mauve"])
+    assert len(outputs) == 2 and messages == ["lines: 2", "unknown symbols: 2 of 4"]
 
 
 def test_a_wrong_encoding_is_told_with_its_line_after_those_before_it(checkpoint: Path) -> None:
-    translator, out = Translator(checkpoint, Wanted()), []
+    translator, outputs = Translator(checkpoint, TranslationOptions()), []
     with pytest.raises(DataError, match=r"line 3: byte 5 is no UTF-8 \(0xe9\); convert the text"):
         for text in translator.write([b"red\n", b"six\n", b"two \xe9\n", b"blue\n"]):
-            out.append(text)
-    assert out == ["red", "six"]
+            outputs.append(text)
+    assert outputs == ["red", "six"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (Wanted(source="bb"), "--from: bb was asked for, and this checkpoint was trained from aa to bb"),
-        (Wanted(source="aa", target="cc"), "--to: cc was asked for, and this checkpoint was trained from aa to bb"),
-        (Wanted(length_penalty=1.0), "--length-penalty: greedy decoding compares no lengths; give more --beams"),
-        (Wanted(beams=1, length_penalty=1.0), "--length-penalty: greedy decoding compares no lengths"),
+        (TranslationOptions(source="bb"), "--from: bb was asked for, and this checkpoint was trained from aa to bb"),
+        (
+            TranslationOptions(source="aa", target="cc"),
+            "--to: cc was asked for, and this checkpoint was trained from aa to bb",
+        ),
+        (
+            TranslationOptions(length_penalty=1.0),
+            "--length-penalty: greedy decoding compares no lengths; give more --beams",
+        ),
+        (TranslationOptions(beams=1, length_penalty=1.0), "--length-penalty: greedy decoding compares no lengths"),
     ],
 )
-def test_what_the_checkpoint_cannot_do_is_refused_in_a_line(checkpoint: Path, wanted: Wanted, message: str) -> None:
+def test_what_the_checkpoint_cannot_do_is_refused_in_a_line(
+    checkpoint: Path, wanted: TranslationOptions, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         Translator(checkpoint, wanted)
-    assert Translator(checkpoint, Wanted(source="aa", target="bb"))
+    assert Translator(checkpoint, TranslationOptions(source="aa", target="bb"))
 
 
 def test_options_change_the_decoding_and_nothing_else_of_it(checkpoint: Path) -> None:
-    searched = Translator(checkpoint, Wanted(beams=5, length_penalty=0.0)).task.config.decoding.to_dict()
-    greedy = Translator(checkpoint, Wanted()).task.config.decoding.to_dict()
-    assert (searched["kind"], searched["beams"], searched["length_penalty"]) == ("beam", 5, 0.0)
-    assert all(searched[name] == greedy[name] for name in ("ratio", "extra", "cache"))
+    beam = Translator(checkpoint, TranslationOptions(beams=5, length_penalty=0.0)).task.config.decoding.to_dict()
+    greedy = Translator(checkpoint, TranslationOptions()).task.config.decoding.to_dict()
+    assert (beam["kind"], beam["beams"], beam["length_penalty"]) == ("beam", 5, 0.0)
+    assert all(beam[name] == greedy[name] for name in ("ratio", "extra", "cache"))
 
 
 def test_the_command_writes_lines_to_one_stream_and_counts_to_the_other(checkpoint: Path) -> None:
@@ -161,8 +179,8 @@ def test_a_translator_summarizes_nothing(
     monkeypatch.setattr("sys.argv", ["lit_transformers", "summarize", str(checkpoint)])
     with pytest.raises(SystemExit, match="2"):
         main()
-    said = capsys.readouterr()
-    assert said.out == "" and "summarize: this checkpoint translates from aa to bb; use: translate" in said.err
+    output = capsys.readouterr()
+    assert output.out == "" and "summarize: this checkpoint translates from aa to bb; use: translate" in output.err
 
 
 def test_what_writes_summaries_translates_nothing_and_of_unnamed_languages_both_are_believed() -> None:
@@ -195,15 +213,17 @@ def test_the_command_fails_in_one_line(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
     with pytest.raises(SystemExit) as end:
         main()
-    found = capfdbinary.readouterr()
-    assert (end.value.code, found.out) == (status, out)
-    told = found.err.decode().splitlines()
-    assert told[-1].startswith(last)
-    assert out or len(told) == 1, "nothing came out, and more was said than why"
+    output = capfdbinary.readouterr()
+    assert (end.value.code, output.out) == (status, out)
+    messages = output.err.decode().splitlines()
+    assert messages[-1].startswith(last)
+    assert out or len(messages) == 1, "nothing came out, and more was said than why"
 
 
 def test_batches_hold_lines_of_about_one_length_within_their_budget() -> None:
     sizes = [3, 9, 0, 4, 9, 2, 1]
-    found = list(batches(sizes, Wanted(batch_tokens=18)))
-    assert found == [[1, 4], [3, 0, 5, 6]]
-    assert list(batches([30, 2], Wanted(batch_tokens=18))) == [[0], [1]], "a line longer than the budget goes alone"
+    index_batches = list(batches(sizes, TranslationOptions(batch_tokens=18)))
+    assert index_batches == [[1, 4], [3, 0, 5, 6]]
+    assert list(batches([30, 2], TranslationOptions(batch_tokens=18))) == [[0], [1]], (
+        "a line longer than the budget goes alone"
+    )

@@ -39,10 +39,10 @@ def config(small_run: RunConfig) -> RunConfig:
 
 def fit_together(config: RunConfig, directory: Path) -> dict[str, Any]:
     training(config, directory).finish()
-    return read(directory)
+    return read_record(directory)
 
 
-def read(directory: Path) -> dict[str, Any]:
+def read_record(directory: Path) -> dict[str, Any]:
     return json.loads((directory / RECORD).read_text())
 
 
@@ -60,12 +60,12 @@ def curve(directory: Path) -> dict[tuple[str, str], float]:
 def together(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run of two ranks, started as a user would."""
     directory = tmp_path_factory.mktemp("together")
-    wanted = directory / "wanted.yaml"
-    wanted.write_text(config.to_yaml())
+    config_path = directory / "wanted.yaml"
+    config_path.write_text(config.to_yaml())
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*start, "-m", "lit_transformers", "fit", str(wanted), "--to", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    command = [*start, "-m", "lit_transformers", "fit", str(config_path), "--to", str(directory)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
     return directory
 
 
@@ -80,44 +80,46 @@ def alone(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_two_ranks_measure_what_one_process_does(together: Path, alone: Path) -> None:
     """Gradients are summed in another order, so float32 weights differ in their last bits: 1e-5, not equality."""
-    assert read(together)["outcome"] == "finished"
-    ours, theirs = read(together)["metrics"], read(alone)["metrics"]
-    assert ours.keys() == theirs.keys() and {"val/bpb", "val/nats"} <= ours.keys()
-    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert read_record(together)["outcome"] == "finished"
+    metrics, expected = read_record(together)["metrics"], read_record(alone)["metrics"]
+    assert metrics.keys() == expected.keys() and {"val/bpb", "val/nats"} <= metrics.keys()
+    assert metrics == pytest.approx(expected, rel=1e-5)
 
 
 def test_two_ranks_draw_the_curve_of_one_process(together: Path, alone: Path) -> None:
-    ours, theirs = curve(together), curve(alone)
-    assert ("40", "train/nats") in ours and ("20", "val/bpb") in ours
-    assert ours == pytest.approx(theirs, rel=1e-5)
+    values, expected = curve(together), curve(alone)
+    assert ("40", "train/nats") in values and ("20", "val/bpb") in values
+    assert values == pytest.approx(expected, rel=1e-5)
 
 
 def test_every_document_is_measured_once(together: Path, alone: Path) -> None:
-    ours, theirs = documents(together), documents(alone)
-    assert [row["document"] for row in ours] == ["0", "1", "2", "3", "4"]
+    rows, expected = documents(together), documents(alone)
+    assert [row["document"] for row in rows] == ["0", "1", "2", "3", "4"]
     for name in ("name", "tokens", "bytes"):
-        assert [row[name] for row in ours] == [row[name] for row in theirs]
-    assert [float(row["nats"]) for row in ours] == pytest.approx([float(row["nats"]) for row in theirs], rel=1e-5)
+        assert [row[name] for row in rows] == [row[name] for row in expected]
+    assert [float(row["nats"]) for row in rows] == pytest.approx([float(row["nats"]) for row in expected], rel=1e-5)
 
 
 def test_one_process_measures_the_checkpoint_of_two_ranks_as_they_did(together: Path) -> None:
     """The weights are the same; rows of other batches are multiplied in other blocks, so sums differ in float32."""
-    assert evaluate(together / CHECKPOINT)["val/bpb"] == pytest.approx(read(together)["metrics"]["val/bpb"], rel=1e-6)
+    assert evaluate(together / CHECKPOINT)["val/bpb"] == pytest.approx(
+        read_record(together)["metrics"]["val/bpb"], rel=1e-6
+    )
 
 
 def test_the_shards_of_training_are_disjoint_and_complete(config: RunConfig) -> None:
     corpus = LanguageData(config.data).documents("train")
     count = sum(1 for _ in corpus)
     assert count % 2 == 1, "the corpus was to be one that two ranks do not divide"
-    seen = []
-    for number in range(2):
-        stream = corpus.training(Shard(number, 2), seed=0)
-        share = len(range(number, count, 2))
-        for _ in range(share):
-            taken = stream.take()
-            assert taken is not None
-            seen.append(taken[0])
-    assert sorted(seen) == list(range(count))
+    document_indices = []
+    for rank in range(2):
+        stream = corpus.training(Shard(rank, 2), seed=0)
+        shard_size = len(range(rank, count, 2))
+        for _ in range(shard_size):
+            example = stream.take()
+            assert example is not None
+            document_indices.append(example[0])
+    assert sorted(document_indices) == list(range(count))
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +138,7 @@ def whole(forgetful: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_a_rank_without_a_document_waits_for_the_other(whole: Path) -> None:
-    assert read(whole)["outcome"] == "finished" and read(whole)["metrics"]["val/bpb"] > 0
+    assert read_record(whole)["outcome"] == "finished" and read_record(whole)["metrics"]["val/bpb"] > 0
     assert [row["document"] for row in documents(whole)] == ["0"]
 
 
@@ -151,11 +153,11 @@ def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_
     assert "stopped at step" in process.log.read_text()
     assert not (tmp_path / RECORD).exists()
     assert [path.name for path in tmp_path.glob("checkpoint*")] == [CHECKPOINT]
-    stopped = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-    assert 0 < stopped["global_step"] < 200 and len(stopped["states"]) == len(stopped["random"]) == 2
-    assert not torch.equal(stopped["random"][0]["cpu"], stopped["random"][1]["cpu"])
+    checkpoint = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    assert 0 < checkpoint["global_step"] < 200 and len(checkpoint["states"]) == len(checkpoint["random"]) == 2
+    assert not torch.equal(checkpoint["random"][0]["cpu"], checkpoint["random"][1]["cpu"])
     record = fit_together(forgetful, tmp_path)
-    assert record["metrics"] == read(whole)["metrics"]
+    assert record["metrics"] == read_record(whole)["metrics"]
     assert curve(tmp_path) == curve(whole) and documents(tmp_path) == documents(whole)
 
 
@@ -170,14 +172,14 @@ def strings() -> RunConfig:
 
 
 def test_two_ranks_learn_strings_as_one_process_does(strings: RunConfig, tmp_path: Path) -> None:
-    ours = fit_together(strings, tmp_path / "together")
-    theirs = fit(strings.override({"training.devices": 1}), tmp_path / "alone")
-    assert ours["outcome"] == theirs["outcome"] == "finished"
-    assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=1e-4)
-    together, alone = (documents(tmp_path / name) for name in ("together", "alone"))
+    record = fit_together(strings, tmp_path / "together")
+    expected = fit(strings.override({"training.devices": 1}), tmp_path / "alone")
+    assert record["outcome"] == expected["outcome"] == "finished"
+    assert record["metrics"] == pytest.approx(expected["metrics"], rel=1e-4)
+    rows, expected_rows = (documents(tmp_path / name) for name in ("together", "alone"))
     for name in ("document", "name", "tokens", "length"):
-        assert [row[name] for row in together] == [row[name] for row in alone]
-    assert len(alone) == 18
+        assert [row[name] for row in rows] == [row[name] for row in expected_rows]
+    assert len(expected_rows) == 18
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
@@ -185,14 +187,16 @@ def test_an_update_of_two_batches_on_two_ranks_is_one_of_a_large_batch(
     strategy: str, strings: RunConfig, tmp_path: Path
 ) -> None:
     """Rows are of unequal lengths, so that means of means would be others."""
-    together = strings.override({"training.accumulate": 2, "training.strategy": strategy, "training.log_every": 1})
-    alone = together.override(
+    two_rank_config = strings.override(
+        {"training.accumulate": 2, "training.strategy": strategy, "training.log_every": 1}
+    )
+    one_rank_config = two_rank_config.override(
         {"training.accumulate": 1, "training.devices": 1, "training.strategy": "ddp", "data.batch_size": 16}
     )
-    ours, theirs = fit_together(together, tmp_path / "together"), fit(alone, tmp_path / "alone")
-    assert ours["outcome"] == theirs["outcome"] == "finished", ours["reason"]
-    assert ours["cost"]["tokens"] == theirs["cost"]["tokens"]
-    assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=1e-4)
+    record, expected = fit_together(two_rank_config, tmp_path / "together"), fit(one_rank_config, tmp_path / "alone")
+    assert record["outcome"] == expected["outcome"] == "finished", record["reason"]
+    assert record["cost"]["tokens"] == expected["cost"]["tokens"]
+    assert record["metrics"] == pytest.approx(expected["metrics"], rel=1e-4)
     assert curve(tmp_path / "together") == pytest.approx(curve(tmp_path / "alone"), rel=1e-4)
 
 
@@ -221,6 +225,6 @@ def test_two_ranks_write_what_one_process_does_each_example_once(tmp_path: Path)
             task.validation_step(batch, 0)
     outputs = [json.loads(line) for line in (tmp_path / OUTPUTS).open(encoding="utf-8")]
     assert outputs == task.metric.outputs() and [output["id"] for output in outputs] == list(range(19))
-    assert [row["document"] for row in documents(tmp_path)] == [str(number) for number in range(19)]
-    alone = {f"val/{name}": value for name, value in task.metric.compute().items()}
-    assert record["metrics"] == pytest.approx(alone, rel=1e-6)
+    assert [row["document"] for row in documents(tmp_path)] == [str(index) for index in range(19)]
+    expected = {f"val/{name}": value for name, value in task.metric.compute().items()}
+    assert record["metrics"] == pytest.approx(expected, rel=1e-6)

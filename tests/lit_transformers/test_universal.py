@@ -22,8 +22,8 @@ from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.positions import PositionsConfig, SinusoidalConfig
-from lit_transformers.stacks import Entry, HaltingConfig, SharedConfig, StackConfig, UniversalConfig
-from lit_transformers.stacks.universal import Halted, Halting, Universal
+from lit_transformers.stacks import HaltingConfig, SharedConfig, StackConfig, StackInput, UniversalConfig
+from lit_transformers.stacks.universal import Halting, HaltingState, Universal
 
 DIM, DEPTH, LENGTH = 4, 5, 3
 Combine = Literal["sum", "interpolation"]
@@ -34,29 +34,29 @@ def built(
     config: StackConfig, positions: PositionsConfig | None = None, depth: int = DEPTH, dim: int = DIM, **block: Any
 ) -> Any:
     torch.manual_seed(0)
-    whole = BlockConfig(**{"norm": "post"} | block)
+    block_config = BlockConfig(**{"norm": "post"} | block)
     shape = Shape(dim, 1, LENGTH, 0, depth, shared={})
 
-    def make(layer: int, depth: int) -> Block:
-        return whole.build_block(shape._replace(layer=layer, depth=depth), "causal")
+    def build_layer(layer: int, depth: int) -> Block:
+        return block_config.build_block(shape._replace(layer=layer, depth=depth), "causal")
 
-    stack = config.build(shape, make, Entry(positions.build(shape) if positions else None)).double()
+    stack = config.build(shape, build_layer, StackInput(positions.build(shape) if positions else None)).double()
     for parameter in stack.parameters():
         nn.init.normal_(parameter, std=0.7)
     return stack
 
 
-def context(length: int = LENGTH, keep: Tensor | None = None) -> Context:
-    return Context(torch.arange(length)[None], causal=True, keep=keep)
+def context(length: int = LENGTH, padding_mask: Tensor | None = None) -> Context:
+    return Context(torch.arange(length)[None], causal=True, padding_mask=padding_mask)
 
 
 def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def sinusoid(number: int, dim: int) -> Tensor:
+def sinusoid(position: int, dim: int) -> Tensor:
     """Sines, then cosines."""
-    angles = [number / 10_000 ** (2 * j / dim) for j in range(dim // 2)]
+    angles = [position / 10_000 ** (2 * j / dim) for j in range(dim // 2)]
     return torch.tensor([math.sin(a) for a in angles] + [math.cos(a) for a in angles], dtype=torch.float64)
 
 
@@ -69,16 +69,16 @@ def one_step(block: Block, h: list[Tensor]) -> list[Tensor]:
     """A = LN(h + attention(h)), LN(A + W_2 relu(W_1 A + b_1) + b_2), for one head, position by position."""
     mixer, feed = block.mixer, block.feedforward
     query, key, value = ([getattr(mixer, name).weight @ state for state in h] for name in ("query", "key", "value"))
-    found = []
+    outputs = []
     for i, state in enumerate(h):
         scores = torch.stack([query[i] @ key[j] / DIM**0.5 for j in range(i + 1)])
         weights = scores.exp() / scores.exp().sum()
-        read = sum(weights[j] * value[j] for j in range(i + 1))
-        a = normalised(block.mixer_norm, state + mixer.merge.weight @ read)  # type: ignore[operator, union-attr]
-        wide = (feed.widen.weight @ a + feed.widen.bias).clamp(min=0)  # type: ignore[operator, union-attr]
-        b = a + feed.narrow.weight @ wide + feed.narrow.bias  # type: ignore[operator, union-attr]
-        found.append(normalised(block.feedforward_norm, b))
-    return found
+        mixed = sum(weights[j] * value[j] for j in range(i + 1))
+        a = normalised(block.mixer_norm, state + mixer.merge.weight @ mixed)  # type: ignore[operator, union-attr]
+        hidden = (feed.widen.weight @ a + feed.widen.bias).clamp(min=0)  # type: ignore[operator, union-attr]
+        b = a + feed.narrow.weight @ hidden + feed.narrow.bias  # type: ignore[operator, union-attr]
+        outputs.append(normalised(block.feedforward_norm, b))
+    return outputs
 
 
 def oracle(stack: Universal, x: Tensor, combine: Combine | None, threshold: float = 0.99) -> tuple[Tensor, Tensor]:
@@ -120,17 +120,19 @@ def test_the_stack_is_the_equations(combine: Combine | None) -> None:
     halting = None if combine is None else HaltingConfig(combine=combine, ponder=0.3)
     stack = built(UniversalConfig(halting=halting), SinusoidalConfig(per_layer=True))
     x = noise(1, LENGTH, DIM)
-    read = stack(x, context())
+    output = stack(x, context())
     y, costs = oracle(stack, x[0], combine)
-    torch.testing.assert_close(read.y[0], y, atol=1e-10, rtol=1e-10)
-    ours, theirs = read.y.sin().sum(), y.sin().sum()
+    torch.testing.assert_close(output.y[0], y, atol=1e-10, rtol=1e-10)
+    objective, expected_objective = output.y.sin().sum(), y.sin().sum()
     if combine is not None:
-        torch.testing.assert_close(read.aux["ponder"], 0.3 * costs.mean(), atol=1e-10, rtol=1e-10)
+        torch.testing.assert_close(output.aux["ponder"], 0.3 * costs.mean(), atol=1e-10, rtol=1e-10)
         assert 1 < costs.floor().min() < costs.floor().max(), "positions that halt at different steps"
-        ours, theirs = ours + read.aux["ponder"], theirs + 0.3 * costs.mean()
+        objective, expected_objective = objective + output.aux["ponder"], expected_objective + 0.3 * costs.mean()
     parameters = list(stack.parameters())
-    for one, other in zip(torch.autograd.grad(ours, parameters), torch.autograd.grad(theirs, parameters), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+    for gradient, expected in zip(
+        torch.autograd.grad(objective, parameters), torch.autograd.grad(expected_objective, parameters), strict=True
+    ):
+        torch.testing.assert_close(gradient, expected, atol=1e-9, rtol=1e-9)
 
 
 def halting_of(combine: Combine, probabilities: list[float], **fields: Any) -> tuple[Halting, list[Tensor]]:
@@ -145,32 +147,32 @@ def coefficients(combine: Combine, probabilities: list[float]) -> list[float]:
     """What each step's state is multiplied by in the output."""
     unit, states = halting_of(combine, probabilities)
     steps = torch.eye(len(states), dtype=torch.float64)[:, None, None]
-    so_far = Halted.nowhere(steps[0])
-    for number, (before, after) in enumerate(zip(states, steps, strict=True)):
-        so_far = unit(before, after, so_far, number == len(states) - 1)
-    return so_far.y.flatten().tolist()
+    halted = HaltingState.nowhere(steps[0])
+    for step, (before, after) in enumerate(zip(states, steps, strict=True)):
+        halted = unit(before, after, halted, step == len(states) - 1)
+    return halted.y.flatten().tolist()
 
 
 def test_the_sum_is_graves_and_the_interpolation_is_the_listings() -> None:
     """Trap T-UT1: probabilities of 0.3 and 0.3, and a remainder of 0.4."""
     assert coefficients("sum", [0.3, 0.3, 0.9]) == pytest.approx([0.3, 0.3, 0.4])
-    found = coefficients("interpolation", [0.3, 0.3, 0.9])
-    assert found == pytest.approx([0.126, 0.18, 0.4])
-    assert sum(found) == pytest.approx(0.706)
+    weights = coefficients("interpolation", [0.3, 0.3, 0.9])
+    assert weights == pytest.approx([0.126, 0.18, 0.4])
+    assert sum(weights) == pytest.approx(0.706)
 
 
 def test_what_never_halts_has_a_remainder_in_the_sum_alone() -> None:
     """Trap T-UT3."""
     assert coefficients("sum", [0.2, 0.2, 0.2]) == pytest.approx([0.2, 0.2, 0.6])
-    found = coefficients("interpolation", [0.2, 0.2, 0.2])
-    assert found == pytest.approx([0.2 * 0.8 * 0.8, 0.2 * 0.8, 0.2])
+    weights = coefficients("interpolation", [0.2, 0.2, 0.2])
+    assert weights == pytest.approx([0.2 * 0.8 * 0.8, 0.2 * 0.8, 0.2])
 
 
 @given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=8))
 @settings(max_examples=60)
 def test_weights_of_the_sum_sum_to_one(probabilities: list[float]) -> None:
-    found = coefficients("sum", probabilities)
-    assert sum(found) == pytest.approx(1, abs=1e-12) and min(found) >= 0
+    weights = coefficients("sum", probabilities)
+    assert sum(weights) == pytest.approx(1, abs=1e-12) and min(weights) >= 0
 
 
 @given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=8))
@@ -179,24 +181,24 @@ def test_masks_are_those_of_the_listing(probabilities: list[float]) -> None:
     """Trap T-UT4: masks as numbers, with < 1 and <= threshold; its loop ends where ours adds nothing."""
     assume(all(abs(total - 0.99) > 1e-9 for total in accumulate(probabilities)))  # a tie falls as rounding has it
     halting, remainder, updates, output = 0.0, 0.0, 0, 0.0
-    for number, p in enumerate(probabilities):
+    for step, p in enumerate(probabilities):
         running = float(halting < 1)
-        new = float(halting + p * running > 0.99) * running
+        halts_now = float(halting + p * running > 0.99) * running
         running = float(halting + p * running <= 0.99) * running
         halting += p * running
-        remainder += new * (1 - halting)
-        halting += new * remainder
-        updates += int(running + new)
-        weight = p * running + new * remainder
-        output = (number + 1) * weight + output * (1 - weight)
+        remainder += halts_now * (1 - halting)
+        halting += halts_now * remainder
+        updates += int(running + halts_now)
+        weight = p * running + halts_now * remainder
+        output = (step + 1) * weight + output * (1 - weight)
     unit, states = halting_of("interpolation", probabilities)
-    so_far = Halted.nowhere(torch.zeros(1, 1, 1, dtype=torch.float64))
-    for number, before in enumerate(states):
-        after = torch.full((1, 1, 1), number + 1.0, dtype=torch.float64)
-        so_far = unit(before, after, so_far, number == len(states) - 1)
-    assert so_far.y.item() == pytest.approx(output, rel=1e-9)
-    assert so_far.steps.item() == updates
-    assert so_far.remainder.item() == pytest.approx(remainder, abs=1e-9)
+    halted = HaltingState.nowhere(torch.zeros(1, 1, 1, dtype=torch.float64))
+    for step, before in enumerate(states):
+        after = torch.full((1, 1, 1), step + 1.0, dtype=torch.float64)
+        halted = unit(before, after, halted, step == len(states) - 1)
+    assert halted.y.item() == pytest.approx(output, rel=1e-9)
+    assert halted.steps.item() == updates
+    assert halted.remainder.item() == pytest.approx(remainder, abs=1e-9)
 
 
 @combined
@@ -207,7 +209,7 @@ def test_a_position_that_has_halted_is_still_transformed_and_seen(combine: Combi
         stack.halting.unit.weight.zero_()
         stack.halting.bias.fill_(20.0)  # every position halts at the first step
     states: list[Tensor] = []
-    stack.block.register_forward_hook(lambda _, given, found: states.append(found.y))
+    stack.block.register_forward_hook(lambda _, inputs, output: states.append(output.y))
     y = stack(noise(1, LENGTH, DIM), context()).y
     torch.testing.assert_close(y, states[0])
     assert len(states) == DEPTH and all(not torch.allclose(a, b) for a, b in pairwise(states))
@@ -216,23 +218,25 @@ def test_a_position_that_has_halted_is_still_transformed_and_seen(combine: Combi
 def test_the_ponder_cost_is_of_real_tokens() -> None:
     """Trap T-UT5."""
     stack = built(UniversalConfig(halting=HaltingConfig()))
-    x, keep = noise(2, LENGTH, DIM), torch.tensor([[True] * LENGTH, [True] + [False] * (LENGTH - 1)])
+    x, padding_mask = noise(2, LENGTH, DIM), torch.tensor([[True] * LENGTH, [True] + [False] * (LENGTH - 1)])
     positions = torch.arange(LENGTH).expand(2, -1)
-    found = stack(x, Context(positions, True, keep)).aux["ponder"]
-    alone = [stack(x[:1], context()).aux["ponder"], stack(x[1:, :1], context(1)).aux["ponder"]]
-    torch.testing.assert_close(found, (LENGTH * alone[0] + alone[1]) / (LENGTH + 1), atol=1e-12, rtol=1e-12)
-    nothing = stack(x, Context(positions, True, torch.zeros_like(keep))).aux["ponder"]
-    assert nothing == 0
+    ponder_cost = stack(x, Context(positions, True, padding_mask)).aux["ponder"]
+    row_costs = [stack(x[:1], context()).aux["ponder"], stack(x[1:, :1], context(1)).aux["ponder"]]
+    torch.testing.assert_close(
+        ponder_cost, (LENGTH * row_costs[0] + row_costs[1]) / (LENGTH + 1), atol=1e-12, rtol=1e-12
+    )
+    padding_cost = stack(x, Context(positions, True, torch.zeros_like(padding_mask))).aux["ponder"]
+    assert padding_cost == 0
 
 
 def test_the_ponder_cost_has_a_gradient_through_the_remainder_alone() -> None:
     """Trap T-UT5: with n steps, R = 1 - p_1 - ... - p_{n-1}, and the number of steps is a constant."""
     unit, states = halting_of("sum", [0.3, 0.3, 0.9, 0.5], ponder=1.0)
-    so_far = Halted.nowhere(states[0])
-    for number, before in enumerate(states):
-        so_far = unit(before, before, so_far, number == 3)
-    assert unit.cost(so_far, None).item() == pytest.approx(3 + 0.4)
-    unit.cost(so_far, None).backward()
+    halted = HaltingState.nowhere(states[0])
+    for step, before in enumerate(states):
+        halted = unit(before, before, halted, step == 3)
+    assert unit.cost(halted, None).item() == pytest.approx(3 + 0.4)
+    unit.cost(halted, None).backward()
     assert unit.bias.grad is not None
     assert unit.bias.grad.item() == pytest.approx(-(0.3 * 0.7 + 0.3 * 0.7))
 
@@ -240,15 +244,15 @@ def test_the_ponder_cost_has_a_gradient_through_the_remainder_alone() -> None:
 def test_the_step_and_the_position_are_added_before_every_step() -> None:
     """Trap T-UT6."""
     stack = built(UniversalConfig(), SinusoidalConfig(per_layer=True))
-    given: list[Tensor] = []
-    found: list[Tensor] = []
-    stack.block.register_forward_hook(lambda _, x, mixed: (given.append(x[0]), found.append(mixed.y))[0])
+    block_inputs: list[Tensor] = []
+    block_outputs: list[Tensor] = []
+    stack.block.register_forward_hook(lambda _, x, mixed: (block_inputs.append(x[0]), block_outputs.append(mixed.y))[0])
     x = noise(1, LENGTH, DIM)
     stack(x, context())
-    for step, (before, read) in enumerate(zip([x, *found[:-1]], given, strict=True)):
+    for step, (before, block_input) in enumerate(zip([x, *block_outputs[:-1]], block_inputs, strict=True)):
         for i in range(LENGTH):
             expected = before[0, i] + sinusoid(i, DIM) + sinusoid(step + 1, DIM)
-            torch.testing.assert_close(read[0, i], expected, atol=1e-12, rtol=1e-12)
+            torch.testing.assert_close(block_input[0, i], expected, atol=1e-12, rtol=1e-12)
 
 
 def test_without_steps_and_halting_it_is_one_block_that_all_layers_share() -> None:
@@ -259,19 +263,19 @@ def test_without_steps_and_halting_it_is_one_block_that_all_layers_share() -> No
 
 
 def test_weights_do_not_grow_with_steps() -> None:
-    few, many = (built(UniversalConfig(halting=HaltingConfig()), depth=depth) for depth in (2, 9))
-    assert {n: p.shape for n, p in few.named_parameters()} == {n: p.shape for n, p in many.named_parameters()}
+    shallow, deep = (built(UniversalConfig(halting=HaltingConfig()), depth=depth) for depth in (2, 9))
+    assert {n: p.shape for n, p in shallow.named_parameters()} == {n: p.shape for n, p in deep.named_parameters()}
 
 
 def test_halting_costs_what_is_counted() -> None:
-    def counted(stack: Universal) -> int:
+    def count_flops(stack: Universal) -> int:
         with FlopCounterMode(display=False) as counter:
             stack(noise(1, LENGTH, DIM), context())
         return counter.get_total_flops()
 
-    halting, plain = built(UniversalConfig(halting=HaltingConfig())), built(UniversalConfig())
-    difference = halting.flops(LENGTH, 0) - plain.flops(LENGTH, 0)
-    assert difference == counted(halting) - counted(plain) == DEPTH * 2 * LENGTH * DIM
+    halting, without_halting = built(UniversalConfig(halting=HaltingConfig())), built(UniversalConfig())
+    difference = halting.flops(LENGTH, 0) - without_halting.flops(LENGTH, 0)
+    assert difference == count_flops(halting) - count_flops(without_halting) == DEPTH * 2 * LENGTH * DIM
 
 
 def language_model(**fields: Any) -> LanguageModel:
@@ -298,29 +302,31 @@ def test_encoder_and_decoder_halt_apart() -> None:
     source, target = torch.arange(5)[None], torch.arange(4)[None]
     encoded = network.encode(source)
     decoded = network.decode(target, encoded.hidden)
-    whole = network(source, target)
-    torch.testing.assert_close(whole.aux["ponder"], encoded.aux["ponder"] + decoded.aux["ponder"])
+    output = network(source, target)
+    torch.testing.assert_close(output.aux["ponder"], encoded.aux["ponder"] + decoded.aux["ponder"])
 
 
 def test_offsets_are_drawn_for_each_row_once_a_pass_and_in_training_alone() -> None:
     """Trap T-UT7: positions beyond the longest row of training are learned too."""
     positions = SinusoidalConfig(per_layer=True, restart="document", offset=40)
     stack = built(UniversalConfig(), positions)
-    seen: list[Tensor] = []
-    stack.entry.positions.register_forward_hook(lambda _, given, __: seen.append(given[1]))
+    positions_by_step: list[Tensor] = []
+    stack.entry.positions.register_forward_hook(lambda _, inputs, __: positions_by_step.append(inputs[1]))
     x = noise(16, LENGTH, DIM)
     ctx = Context(torch.arange(LENGTH).expand(16, -1), causal=True)
     stack(x, ctx)
-    assert len(seen) == DEPTH and all(torch.equal(step, seen[0]) for step in seen)
-    starts = seen[0][:, 0]
-    assert torch.equal(seen[0] - starts[:, None], ctx.positions)
+    assert len(positions_by_step) == DEPTH and all(
+        torch.equal(step, positions_by_step[0]) for step in positions_by_step
+    )
+    starts = positions_by_step[0][:, 0]
+    assert torch.equal(positions_by_step[0] - starts[:, None], ctx.positions)
     assert starts.unique().numel() > 8 and starts.min() >= 0 and starts.max() <= 40
-    seen.clear()
+    positions_by_step.clear()
     stack(x, ctx)
-    assert not torch.equal(seen[0][:, 0], starts), "drawn anew"
-    seen.clear()
+    assert not torch.equal(positions_by_step[0][:, 0], starts), "drawn anew"
+    positions_by_step.clear()
     stack.eval()(x, ctx)
-    assert all(torch.equal(step, ctx.positions) for step in seen)
+    assert all(torch.equal(step, ctx.positions) for step in positions_by_step)
 
 
 def test_offsets_of_positions_that_restart_are_refused() -> None:
@@ -342,10 +348,10 @@ def test_no_shape_depends_on_the_data(combine: Combine) -> None:
 def test_halting_in_half_precision_is_halting(combine: Combine) -> None:
     stack = built(UniversalConfig(halting=HaltingConfig(combine=combine)), dim=8).float()
     with torch.autocast("cpu", torch.bfloat16):
-        read = stack(noise(1, LENGTH, 8).float(), context())
-    assert read.y.isfinite().all() and read.aux["ponder"].dtype == torch.float32
-    half = stack.bfloat16()(noise(1, LENGTH, 8).bfloat16(), context())
-    assert half.y.dtype == torch.bfloat16
+        autocast_output = stack(noise(1, LENGTH, 8).float(), context())
+    assert autocast_output.y.isfinite().all() and autocast_output.aux["ponder"].dtype == torch.float32
+    bfloat16_output = stack.bfloat16()(noise(1, LENGTH, 8).bfloat16(), context())
+    assert bfloat16_output.y.dtype == torch.bfloat16
 
 
 def test_one_step_decides_nothing() -> None:
@@ -376,5 +382,5 @@ def test_layers_that_share_a_mixer_are_one_layer_to_it() -> None:
         (SharedConfig(share="feedforward"), [(0, 4), (1, 4), (2, 4), (3, 4)]),
     ):
         shapes.clear()
-        config.build(shape, make, Entry())
+        config.build(shape, make, StackInput())
         assert shapes == expected

@@ -32,31 +32,31 @@ def context(
     length: int,
     causal: bool = True,
     rows: int = 1,
-    keep: Tensor | None = None,
+    padding_mask: Tensor | None = None,
     start: int = 0,
     marked: Tensor | None = None,
 ) -> Context:
-    return Context((torch.arange(length) + start).expand(rows, length), causal, keep, marked=marked)
+    return Context((torch.arange(length) + start).expand(rows, length), causal, padding_mask, marked=marked)
 
 
 def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def same(one: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-9)
+def same(ours: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(ours, expected, atol=1e-11, rtol=1e-9)
 
 
 def agree(ours: Tensor, expected: Tensor, leaves: Sequence[Tensor]) -> None:
     """Forward, and in the gradient of every leaf."""
     same(ours, expected)
     direction = torch.randn_like(ours)
-    found, wanted = (
+    gradients, expected_gradients = (
         torch.autograd.grad((y * direction).sum(), leaves, materialize_grads=True, retain_graph=True)
         for y in (ours, expected)
     )
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-8)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-8)
 
 
 def weights(
@@ -66,7 +66,7 @@ def weights(
     layer: int = 0,
     depth: int = 1,
     before: int = 0,
-    keep: Tensor | None = None,
+    padding_mask: Tensor | None = None,
     marked: Tensor | None = None,
 ) -> Tensor:
     """(h, t, s), keys of memory first: what each query takes of each value where all that it sees scores alike.
@@ -82,10 +82,10 @@ def weights(
     if before:
         earlier = None if marked is None else marked[:, :before]
         state = mixer(noise(1, before, DIM), context(before, causal, marked=earlier)).state
-        state = map_state(lambda part: part.requires_grad_() if part.is_floating_point() else part, state)
+        state = map_state(lambda tensor: tensor.requires_grad_() if tensor.is_floating_point() else tensor, state)
         leaves = [state["hidden"]]
-    late = None if marked is None else marked[:, before:]
-    y = mixer(x, context(length, causal, keep=keep, start=before, marked=late), state).y
+    later = None if marked is None else marked[:, before:]
+    y = mixer(x, context(length, causal, padding_mask=padding_mask, start=before, marked=later), state).y
     return torch.stack(
         [torch.stack([row(y[0, i, h * HEAD_DIM], [*leaves, x], h) for i in range(length)]) for h in range(HEADS)]
     )
@@ -93,18 +93,20 @@ def weights(
 
 def row(output: Tensor, leaves: Sequence[Tensor], head: int) -> Tensor:
     """How a channel of an output depends on the same channel of every input."""
-    found = torch.autograd.grad(output, leaves, retain_graph=True, materialize_grads=True)
-    return torch.cat([gradient[0, :, head * HEAD_DIM] for gradient in found])
+    gradients = torch.autograd.grad(output, leaves, retain_graph=True, materialize_grads=True)
+    return torch.cat([gradient[0, :, head * HEAD_DIM] for gradient in gradients])
 
 
-def alike(sees: Sees, queries: int, keys: int, heads: int = HEADS) -> Tensor:
+def uniform_weights(sees: Sees, queries: int, keys: int, heads: int = HEADS) -> Tensor:
     """(h, t, s): one share for each key that is seen."""
     offset = keys - queries
-    seen = torch.tensor([[[sees(h, i + offset, j) for j in range(keys)] for i in range(queries)] for h in range(heads)])
-    return seen.double() / seen.sum(-1, keepdim=True).clamp(min=1)
+    visible = torch.tensor(
+        [[[sees(h, i + offset, j) for j in range(keys)] for i in range(queries)] for h in range(heads)]
+    )
+    return visible.double() / visible.sum(-1, keepdim=True).clamp(min=1)
 
 
-def said(mixer: QKVMixer, x: Tensor, sees: Sees, queries: int | None = None) -> Tensor:
+def heads_output(mixer: QKVMixer, x: Tensor, sees: Sees, queries: int | None = None) -> Tensor:
     """The last ``queries`` of x (s, d), by softmax over what they see, before the heads are merged: (t, w)."""
     first = 0 if queries is None else len(x) - queries
     return torch.stack([joined(mixer, x, i, sees) for i in range(first, len(x))])
@@ -113,12 +115,14 @@ def said(mixer: QKVMixer, x: Tensor, sees: Sees, queries: int | None = None) -> 
 def joined(mixer: QKVMixer, x: Tensor, i: int, sees: Sees) -> Tensor:
     linears = (mixer.query, mixer.key, mixer.value)
     return torch.cat(
-        [one(mixer, linears, x, h, i, [j for j in range(len(x)) if sees(h, i, j)]) for h in range(mixer.heads)]
+        [head_output(mixer, linears, x, h, i, [j for j in range(len(x)) if sees(h, i, j)]) for h in range(mixer.heads)]
     )
 
 
-def one(mixer: QKVMixer, linears: Sequence[nn.Linear], x: Tensor, head: int, i: int, seen: list[int]) -> Tensor:
-    """What query i says in one head of the keys it sees; nothing where it sees none."""
+def head_output(
+    mixer: QKVMixer, linears: Sequence[nn.Linear], x: Tensor, head: int, i: int, visible_keys: list[int]
+) -> Tensor:
+    """The output of query i in one head over its visible keys; zeros where it sees none."""
     rows = slice(head * mixer.head_dim, (head + 1) * mixer.head_dim)
 
     def through(linear: nn.Linear, x: Tensor) -> Tensor:
@@ -126,13 +130,13 @@ def one(mixer: QKVMixer, linears: Sequence[nn.Linear], x: Tensor, head: int, i: 
         return y if linear.bias is None else y + linear.bias[rows]
 
     query, key, value = linears
-    if not seen:
+    if not visible_keys:
         return torch.zeros(mixer.head_dim, dtype=x.dtype)
     q = through(query, x[i])
-    scores = [q @ (through(key, x[j]) + added(mixer, "keys", i - j)) / math.sqrt(mixer.head_dim) for j in seen]
-    shares = torch.stack(scores).softmax(dim=0)
-    values = torch.stack([through(value, x[j]) + added(mixer, "added", i - j) for j in seen])
-    return shares @ values
+    scores = [q @ (through(key, x[j]) + added(mixer, "keys", i - j)) / math.sqrt(mixer.head_dim) for j in visible_keys]
+    attention_weights = torch.stack(scores).softmax(dim=0)
+    values = torch.stack([through(value, x[j]) + added(mixer, "added", i - j) for j in visible_keys])
+    return attention_weights @ values
 
 
 def added(mixer: QKVMixer, name: str, distance: int) -> Tensor | float:

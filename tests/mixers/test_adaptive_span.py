@@ -34,11 +34,11 @@ def build(shape: Shape = SHAPE, fractions: tuple[float, ...] | None = None, **kn
         if name != "spans.fraction":
             nn.init.normal_(parameter, std=0.7)
     if fractions is not None:
-        put(layer, *fractions)
+        set_fractions(layer, *fractions)
     return layer
 
 
-def put(layer: AdaptiveSpan, *fractions: float) -> None:
+def set_fractions(layer: AdaptiveSpan, *fractions: float) -> None:
     """Sets z'."""
     assert isinstance(layer.spans, Constant)
     with torch.no_grad():
@@ -49,12 +49,14 @@ def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def context(length: int, keep: Tensor | None = None) -> Context:
-    return Context(torch.arange(length).expand(1 if keep is None else len(keep), length), True, keep)
+def context(length: int, padding_mask: Tensor | None = None) -> Context:
+    return Context(
+        torch.arange(length).expand(1 if padding_mask is None else len(padding_mask), length), True, padding_mask
+    )
 
 
-def same(one: Tensor, other: Tensor, tolerance: float = 1e-10) -> None:
-    torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+def same(ours: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
+    torch.testing.assert_close(ours, expected, atol=tolerance, rtol=tolerance)
 
 
 def oracle(layer: AdaptiveSpan, x: Tensor) -> Tensor:
@@ -63,14 +65,14 @@ def oracle(layer: AdaptiveSpan, x: Tensor) -> Tensor:
     for head in range(HEADS):
         rows = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
         q, k, v = (linear.weight[rows] for linear in (layer.query, layer.key, layer.value))
-        said = [torch.zeros(HEAD_DIM, dtype=x.dtype)]
+        head_outputs = [torch.zeros(HEAD_DIM, dtype=x.dtype)]
         for t in range(1, len(x)):
             past = range(max(0, t - layer.span), t)
             z = span(layer, head, x[t])
             masks = torch.stack([((layer.ramp + z - (t - r)) / layer.ramp).clamp(0, 1) for r in past])
             terms = masks * torch.stack([((q @ x[t]) @ (k @ x[r]) * HEAD_DIM**-0.5).exp() for r in past])
-            said.append(terms / terms.sum() @ torch.stack([v @ x[r] for r in past]))
-        outputs.append(torch.stack(said))
+            head_outputs.append(terms / terms.sum() @ torch.stack([v @ x[r] for r in past]))
+        outputs.append(torch.stack(head_outputs))
     return torch.cat(outputs, dim=-1) @ layer.merge.weight.T
 
 
@@ -100,20 +102,22 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("knobs", CASES, ids=str)
 def test_outputs_and_gradients_are_those_of_the_equations(knobs: dict[str, Any]) -> None:
     layer, x = build(**knobs), noise(12, DIM).requires_grad_()
-    wanted, y = oracle(layer, x), layer(x[None], context(12)).y[0]
-    same(y, wanted, 1e-6)  # the equations know no epsilon
-    learned, probe = [x, *layer.parameters()], noise(12, DIM)
-    for one, other in zip(*(torch.autograd.grad((z * probe).sum(), learned) for z in (y, wanted)), strict=True):
-        same(one, other, 1e-5)
+    expected, y = oracle(layer, x), layer(x[None], context(12)).y[0]
+    same(y, expected, 1e-6)  # the equations know no epsilon
+    leaves, probe = [x, *layer.parameters()], noise(12, DIM)
+    for gradient, expected_gradient in zip(
+        *(torch.autograd.grad((z * probe).sum(), leaves) for z in (y, expected)), strict=True
+    ):
+        same(gradient, expected_gradient, 1e-5)
 
 
 def test_a_token_does_not_see_itself_and_the_first_sees_nothing() -> None:
     layer, x = build(span=8, ramp=3), noise(1, 6, DIM)
     y = layer(x, context(6)).y
     assert not y[:, 0].any()
-    heard = nn.functional.linear(x, layer.value.weight)
-    alone = layer.merge(heard[:, :1])
-    same(y[:, 1:2], alone, 1e-6)
+    values = nn.functional.linear(x, layer.value.weight)
+    expected = layer.merge(values[:, :1])
+    same(y[:, 1:2], expected, 1e-6)
 
 
 def test_masked_weights_are_divided_by_their_sum() -> None:
@@ -145,15 +149,15 @@ def test_a_row_whose_mask_hides_everything_gives_zeros() -> None:
 @pytest.mark.parametrize("length", [1, 2, 9, LONG])
 def test_a_span_beyond_the_history_is_plain_attention_without_the_current_token(encoding: Any, length: int) -> None:
     layer = build(span=800, ramp=32, encoding=encoding, fractions=(1.0, 1.0))
-    plain = AttentionConfig(encoding=encoding).build(SHAPE).double()
-    plain.load_state_dict({name: value for name, value in layer.state_dict().items() if "spans" not in name})
+    attention = AttentionConfig(encoding=encoding).build(SHAPE).double()
+    attention.load_state_dict({name: value for name, value in layer.state_dict().items() if "spans" not in name})
 
-    def without_itself(inputs: Any, ctx: Context, heard: Any) -> Any:
-        return attend(Band(None, -1), inputs, encoding=plain.relative, scale=plain.scale), {}
+    def without_itself(inputs: Any, ctx: Context, segment: Any) -> Any:
+        return attend(Band(None, -1), inputs, encoding=attention.relative, scale=attention.scale), {}
 
-    plain.attend = without_itself  # type: ignore[method-assign]
+    attention.attend = without_itself  # type: ignore[method-assign]
     x = noise(2, length, DIM)
-    same(layer(x, context(length)).y, plain(x, context(length)).y, 1e-6)
+    same(layer(x, context(length)).y, attention(x, context(length)).y, 1e-6)
 
 
 @pytest.mark.parametrize("fractions", [(0.0, 0.0), (0.01, 0.31), (0.31, 1.0)])
@@ -164,37 +168,37 @@ def test_leaving_out_keys_beyond_a_span_changes_nothing(fractions: tuple[float, 
         noise(1, LONG, DIM),
         noise(LONG, DIM),
     )
-    learned = list(layer.parameters())
+    parameters = list(layer.parameters())
 
     def run() -> tuple[Tensor, ...]:
         y = layer(x, context(LONG)).y[0]
-        return (y, *torch.autograd.grad((y * probe).sum(), learned))
+        return (y, *torch.autograd.grad((y * probe).sum(), parameters))
 
-    trimmed = run()
+    results = run()
     layer.patterns = lambda: [Band(250, -1)] * HEADS  # type: ignore[method-assign]
-    for one, other in zip(trimmed, run(), strict=True):
-        same(one, other)
+    for result, expected in zip(results, run(), strict=True):
+        same(result, expected)
 
 
 def test_the_cost_of_each_head_is_that_of_its_own_span() -> None:
     layer = build(Shape(16, 4, 32), span=2048, ramp=32, share="none")
     costs = []
     for fractions in ((1.0,) * 4, (1.0, 0.0, 0.0, 0.0), (0.0,) * 4):
-        put(layer, *fractions)
+        set_fractions(layer, *fractions)
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             layer(noise(1, 4096, 16), context(4096))
         costs.append(counter.get_total_flops())
         assert layer.flops(4096, 0) == pytest.approx(costs[-1], rel=0.02)
     projections = layer.projection_flops(4096, 4096)
-    whole, one, none = (cost - projections for cost in costs)
-    assert none < whole / 5
-    assert one == pytest.approx((whole + 3 * none) / 4, rel=0.01)
+    full_span, one_full_span, shortest_span = (cost - projections for cost in costs)
+    assert shortest_span < full_span / 5
+    assert one_full_span == pytest.approx((full_span + 3 * shortest_span) / 4, rel=0.01)
 
 
 def test_bands_are_multiples_of_a_granule_and_never_wider_than_the_largest_span() -> None:
     layer = build(span=200, ramp=32, fractions=(0.0, 1.0))
     assert [band.before for band in layer.patterns()] == [TRIM, 200]
-    put(layer, 0.2, 0.161)
+    set_fractions(layer, 0.2, 0.161)
     assert [band.before for band in layer.patterns()] == [2 * TRIM, TRIM]
     assert all(band.after == -1 for band in layer.patterns())
 
@@ -204,7 +208,7 @@ def test_spans_that_shrank_and_grow_again_find_their_memory() -> None:
     state = None
     for start in range(0, 240, 40):
         state = layer(x[:, start : start + 40], context(40), state).state
-    put(layer, 1.0, 1.0)
+    set_fractions(layer, 1.0, 1.0)
     same(layer(x[:, 240:], context(10), state).y, layer(x, context(250)).y[:, 240:])
 
 
@@ -217,9 +221,9 @@ def test_the_penalty_is_the_mean_span_of_the_heads_in_tokens(share: Any) -> None
 
 def test_the_penalty_of_dynamic_spans_is_the_mean_over_real_tokens() -> None:
     layer, x = build(span=40, penalty=0.5, learns="dynamic"), noise(1, 5, DIM)
-    keep = torch.tensor([[True, True, True, False, False]])
-    wanted = torch.stack([span(layer, head, x[0, t]) for head in range(HEADS) for t in range(3)]).mean()
-    same(layer(x, context(5, keep)).aux["span"], 0.5 * wanted)
+    padding_mask = torch.tensor([[True, True, True, False, False]])
+    expected = torch.stack([span(layer, head, x[0, t]) for head in range(HEADS) for t in range(3)]).mean()
+    same(layer(x, context(5, padding_mask)).aux["span"], 0.5 * expected)
 
 
 def test_a_fixed_span_has_no_penalty_and_no_parameter() -> None:
@@ -287,14 +291,14 @@ def test_spans_start_where_the_paper_says_or_where_they_are_told() -> None:
 def test_the_average_span_includes_the_ramp_and_ends_at_the_largest() -> None:
     layer, x = build(span=100, ramp=32, fractions=(0.0, 0.1)), noise(1, 3, DIM)
     assert layer.average_span(x) == pytest.approx((32 + 42) / 2)
-    put(layer, 0.0, 0.9)
+    set_fractions(layer, 0.0, 0.9)
     assert layer.average_span(x) == pytest.approx((32 + 100) / 2)
 
 
 def test_a_model_whose_task_pays_for_spans_shortens_them_and_one_whose_task_needs_them_lengthens_them() -> None:
     """The target is the input four tokens back; ramps begin at two."""
     torch.manual_seed(0)
-    found = {}
+    span_by_penalty = {}
     for penalty in (0.0, 0.5):
         layer = AdaptiveSpanConfig(
             span=16, ramp=2, penalty=penalty, initial=0.25, encoding=XLConfig(), share="layer"
@@ -308,9 +312,9 @@ def test_a_model_whose_task_pays_for_spans_shortens_them_and_one_whose_task_need
             loss.backward()
             optimizer.step()
             layer.after_step()
-        found[penalty] = layer.average_span(x)
-    assert found[0.5] == 2.0
-    assert found[0.0] > 4.0
+        span_by_penalty[penalty] = layer.average_span(x)
+    assert span_by_penalty[0.5] == 2.0
+    assert span_by_penalty[0.0] > 4.0
 
 
 @pytest.mark.parametrize(

@@ -43,15 +43,15 @@ def layer(**fields: Any) -> Compressive:
     return mixer
 
 
-def context(x: Tensor, keep: Tensor | None = None) -> Context:
-    return Context(torch.arange(x.size(1)).expand(x.size(0), -1), True, keep)
+def context(x: Tensor, padding_mask: Tensor | None = None) -> Context:
+    return Context(torch.arange(x.size(1)).expand(x.size(0), -1), True, padding_mask)
 
 
 def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-class Told(NamedTuple):
+class SegmentsOutput(NamedTuple):
     """What a mixer said over several segments, its losses, and the state it left."""
 
     y: Tensor
@@ -59,15 +59,17 @@ class Told(NamedTuple):
     state: Any
 
 
-def read(mixer: Compressive, x: Tensor, cuts: Sequence[int], state: Any = None, cut: bool = False) -> Told:
-    """x in segments that end at ``cuts``; ``cut`` says whether a task cuts gradients between them."""
-    parts, losses = [], []
+def run_in_segments(
+    mixer: Compressive, x: Tensor, cuts: Sequence[int], state: Any = None, detached: bool = False
+) -> SegmentsOutput:
+    """x in segments that end at ``cuts``; ``detached``: whether gradients are cut between them."""
+    outputs, losses = [], []
     for start, stop in pairwise([0, *cuts, x.size(1)]):
-        mixed = mixer(x[:, start:stop], context(x[:, start:stop]), detach(state) if cut else state)
-        parts.append(mixed.y)
+        mixed = mixer(x[:, start:stop], context(x[:, start:stop]), detach(state) if detached else state)
+        outputs.append(mixed.y)
         losses += mixed.aux.values()
         state = mixed.state
-    return Told(torch.cat(parts, dim=1), losses, state)
+    return SegmentsOutput(torch.cat(outputs, dim=1), losses, state)
 
 
 @every_function
@@ -88,41 +90,47 @@ def test_several_segments_equal_the_algorithm(
     """Outputs, losses and the gradients of both, where a task cuts gradients between segments (T-CT1, T-CT2, T-CT7)."""
     fields = fields | {"rate": rate, "memory": memory, "compressed_memory": slots}
     mixer, x = layer(**fields), noise(2, 14, DIM)
-    ours = read(mixer, x, cuts, cut=True)
+    result = run_in_segments(mixer, x, cuts, detached=True)
     outputs, losses = [], []
-    for lane in x:
+    for row in x:
         slow = Slow(mixer, CompressiveConfig(**fields))
-        told = [slow.segment(lane[start:stop]) for start, stop in pairwise([0, *cuts, 14])]
-        outputs.append(torch.cat([y for y, _ in told]))
-        losses.append([loss for _, loss in told if loss is not None])
-    theirs = torch.stack(outputs)
-    torch.testing.assert_close(ours.y, theirs, atol=1e-11, rtol=1e-11)
-    expected = torch.stack([torch.stack(each).mean() for each in zip(*losses, strict=True)]).sum() if losses[0] else 0
-    torch.testing.assert_close(torch.as_tensor(sum(ours.losses)), torch.as_tensor(expected), atol=1e-11, rtol=1e-11)
-    direction, leaves = noise(*theirs.shape), list(mixer.parameters())
-    one, other = (
-        torch.autograd.grad((y * direction).sum() + loss, leaves, materialize_grads=True)
-        for y, loss in ((ours.y, sum(ours.losses)), (theirs, expected))
+        segments = [slow.segment(row[start:stop]) for start, stop in pairwise([0, *cuts, 14])]
+        outputs.append(torch.cat([y for y, _ in segments]))
+        losses.append([loss for _, loss in segments if loss is not None])
+    expected_y = torch.stack(outputs)
+    torch.testing.assert_close(result.y, expected_y, atol=1e-11, rtol=1e-11)
+    expected = (
+        torch.stack([torch.stack(row_losses).mean() for row_losses in zip(*losses, strict=True)]).sum()
+        if losses[0]
+        else 0
     )
-    for mine, oracle in zip(one, other, strict=True):
-        torch.testing.assert_close(mine, oracle, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(torch.as_tensor(sum(result.losses)), torch.as_tensor(expected), atol=1e-11, rtol=1e-11)
+    direction, leaves = noise(*expected_y.shape), list(mixer.parameters())
+    gradients, expected_gradients = (
+        torch.autograd.grad((y * direction).sum() + loss, leaves, materialize_grads=True)
+        for y, loss in ((result.y, sum(result.losses)), (expected_y, expected))
+    )
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-10)
 
 
 @every_loss
 def test_an_auxiliary_loss_trains_the_compression_and_nothing_else(fields: dict[str, Any]) -> None:
     """T-CT3: h, the old memory and the maps of attention have no part in it."""
     mixer, x = layer(memory=2, compressed_memory=2, rate=2, **fields), noise(2, 8, DIM).requires_grad_()
-    sum(read(mixer, x, [4]).losses).backward()  # type: ignore[union-attr]
+    sum(run_in_segments(mixer, x, [4]).losses).backward()  # type: ignore[union-attr]
     assert x.grad is None
     trained = {name for name, p in mixer.named_parameters() if p.grad is not None and p.grad.any()}
-    own = {name for name, _ in mixer.named_parameters() if name.startswith(("compressor", "reconstruction"))}
-    assert trained == own
+    auxiliary_names = {
+        name for name, _ in mixer.named_parameters() if name.startswith(("compressor", "reconstruction"))
+    }
+    assert trained == auxiliary_names
 
 
 @every_loss
 def test_the_task_trains_everything_but_a_compression_that_has_a_loss_of_its_own(fields: dict[str, Any]) -> None:
     mixer, x = layer(memory=2, compressed_memory=2, rate=2, **fields), noise(2, 12, DIM)
-    read(mixer, x, [4, 8]).y.square().sum().backward()
+    run_in_segments(mixer, x, [4, 8]).y.square().sum().backward()
     trained = {name for name, p in mixer.named_parameters() if p.grad is not None and p.grad.any()}
     assert trained == {name for name, _ in mixer.named_parameters() if name.startswith("reader")}
 
@@ -130,7 +138,7 @@ def test_the_task_trains_everything_but_a_compression_that_has_a_loss_of_its_own
 @pytest.mark.parametrize("function", ["convolution", "dilated"])
 def test_without_a_loss_of_its_own_the_task_trains_the_compression_across_cut_gradients(function: str) -> None:
     mixer = layer(memory=2, compressed_memory=2, rate=2, function=function, auxiliary="none")
-    read(mixer, noise(2, 12, DIM), [4, 8], cut=True).y.square().sum().backward()
+    run_in_segments(mixer, noise(2, 12, DIM), [4, 8], detached=True).y.square().sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in mixer.parameters())
 
 
@@ -139,10 +147,10 @@ def test_keys_and_values_train_in_every_segment(fields: dict[str, Any]) -> None:
     """T-CT1: in a known port they stop after the first step with memory, for good."""
     mixer, state = layer(memory=2, compressed_memory=2, rate=2, **fields), None
     for _ in range(4):
-        told = read(mixer, noise(2, 4, DIM), [], state, cut=True)
-        state = told.state
+        result = run_in_segments(mixer, noise(2, 4, DIM), [], state, detached=True)
+        state = result.state
         mixer.zero_grad()
-        told.y.square().sum().backward()
+        result.y.square().sum().backward()
         for linear in (mixer.reader.key, mixer.reader.value):
             assert linear.weight.requires_grad and linear.weight.grad is not None and linear.weight.grad.any()
 
@@ -151,8 +159,8 @@ def test_keys_and_values_train_in_every_segment(fields: dict[str, Any]) -> None:
 def test_every_parameter_has_a_gradient_in_the_first_segment_too(fields: dict[str, Any]) -> None:
     """If only of zero: DDP waits for those that have none."""
     mixer = layer(memory=8, compressed_memory=2, rate=2, **fields)
-    told = read(mixer, noise(2, 4, DIM), [])
-    (told.y.sum() + sum(told.losses)).backward()
+    result = run_in_segments(mixer, noise(2, 4, DIM), [])
+    (result.y.sum() + sum(result.losses)).backward()
     assert [name for name, p in mixer.named_parameters() if p.grad is None] == []
 
 
@@ -170,13 +178,13 @@ def test_what_leaves_is_compressed_once_in_order_and_the_oldest_slots_go(
     """T-CT2, T-CT5: whatever the lengths of segments, nothing is lost, doubled or padded with what was never read."""
     mixer = layer(memory=memory, compressed_memory=slots, rate=rate, function="mean", auxiliary="none")
     x = torch.arange(1, length + 1, dtype=torch.float64)[None, :, None].expand(1, -1, DIM)
-    state = read(mixer, x, sorted(cut for cut in cuts if cut < length)).state
-    left = max(0, length - memory) // rate * rate
-    means = x[0, :left, 0].unflatten(0, (-1, rate)).mean(dim=1)[-slots:] if left else x[0, :0, 0]
-    hidden, seen = state["hidden"][0, :, 0], state["seen"][0]
-    assert hidden[seen].tolist() == pytest.approx([*means.tolist(), *range(left + 1, length + 1)])
-    assert len(hidden) == slots + length - left <= slots + max(length, memory + rate - 1)
-    assert not seen[: slots - len(means)].any() and seen[slots - len(means) :].all()
+    state = run_in_segments(mixer, x, sorted(cut for cut in cuts if cut < length)).state
+    evicted = max(0, length - memory) // rate * rate
+    means = x[0, :evicted, 0].unflatten(0, (-1, rate)).mean(dim=1)[-slots:] if evicted else x[0, :0, 0]
+    hidden, key_mask = state["hidden"][0, :, 0], state["key_mask"][0]
+    assert hidden[key_mask].tolist() == pytest.approx([*means.tolist(), *range(evicted + 1, length + 1)])
+    assert len(hidden) == slots + length - evicted <= slots + max(length, memory + rate - 1)
+    assert not key_mask[: slots - len(means)].any() and key_mask[slots - len(means) :].all()
 
 
 @every_function
@@ -187,12 +195,12 @@ def test_reading_without_gradients_says_the_same_far_beyond_memory(
     """There keys and values are kept, here inputs are projected anew."""
     mixer = layer(memory=3, compressed_memory=2, rate=2, encoding=encoding, bias=True, **fields)
     x, cuts = noise(2, 20, DIM), [3, 4, 5, 11, 12, 17]
-    expected = read(mixer, x, cuts)
+    expected = run_in_segments(mixer, x, cuts)
     with torch.no_grad():
-        kept = read(mixer, x, cuts)
-        torch.testing.assert_close(kept.y, expected.y, atol=1e-11, rtol=1e-11)
-        assert "keys" in kept.state
-        mixed = read(mixer, x[:, 5:], [6, 7, 12], read(mixer, x[:, :5], [3, 4]).state)
+        result = run_in_segments(mixer, x, cuts)
+        torch.testing.assert_close(result.y, expected.y, atol=1e-11, rtol=1e-11)
+        assert "keys" in result.state
+        mixed = run_in_segments(mixer, x[:, 5:], [6, 7, 12], run_in_segments(mixer, x[:, :5], [3, 4]).state)
         torch.testing.assert_close(mixed.y, expected.y[:, 5:], atol=1e-11, rtol=1e-11)
 
 
@@ -201,12 +209,14 @@ def test_reading_without_gradients_says_the_same_far_beyond_memory(
 def test_a_lane_emptied_after_its_slots_were_filled_starts_anew(fields: dict[str, Any], grad: bool) -> None:
     mixer, first, second = layer(memory=3, compressed_memory=2, rate=2, **fields), noise(2, 12, DIM), noise(2, 12, DIM)
     with torch.set_grad_enabled(grad):
-        state = read(mixer, first, [6]).state
-        emptied = empty_rows(state, torch.tensor([True, False]))
-        went_on = read(mixer, second, [5, 6], emptied).y
-        torch.testing.assert_close(went_on[1], read(mixer, second, [5, 6], state).y[1], atol=1e-11, rtol=1e-11)
-        anew = read(mixer, second[:1, :5], []).y[0]
-    torch.testing.assert_close(went_on[0, :5], anew, atol=1e-11, rtol=1e-11)
+        state = run_in_segments(mixer, first, [6]).state
+        emptied_state = empty_rows(state, torch.tensor([True, False]))
+        continued_y = run_in_segments(mixer, second, [5, 6], emptied_state).y
+        torch.testing.assert_close(
+            continued_y[1], run_in_segments(mixer, second, [5, 6], state).y[1], atol=1e-11, rtol=1e-11
+        )
+        expected = run_in_segments(mixer, second[:1, :5], []).y[0]
+    torch.testing.assert_close(continued_y[0, :5], expected, atol=1e-11, rtol=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -215,24 +225,24 @@ def test_a_lane_emptied_after_its_slots_were_filled_starts_anew(fields: dict[str
 def test_positions_go_on_over_slots_memory_and_segment(encoding: EncodingConfig | None) -> None:
     """T-CT4: what is read is plain attention with slots and memory as its memory."""
     mixer = layer(memory=3, compressed_memory=2, rate=2, function="mean", auxiliary="none", encoding=encoding)
-    plain = AttentionConfig(encoding=encoding, memory=5).build(Shape(DIM, HEADS, 16)).double()
-    plain.load_state_dict(mixer.reader.state_dict())
-    state, x = read(mixer, noise(2, 11, DIM), [6]).state, noise(2, 4, DIM)
-    assert state["seen"].all() and state["hidden"].size(1) == 5
-    torch.testing.assert_close(mixer(x, context(x), state).y, plain(x, context(x), dict(state)).y)
+    attention = AttentionConfig(encoding=encoding, memory=5).build(Shape(DIM, HEADS, 16)).double()
+    attention.load_state_dict(mixer.reader.state_dict())
+    state, x = run_in_segments(mixer, noise(2, 11, DIM), [6]).state, noise(2, 4, DIM)
+    assert state["key_mask"].all() and state["hidden"].size(1) == 5
+    torch.testing.assert_close(mixer(x, context(x), state).y, attention(x, context(x), dict(state)).y)
 
 
 @pytest.mark.parametrize("function", ["mean", "max", "most_used"])
 @pytest.mark.parametrize("encoding", [None, XLConfig()], ids=["plain", "xl"])
 def test_a_rate_of_one_is_a_longer_memory(function: str, encoding: EncodingConfig | None) -> None:
     mixer = layer(memory=3, compressed_memory=4, rate=1, function=function, auxiliary="none", encoding=encoding)
-    plain = AttentionConfig(encoding=encoding, memory=7).build(Shape(DIM, HEADS, 16)).double()
-    plain.load_state_dict(mixer.reader.state_dict())
+    attention = AttentionConfig(encoding=encoding, memory=7).build(Shape(DIM, HEADS, 16)).double()
+    attention.load_state_dict(mixer.reader.state_dict())
     x, state = noise(2, 20, DIM), None
     for segment in x.split(5, dim=1):
-        mixed = plain(segment, context(segment), state)
+        mixed = attention(segment, context(segment), state)
         state = mixed.state
-    torch.testing.assert_close(read(mixer, x, [5, 10, 15]).y[:, 15:], mixed.y, atol=1e-11, rtol=1e-11)
+    torch.testing.assert_close(run_in_segments(mixer, x, [5, 10, 15]).y[:, 15:], mixed.y, atol=1e-11, rtol=1e-11)
 
 
 def test_the_most_used_are_kept_as_they_were_and_in_their_order() -> None:
@@ -243,17 +253,17 @@ def test_the_most_used_are_kept_as_they_were_and_in_their_order() -> None:
         mixer.reader.key.weight.zero_()[:, 2] = 1.0
     x = torch.randn(1, 6, DIM, dtype=torch.float64) * 0.1
     x[..., 2], x[..., 3] = torch.tensor([0.0, 4.0, 0.0, 1.0, 5.0, 0.0], dtype=torch.float64), 1.0
-    state = read(mixer, x, []).state
+    state = run_in_segments(mixer, x, []).state
     assert torch.equal(state["hidden"], x[:, [1, 4]])
 
 
 def test_attention_is_counted_once_though_the_backward_pass_computes_it_again() -> None:
     mixer, length = layer(memory=700, compressed_memory=2, rate=2, function="most_used", auxiliary="none"), 600
-    told = read(mixer, noise(2, length, DIM).requires_grad_(), [])
-    told.y.sum().backward()
-    used = told.state["used"]
-    torch.testing.assert_close(used[..., 0].sum(dim=1), torch.full((2,), float(length), dtype=torch.float64))
-    assert torch.equal(used[0, :, 1], torch.arange(length, 0, -1, dtype=torch.float64))
+    result = run_in_segments(mixer, noise(2, length, DIM).requires_grad_(), [])
+    result.y.sum().backward()
+    usage = result.state["used"]
+    torch.testing.assert_close(usage[..., 0].sum(dim=1), torch.full((2,), float(length), dtype=torch.float64))
+    assert torch.equal(usage[0, :, 1], torch.arange(length, 0, -1, dtype=torch.float64))
 
 
 def test_padding_uses_nothing_and_is_not_used() -> None:
@@ -267,20 +277,20 @@ def test_padding_uses_nothing_and_is_not_used() -> None:
 def test_padding_has_no_part_in_a_loss(fields: dict[str, Any]) -> None:
     """Neither as a query, nor among what leaves, of which the second lane has nothing real."""
     mixer, x = layer(memory=2, compressed_memory=3, rate=2, **fields), noise(2, 6, DIM)
-    keep = torch.tensor([[True, False, True, True, False, True], [False, False, False, False, True, True]])
-    changed = torch.where(keep[..., None], x, noise(2, 6, DIM))
-    one, other = (mixer(z, context(z, keep)).aux["compression"] for z in (x, changed))
-    assert one > 0
-    torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)
+    padding_mask = torch.tensor([[True, False, True, True, False, True], [False, False, False, False, True, True]])
+    changed = torch.where(padding_mask[..., None], x, noise(2, 6, DIM))
+    loss, changed_loss = (mixer(z, context(z, padding_mask)).aux["compression"] for z in (x, changed))
+    assert loss > 0
+    torch.testing.assert_close(loss, changed_loss, atol=1e-12, rtol=1e-12)
 
 
 @every_function
 def test_padding_enters_no_slot(fields: dict[str, Any]) -> None:
     mixer, x, later = layer(memory=0, compressed_memory=3, rate=2, **fields), noise(1, 6, DIM), noise(1, 3, DIM)
-    keep = torch.tensor([[True, False, False, False, True, True]])
-    changed = torch.where(keep[..., None], x, noise(1, 6, DIM))
-    read_on = [mixer(later, context(later), mixer(z, context(z, keep)).state) for z in (x, changed)]
-    torch.testing.assert_close(read_on[0].y, read_on[1].y, atol=1e-12, rtol=1e-12)
+    padding_mask = torch.tensor([[True, False, False, False, True, True]])
+    changed = torch.where(padding_mask[..., None], x, noise(1, 6, DIM))
+    later_outputs = [mixer(later, context(later), mixer(z, context(z, padding_mask)).state) for z in (x, changed)]
+    torch.testing.assert_close(later_outputs[0].y, later_outputs[1].y, atol=1e-12, rtol=1e-12)
 
 
 def test_a_slot_is_seen_where_any_of_its_inputs_was_and_is_made_of_those() -> None:
@@ -288,7 +298,7 @@ def test_a_slot_is_seen_where_any_of_its_inputs_was_and_is_made_of_those() -> No
         mixer = layer(memory=0, compressed_memory=3, rate=2, function=function, auxiliary="none")
         x = torch.arange(1, 7, dtype=torch.float64)[None, :, None].expand(1, -1, DIM)
         state = mixer(x, context(x, torch.tensor([[True, False, False, False, True, True]]))).state
-        assert state["seen"].tolist() == [[True, False, True]]
+        assert state["key_mask"].tolist() == [[True, False, True]]
         assert state["hidden"][0, :, 0].tolist() == expected
 
 
@@ -298,24 +308,24 @@ def test_reconstruction_is_by_content_whatever_the_encoding() -> None:
     for encoding in (None, XLConfig(), RotaryConfig()):
         mixer = layer(memory=2, compressed_memory=2, rate=2)
         state = mixer.state_dict()
-        other = layer(memory=2, compressed_memory=2, rate=2, encoding=encoding)
-        other.load_state_dict(state, strict=False)
-        losses.append(torch.stack(read(other, x, [4]).losses))
+        encoded_mixer = layer(memory=2, compressed_memory=2, rate=2, encoding=encoding)
+        encoded_mixer.load_state_dict(state, strict=False)
+        losses.append(torch.stack(run_in_segments(encoded_mixer, x, [4]).losses))
     assert torch.equal(losses[0], losses[1]) and torch.equal(losses[0], losses[2])
 
 
 @every_loss
 def test_evaluation_has_no_auxiliary_loss(fields: dict[str, Any]) -> None:
     mixer = layer(memory=0, compressed_memory=2, rate=2, **fields)
-    assert len(read(mixer, noise(1, 4, DIM), []).losses) == 1
-    assert read(mixer.eval(), noise(1, 4, DIM), []).losses == []
+    assert len(run_in_segments(mixer, noise(1, 4, DIM), []).losses) == 1
+    assert run_in_segments(mixer.eval(), noise(1, 4, DIM), []).losses == []
     with torch.no_grad():
-        assert read(mixer.train(), noise(1, 4, DIM), []).losses == []
+        assert run_in_segments(mixer.train(), noise(1, 4, DIM), []).losses == []
 
 
 def test_each_layer_may_have_an_auxiliary_loss_of_its_own() -> None:
     config = CompressiveConfig(auxiliary=("none", "auto_encoding"))
-    layers = [config.build(Shape(DIM, HEADS, 16, number, 2)) for number in range(2)]
+    layers = [config.build(Shape(DIM, HEADS, 16, index, 2)) for index in range(2)]
     assert [mixer.reconstruction is None for mixer in layers] == [True, False]
     with pytest.raises(ConfigError, match=r"mixer\.auxiliary: 2 values do not divide 3 layers"):
         config.build(Shape(DIM, HEADS, 16, 0, 3))
@@ -335,9 +345,9 @@ def test_the_losses_can_be_learned(loss: str) -> None:
     losses = []
     for _ in range(150):
         x = noise(16, 4, DIM).repeat_interleave(2, dim=1)
-        (lost,) = read(mixer, x, []).losses
+        (compression_loss,) = run_in_segments(mixer, x, []).losses
         optimizer.zero_grad()
-        lost.backward()
+        compression_loss.backward()
         optimizer.step()
-        losses.append(lost.item())
+        losses.append(compression_loss.item())
     assert losses[-1] < 0.05 * losses[0]

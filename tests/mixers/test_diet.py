@@ -10,14 +10,14 @@ from slow_patterns import (
     DIM,
     Sees,
     agree,
-    alike,
     build,
     context,
+    heads_output,
     leaves,
     merged,
     noise,
-    said,
     same,
+    uniform_weights,
     weights,
 )
 
@@ -42,19 +42,19 @@ def sees(name: str, layer: int) -> Sees:
     """Section 3 of the paper, with its defaults."""
     knobs = {"base": 2, "taps": 3, "window": 4, "growth": 2} | CASES[name]
 
-    def tapped(layer: int, i: int, j: int) -> bool:
+    def is_tapped(layer: int, i: int, j: int) -> bool:
         return j in [i - tap * knobs["base"] ** layer for tap in range(knobs["taps"])]
 
-    def seen(h: int, i: int, j: int) -> bool:
+    def is_visible(h: int, i: int, j: int) -> bool:
         match knobs["pattern"]:
             case "dilated":
-                return tapped(layer, i, j)
+                return is_tapped(layer, i, j)
             case "dilated_memory":
-                return any(tapped(below, i, j) for below in range(layer + 1))
+                return any(is_tapped(below, i, j) for below in range(layer + 1))
             case _:
                 return 0 <= i - j < knobs["window"] * knobs["growth"] ** layer
 
-    return seen
+    return is_visible
 
 
 @every_case
@@ -62,8 +62,8 @@ def sees(name: str, layer: int) -> Sees:
 @pytest.mark.parametrize("length", [1, LENGTH])
 def test_a_query_sees_what_its_layer_shows_and_counts_no_key_twice(name: str, layer: int, length: int) -> None:
     """In a cascade the query's own key is one of the window's."""
-    found = weights(DietConfig(**CASES[name]), length, True, layer=layer, depth=DEPTH)
-    same(found, alike(sees(name, layer), length, length))
+    attention_weights = weights(DietConfig(**CASES[name]), length, True, layer=layer, depth=DEPTH)
+    same(attention_weights, uniform_weights(sees(name, layer), length, length))
 
 
 @every_case
@@ -71,7 +71,7 @@ def test_a_query_sees_what_its_layer_shows_and_counts_no_key_twice(name: str, la
 def test_outputs_and_gradients_are_those_of_the_paper(name: str, layer: int) -> None:
     config = DietConfig(bias=True, encoding=ShawConfig(distance=3), **CASES[name])
     mixer, x = build(config, layer, DEPTH), noise(1, LENGTH, DIM).requires_grad_()
-    expected = merged(mixer, said(mixer, x[0], sees(name, layer)))
+    expected = merged(mixer, heads_output(mixer, x[0], sees(name, layer)))
     agree(mixer(x, context(LENGTH)).y[0], expected, leaves(mixer, x))
 
 
@@ -93,7 +93,7 @@ def test_as_many_keys_as_the_sequence_has_are_dense_attention(
 ) -> None:
     ours, dense = build(DietConfig(encoding=encoding, **knobs)), build(AttentionConfig(encoding=encoding))
     dense.load_state_dict(ours.state_dict())
-    x, ctx = noise(2, 9, DIM), context(9, rows=2, keep=torch.arange(9) < torch.tensor([[9], [4]]))
+    x, ctx = noise(2, 9, DIM), context(9, rows=2, padding_mask=torch.arange(9) < torch.tensor([[9], [4]]))
     same(ours(x, ctx).y, dense(x, ctx).y)
 
 

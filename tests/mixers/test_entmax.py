@@ -32,21 +32,23 @@ def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def context(length: int, causal: bool = True, keep: Tensor | None = None, source: Tensor | None = None) -> Context:
-    rows = 1 if keep is None else len(keep)
-    return Context(torch.arange(length).expand(rows, length), causal, keep, source)
+def context(
+    length: int, causal: bool = True, padding_mask: Tensor | None = None, source: Tensor | None = None
+) -> Context:
+    rows = 1 if padding_mask is None else len(padding_mask)
+    return Context(torch.arange(length).expand(rows, length), causal, padding_mask, source)
 
 
-def same(one: Tensor, other: Tensor, tolerance: float = 1e-10) -> None:
-    torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+def same(ours: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
+    torch.testing.assert_close(ours, expected, atol=tolerance, rtol=tolerance)
 
 
-def weighed(layer: Entmax, logits: Tensor) -> Tensor:
+def weights_of(layer: Entmax, logits: Tensor) -> Tensor:
     """The weights of a block of logits (b, h, t, s)."""
-    weigh = layer.weigh()
-    assert weigh is not None
+    weighting = layer.weigh()
+    assert weighting is not None
     i, j = torch.arange(logits.size(-2))[:, None], torch.arange(logits.size(-1))
-    weights: Tensor = weigh.apply(logits, i, j, *weigh.tensors)
+    weights: Tensor = weighting.apply(logits, i, j, *weighting.tensors)
     return weights
 
 
@@ -65,7 +67,7 @@ def test_weights_solve_the_equations_that_define_them(alpha: Any, size: int) -> 
     """p = [(alpha - 1) s - tau]_+ ^ (1 / (alpha - 1)): one tau for all keys that are seen, none above it unseen."""
     layer = build(alpha=alpha)
     logits = noise(1, HEADS, 4, size) * 2
-    p = weighed(layer, logits.clone())
+    p = weights_of(layer, logits.clone())
     same(p.sum(-1), torch.ones(1, HEADS, 4, dtype=torch.float64))
     power = layer.alpha - 1
     taus = power * logits - p**power
@@ -81,8 +83,8 @@ def test_weights_solve_the_equations_that_define_them(alpha: Any, size: int) -> 
 def test_weights_over_many_keys_are_those_found_without_choosing_candidates(alpha: Any, std: float) -> None:
     layer = build(alpha=alpha)
     logits = noise(2, HEADS, 3, 5 * CANDIDATES) * std
-    wanted = entmax_bisect(logits, layer.alpha, dim=-1, n_iter=60)
-    same(weighed(layer, logits.clone()), wanted, 1e-7)
+    expected = entmax_bisect(logits, layer.alpha, dim=-1, n_iter=60)
+    same(weights_of(layer, logits.clone()), expected, 1e-7)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -91,7 +93,7 @@ def test_hidden_keys_weigh_exactly_nothing(alpha: Any) -> None:
     logits = noise(2, HEADS, 3, 100)
     hidden = torch.rand(3, 100) < 0.5
     logits = logits.masked_fill(hidden, -torch.inf).requires_grad_()
-    weights = weighed(layer, logits.clone())
+    weights = weights_of(layer, logits.clone())
     assert not weights[..., hidden].any() and weights.isfinite().all()
     weights.square().sum().backward()
     assert logits.grad is not None and logits.grad.isfinite().all() and not logits.grad[..., hidden].any()
@@ -112,17 +114,18 @@ def test_an_alpha_pushed_to_its_limits_stays_a_number_after_the_step(free: float
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [9, LONG])
 def test_an_alpha_of_one_is_plain_attention(causal: bool, length: int) -> None:
-    layer, plain = build(alpha=1.0), AttentionConfig().build(SHAPE).double()
-    plain.load_state_dict(layer.state_dict())
+    layer, attention = build(alpha=1.0), AttentionConfig().build(SHAPE).double()
+    attention.load_state_dict(layer.state_dict())
     x, ctx = noise(1, length, DIM), context(length, causal)
-    same(layer(x, ctx).y, plain(x, ctx).y)
+    same(layer(x, ctx).y, attention(x, ctx).y)
 
 
 def test_near_an_alpha_of_one_the_weights_near_those_of_the_softmax() -> None:
     torch.manual_seed(0)
     logits = noise(1, HEADS, 3, 20)
     distances = [
-        (weighed(build(alpha=1 + step), logits.clone()) - logits.softmax(-1)).abs().max() for step in (0.1, 0.01, 1e-3)
+        (weights_of(build(alpha=1 + step), logits.clone()) - logits.softmax(-1)).abs().max()
+        for step in (0.1, 0.01, 1e-3)
     ]
     assert distances[1] < distances[0] / 5 and distances[2] < distances[1] / 5
 
@@ -134,16 +137,16 @@ def test_blocks_of_queries_give_what_the_whole_gives(alpha: Any, causal: bool) -
     logits, v = scores_of(layer, x, x)
     if causal:
         logits = logits.masked_fill(torch.ones(LONG, LONG).triu(1).bool(), -torch.inf)
-    wanted = layer.merge((weighed(layer, logits[None])[0] @ v).transpose(0, 1).flatten(1))
-    same(layer(x[None], context(LONG, causal)).y[0], wanted, 1e-7)
+    expected = layer.merge((weights_of(layer, logits[None])[0] @ v).transpose(0, 1).flatten(1))
+    same(layer(x[None], context(LONG, causal)).y[0], expected, 1e-7)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_across_two_sequences_all_of_the_source_competes(alpha: Any) -> None:
     layer, x, source = build(alpha=alpha), noise(5, DIM), noise(7, DIM)
     logits, v = scores_of(layer, x, source)
-    wanted = layer.merge((weighed(layer, logits[None])[0] @ v).transpose(0, 1).flatten(1))
-    same(layer(x[None], context(5, source=source[None])).y[0], wanted)
+    expected = layer.merge((weights_of(layer, logits[None])[0] @ v).transpose(0, 1).flatten(1))
+    same(layer(x[None], context(5, source=source[None])).y[0], expected)
 
 
 def test_each_head_learns_an_alpha_of_its_own_that_starts_at_one_and_a_half() -> None:
@@ -185,9 +188,9 @@ def test_gradients_of_inputs_and_weights_are_finite_differences(alpha: Any) -> N
 def test_more_iterations_come_nearer() -> None:
     torch.manual_seed(0)
     logits = noise(1, HEADS, 3, 20)
-    exact = weighed(build(alpha=1.3), logits.clone())
+    exact = weights_of(build(alpha=1.3), logits.clone())
     distances = [
-        (weighed(build(alpha=1.3, iterations=count), logits.clone()) - exact).abs().max() for count in (2, 6, 12)
+        (weights_of(build(alpha=1.3, iterations=count), logits.clone()) - exact).abs().max() for count in (2, 6, 12)
     ]
     assert distances[0] > distances[1] > distances[2] > 0
 
@@ -198,9 +201,9 @@ def test_hidden_keys_change_no_weight_however_few_the_iterations(iterations: int
     layer = build(alpha="learned", iterations=iterations)
     logits = noise(1, HEADS, 4, seen)
     padded = torch.cat([logits, torch.full((1, HEADS, 4, 2 * CANDIDATES), -torch.inf).double()], dim=-1)
-    alone = weighed(layer, logits.clone())
-    same(weighed(layer, padded)[..., :seen], alone)
-    same(alone.sum(-1), torch.ones(1, HEADS, 4).double())
+    expected = weights_of(layer, logits.clone())
+    same(weights_of(layer, padded)[..., :seen], expected)
+    same(expected.sum(-1), torch.ones(1, HEADS, 4).double())
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])

@@ -37,8 +37,8 @@ def build(shape: Shape = SHAPE, std: float = 0.5, **knobs: Any) -> Linear:
     return layer
 
 
-def context(length: int = LENGTH, causal: bool = True, rows: int = 1, keep: Tensor | None = None) -> Context:
-    return Context(torch.arange(length).expand(rows, length), causal, keep)
+def context(length: int = LENGTH, causal: bool = True, rows: int = 1, padding_mask: Tensor | None = None) -> Context:
+    return Context(torch.arange(length).expand(rows, length), causal, padding_mask)
 
 
 def noise(*shape: int) -> Tensor:
@@ -51,13 +51,13 @@ def oracle(layer: Linear, name: Features, x: Tensor, source: Tensor, causal: boo
     for head in range(HEADS):
         rows = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
         q, k, v = (linear.weight[rows] for linear in (layer.query, layer.key, layer.value))
-        said = []
+        head_outputs = []
         for i in range(len(x)):
-            seen = range(i + 1) if causal else range(len(source))
-            weights = [SIMILARITIES[name](q @ x[i], k @ source[j]) for j in seen]
-            total = torch.stack([w * (v @ source[j]) for w, j in zip(weights, seen, strict=True)]).sum(0)
-            said.append(total / (torch.stack(weights).sum() + EPS))
-        outputs.append(torch.stack(said))
+            visible_keys = range(i + 1) if causal else range(len(source))
+            weights = [SIMILARITIES[name](q @ x[i], k @ source[j]) for j in visible_keys]
+            total = torch.stack([w * (v @ source[j]) for w, j in zip(weights, visible_keys, strict=True)]).sum(0)
+            head_outputs.append(total / (torch.stack(weights).sum() + EPS))
+        outputs.append(torch.stack(head_outputs))
     return torch.cat(outputs, dim=-1) @ layer.merge.weight.T
 
 
@@ -65,8 +65,10 @@ def agree(layer: Linear, ours: Tensor, expected: Tensor, *inputs: Tensor) -> Non
     """Outputs and the gradients of a random direction."""
     torch.testing.assert_close(ours, expected, atol=1e-11, rtol=1e-9)
     direction, leaves = torch.randn_like(ours), [*inputs, *layer.parameters()]
-    for one, other in zip(*(torch.autograd.grad((y * direction).sum(), leaves) for y in (ours, expected)), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-8)
+    for gradient, expected_gradient in zip(
+        *(torch.autograd.grad((y * direction).sum(), leaves) for y in (ours, expected)), strict=True
+    ):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-8)
 
 
 @features
@@ -91,8 +93,8 @@ def test_a_pass_over_a_source_equals_the_equations(name: Features) -> None:
 
 def test_across_two_sequences_it_is_what_it_is_in_both_directions() -> None:
     layer, x = build(), noise(2, LENGTH, DIM)
-    crossed = layer(x, context(rows=2)._replace(source=x)).y
-    torch.testing.assert_close(crossed, layer(x, context(rows=2, causal=False)).y, atol=1e-12, rtol=1e-12)
+    cross_y = layer(x, context(rows=2)._replace(source=x)).y
+    torch.testing.assert_close(cross_y, layer(x, context(rows=2, causal=False)).y, atol=1e-12, rtol=1e-12)
 
 
 @features
@@ -103,21 +105,21 @@ def test_gradients_of_chunks_and_of_the_state_are_those_of_differences(name: Fea
     q, k, v = (noise(1, 2, 5, size).abs().requires_grad_() for size in (count, count, 2))
     products, total = noise(1, 2, count, 2).requires_grad_(), noise(1, 2, count).abs().requires_grad_()
 
-    def read(*given: Tensor) -> tuple[Tensor, ...]:
-        y, sums = causal(*given[:3], {"products": given[3], "features": given[4]}, 2, EPS)
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        y, sums = causal(*tensors[:3], {"products": tensors[3], "features": tensors[4]}, 2, EPS)
         return y, *state_tensors(sums)
 
-    assert torch.autograd.gradcheck(read, (q, k, v, products, total))
+    assert torch.autograd.gradcheck(run, (q, k, v, products, total))
 
 
 def test_position_by_position_is_what_one_pass_is_in_single_precision() -> None:
     shape = Shape(64, 4, 300)
-    layer, x, state, parts = build(shape, std=0.1).float(), torch.randn(2, 300, 64), None, []
+    layer, x, state, outputs = build(shape, std=0.1).float(), torch.randn(2, 300, 64), None, []
     for position in x.split(1, dim=1):
-        read = layer(position, context(1, rows=2), state)
-        state = read.state
-        parts.append(read.y)
-    torch.testing.assert_close(torch.cat(parts, dim=1), layer(x, context(300, rows=2)).y, atol=1e-5, rtol=1e-5)
+        output = layer(position, context(1, rows=2), state)
+        state = output.state
+        outputs.append(output.y)
+    torch.testing.assert_close(torch.cat(outputs, dim=1), layer(x, context(300, rows=2)).y, atol=1e-5, rtol=1e-5)
 
 
 def test_the_state_is_as_large_after_a_thousand_positions_as_after_one() -> None:
@@ -154,9 +156,12 @@ def test_reading_on_leaves_the_state_that_was_read_as_it_was() -> None:
 
 def test_padding_adds_nothing_to_the_state() -> None:
     layer, x = build(), noise(1, LENGTH, DIM)
-    keep = torch.tensor([[True, False, True, True, False, False, True]])
-    padded, short = layer(x * 50, context(keep=keep)).state, layer(x[:, keep[0]] * 50, context(4)).state
-    torch.testing.assert_close(padded, short, atol=1e-9, rtol=1e-12)
+    padding_mask = torch.tensor([[True, False, True, True, False, False, True]])
+    padded, unpadded = (
+        layer(x * 50, context(padding_mask=padding_mask)).state,
+        layer(x[:, padding_mask[0]] * 50, context(4)).state,
+    )
+    torch.testing.assert_close(padded, unpadded, atol=1e-9, rtol=1e-12)
 
 
 def test_no_tensor_kept_for_the_backward_pass_has_a_matrix_for_every_position() -> None:
@@ -176,10 +181,10 @@ def test_no_tensor_kept_for_the_backward_pass_has_a_matrix_for_every_position() 
 def test_sums_are_in_single_precision_where_all_else_is_in_half(half: torch.dtype) -> None:
     layer, x = build().float(), torch.randn(1, LENGTH, DIM)
     with torch.autocast("cpu", dtype=half):
-        under_autocast = layer(x, context()).state
-    of_half_weights = layer.to(half)(x.to(half), context())
-    assert of_half_weights.y.dtype == half
-    assert {part.dtype for part in state_tensors((under_autocast, of_half_weights.state))} == {torch.float32}
+        autocast_state = layer(x, context()).state
+    half_output = layer.to(half)(x.to(half), context())
+    assert half_output.y.dtype == half
+    assert {part.dtype for part in state_tensors((autocast_state, half_output.state))} == {torch.float32}
 
 
 def test_sums_under_autocast_are_those_of_the_rounded_keys_and_values_and_not_rounded_again() -> None:
@@ -250,12 +255,12 @@ def test_the_cost_of_a_model_is_found_without_computing_it() -> None:
 def test_the_default_eps_does_not_show_in_single_precision_and_keeps_gradients_finite() -> None:
     """The smallest denominator of a model as it starts is that of a first token, whose 64 features are near 1."""
     shape, x, ctx = Shape(512, 8, 16), torch.randn(1, 9, 512), Context(torch.arange(9)[None], True)
-    with_none, layer = LinearConfig(eps=1e-30).build(shape), LinearConfig().build(shape)
+    without_eps, layer = LinearConfig(eps=1e-30).build(shape), LinearConfig().build(shape)
     for part in (layer.query, layer.key):
         nn.init.zeros_(part.weight)
-    with_none.load_state_dict(layer.state_dict())
-    assert torch.equal(layer(x, ctx).y, with_none(x, ctx).y)
-    blind = LinearConfig(features="relu").build(shape)
-    blind.query.weight.data = -blind.key.weight.data.abs()  # no feature of these queries is above zero
-    blind(x.abs().requires_grad_(), ctx).y.sum().backward()
-    assert all(p.grad is not None and p.grad.square().sum().isfinite() for p in blind.parameters())
+    without_eps.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(x, ctx).y, without_eps(x, ctx).y)
+    zero_features = LinearConfig(features="relu").build(shape)
+    zero_features.query.weight.data = -zero_features.key.weight.data.abs()  # no feature of these queries is above zero
+    zero_features(x.abs().requires_grad_(), ctx).y.sum().backward()
+    assert all(p.grad is not None and p.grad.square().sum().isfinite() for p in zero_features.parameters())

@@ -33,8 +33,8 @@ def build(**knobs: Any) -> Linformer:
     return randomise(LinformerConfig(**{"rank": RANK, **knobs}).build(Shape(DIM, HEADS, LENGTH)).double())
 
 
-def context(length: int = LENGTH, rows: int = 1, keep: Tensor | None = None) -> Context:
-    return Context(torch.arange(length).expand(rows, length), causal=False, keep=keep)
+def context(length: int = LENGTH, rows: int = 1, padding_mask: Tensor | None = None) -> Context:
+    return Context(torch.arange(length).expand(rows, length), causal=False, padding_mask=padding_mask)
 
 
 def noise(*shape: int) -> Tensor:
@@ -42,14 +42,14 @@ def noise(*shape: int) -> Tensor:
 
 
 def attention_by_head(
-    layer: Linformer, x: Tensor, of_keys: Callable[..., Tensor], of_values: Callable[..., Tensor]
+    layer: Linformer, x: Tensor, project_keys: Callable[..., Tensor], project_values: Callable[..., Tensor]
 ) -> Tensor:
     """softmax(Q project(K)^T / sqrt(k)) project(V) of one sequence x (t, d), one head at a time."""
     outputs = []
     for head in range(HEADS):
         rows = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
         q, k, v = (x @ linear.weight[rows].T for linear in (layer.query, layer.key, layer.value))
-        outputs.append((q @ of_keys(k, head).T / HEAD_DIM**0.5).softmax(dim=-1) @ of_values(v, head))
+        outputs.append((q @ project_keys(k, head).T / HEAD_DIM**0.5).softmax(dim=-1) @ project_values(v, head))
     return torch.cat(outputs, dim=-1) @ layer.merge.weight.T
 
 
@@ -72,29 +72,31 @@ def test_outputs_and_gradients_equal_the_equations(sharing: str, length: int) ->
     ours, leaves = layer(x, context(length)).y[0], [x, *layer.parameters()]
     torch.testing.assert_close(ours, expected, atol=1e-12, rtol=1e-10)
     direction = torch.randn_like(ours)
-    found = (torch.autograd.grad((y * direction).sum(), leaves) for y in (ours, expected))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-9)
+    gradients = (torch.autograd.grad((y * direction).sum(), leaves) for y in (ours, expected))
+    for gradient, expected_gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-11, rtol=1e-9)
 
 
 @pytest.mark.parametrize("projection", ["linear", "mean", "max", "convolution"])
 def test_gradients_are_those_of_differences(projection: str) -> None:
-    layer, keep = build(projection=projection), torch.arange(7)[None] < torch.tensor([[7], [4]])
-    assert torch.autograd.gradcheck(lambda x: layer(x, context(7, 2, keep)).y, noise(2, 7, DIM).requires_grad_())
+    layer, padding_mask = build(projection=projection), torch.arange(7)[None] < torch.tensor([[7], [4]])
+    assert torch.autograd.gradcheck(
+        lambda x: layer(x, context(7, 2, padding_mask)).y, noise(2, 7, DIM).requires_grad_()
+    )
 
 
 @pytest.mark.parametrize(("projection", "padded"), [("linear", False), ("mean", False), ("mean", True), ("max", True)])
 def test_full_rank_and_an_identity_are_plain_attention(projection: str, padded: bool) -> None:
     layer = build(rank=LENGTH, projection=projection)
-    plain = AttentionConfig().build(Shape(DIM, HEADS, LENGTH)).double()
+    attention = AttentionConfig().build(Shape(DIM, HEADS, LENGTH)).double()
     for part in ("query", "key", "value", "merge"):
-        plain.get_submodule(part).load_state_dict(layer.get_submodule(part).state_dict())
+        attention.get_submodule(part).load_state_dict(layer.get_submodule(part).state_dict())
     for module in (layer.keys, layer.values):
         if isinstance(module, LinearProjection):
             module.load_state_dict({"weight": torch.eye(LENGTH).expand(HEADS, -1, -1)})
-    keep = torch.arange(LENGTH) < torch.tensor([[LENGTH], [5 if padded else LENGTH]])
-    x, ctx = noise(2, LENGTH, DIM), context(rows=2, keep=keep if padded else None)
-    torch.testing.assert_close(layer(x, ctx).y[keep], plain(x, ctx).y[keep], atol=1e-12, rtol=1e-10)
+    padding_mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [5 if padded else LENGTH]])
+    x, ctx = noise(2, LENGTH, DIM), context(rows=2, padding_mask=padding_mask if padded else None)
+    torch.testing.assert_close(layer(x, ctx).y[padding_mask], attention(x, ctx).y[padding_mask], atol=1e-12, rtol=1e-10)
 
 
 def test_a_causal_model_is_refused_and_the_reason_is_true() -> None:
@@ -118,16 +120,16 @@ def test_another_sequence_is_refused_with_a_reason() -> None:
 def test_padding_is_taken_out_before_anything_is_projected(projection: str) -> None:
     """Biases make keys and values of padding other than zero."""
     layer, x = build(projection=projection, bias=True), noise(1, 7, DIM)
-    keep = torch.tensor([[True] * 4 + [False] * 3])
-    padded = layer(torch.where(keep[..., None], x, 1e3), context(7, keep=keep)).y[:, :4]
+    padding_mask = torch.tensor([[True] * 4 + [False] * 3])
+    padded = layer(torch.where(padding_mask[..., None], x, 1e3), context(7, padding_mask=padding_mask)).y[:, :4]
     torch.testing.assert_close(padded, layer(x[:, :4], context(4)).y, atol=1e-12, rtol=1e-10)
 
 
 def test_a_shorter_sequence_takes_the_first_columns() -> None:
-    layer, short, x = build(), LinformerConfig(rank=RANK).build(Shape(DIM, HEADS, 5)).double(), noise(1, 5, DIM)
+    layer, short_layer, x = build(), LinformerConfig(rank=RANK).build(Shape(DIM, HEADS, 5)).double(), noise(1, 5, DIM)
     weights = layer.state_dict()
-    short.load_state_dict({name: part[..., :5] if part.dim() == 3 else part for name, part in weights.items()})
-    torch.testing.assert_close(layer(x, context(5)).y, short(x, context(5)).y, atol=1e-12, rtol=1e-10)
+    short_layer.load_state_dict({name: part[..., :5] if part.dim() == 3 else part for name, part in weights.items()})
+    torch.testing.assert_close(layer(x, context(5)).y, short_layer(x, context(5)).y, atol=1e-12, rtol=1e-10)
 
 
 @pytest.mark.parametrize("projection", ["linear", "mean", "max", "convolution"])
@@ -147,8 +149,8 @@ def test_a_projection_starts_with_variance_one_over_rank_and_has_no_bias() -> No
 def test_projected_keys_are_keys_of_projected_inputs_where_there_is_no_bias() -> None:
     layer, x = build(sharing="heads"), noise(1, LENGTH, DIM)
     ours = layer.keys(layer.key(x).unflatten(-1, (HEADS, HEAD_DIM)), None)
-    other = layer.key(matrix(layer.keys, 0, LENGTH) @ x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2)
-    torch.testing.assert_close(ours, other, atol=1e-12, rtol=1e-10)
+    expected = layer.key(matrix(layer.keys, 0, LENGTH) @ x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2)
+    torch.testing.assert_close(ours, expected, atol=1e-12, rtol=1e-10)
 
 
 @pytest.mark.parametrize(("sharing", "matrices"), [("none", 288), ("heads", 24), ("key_value", 12), ("layers", 1)])
@@ -169,7 +171,7 @@ def test_keys_and_values_share_a_projection_and_not_their_weights() -> None:
 def test_every_layer_may_have_a_rank_of_its_own() -> None:
     config, shape = LinformerConfig(rank=(4, 2)), Shape(DIM, HEADS, LENGTH, depth=2)
     layers = [config.build(shape._replace(layer=layer)) for layer in range(2)]
-    assert [layer.keys.made(LENGTH) for layer in layers] == [4, 2]
+    assert [layer.keys.length_after(LENGTH) for layer in layers] == [4, 2]
     assert layers[0].flops(LENGTH, 0) > layers[1].flops(LENGTH, 0)
     with pytest.raises(ConfigError, match=r"mixer\.rank: 2 values"):
         config.build(shape._replace(depth=3))
@@ -184,19 +186,19 @@ def test_frozen_projections_are_kept_with_the_weights_and_do_not_learn() -> None
 @pytest.mark.parametrize("length", [1, 3, 7, LENGTH])
 def test_pooling_takes_the_mean_and_the_largest_of_what_is_real_in_a_window(length: int) -> None:
     """Rank 3 of 8 positions: windows of 3, 3 and 2."""
-    keep = torch.rand(length) < 0.7
-    keep[0] = True
-    seen = [[i for i in range(first, min(first + 3, length)) if keep[i]] for first in range(0, length, 3)]
-    seen = [window for window in seen if window]
+    padding_mask = torch.rand(length) < 0.7
+    padding_mask[0] = True
+    windows = [[i for i in range(first, min(first + 3, length)) if padding_mask[i]] for first in range(0, length, 3)]
+    windows = [window for window in windows if window]
     x = noise(1, length, DIM)
     for projection, pool in (("mean", lambda k: k.mean(0)), ("max", lambda k: k.amax(0))):
         layer = build(projection=projection)
 
         def pooled(k: Tensor, head: int, pool: Callable[[Tensor], Tensor] = pool) -> Tensor:
-            return torch.stack([pool(k[window]) for window in seen])
+            return torch.stack([pool(k[window]) for window in windows])
 
-        y = layer(x, context(length, keep=keep[None])).y[0]
-        torch.testing.assert_close(y[keep], attention_by_head(layer, x[0], pooled, pooled)[keep])
+        y = layer(x, context(length, padding_mask=padding_mask[None])).y[0]
+        torch.testing.assert_close(y[padding_mask], attention_by_head(layer, x[0], pooled, pooled)[padding_mask])
 
 
 def test_a_convolution_is_that_of_torch_with_kernel_and_stride_of_a_window() -> None:

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from slow_patterns import DIM, Sees, agree, alike, build, context, leaves, merged, noise, said, same, weights
+from slow_patterns import (
+    DIM,
+    Sees,
+    agree,
+    build,
+    context,
+    heads_output,
+    leaves,
+    merged,
+    noise,
+    same,
+    uniform_weights,
+    weights,
+)
 
 from lit_transformers.encodings import RotaryConfig, ShawConfig, XLConfig
 from lit_transformers.mixers import AttentionConfig, LocalConfig
@@ -18,14 +31,14 @@ def sees(block: int, causal: bool) -> Sees:
 @both_ways
 @pytest.mark.parametrize(("block", "length"), [(3, 9), (3, 7), (4, 3), (1, 4), (5, 1)])
 def test_a_query_sees_its_own_block_and_nothing_else(block: int, length: int, causal: bool) -> None:
-    same(weights(LocalConfig(block=block), length, causal), alike(sees(block, causal), length, length))
+    same(weights(LocalConfig(block=block), length, causal), uniform_weights(sees(block, causal), length, length))
 
 
 @both_ways
 def test_outputs_and_gradients_are_those_of_the_equation_in_each_block(causal: bool) -> None:
     config = LocalConfig(block=3, encoding=ShawConfig(distance=2), bias=True)
     mixer, x = build(config), noise(1, 8, DIM).requires_grad_()
-    expected = merged(mixer, said(mixer, x[0], sees(3, causal)))
+    expected = merged(mixer, heads_output(mixer, x[0], sees(3, causal)))
     agree(mixer(x, context(8, causal)).y[0], expected, leaves(mixer, x))
 
 

@@ -21,7 +21,7 @@ from lit_transformers.mixers.chunked import Chunked, attend_chunks
 from lit_transformers.mixers.chunks import Chunks, ordered
 from lit_transformers.mixers.hashing import digits, hashed, rotations
 from lit_transformers.mixers.lsh import LSH
-from lit_transformers.stacks import Entry, ReversibleConfig
+from lit_transformers.stacks import ReversibleConfig, StackInput
 
 DIM, HEADS, HEAD_DIM, LENGTH = 8, 2, 4, 29
 SMALL: dict[str, Any] = {"rounds": 3, "chunk_length": 3, "buckets": 4, "seed": 0}
@@ -43,41 +43,41 @@ def build(**knobs: Any) -> LSH:
     return layer
 
 
-def context(length: int = LENGTH, causal: bool = True, keep: Tensor | None = None, rows: int = 1) -> Context:
-    return Context(torch.arange(length).expand(rows, length), causal, keep)
+def context(length: int = LENGTH, causal: bool = True, padding_mask: Tensor | None = None, rows: int = 1) -> Context:
+    return Context(torch.arange(length).expand(rows, length), causal, padding_mask)
 
 
 def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def sees(layer: LSH, buckets: list[int], causal: bool, keep: list[bool]) -> list[set[int]]:
+def sees(layer: LSH, buckets: list[int], causal: bool, padding_mask: list[bool]) -> list[set[int]]:
     """The keys that each query sees in one round, itself among them, by the definition in words."""
     chunks = layer.chunks(causal)
     order = sorted(range(len(buckets)), key=lambda token: (buckets[token], token))
-    place = {token: number for number, token in enumerate(order)}
-    rank = {token: sum(buckets[other] == buckets[token] for other in range(token)) for token in order}
-    found = []
+    sorted_position = {token: index for index, token in enumerate(order)}
+    rank = {token: sum(buckets[earlier] == buckets[token] for earlier in range(token)) for token in order}
+    visible_keys = []
     for i in range(len(buckets)):
-        seen = set()
+        keys = set()
         for j in range(len(buckets)):
             if chunks.by == "by_rank":
-                further = rank[i] - rank[j]
-                near = -chunks.ahead * chunks.length <= further <= chunks.back * chunks.length
+                distance = rank[i] - rank[j]
+                within_reach = -chunks.ahead * chunks.length <= distance <= chunks.back * chunks.length
             else:
-                further = place[i] // chunks.length - place[j] // chunks.length
-                near = -chunks.ahead <= further <= chunks.back
-            own = chunks.across or buckets[i] == buckets[j]
-            if i == j or (near and own and keep[j] and (j <= i or not causal)):
-                seen.add(j)
-        found.append(seen)
-    return found
+                distance = sorted_position[i] // chunks.length - sorted_position[j] // chunks.length
+                within_reach = -chunks.ahead <= distance <= chunks.back
+            same_bucket = chunks.across or buckets[i] == buckets[j]
+            if i == j or (within_reach and same_bucket and padding_mask[j] and (j <= i or not causal)):
+                keys.add(j)
+        visible_keys.append(keys)
+    return visible_keys
 
 
-def by_definition(layer: LSH, x: Tensor, causal: bool, keep: list[bool]) -> Tensor:
+def by_definition(layer: LSH, x: Tensor, causal: bool, padding_mask: list[bool]) -> Tensor:
     """One sequence x (t, d), pair by pair: o_i = sum over rounds and keys of exp(s_ij - log N_ij - z_i) v_j."""
     q, v = (linear(x).view(-1, HEADS, HEAD_DIM).transpose(0, 1) for linear in (layer.query, layer.value))
-    every = layer.hash(q[None], context(len(x), causal, torch.tensor([keep])))[0]
+    buckets_by_head = layer.hash(q[None], context(len(x), causal, torch.tensor([padding_mask])))[0]
     k = q / q.norm(dim=-1, keepdim=True)
     if layer.rotary is not None:
         q, k = (layer.rotary.rotate(part, torch.arange(len(x))) for part in (q, k))
@@ -87,20 +87,23 @@ def by_definition(layer: LSH, x: Tensor, causal: bool, keep: list[bool]) -> Tens
         scores = scores + layer.relative.tables(distances.flatten(), causal)[0].view_as(scores)
     outputs = []
     for head in range(HEADS):
-        rounds = [sees(layer, buckets.tolist(), causal, keep) for buckets in every[head]]
+        rounds = [sees(layer, round_buckets.tolist(), causal, padding_mask) for round_buckets in buckets_by_head[head]]
         for i in range(len(x)):
-            pairs = [(turn, j) for turn, seen in enumerate(rounds) for j in seen[i]]
-            others = [(turn, j) for turn, j in pairs if j != i] or pairs
-            times = [sum(j in seen[i] for seen in rounds) if layer.config.correct_duplicates else 1 for _, j in others]
-            keys = [j for _, j in others]
-            weights = (scores[head, i, keys] - torch.tensor(times).double().log()).softmax(dim=-1)
+            pairs = [(round_index, j) for round_index, visible_keys in enumerate(rounds) for j in visible_keys[i]]
+            other_pairs = [(round_index, j) for round_index, j in pairs if j != i] or pairs
+            repeats = [
+                sum(j in visible_keys[i] for visible_keys in rounds) if layer.config.correct_duplicates else 1
+                for _, j in other_pairs
+            ]
+            keys = [j for _, j in other_pairs]
+            weights = (scores[head, i, keys] - torch.tensor(repeats).double().log()).softmax(dim=-1)
             outputs.append(weights @ v[head, keys])
     y = torch.stack(outputs).view(HEADS, len(x), HEAD_DIM).transpose(0, 1)
     return layer.merge(y.flatten(1))
 
 
-def same(one: Tensor, other: Tensor, tolerance: float = 1e-10) -> None:
-    torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+def same(ours: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
+    torch.testing.assert_close(ours, expected, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("chunks", CHUNKS)
@@ -111,9 +114,9 @@ def test_outputs_and_gradients_equal_the_definition(chunks: str, causal: bool, c
     ours, expected = layer(x, context(causal=causal)).y[0], by_definition(layer, x[0], causal, [True] * LENGTH)
     same(ours, expected)
     leaves, direction = [x, *layer.parameters()], torch.randn_like(ours)
-    found = (torch.autograd.grad((y * direction).sum(), leaves) for y in (ours, expected))
-    for one, other in zip(*found, strict=True):
-        same(one, other)
+    gradients = (torch.autograd.grad((y * direction).sum(), leaves) for y in (ours, expected))
+    for gradient, expected_gradient in zip(*gradients, strict=True):
+        same(gradient, expected_gradient)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +128,9 @@ def test_positions_in_the_scores_and_padding_equal_the_definition(
     knobs: dict[str, Any], causal: bool, chunks: str
 ) -> None:
     layer, x = build(**knobs, **CHUNKS[chunks]), noise(1, LENGTH, DIM)
-    keep = torch.rand(LENGTH) < 0.7
-    ours = layer(x, context(causal=causal, keep=keep[None])).y[0]
-    same(ours[keep], by_definition(layer, x[0], causal, keep.tolist())[keep])
+    padding_mask = torch.rand(LENGTH) < 0.7
+    ours = layer(x, context(causal=causal, padding_mask=padding_mask[None])).y[0]
+    same(ours[padding_mask], by_definition(layer, x[0], causal, padding_mask.tolist())[padding_mask])
 
 
 @pytest.mark.parametrize("chunks", CHUNKS)
@@ -149,21 +152,21 @@ def test_gradients_equal_finite_differences(chunks: str) -> None:
 @pytest.mark.parametrize("encoding", [None, LearnedRelativeConfig()])
 def test_pieces_computed_twice_equal_one_that_is_kept(monkeypatch: pytest.MonkeyPatch, encoding: Any) -> None:
     layer, x = build(encoding=encoding), noise(2, LENGTH, DIM).requires_grad_()
-    found = []
+    results = []
     for pairs in (1, 2**30):
         monkeypatch.setattr(chunked, "PAIRS", pairs)
         y = layer(x, context(rows=2)).y
-        found.append([y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])])
-    for one, other in zip(*found, strict=True):
-        same(one, other)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])])
+    for result, expected in zip(*results, strict=True):
+        same(result, expected)
 
 
 def test_dropout_is_drawn_again_alike_and_not_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked, "PAIRS", 1)
     layer, x = build(dropout=0.5, buckets=1, rounds=1), noise(1, 5, DIM)
-    plain = build(buckets=1, rounds=1)(x, context(5)).y
-    assert not torch.allclose(layer(x, context(5)).y, plain)
-    same(layer.eval()(x, context(5)).y, plain)
+    expected = build(buckets=1, rounds=1)(x, context(5)).y
+    assert not torch.allclose(layer(x, context(5)).y, expected)
+    same(layer.eval()(x, context(5)).y, expected)
     layer.train()
 
     def attend(values: Tensor) -> Tensor:
@@ -179,9 +182,9 @@ def test_dropout_is_drawn_again_alike_and_not_in_evaluation(monkeypatch: pytest.
 def test_a_token_sees_itself_where_it_sees_no_other_and_nowhere_else(rounds: int | None) -> None:
     """Trap: minus infinity for a query's own key would make the first token no number."""
     layer, x = build(rounds=rounds, buckets=1), noise(1, LENGTH, DIM).requires_grad_()
-    y, of_first = layer(x, context()).y, layer.merge(layer.value(x[:, 0]))
-    same(y[:, 0], of_first)
-    same(y[:, 1], of_first)
+    y, first_output = layer(x, context()).y, layer.merge(layer.value(x[:, 0]))
+    same(y[:, 0], first_output)
+    same(y[:, 1], first_output)
     (gradient,) = torch.autograd.grad(y.square().sum(), x)
     assert gradient.isfinite().all()
 
@@ -194,11 +197,11 @@ def test_where_all_may_meet_it_is_full_attention_of_shared_queries_and_keys(caus
     same(ours, expected)
     q, v = (linear(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for linear in (full.query, full.value))
     scores = q @ F.normalize(q, dim=-1).mT
-    others = ~torch.eye(LENGTH, dtype=torch.bool)
+    visible = ~torch.eye(LENGTH, dtype=torch.bool)
     if causal:
-        others = others.tril()
-        others[0, 0] = True
-    weights = scores.masked_fill(~others, float("-inf")).softmax(dim=-1)
+        visible = visible.tril()
+        visible[0, 0] = True
+    weights = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
     same(expected, full.merge((weights @ v).transpose(1, 2).flatten(2)))
 
 
@@ -211,25 +214,25 @@ def test_without_duplicates_every_key_counts_once_however_many_rounds_show_it() 
     }
     for y in outputs.values():
         same(y, outputs[1, True])
-    one, other = (build(correct_duplicates=corrected)(x, context()).y for corrected in (True, False))
-    assert not torch.allclose(one, other)
+    corrected_y, uncorrected_y = (build(correct_duplicates=corrected)(x, context()).y for corrected in (True, False))
+    assert not torch.allclose(corrected_y, uncorrected_y)
 
 
-def changed_later(knobs: dict[str, Any], last: int) -> float:
+def change_of_earlier_outputs(knobs: dict[str, Any], last: int) -> float:
     """By how much other tokens after ``last`` change what is said up to it."""
-    layer, worst = build(**knobs), 0.0
+    layer, largest_change = build(**knobs), 0.0
     for _ in range(20):
         before = noise(1, LENGTH, DIM)
         after = torch.cat([before[:, : last + 1], noise(1, LENGTH - last - 1, DIM)], dim=1)
-        one, other = (layer(x, context()).y[:, : last + 1] for x in (before, after))
-        worst = max(worst, (one - other).abs().max().item())
-    return worst
+        y, y_changed = (layer(x, context()).y[:, : last + 1] for x in (before, after))
+        largest_change = max(largest_change, (y - y_changed).abs().max().item())
+    return largest_change
 
 
 def test_chunks_of_what_is_sorted_tell_of_the_future_and_ranks_do_not() -> None:
-    assert changed_later({}, last=20) < 1e-12
+    assert change_of_earlier_outputs({}, last=20) < 1e-12
     for across in (True, False):
-        assert changed_later({"chunks": "by_sort", "across_buckets": across, "ahead": 0}, last=20) > 1e-2
+        assert change_of_earlier_outputs({"chunks": "by_sort", "across_buckets": across, "ahead": 0}, last=20) > 1e-2
 
 
 def test_the_first_chunk_of_a_round_looks_into_no_other_chunk() -> None:
@@ -238,10 +241,10 @@ def test_the_first_chunk_of_a_round_looks_into_no_other_chunk() -> None:
     buckets = torch.tensor([[[[0, 0, 0, 1, 1, 1], [0, 1, 0, 2, 3, 2]]]])
     order = ordered(buckets, Chunks(3, back=1, ahead=0, by="by_sort", across=True), None)
     y = attend_chunks(Chunked(order, False, 1.0, 0.0, False, None), Inputs(q, k, v, None))[0, 0]
-    (of_first,) = torch.autograd.grad(y[:3].square().sum(), v, retain_graph=True)
-    assert not of_first[0, 0, 3:].any()
-    (of_second,) = torch.autograd.grad(y[3:].square().sum(), v)
-    assert of_second.any(dim=-1).all()
+    (first_round_gradient,) = torch.autograd.grad(y[:3].square().sum(), v, retain_graph=True)
+    assert not first_round_gradient[0, 0, 3:].any()
+    (second_round_gradient,) = torch.autograd.grad(y[3:].square().sum(), v)
+    assert second_round_gradient.any(dim=-1).all()
 
 
 def test_no_gradient_flows_through_buckets_nor_codes() -> None:
@@ -251,25 +254,25 @@ def test_no_gradient_flows_through_buckets_nor_codes() -> None:
 
 
 def test_vectors_that_point_the_same_way_share_a_bucket_and_opposite_ones_never_do() -> None:
-    turns = rotations(1, 16, 64, (8,), seed=0, device=torch.device("cpu"))
-    x, apart = torch.randn(2, 1, 1, 200, 16)
-    buckets = hashed(x, turns, (8,))
+    rotation_matrices = rotations(1, 16, 64, (8,), seed=0, device=torch.device("cpu"))
+    x, noise_vectors = torch.randn(2, 1, 1, 200, 16)
+    buckets = hashed(x, rotation_matrices, (8,))
 
     def shared(y: Tensor) -> float:
-        return (hashed(y, turns, (8,)) == buckets).double().mean().item()
+        return (hashed(y, rotation_matrices, (8,)) == buckets).double().mean().item()
 
     assert shared(7 * x) == 1
     assert shared(-x) == 0
-    assert 0.85 > shared(x + 0.3 * apart) > shared(x + apart) > shared(apart) > 0.1
+    assert 0.85 > shared(x + 0.3 * noise_vectors) > shared(x + noise_vectors) > shared(noise_vectors) > 0.1
     assert set(buckets.unique().tolist()) == set(range(8))
 
 
 def test_digits_make_a_number() -> None:
-    turns = rotations(1, 16, 3, (4, 6), seed=0, device=torch.device("cpu"))
+    rotation_matrices = rotations(1, 16, 3, (4, 6), seed=0, device=torch.device("cpu"))
     x = torch.randn(1, 1, 500, 16)
-    low, high = hashed(x, turns[..., :2], (4,)), hashed(x, turns[..., 2:], (6,))
-    assert torch.equal(hashed(x, turns, (4, 6)), low + 4 * high)
-    assert set(hashed(x, turns, (4, 6)).unique().tolist()) == set(range(24))
+    low_digits, high_digits = hashed(x, rotation_matrices[..., :2], (4,)), hashed(x, rotation_matrices[..., 2:], (6,))
+    assert torch.equal(hashed(x, rotation_matrices, (4, 6)), low_digits + 4 * high_digits)
+    assert set(hashed(x, rotation_matrices, (4, 6)).unique().tolist()) == set(range(24))
     assert digits(4096, 64) == (128,)
     first, second = digits(65_536, 64)
     assert first * second >= 2048 and first + second < 100 and first % 2 == second % 2 == 0
@@ -303,10 +306,10 @@ def test_memory_grows_with_the_length_and_not_with_its_square(encoding: Any) -> 
 def test_a_seed_fixes_the_rotations_and_draws_nothing_from_the_common_generator() -> None:
     layer, x = build(), noise(1, LENGTH, DIM)
     before = torch.get_rng_state()
-    one, other = layer(x, context()).y, layer(x, context()).y
-    assert torch.equal(one, other)
+    first_y, second_y = layer(x, context()).y, layer(x, context()).y
+    assert torch.equal(first_y, second_y)
     assert torch.equal(before, torch.get_rng_state())
-    assert not torch.allclose(one, build(seed=5)(x, context()).y)
+    assert not torch.allclose(first_y, build(seed=5)(x, context()).y)
 
 
 def test_without_a_seed_training_hashes_anew_and_evaluation_alike() -> None:
@@ -323,8 +326,8 @@ def test_a_second_computation_of_a_pass_takes_the_buckets_of_the_first() -> None
     tape.rewind()
     assert torch.equal(first, layer(x, ctx).y)
     tape.rewind()
-    moved = layer(x + 1e-9 * noise(1, LENGTH, DIM), ctx).y
-    assert (moved - first).abs().max() < 1e-6
+    perturbed = layer(x + 1e-9 * noise(1, LENGTH, DIM), ctx).y
+    assert (perturbed - first).abs().max() < 1e-6
 
 
 def reversible(recompute: bool) -> nn.Module:
@@ -333,20 +336,20 @@ def reversible(recompute: bool) -> nn.Module:
     torch.manual_seed(0)
     return (
         ReversibleConfig(recompute=recompute)
-        .build(shape, lambda layer, _: config.build_block(shape._replace(layer=layer), "causal"), Entry())
+        .build(shape, lambda layer, _: config.build_block(shape._replace(layer=layer), "causal"), StackInput())
         .double()
     )
 
 
 def test_a_reversible_stack_that_recomputes_learns_what_one_that_keeps_learns() -> None:
     """Though its rotations are fresh in every pass and its inputs come back but nearly."""
-    x, found = noise(2, LENGTH, DIM).requires_grad_(), []
+    x, results = noise(2, LENGTH, DIM).requires_grad_(), []
     for recompute in (True, False):
         stack = reversible(recompute)
         y = stack(x, context(rows=2)).y
-        found.append([y, *torch.autograd.grad(y.square().sum(), [x, *stack.parameters()])])
-    for one, other in zip(*found, strict=True):
-        same(one, other, 1e-8)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, *stack.parameters()])])
+    for result, expected in zip(*results, strict=True):
+        same(result, expected, 1e-8)
 
 
 @pytest.mark.parametrize(

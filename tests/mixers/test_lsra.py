@@ -50,33 +50,33 @@ def lsra(config: LSRAConfig) -> LSRA:
     return mixer
 
 
-def context(x: Tensor, causal: bool = True, keep: Tensor | None = None) -> Context:
-    return Context(torch.arange(x.size(1)).expand(x.size(0), -1), causal, keep)
+def context(x: Tensor, causal: bool = True, padding_mask: Tensor | None = None) -> Context:
+    return Context(torch.arange(x.size(1)).expand(x.size(0), -1), causal, padding_mask)
 
 
 def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def slow(mixer: Convolution, config: ConvolutionConfig, x: Tensor, kept: list[bool], causal: bool) -> Tensor:
+def oracle(mixer: Convolution, config: ConvolutionConfig, x: Tensor, padding_mask: list[bool], causal: bool) -> Tensor:
     """One sequence, one channel at a time (arXiv:1901.10430, equations 1, 3 and section 4)."""
-    entered = mixer.before(x)
+    inputs = mixer.before(x)
     if config.glu:
-        entered = entered[:, :DIM] * entered[:, DIM:].sigmoid()
-    entered = entered * torch.tensor(kept)[:, None]
+        inputs = inputs[:, :DIM] * inputs[:, DIM:].sigmoid()
+    inputs = inputs * torch.tensor(padding_mask)[:, None]
     heads = config.heads or HEADS
     ahead = 0 if causal else (mixer.kernel - 1) // 2
     rows = []
     for i in range(len(x)):
-        weights = mixer.weight if mixer.dynamic is None else mixer.dynamic(entered[i]).view(heads, mixer.kernel)
+        weights = mixer.weight if mixer.dynamic is None else mixer.dynamic(inputs[i]).view(heads, mixer.kernel)
         assert weights is not None
         weights = weights.softmax(dim=-1) if config.softmax else weights
         row = []
         for channel in range(DIM):
             taps = weights[channel * heads // DIM]
-            places = [i + ahead - mixer.kernel + 1 + tap for tap in range(mixer.kernel)]
-            found = [tap * entered[j, channel] for tap, j in zip(taps, places, strict=True) if 0 <= j < len(x)]
-            row.append(torch.stack(found).sum())
+            positions = [i + ahead - mixer.kernel + 1 + tap for tap in range(mixer.kernel)]
+            terms = [tap * inputs[j, channel] for tap, j in zip(taps, positions, strict=True) if 0 <= j < len(x)]
+            row.append(torch.stack(terms).sum())
         rows.append(torch.stack(row))
     return mixer.after(torch.stack(rows))
 
@@ -88,15 +88,15 @@ def test_a_convolution_equals_its_sum_over_taps(config: ConvolutionConfig, causa
     """Forward and gradients; padding is zero to it (T-LT2)."""
     mixer, x = convolution(config), noise(1, len(kept), DIM).requires_grad_()
     ours = mixer(x, context(x, causal, torch.tensor([kept]))).y[0]
-    theirs = slow(mixer, config, x[0], kept, causal)
-    torch.testing.assert_close(ours, theirs, atol=1e-11, rtol=1e-11)
+    expected = oracle(mixer, config, x[0], kept, causal)
+    torch.testing.assert_close(ours, expected, atol=1e-11, rtol=1e-11)
     direction, leaves = noise(*ours.shape), [x, *mixer.parameters()]
-    one, other = (
+    gradients, expected_gradients = (
         torch.autograd.grad((y * direction).sum(), leaves, retain_graph=True, materialize_grads=True)
-        for y in (ours, theirs)
+        for y in (ours, expected)
     )
-    for mine, oracle in zip(one, other, strict=True):
-        torch.testing.assert_close(mine, oracle, atol=1e-10, rtol=1e-10)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_dropout_drops_whole_connections_of_the_kernel() -> None:
 def test_a_schedule_gives_each_layer_its_kernel() -> None:
     config = LSRAConfig(convolution=ConvolutionConfig(kernel=(3, 7, 15)))
     kernels = []
-    for number in range(3):
-        branch = config.build(Shape(DIM, HEADS, 16, number, 3)).convolution
+    for index in range(3):
+        branch = config.build(Shape(DIM, HEADS, 16, index, 3)).convolution
         assert isinstance(branch, Convolution)
         kernels.append(branch.kernel)
     assert kernels == [3, 7, 15]
@@ -155,10 +155,12 @@ def test_a_branch_says_of_its_channels_what_it_would_say_alone(causal: bool, fra
 )
 def test_one_branch_with_all_the_channels_is_the_plain_mixer(branches: str, alone: MixerConfig) -> None:
     config = LSRAConfig.from_dict({"branches": branches} | ({"bias": True} if branches == "attention" else {}))
-    mixer, plain, x = lsra(config), build(alone), noise(2, 6, DIM)
-    plain.load_state_dict({name.removeprefix(f"{branches}."): value for name, value in mixer.state_dict().items()})
-    assert torch.equal(mixer(x, context(x)).y, plain(x, context(x)).y)
-    assert mixer.flops(6, 0) == plain.flops(6, 0)
+    mixer, expected_mixer, x = lsra(config), build(alone), noise(2, 6, DIM)
+    expected_mixer.load_state_dict(
+        {name.removeprefix(f"{branches}."): value for name, value in mixer.state_dict().items()}
+    )
+    assert torch.equal(mixer(x, context(x)).y, expected_mixer(x, context(x)).y)
+    assert mixer.flops(6, 0) == expected_mixer.flops(6, 0)
 
 
 def test_heads_are_counted_for_each_branch() -> None:
@@ -215,8 +217,8 @@ def test_two_halves_cost_less_than_attention_alone() -> None:
     """The abstract's point: at 30 tokens (T-LT5 wants the length said), flat feed-forward and half the attention."""
     shape = Shape(64, 4, 30)
     flat = BlockConfig(mixer=LSRAConfig(), feedforward=FeedForwardConfig(width=64)).build_block(shape, "causal")
-    plain = BlockConfig(mixer=AttentionConfig()).build_block(shape, "causal")
-    assert flat.flops(30, 0) < 0.5 * plain.flops(30, 0)
+    attention = BlockConfig(mixer=AttentionConfig()).build_block(shape, "causal")
+    assert flat.flops(30, 0) < 0.5 * attention.flops(30, 0)
 
 
 def test_the_gate_is_a_gated_linear_unit() -> None:
@@ -226,6 +228,6 @@ def test_the_gate_is_a_gated_linear_unit() -> None:
 
 def test_layers_share_the_biases_of_xl_over_the_channels_of_attention() -> None:
     shared: dict[str, nn.Module] = {}
-    for number in range(2):
-        LSRAConfig(encoding=XLConfig()).build(Shape(DIM, HEADS, 16, number, 2, shared))
+    for index in range(2):
+        LSRAConfig(encoding=XLConfig()).build(Shape(DIM, HEADS, 16, index, 2, shared))
     assert set(shared) == {"xl.u", "xl.v"}

@@ -19,24 +19,26 @@ def layer(config: LSTMConfig) -> LSTM:
     return config.build(Shape(DIM, 2, 16)).double()
 
 
-def context(x: Tensor, causal: bool = True, keep: Tensor | None = None) -> Context:
-    return Context(torch.arange(x.size(1)).expand(x.size(0), -1), causal, keep)
+def context(x: Tensor, causal: bool = True, padding_mask: Tensor | None = None) -> Context:
+    return Context(torch.arange(x.size(1)).expand(x.size(0), -1), causal, padding_mask)
 
 
-def steps(lstm: nn.LSTM, x: Tensor, kept: list[bool], suffix: str) -> list[Tensor]:
+def steps(lstm: nn.LSTM, x: Tensor, padding_mask: list[bool], suffix: str) -> list[Tensor]:
     """One sequence, gate by gate (arXiv:1409.2329, section 3.1); padding is stepped over. PyTorch has two biases."""
-    into, across, bias, other = (
+    input_weight, hidden_weight, input_bias, hidden_bias = (
         getattr(lstm, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     )
-    hidden = cell = torch.zeros(into.size(0) // 4, dtype=x.dtype)
-    said = []
-    for token, real in zip(x, kept, strict=True):
-        if real:
-            enter, forget, candidate, leave = (into @ token + across @ hidden + bias + other).chunk(4)
-            cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
-            hidden = leave.sigmoid() * cell.tanh()
-        said.append(hidden)
-    return said
+    hidden = cell = torch.zeros(input_weight.size(0) // 4, dtype=x.dtype)
+    states = []
+    for token, is_real in zip(x, padding_mask, strict=True):
+        if is_real:
+            input_gate, forget_gate, candidate, output_gate = (
+                input_weight @ token + hidden_weight @ hidden + input_bias + hidden_bias
+            ).chunk(4)
+            cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
+            hidden = output_gate.sigmoid() * cell.tanh()
+        states.append(hidden)
+    return states
 
 
 @pytest.mark.parametrize(
@@ -44,10 +46,12 @@ def steps(lstm: nn.LSTM, x: Tensor, kept: list[bool], suffix: str) -> list[Tenso
 )
 def test_an_lstm_equals_its_gates_written_out_and_steps_over_padding(kept: list[bool]) -> None:
     mixer, x = layer(LSTMConfig(width=WIDTH)), torch.randn(1, 7, DIM, dtype=torch.float64)
-    mixed = mixer(x, context(x, keep=torch.tensor([kept])))
+    mixed = mixer(x, context(x, padding_mask=torch.tensor([kept])))
     expected = steps(mixer.recurrence, x[0], kept, "")
-    real = torch.tensor(kept)
-    torch.testing.assert_close(mixed.y[0, real], mixer.merge(torch.stack(expected))[real], atol=1e-12, rtol=1e-12)
+    padding_mask = torch.tensor(kept)
+    torch.testing.assert_close(
+        mixed.y[0, padding_mask], mixer.merge(torch.stack(expected))[padding_mask], atol=1e-12, rtol=1e-12
+    )
     torch.testing.assert_close(mixed.state["hidden"][0], expected[-1], atol=1e-12, rtol=1e-12)
 
 
@@ -57,9 +61,9 @@ def test_a_bilstm_reads_the_real_tokens_from_either_end(kept: list[bool]) -> Non
     mixer: BiLSTM = BiLSTMConfig(width=WIDTH).build(Shape(DIM, 2, 16)).double()
     x = torch.randn(1, 6, DIM, dtype=torch.float64)
     y = mixer(x, context(x, False, torch.tensor([kept]))).y[0]
-    onward = steps(mixer.recurrence, x[0], kept, "")
-    back = steps(mixer.recurrence, x[0].flip(0), kept[::-1], "_reverse")[::-1]
-    expected = mixer.merge(torch.cat([torch.stack(onward), torch.stack(back)], dim=-1))
+    forward_states = steps(mixer.recurrence, x[0], kept, "")
+    backward_states = steps(mixer.recurrence, x[0].flip(0), kept[::-1], "_reverse")[::-1]
+    expected = mixer.merge(torch.cat([torch.stack(forward_states), torch.stack(backward_states)], dim=-1))
     torch.testing.assert_close(y[kept], expected[kept], atol=1e-12, rtol=1e-12)
 
 
@@ -67,7 +71,7 @@ def test_a_lane_of_padding_alone_keeps_its_state() -> None:
     mixer = layer(LSTMConfig())
     x = torch.randn(2, 4, DIM, dtype=torch.float64)
     state = mixer(x, context(x)).state
-    after = mixer(x, context(x, keep=torch.tensor([[False] * 4, [True] * 4])), state).state
+    after = mixer(x, context(x, padding_mask=torch.tensor([[False] * 4, [True] * 4])), state).state
     for name in ("hidden", "cell"):
         assert torch.equal(after[name][0], state[name][0])
         assert not torch.equal(after[name][1], state[name][1])

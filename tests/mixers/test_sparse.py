@@ -13,14 +13,14 @@ from slow_patterns import (
     HEADS,
     Sees,
     agree,
-    alike,
     build,
     context,
+    heads_output,
     leaves,
     merged,
     noise,
-    said,
     same,
+    uniform_weights,
     weights,
 )
 from torch import Tensor
@@ -41,14 +41,14 @@ every_pattern = pytest.mark.parametrize("name", PATTERNS)
 every_way = pytest.mark.parametrize("heads", ["layers", "merged", "halves"])
 
 
-def first(name: str, i: int, j: int) -> bool:
+def sees_first_pattern(name: str, i: int, j: int) -> bool:
     """A1 of sections 4.2 and 4.3."""
     block = PATTERNS[name]["block"]
-    near = i - j <= block if PATTERNS[name]["pattern"] == "strided" else i // block == j // block
-    return near and j <= i
+    in_pattern = i - j <= block if PATTERNS[name]["pattern"] == "strided" else i // block == j // block
+    return in_pattern and j <= i
 
 
-def second(name: str, i: int, j: int) -> bool:
+def sees_second_pattern(name: str, i: int, j: int) -> bool:
     """A2; of the fixed pattern with the query itself, as our docstring says."""
     block = PATTERNS[name]["block"]
     if PATTERNS[name]["pattern"] == "strided":
@@ -59,16 +59,16 @@ def second(name: str, i: int, j: int) -> bool:
 def sees(name: str, heads: str, layer: int) -> Sees:
     """Equations 6 to 8."""
 
-    def seen(h: int, i: int, j: int) -> bool:
+    def is_visible(h: int, i: int, j: int) -> bool:
         match heads:
             case "layers":
-                return (first, second)[layer % 2](name, i, j)
+                return (sees_first_pattern, sees_second_pattern)[layer % 2](name, i, j)
             case "merged":
-                return first(name, i, j) or second(name, i, j)
+                return sees_first_pattern(name, i, j) or sees_second_pattern(name, i, j)
             case _:
-                return (first, second)[h](name, i, j)
+                return (sees_first_pattern, sees_second_pattern)[h](name, i, j)
 
-    return seen
+    return is_visible
 
 
 @every_pattern
@@ -78,8 +78,8 @@ def sees(name: str, heads: str, layer: int) -> Sees:
 def test_a_query_sees_its_two_patterns_and_counts_no_key_twice(name: str, heads: Any, layer: int, length: int) -> None:
     """T-SP4: summaries of the query's own block that lie in its future are not seen."""
     config = SparseConfig(heads=heads, **PATTERNS[name])
-    found = weights(config, length, True, layer=layer, depth=2)
-    same(found, alike(sees(name, heads, layer), length, length))
+    attention_weights = weights(config, length, True, layer=layer, depth=2)
+    same(attention_weights, uniform_weights(sees(name, heads, layer), length, length))
 
 
 @every_pattern
@@ -88,7 +88,7 @@ def test_a_query_sees_its_two_patterns_and_counts_no_key_twice(name: str, heads:
 def test_outputs_and_gradients_are_those_of_the_paper(name: str, heads: Any, layer: int) -> None:
     config = SparseConfig(heads=heads, bias=True, encoding=ShawConfig(distance=3), **PATTERNS[name])
     mixer, x = build(config, layer, 2), noise(1, LENGTH, DIM).requires_grad_()
-    expected = merged(mixer, said(mixer, x[0], sees(name, heads, layer)))
+    expected = merged(mixer, heads_output(mixer, x[0], sees(name, heads, layer)))
     agree(mixer(x, context(LENGTH)).y[0], expected, leaves(mixer, x))
 
 
@@ -135,8 +135,8 @@ def test_in_two_steps_every_position_reaches_every_later_one(
     def mask(layer: int) -> Tensor:
         mixer = config.build(Shape(DIM, HEADS, 64, layer, 2))
         parts = mixer.bands or mixer.patterns[:1]
-        seen = [part(torch.zeros(()), torch.zeros(()), i, j).expand(length, length) for part in parts]
-        return torch.stack(seen).any(dim=0).double()
+        masks = [part(torch.zeros(()), torch.zeros(()), i, j).expand(length, length) for part in parts]
+        return torch.stack(masks).any(dim=0).double()
 
     assert torch.equal(mask(1) @ mask(0) > 0, j <= i)
 
@@ -159,7 +159,7 @@ def test_a_block_as_long_as_the_sequence_is_dense_attention(pattern: Any, encodi
     ours = build(SparseConfig(pattern=pattern, block=9, encoding=encoding))
     dense = build(AttentionConfig(encoding=encoding))
     dense.load_state_dict(ours.state_dict())
-    x, ctx = noise(2, 9, DIM), context(9, rows=2, keep=torch.arange(9) < torch.tensor([[9], [4]]))
+    x, ctx = noise(2, 9, DIM), context(9, rows=2, padding_mask=torch.arange(9) < torch.tensor([[9], [4]]))
     same(ours(x, ctx).y, dense(x, ctx).y)
 
 
@@ -170,8 +170,10 @@ def test_what_is_not_seen_is_not_computed(pattern: Any, heads: Any) -> None:
     shape, length = Shape(DIM, HEADS, 64), 16_384
     sparse = SparseConfig(pattern=pattern, block=128, summary=8 if pattern == "fixed" else None, heads=heads)
     ours, dense = sparse.build(shape), AttentionConfig().build(shape)
-    done, all_of_it = (mixer.flops(length, 0) - mixer.projection_flops(length, length) for mixer in (ours, dense))
-    assert done < all_of_it / 10
+    sparse_flops, dense_flops = (
+        mixer.flops(length, 0) - mixer.projection_flops(length, length) for mixer in (ours, dense)
+    )
+    assert sparse_flops < dense_flops / 10
 
 
 @every_way

@@ -38,45 +38,48 @@ def layer(config: StarConfig) -> Star:
     return mixer
 
 
-def context(x: Tensor, keep: Tensor | None = None) -> Context:
-    return Context(torch.arange(x.size(1)).expand(x.size(0), -1), False, keep)
+def context(x: Tensor, padding_mask: Tensor | None = None) -> Context:
+    return Context(torch.arange(x.size(1)).expand(x.size(0), -1), False, padding_mask)
 
 
-def multi_attention(part: nn.Module, asked: Tensor, seen: list[Tensor | None]) -> Tensor:
-    """LN(ReLU(MultiAtt(asked, seen))); None is a neighbour whose key and value are zeros."""
-    assert isinstance(part, Projected)
-    heads, width = part.heads, DIM // part.heads
-    q = part.query(asked).view(heads, width)
+def multi_attention(attention: nn.Module, query: Tensor, visible_states: list[Tensor | None]) -> Tensor:
+    """LN(ReLU(MultiAtt(query, visible_states))); None is a neighbour whose key and value are zeros."""
+    assert isinstance(attention, Projected)
+    heads, width = attention.heads, DIM // attention.heads
+    q = attention.query(query).view(heads, width)
     keys, values = (
-        [torch.zeros(heads, width, dtype=q.dtype) if x is None else linear(x).view(heads, width) for x in seen]
-        for linear in (part.key, part.value)
+        [
+            torch.zeros(heads, width, dtype=q.dtype) if x is None else linear(x).view(heads, width)
+            for x in visible_states
+        ]
+        for linear in (attention.key, attention.value)
     )
-    said = []
+    head_outputs = []
     for head in range(heads):
         scores = torch.stack([q[head] @ k[head] / math.sqrt(width) for k in keys]).softmax(dim=0)
-        said.append(sum(weight * v[head] for weight, v in zip(scores, values, strict=True)))
-    return part.norm(part.merge(torch.cat([torch.as_tensor(y) for y in said])).relu())
+        head_outputs.append(sum(weight * v[head] for weight, v in zip(scores, values, strict=True)))
+    return attention.norm(attention.merge(torch.cat([torch.as_tensor(y) for y in head_outputs])).relu())
 
 
 def star(mixer: Star, config: StarConfig, tokens: list[Tensor]) -> Tensor:
     """Algorithm 1 of arXiv:1902.09113 for the real tokens of one sequence, one at a time."""
     satellites, relay, last = list(tokens), torch.stack(tokens).mean(dim=0), len(tokens) - 1
     for cycle in range(config.cycles):
-        new = []
-        for i, own in enumerate(satellites):
-            seen: list[Tensor | None] = [own]
+        updated = []
+        for i, state in enumerate(satellites):
+            visible_states: list[Tensor | None] = [state]
             if config.ring:
-                for beside in (i - 1, i + 1):
-                    if 0 <= beside <= last or config.boundary == "cyclic":
-                        seen.append(satellites[beside % len(tokens)])
+                for neighbour in (i - 1, i + 1):
+                    if 0 <= neighbour <= last or config.boundary == "cyclic":
+                        visible_states.append(satellites[neighbour % len(tokens)])
                     elif config.boundary == "zero":
-                        seen.append(None)
+                        visible_states.append(None)
             if config.inputs:
-                seen.append(tokens[i])
+                visible_states.append(tokens[i])
             if config.radial:
-                seen.append(relay)
-            new.append(multi_attention(mixer.satellites[0 if config.shared else cycle], own, seen))
-        satellites = new
+                visible_states.append(relay)
+            updated.append(multi_attention(mixer.satellites[0 if config.shared else cycle], state, visible_states))
+        satellites = updated
         if config.radial and cycle < config.cycles - 1:
             relay = multi_attention(mixer.relays[0 if config.shared else cycle], relay, [relay, *satellites])
     return torch.stack(satellites)
@@ -88,27 +91,27 @@ def test_a_star_equals_its_algorithm_among_the_real_tokens(config: StarConfig, k
     """Forward and gradients; padding is no neighbour, and takes no part in the relay (T-ST1, T-ST2, T-ST4)."""
     mixer, x = layer(config), torch.randn(1, len(kept), DIM, dtype=torch.float64, requires_grad=True)
     ours = mixer(x, context(x, torch.tensor([kept]))).y[0][kept]
-    theirs = star(mixer, config, [token for token, real in zip(x[0], kept, strict=True) if real])
-    torch.testing.assert_close(ours, theirs, atol=1e-11, rtol=1e-11)
+    expected = star(mixer, config, [token for token, is_real in zip(x[0], kept, strict=True) if is_real])
+    torch.testing.assert_close(ours, expected, atol=1e-11, rtol=1e-11)
     direction = torch.randn_like(ours)
     leaves = [x, *mixer.parameters()]
-    one, other = (
+    gradients, expected_gradients = (
         torch.autograd.grad((y * direction).sum(), leaves, retain_graph=True, materialize_grads=True)
-        for y in (ours, theirs)
+        for y in (ours, expected)
     )
-    for mine, oracle in zip(one, other, strict=True):
-        torch.testing.assert_close(mine, oracle, atol=1e-9, rtol=1e-9)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-9, rtol=1e-9)
 
 
 def test_the_ends_of_a_ring_see_each_other_alone_where_it_is_cyclic() -> None:
     """fastNLP pads with zeros, the paper closes the ring (T-ST1)."""
-    reached = {}
+    visible_positions = {}
     for boundary in ("cyclic", "zero", "masked"):
         x = torch.randn(1, 6, DIM, dtype=torch.float64, requires_grad=True)
         y = layer(StarConfig(cycles=1, radial=False).override({"boundary": boundary}))(x, context(x)).y
         (gradient,) = torch.autograd.grad(y[0, 0].square().sum(), x)
-        reached[boundary] = gradient[0].abs().amax(-1).nonzero()[:, 0].tolist()
-    assert reached == {"cyclic": [0, 1, 5], "zero": [0, 1], "masked": [0, 1]}
+        visible_positions[boundary] = gradient[0].abs().amax(-1).nonzero()[:, 0].tolist()
+    assert visible_positions == {"cyclic": [0, 1, 5], "zero": [0, 1], "masked": [0, 1]}
 
 
 def test_a_neighbour_of_zeros_still_takes_its_share_of_attention() -> None:
@@ -140,13 +143,13 @@ def test_nothing_of_a_token_goes_around_its_attention() -> None:
 
 
 def test_cycles_own_their_weights_or_share_them_and_none_is_idle() -> None:
-    def parts(config: StarConfig) -> tuple[int, int]:
+    def module_counts(config: StarConfig) -> tuple[int, int]:
         mixer = layer(config)
         return len(mixer.satellites), len(mixer.relays)
 
-    assert parts(StarConfig(cycles=3)) == (3, 2), "nobody would read the last relay"
-    assert parts(StarConfig(cycles=3, shared=True)) == (1, 1)
-    assert parts(StarConfig(cycles=3, radial=False)) == (3, 0)
+    assert module_counts(StarConfig(cycles=3)) == (3, 2), "nobody would read the last relay"
+    assert module_counts(StarConfig(cycles=3, shared=True)) == (1, 1)
+    assert module_counts(StarConfig(cycles=3, radial=False)) == (3, 0)
 
 
 def test_a_star_is_no_decoder() -> None:
@@ -172,23 +175,23 @@ def test_links_that_cannot_be_are_refused(fields: dict[str, object], reason: str
 def test_masked_summation_needs_the_relay(radial: bool, solves: bool) -> None:
     """T-ST5, the paper's section 4.1: the sum of the marked vectors of a long sequence, told at its first token."""
     torch.manual_seed(0)
-    length, marked, dim = 40, 4, 16
+    length, marked_count, dim = 40, 4, 16
     block = BlockConfig(mixer=StarConfig(cycles=2, radial=radial), feedforward=FeedForwardConfig(width=32))
     network = block.build_block(Shape(dim, 2, length), "bidirectional")
-    enter, leave = nn.Linear(3, dim), nn.Linear(dim, 2)
-    parts = nn.ModuleList([network, enter, leave])
+    embed, readout = nn.Linear(3, dim), nn.Linear(dim, 2)
+    parts = nn.ModuleList([network, embed, readout])
     optimizer = torch.optim.Adam(parts.parameters(), 3e-3)
     ctx = Context(torch.arange(length).expand(64, length), False)
     losses = []
     for _ in range(500):
         values = torch.rand(64, length, 2)
-        mask = torch.rand(64, length).argsort(dim=1) < marked
+        mask = torch.rand(64, length).argsort(dim=1) < marked_count
         target = (values * mask[..., None]).sum(dim=1)
-        told = leave(network(enter(torch.cat([values, mask[..., None]], dim=-1)), ctx).y[:, 0])
-        loss = (told - target).square().mean()
+        predicted = readout(network(embed(torch.cat([values, mask[..., None]], dim=-1)), ctx).y[:, 0])
+        loss = (predicted - target).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    variance = marked / 12
+    variance = marked_count / 12
     assert (sum(losses[-50:]) / 50 < variance / 3) == solves

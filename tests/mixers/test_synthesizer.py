@@ -27,7 +27,7 @@ DIM, HEADS, HEAD_DIM, LENGTH = 6, 2, 3, 12
 MEMBERS = ("dense", "random", "fixed_random", "factorised_dense", "factorised_random")
 SHAPE = Shape(DIM, HEADS, LENGTH)
 
-alone = pytest.mark.parametrize("member", MEMBERS)
+each_member = pytest.mark.parametrize("member", MEMBERS)
 both_ways = pytest.mark.parametrize("causal", [True, False])
 
 
@@ -40,8 +40,8 @@ def build(*members: str, shape: Shape = SHAPE, **knobs: Any) -> Synthesizer:
     return layer
 
 
-def context(length: int = LENGTH, causal: bool = True, rows: int = 1, keep: Tensor | None = None) -> Context:
-    return Context(torch.arange(length).expand(rows, length), causal, keep)
+def context(length: int = LENGTH, causal: bool = True, rows: int = 1, padding_mask: Tensor | None = None) -> Context:
+    return Context(torch.arange(length).expand(rows, length), causal, padding_mask)
 
 
 def noise(*shape: int) -> Tensor:
@@ -60,8 +60,8 @@ def logit(logits: nn.Module, x: Tensor, head: int, i: int, j: int) -> Tensor:
         case Random():
             return logits.weight[min(head, len(logits.weight) - 1), i, j]
         case FactorisedRandom():
-            own = min(head, len(logits.left) - 1)
-            return logits.left[own, i] @ logits.right[own, j]
+            weight_index = min(head, len(logits.left) - 1)
+            return logits.left[weight_index, i] @ logits.right[weight_index, j]
         case DotProduct():
             rows = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
             return (logits.query.weight[rows] @ x[i]) @ (logits.key.weight[rows] @ x[j]) / HEAD_DIM**0.5
@@ -82,19 +82,21 @@ def oracle(layer: Synthesizer, x: Tensor, causal: bool) -> Tensor:
     outputs = []
     for head in range(HEADS):
         values = x @ layer.value.weight[head * HEAD_DIM : (head + 1) * HEAD_DIM].T
-        said = []
+        head_outputs = []
         for i in range(len(x)):
-            seen = range(i + 1 if causal else len(x))
-            shares = torch.ones(1) if layer.mixture is None else layer.mixture[:, head].exp()
+            visible_keys = range(i + 1 if causal else len(x))
+            mixture_weights = torch.ones(1) if layer.mixture is None else layer.mixture[:, head].exp()
             scores = [
                 sum(
-                    share / shares.sum() * logit(member, x, head, i, j)
-                    for share, member in zip(shares, layer.logits, strict=True)
+                    mixture_weight / mixture_weights.sum() * logit(member, x, head, i, j)
+                    for mixture_weight, member in zip(mixture_weights, layer.logits, strict=True)
                 )
-                for j in seen
+                for j in visible_keys
             ]
-            said.append(torch.stack([torch.as_tensor(score) for score in scores]).softmax(dim=0) @ values[: len(seen)])
-        outputs.append(torch.stack(said))
+            head_outputs.append(
+                torch.stack([torch.as_tensor(score) for score in scores]).softmax(dim=0) @ values[: len(visible_keys)]
+            )
+        outputs.append(torch.stack(head_outputs))
     return torch.cat(outputs, dim=-1) @ layer.merge.weight.T
 
 
@@ -121,24 +123,24 @@ def test_outputs_and_gradients_equal_the_equations(
     ours, expected = layer(x, context(length, causal)).y[0], oracle(layer, x[0], causal)
     torch.testing.assert_close(ours, expected, atol=1e-11, rtol=1e-9)
     direction, leaves = torch.randn_like(ours), [x, *layer.parameters()]
-    found = (torch.autograd.grad((y * direction).sum(), leaves, materialize_grads=True) for y in (ours, expected))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-8)
+    gradients = (torch.autograd.grad((y * direction).sum(), leaves, materialize_grads=True) for y in (ours, expected))
+    for gradient, expected_gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-8)
 
 
 @pytest.mark.parametrize("members", [(member,) for member in MEMBERS] + [("dense", "factorised_random", "dot_product")])
 def test_gradients_are_those_of_differences(members: tuple[str, ...]) -> None:
-    layer, keep = build(*members), torch.arange(5) < torch.tensor([[5], [3]])
+    layer, padding_mask = build(*members), torch.arange(5) < torch.tensor([[5], [3]])
     x = noise(2, 5, DIM).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: layer(x, context(5, True, 2, keep)).y, x)
+    assert torch.autograd.gradcheck(lambda x: layer(x, context(5, True, 2, padding_mask)).y, x)
 
 
 @pytest.mark.parametrize(("length", "factor"), [(12, None), (12, 2), (12, 6), (12, 4), (12, 12), (9, 3), (9, None)])
 def test_the_two_factors_meet_in_every_pair_once(length: int, factor: int | None) -> None:
     """With both tiled the same way, some pairs would stand at several positions and others at none."""
-    said, slow, fast = said_of_constants(length, factor)
-    assert torch.equal(said, slow.repeat_interleave(len(fast)) * fast.repeat(len(slow)))
-    assert sorted(said.tolist()) == sorted(a * b for a, b in product(slow.tolist(), fast.tolist()))
+    logits, slow, fast = logits_of_constants(length, factor)
+    assert torch.equal(logits, slow.repeat_interleave(len(fast)) * fast.repeat(len(slow)))
+    assert sorted(logits.tolist()) == sorted(a * b for a, b in product(slow.tolist(), fast.tolist()))
 
 
 @pytest.mark.parametrize(
@@ -147,13 +149,13 @@ def test_the_two_factors_meet_in_every_pair_once(length: int, factor: int | None
 def test_where_a_factor_does_not_divide_the_length_no_pair_comes_twice_and_no_item_is_idle(
     length: int, factor: int | None, sizes: tuple[int, int]
 ) -> None:
-    said, slow, fast = said_of_constants(length, factor)
+    logits, slow, fast = logits_of_constants(length, factor)
     assert (len(slow), len(fast)) == sizes
-    assert len(set(said.tolist())) == length
-    assert all((said / item).frac().eq(0).any() for item in (*slow, *fast))
+    assert len(set(logits.tolist())) == length
+    assert all((logits / entry).frac().eq(0).any() for entry in (*slow, *fast))
 
 
-def said_of_constants(length: int, factor: int | None) -> tuple[Tensor, Tensor, Tensor]:
+def logits_of_constants(length: int, factor: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """The logits of any query of the first head where A and B are different primes; and these."""
     layer = build("factorised_dense", shape=SHAPE._replace(max_length=length), factor=factor)
     (logits,) = layer.logits
@@ -168,32 +170,33 @@ def said_of_constants(length: int, factor: int | None) -> tuple[Tensor, Tensor, 
     return logits(noise(1, length, DIM))[0, 0, 0], slow, fast
 
 
-@alone
+@each_member
 def test_a_prefix_says_what_it_said_as_part_of_the_whole(member: str) -> None:
     """The last row of the prefix is what a decoder would take at its step."""
     layer, x = build(member), noise(1, LENGTH, DIM)
-    whole = layer(x, context()).y
+    expected = layer(x, context()).y
     for length in range(1, LENGTH):
-        torch.testing.assert_close(layer(x[:, :length], context(length)).y, whole[:, :length], atol=1e-11, rtol=1e-9)
+        torch.testing.assert_close(layer(x[:, :length], context(length)).y, expected[:, :length], atol=1e-11, rtol=1e-9)
 
 
-@alone
+@each_member
 def test_a_longer_sequence_is_an_error_that_says_how_long_it_may_be(member: str) -> None:
     with pytest.raises(LengthError, match="built for 12 positions and reads no 13"):
         build(member)(noise(1, LENGTH + 1, DIM), context(LENGTH + 1))
 
 
 @both_ways
-@alone
+@each_member
 def test_padding_within_a_row_is_not_seen(member: str, causal: bool) -> None:
     """Where logits belong to places, a row with holes is no shorter row: only their keys are hidden."""
     layer, x = build(member), noise(1, 6, DIM)
-    keep = torch.tensor([[True, False, True, True, False, True]])
-    one, other = (
-        layer(z, context(6, causal, keep=keep)).y[keep] for z in (x, x.where(keep[..., None], noise(1, 6, DIM)))
+    padding_mask = torch.tensor([[True, False, True, True, False, True]])
+    y, y_changed = (
+        layer(z, context(6, causal, padding_mask=padding_mask)).y[padding_mask]
+        for z in (x, x.where(padding_mask[..., None], noise(1, 6, DIM)))
     )
-    torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-10)
-    assert (one - layer(x, context(6, causal)).y[keep]).abs().max() > 1e-3
+    torch.testing.assert_close(y, y_changed, atol=1e-12, rtol=1e-10)
+    assert (y - layer(x, context(6, causal)).y[padding_mask]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("head_dim", [1, 4, 16])
@@ -216,24 +219,24 @@ def test_it_promises_no_stream_and_returns_no_state() -> None:
 
 @both_ways
 def test_a_mixture_that_is_all_dot_products_is_plain_attention(causal: bool) -> None:
-    layer, plain = build("random", "dot_product"), AttentionConfig().build(SHAPE).double()
+    layer, attention = build("random", "dot_product"), AttentionConfig().build(SHAPE).double()
     with torch.no_grad():
         assert layer.mixture is not None
         layer.mixture.copy_(torch.tensor([[-1e3], [0.0]]))
     for part in ("value", "merge"):
-        plain.get_submodule(part).load_state_dict(layer.get_submodule(part).state_dict())
+        attention.get_submodule(part).load_state_dict(layer.get_submodule(part).state_dict())
     for part in ("query", "key"):
-        plain.get_submodule(part).load_state_dict(layer.logits[1].get_submodule(part).state_dict())
-    x, keep = noise(2, LENGTH, DIM), torch.arange(LENGTH) < torch.tensor([[LENGTH], [7]])
-    ctx = context(LENGTH, causal, 2, keep)
-    torch.testing.assert_close(layer(x, ctx).y[keep], plain(x, ctx).y[keep], atol=1e-12, rtol=1e-10)
+        attention.get_submodule(part).load_state_dict(layer.logits[1].get_submodule(part).state_dict())
+    x, padding_mask = noise(2, LENGTH, DIM), torch.arange(LENGTH) < torch.tensor([[LENGTH], [7]])
+    ctx = context(LENGTH, causal, 2, padding_mask)
+    torch.testing.assert_close(layer(x, ctx).y[padding_mask], attention(x, ctx).y[padding_mask], atol=1e-12, rtol=1e-10)
 
 
 def test_the_shares_of_a_mixture_start_equal_for_every_head() -> None:
     torch.manual_seed(0)
     layer, x = SynthesizerConfig(members=("random", "fixed_random")).build(SHAPE), torch.randn(1, LENGTH, DIM)
-    one, other = (member(x) for member in layer.logits)
-    torch.testing.assert_close(layer.mix(x), (one + other) / 2)
+    first_logits, second_logits = (member(x) for member in layer.logits)
+    torch.testing.assert_close(layer.mix(x), (first_logits + second_logits) / 2)
 
 
 def test_a_fixed_matrix_is_kept_with_the_weights_and_does_not_learn() -> None:
@@ -264,16 +267,16 @@ def test_random_logits_start_with_variance_one(member: str) -> None:
 def test_members_have_the_weights_of_their_formulas_and_no_more(members: tuple[str, ...], weights: int) -> None:
     """Of all heads; without biases and shares of a mixture."""
     layer = build(*members)
-    found = [p.numel() for name, p in layer.named_parameters() if name.startswith("logits") and "bias" not in name]
-    assert sum(found) == weights
+    sizes = [p.numel() for name, p in layer.named_parameters() if name.startswith("logits") and "bias" not in name]
+    assert sum(sizes) == weights
 
 
 def test_rows_of_a_batch_are_dropped_out_apart_though_they_have_one_matrix() -> None:
     layer, x = build("random", dropout=0.5).train(), noise(1, LENGTH, DIM).expand(2, -1, -1)
-    one, other = layer(x, context(rows=2)).y
-    assert not torch.equal(one, other)
-    one, other = layer.eval()(x, context(rows=2)).y
-    assert torch.equal(one, other)
+    first_row, second_row = layer(x, context(rows=2)).y
+    assert not torch.equal(first_row, second_row)
+    first_row, second_row = layer.eval()(x, context(rows=2)).y
+    assert torch.equal(first_row, second_row)
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ from slow_patterns import (
     HEADS,
     Sees,
     agree,
-    alike,
     build,
     context,
+    head_output,
+    heads_output,
     leaves,
     merged,
     noise,
-    one,
-    said,
     same,
+    uniform_weights,
     weights,
 )
 from torch import Tensor
@@ -33,7 +33,7 @@ from lit_transformers.mixer import Shape
 from lit_transformers.mixers import AttentionConfig, WindowConfig
 from lit_transformers.mixers.window import Window, window_of
 from lit_transformers.models import EncoderConfig
-from lit_transformers.patterns import Band, Rows
+from lit_transformers.patterns import Band, GlobalQueries
 
 both_ways = pytest.mark.parametrize("causal", [True, False])
 every_encoding = pytest.mark.parametrize(
@@ -44,12 +44,12 @@ every_encoding = pytest.mark.parametrize(
 def sees(window: int, dilations: Sequence[int], causal: bool, is_global: Callable[[int], bool]) -> Sees:
     """Section 3.1: the window of each head, and what is global sees everything and is seen from everywhere."""
 
-    def seen(h: int, i: int, j: int) -> bool:
+    def is_visible(h: int, i: int, j: int) -> bool:
         d = dilations[h]
-        near = abs(i - j) <= window * d and (i - j) % d == 0
-        return (near or is_global(i) or is_global(j)) and (j <= i or not causal)
+        in_window = abs(i - j) <= window * d and (i - j) % d == 0
+        return (in_window or is_global(i) or is_global(j)) and (j <= i or not causal)
 
-    return seen
+    return is_visible
 
 
 KNOBS: dict[str, tuple[dict[str, Any], list[int], Callable[[int], bool]]] = {
@@ -86,8 +86,8 @@ def test_a_query_sees_its_window_and_global_tokens_and_counts_none_of_them_twice
         knobs = {**knobs, "global_tokens": "first", "global_count": 1}
         is_global = lambda j: j == 0  # noqa: E731
     config = WindowConfig(window=2, global_projections=projections, **knobs)
-    found = weights(config, length, causal, marked=marks(name, length))
-    same(found, alike(sees(2, dilations, causal, is_global), length, length))
+    attention_weights = weights(config, length, causal, marked=marks(name, length))
+    same(attention_weights, uniform_weights(sees(2, dilations, causal, is_global), length, length))
 
 
 @every_knob
@@ -97,33 +97,40 @@ def test_with_memory_shorter_or_longer_than_the_window_a_query_sees_what_of_it_i
 ) -> None:
     knobs, dilations, is_global = KNOBS[name]
     config, before, length = WindowConfig(window=3, memory=memory, **knobs), 6, 5
-    kept = min(memory, before)
-    found = weights(config, length, True, before=before, marked=marks(name, before + length))
+    memory_length = min(memory, before)
+    attention_weights = weights(config, length, True, before=before, marked=marks(name, before + length))
     by_position = sees(3, dilations, True, is_global)
-    same(found, alike(lambda h, i, j: by_position(h, i + before - kept, j + before - kept), length, length + kept))
+    same(
+        attention_weights,
+        uniform_weights(
+            lambda h, i, j: by_position(h, i + before - memory_length, j + before - memory_length),
+            length,
+            length + memory_length,
+        ),
+    )
 
 
 @both_ways
 @pytest.mark.parametrize("window", [1, 3])
 def test_the_declared_pattern_is_the_one_that_gradients_show(causal: bool, window: int) -> None:
     config = WindowConfig(window=window, dilation=2, dilated_heads=1)
-    found = weights(config, 9, causal) > 0
+    visible = weights(config, 9, causal) > 0
     i, j = torch.arange(9)[:, None], torch.arange(9)
     for head, pattern in enumerate(build(config).patterns(causal, None)):
-        assert torch.equal(found[head], pattern(torch.zeros(()), torch.zeros(()), i, j))
+        assert torch.equal(visible[head], pattern(torch.zeros(()), torch.zeros(()), i, j))
 
 
 def test_window_counts_the_keys_of_one_side() -> None:
     """T-LF1: 2 w + 1 keys where both sides are seen, w + 1 where the past alone is."""
-    both, past = (weights(WindowConfig(window=3), 15, causal)[0, 7] for causal in (False, True))
-    assert (both > 0).sum() == 7 and (past > 0).sum() == 4
+    both_sides, past_side = (weights(WindowConfig(window=3), 15, causal)[0, 7] for causal in (False, True))
+    assert (both_sides > 0).sum() == 7 and (past_side > 0).sum() == 4
 
 
 def test_dilation_is_the_distance_of_neighbouring_keys_and_one_is_none() -> None:
     """T-LF5: the paper's tables write 0 where there is none."""
-    none, gap = (weights(WindowConfig(window=2, dilation=dilation), 9, True)[0, 8] for dilation in (1, 2))
-    assert none.nonzero().squeeze(1).tolist() == [6, 7, 8]
-    assert gap.nonzero().squeeze(1).tolist() == [4, 6, 8]
+    undilated, dilated = (weights(WindowConfig(window=2, dilation=dilation), 9, True)[0, 8] for dilation in (1, 2))
+    assert undilated.nonzero().squeeze(1).tolist() == [6, 7, 8]
+    assert dilated.nonzero().squeeze(1).tolist() == [4, 6, 8]
 
 
 @both_ways
@@ -134,7 +141,7 @@ def test_outputs_and_gradients_are_those_of_the_paper(name: str, causal: bool, b
     knobs, dilations, is_global = KNOBS[name]
     config = WindowConfig(window=2, bias=bias, encoding=ShawConfig(distance=3), **knobs)
     mixer, x = build(config), noise(1, 10, DIM).requires_grad_()
-    expected = merged(mixer, said(mixer, x[0], sees(2, dilations, causal, is_global)))
+    expected = merged(mixer, heads_output(mixer, x[0], sees(2, dilations, causal, is_global)))
     agree(mixer(x, context(10, causal)).y[0], expected, leaves(mixer, x))
 
 
@@ -151,15 +158,20 @@ def test_global_tokens_ask_and_read_by_projections_of_their_own_and_are_seen_by_
     config = WindowConfig(window=2, bias=True, encoding=encoding, global_projections=projections, **knobs)
     mixer, x, length = build(config), noise(1, 9, DIM).requires_grad_(), 9
     linears = list(mixer.own) or [mixer.query, mixer.key, mixer.value]
-    local = said(mixer, x[0], sees(2, dilations, causal, is_global))
-    whole = torch.stack(
+    local_output = heads_output(mixer, x[0], sees(2, dilations, causal, is_global))
+    global_output = torch.stack(
         [
-            torch.cat([one(mixer, linears, x[0], h, i, list(range(i + 1 if causal else length))) for h in range(HEADS)])
+            torch.cat(
+                [
+                    head_output(mixer, linears, x[0], h, i, list(range(i + 1 if causal else length)))
+                    for h in range(HEADS)
+                ]
+            )
             for i in range(length)
         ]
     )
-    chosen = torch.tensor([is_global(i) for i in range(length)])[:, None]
-    expected = merged(mixer, torch.where(chosen, whole, local))
+    is_global_token = torch.tensor([is_global(i) for i in range(length)])[:, None]
+    expected = merged(mixer, torch.where(is_global_token, global_output, local_output))
     y = mixer(x, context(length, causal, marked=marks(name, length))).y[0]
     agree(y, expected, leaves(mixer, x))
 
@@ -169,22 +181,26 @@ def test_rows_have_global_tokens_of_their_own() -> None:
     marked = torch.zeros(3, 8, dtype=torch.bool)
     marked[0, 2] = marked[1, 5] = marked[1, 6] = True
     y = mixer(x, context(8, causal=False, rows=3, marked=marked)).y
-    for number in range(3):
-        alone = slice(number, number + 1)
-        same(y[alone], mixer(x[alone], context(8, causal=False, marked=marked[alone])).y)
+    for index in range(3):
+        row = slice(index, index + 1)
+        same(y[row], mixer(x[row], context(8, causal=False, marked=marked[row])).y)
 
 
 def test_a_row_without_marks_is_a_window_alone() -> None:
-    marking, plain = build(WindowConfig(window=2, global_tokens="marked")), build(WindowConfig(window=2))
-    plain.load_state_dict(marking.state_dict())
+    unmarked, window_only = build(WindowConfig(window=2, global_tokens="marked")), build(WindowConfig(window=2))
+    window_only.load_state_dict(unmarked.state_dict())
     x = noise(2, 7, DIM)
-    same(marking(x, context(7, rows=2)).y, plain(x, context(7, rows=2)).y)
+    same(unmarked(x, context(7, rows=2)).y, window_only(x, context(7, rows=2)).y)
 
 
 def test_a_marked_token_that_is_padding_is_seen_by_none() -> None:
-    mixer, x, keep = build(WindowConfig(window=1, global_tokens="marked")), noise(1, 8, DIM), torch.arange(8)[None] < 6
+    mixer, x, padding_mask = (
+        build(WindowConfig(window=1, global_tokens="marked")),
+        noise(1, 8, DIM),
+        torch.arange(8)[None] < 6,
+    )
     marked = torch.tensor([[False, False, True, False, False, False, False, True]])
-    y = mixer(x, context(8, causal=False, keep=keep, marked=marked)).y
+    y = mixer(x, context(8, causal=False, padding_mask=padding_mask, marked=marked)).y
     same(y[:, :6], mixer(x[:, :6], context(6, causal=False, marked=marked[:, :6])).y)
 
 
@@ -199,13 +215,13 @@ def test_marks_are_remembered_with_what_they_mark(
     )
     mixer, x, marked = build(config), noise(2, 12, DIM), torch.rand(2, 12) < 0.3
     with torch.set_grad_enabled(grad):
-        whole, state, parts = mixer(x, context(12, rows=2, marked=marked)).y, None, []
+        expected, state, outputs = mixer(x, context(12, rows=2, marked=marked)).y, None, []
         for first, stop in ((0, 5), (5, 6), (6, 12)):
             ctx = context(stop - first, rows=2, start=first, marked=marked[:, first:stop])
             mixed = mixer(x[:, first:stop], ctx, state)
             state = mixed.state
-            parts.append(mixed.y)
-    same(torch.cat(parts, dim=1), whole)
+            outputs.append(mixed.y)
+    same(torch.cat(outputs, dim=1), expected)
 
 
 def test_an_encoder_hands_its_marks_to_every_layer() -> None:
@@ -214,10 +230,10 @@ def test_an_encoder_hands_its_marks_to_every_layer() -> None:
     network, symbols = config.build(7, 12).double(), torch.randint(7, (1, 12))
     marked = torch.arange(12)[None] == 3
     embedded: list[Tensor] = []
-    network.stack.register_forward_pre_hook(lambda _, given: embedded.append(given[0]))
+    network.stack.register_forward_pre_hook(lambda _, inputs: embedded.append(inputs[0]))
     reach = []
-    for given in (None, marked):
-        hidden = network(symbols, marked=given).hidden
+    for inputs in (None, marked):
+        hidden = network(symbols, marked=inputs).hidden
         (gradient,) = torch.autograd.grad(hidden[0, 11, 0], embedded[-1])
         reach.append(gradient[0].abs().amax(-1).nonzero().squeeze(1).tolist())
     assert reach == [[9, 10, 11], list(range(12))]
@@ -229,34 +245,34 @@ def test_an_encoder_hands_its_marks_to_every_layer() -> None:
 def test_a_window_as_long_as_the_sequence_is_dense_attention(
     causal: bool, encoding: EncodingConfig | None, window: int
 ) -> None:
-    ours, plain = build(WindowConfig(window=window, encoding=encoding)), build(AttentionConfig(encoding=encoding))
-    plain.load_state_dict(ours.state_dict())
-    x, ctx = noise(2, 9, DIM), context(9, causal, rows=2, keep=torch.arange(9) < torch.tensor([[9], [4]]))
-    same(ours(x, ctx).y, plain(x, ctx).y)
+    ours, attention = build(WindowConfig(window=window, encoding=encoding)), build(AttentionConfig(encoding=encoding))
+    attention.load_state_dict(ours.state_dict())
+    x, ctx = noise(2, 9, DIM), context(9, causal, rows=2, padding_mask=torch.arange(9) < torch.tensor([[9], [4]]))
+    same(ours(x, ctx).y, attention(x, ctx).y)
 
 
 @both_ways
 def test_with_all_tokens_global_a_window_is_dense_attention(causal: bool) -> None:
     ours = build(WindowConfig(window=1, global_tokens="periodic", global_count=1))
-    plain = build(AttentionConfig())
-    plain.load_state_dict(ours.state_dict())
+    attention = build(AttentionConfig())
+    attention.load_state_dict(ours.state_dict())
     x, ctx = noise(2, 9, DIM), context(9, causal, rows=2)
-    same(ours(x, ctx).y, plain(x, ctx).y)
+    same(ours(x, ctx).y, attention(x, ctx).y)
 
 
 @every_encoding
 def test_over_segments_a_window_is_dense_attention_of_as_much_memory(encoding: EncodingConfig | None) -> None:
     ours = build(WindowConfig(window=4, memory=4, encoding=encoding))
-    plain = build(AttentionConfig(memory=4, same_length=True, encoding=encoding))
-    plain.load_state_dict(ours.state_dict())
+    attention = build(AttentionConfig(memory=4, same_length=True, encoding=encoding))
+    attention.load_state_dict(ours.state_dict())
     states: list[Any] = [None, None]
-    for number in range(3):
-        x, found = noise(2, 5, DIM), []
-        for place, mixer in enumerate((ours, plain)):
-            mixed = mixer(x, context(5, rows=2, start=5 * number), states[place])
-            states[place] = mixed.state
-            found.append(mixed.y)
-        same(*found)
+    for segment in range(3):
+        x, outputs = noise(2, 5, DIM), []
+        for index, mixer in enumerate((ours, attention)):
+            mixed = mixer(x, context(5, rows=2, start=5 * segment), states[index])
+            states[index] = mixed.state
+            outputs.append(mixed.y)
+        same(*outputs)
 
 
 def windows(config: WindowConfig, depth: int) -> list[int]:
@@ -273,14 +289,14 @@ def test_windows_grow_by_equal_factors_shrink_or_stay() -> None:
 
 
 def test_windows_and_dilations_are_listed_for_each_layer_or_for_runs_of_layers() -> None:
-    listed = WindowConfig(window=(2, 3, 5), dilation=(1, 2, 4))
-    assert windows(listed, 3) == [2, 3, 5]
-    assert windows(listed, 6) == [2, 2, 3, 3, 5, 5]
-    built = [listed.build(Shape(DIM, HEADS, 64, layer, 6)) for layer in range(6)]
+    per_layer = WindowConfig(window=(2, 3, 5), dilation=(1, 2, 4))
+    assert windows(per_layer, 3) == [2, 3, 5]
+    assert windows(per_layer, 6) == [2, 2, 3, 3, 5, 5]
+    built = [per_layer.build(Shape(DIM, HEADS, 64, layer, 6)) for layer in range(6)]
     assert [mixer.dilations for mixer in built] == [[d] * HEADS for d in (1, 1, 2, 2, 4, 4)]
-    for wrong in (WindowConfig(window=(2, 3)), WindowConfig(dilation=(1, 2))):
+    for indivisible in (WindowConfig(window=(2, 3)), WindowConfig(dilation=(1, 2))):
         with pytest.raises(ConfigError, match="do not divide 3 layers"):
-            wrong.build(Shape(DIM, HEADS, 64, 0, 3))
+            indivisible.build(Shape(DIM, HEADS, 64, 0, 3))
 
 
 @pytest.mark.parametrize("schedule", ["increasing", "decreasing"])
@@ -325,20 +341,20 @@ def test_more_dilated_heads_than_heads_are_refused() -> None:
 @pytest.mark.parametrize("causal", [True, False])
 def test_twice_the_length_costs_twice_as_much(causal: bool) -> None:
     mixer = build(WindowConfig(window=32))
-    long, short = mixer.flops(4096, 0, causal), mixer.flops(2048, 0, causal)
-    assert long / short == pytest.approx(2, rel=0.02)
+    long_flops, short_flops = mixer.flops(4096, 0, causal), mixer.flops(2048, 0, causal)
+    assert long_flops / short_flops == pytest.approx(2, rel=0.02)
 
 
 def test_a_kernel_that_computes_all_queries_is_not_asked_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """FlexAttention knows no pattern that covers some queries alone, and global rows are such."""
 
-    def whole(pattern: Any, q: Tensor, k: Tensor, v: Tensor, seen: Any, offset: int, scale: float) -> Tensor:
-        return dense(pattern, Inputs(q, k, v, seen), scale=scale)
+    def dense_flex(pattern: Any, q: Tensor, k: Tensor, v: Tensor, key_mask: Any, offset: int, scale: float) -> Tensor:
+        return dense(pattern, Inputs(q, k, v, key_mask), scale=scale)
 
     monkeypatch.setattr(executors, "flexible", lambda q: True)
-    monkeypatch.setattr(executors, "flex", whole)
+    monkeypatch.setattr(executors, "flex", dense_flex)
     q, k, v = (noise(1, HEADS, 7, 4) for _ in range(3))
-    rows = attend(Rows((1, 4), causal=False), Inputs(q, k, v, None), scale=0.5)
+    rows = attend(GlobalQueries((1, 4), causal=False), Inputs(q, k, v, None), scale=0.5)
     same(rows, dense(Band(None, None), Inputs(q, k, v, None), scale=0.5)[:, :, [1, 4]])
 
 

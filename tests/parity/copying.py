@@ -30,8 +30,8 @@ def copy(module: nn.Module, **tensors: Tensor) -> None:
 def affine(weights: Mapping[str, Tensor], name: str, transpose: bool = False) -> dict[str, Tensor]:
     """Weight, and bias where there is one, of the linear layer or norm of that name."""
     weight = weights[f"{name}.weight"]
-    found = {"weight": weight.T if transpose else weight}
-    return found | ({"bias": weights[f"{name}.bias"]} if f"{name}.bias" in weights else {})
+    parameters = {"weight": weight.T if transpose else weight}
+    return parameters | ({"bias": weights[f"{name}.bias"]} if f"{name}.bias" in weights else {})
 
 
 def randomise(module: nn.Module, std: float = 0.3) -> dict[str, Tensor]:

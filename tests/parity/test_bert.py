@@ -49,20 +49,20 @@ def our_layer(encoding: EncodingConfig | None, weights: Mapping[str, Tensor], dt
     return block
 
 
-def context(keep: Tensor) -> Context:
-    return Context(torch.arange(keep.size(1)).expand_as(keep), causal=False, keep=keep)
+def context(padding_mask: Tensor) -> Context:
+    return Context(torch.arange(padding_mask.size(1)).expand_as(padding_mask), causal=False, padding_mask=padding_mask)
 
 
 @pytest.mark.parametrize("kind", ENCODINGS)
 def test_shaw_and_huang_equal_relative_key_and_relative_key_query(kind: str) -> None:
     """The reference adds the lowest float to hidden scores, so its padded rows mean something else; real ones agree."""
-    given = fixture("bert_relative.npz", kind)
-    block = our_layer(ENCODINGS[kind], given, torch.float64)
-    x, keep = given["x"].requires_grad_(), given["keep"]
-    y = block(x, context(keep)).y
-    close(y[keep], given["y"][keep], 1e-11)
-    (gradient,) = torch.autograd.grad((y * given["direction"]).sum(), x)
-    close(gradient, given["gradient"], 1e-10)
+    reference = fixture("bert_relative.npz", kind)
+    block = our_layer(ENCODINGS[kind], reference, torch.float64)
+    x, padding_mask = reference["x"].requires_grad_(), reference["keep"]
+    y = block(x, context(padding_mask)).y
+    close(y[padding_mask], reference["y"][padding_mask], 1e-11)
+    (gradient,) = torch.autograd.grad((y * reference["direction"]).sum(), x)
+    close(gradient, reference["gradient"], 1e-10)
 
 
 def test_an_encoder_layer_equals_that_of_the_current_bert() -> None:
@@ -77,6 +77,6 @@ def test_an_encoder_layer_equals_that_of_the_current_bert() -> None:
     theirs = BertLayer(config).double().eval()  # type: ignore[no-untyped-call]
     block = our_layer(None, randomise(theirs), torch.float64)
     x = torch.randn(2, 9, DIM, dtype=torch.float64)
-    keep = torch.arange(9) < torch.tensor([[9], [4]])
-    expected = theirs(x, attention_mask=keep[:, None, None, :].double().log().clamp(min=-1e300))
-    close(block(x, context(keep)).y[keep], expected[keep], 1e-10)
+    padding_mask = torch.arange(9) < torch.tensor([[9], [4]])
+    expected = theirs(x, attention_mask=padding_mask[:, None, None, :].double().log().clamp(min=-1e300))
+    close(block(x, context(padding_mask)).y[padding_mask], expected[padding_mask], 1e-10)

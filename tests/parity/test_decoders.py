@@ -45,8 +45,8 @@ def test_rotary_attention_equals_that_of_llama() -> None:
     for ours, name in ((layer.query, "q"), (layer.key, "k"), (layer.value, "v"), (layer.merge, "o")):
         copy(ours, **affine(weights, f"{name}_proj"))
     x = torch.randn(1, LENGTH, DIM)
-    turns = LlamaRotaryEmbedding(config)(x, torch.arange(LENGTH)[None])
-    expected, _ = theirs(x, position_embeddings=turns, attention_mask=hidden_future())
+    rotations = LlamaRotaryEmbedding(config)(x, torch.arange(LENGTH)[None])
+    expected, _ = theirs(x, position_embeddings=rotations, attention_mask=hidden_future())
     close(layer(x, context()).y, expected, TOLERANCE)
 
 
@@ -63,12 +63,12 @@ def test_partly_rotary_attention_equals_that_of_gpt_neox(rotated: float) -> None
     weights = randomise(theirs)
     layer = AttentionConfig(encoding=RotaryConfig(unrotated=1 - rotated), bias=True).build(Shape(DIM, HEADS, LENGTH))
     fused = {name: part.unflatten(0, (HEADS, 3, -1)) for name, part in affine(weights, "query_key_value").items()}
-    for number, linear in enumerate((layer.query, layer.key, layer.value)):
-        copy(linear, **{name: part[:, number].flatten(0, 1) for name, part in fused.items()})
+    for index, linear in enumerate((layer.query, layer.key, layer.value)):
+        copy(linear, **{name: part[:, index].flatten(0, 1) for name, part in fused.items()})
     copy(layer.merge, **affine(weights, "dense"))
     x = torch.randn(1, LENGTH, DIM)
-    turns = GPTNeoXRotaryEmbedding(config)(x, torch.arange(LENGTH)[None])
-    expected, _ = theirs(x, hidden_future(), position_embeddings=turns)
+    rotations = GPTNeoXRotaryEmbedding(config)(x, torch.arange(LENGTH)[None])
+    expected, _ = theirs(x, hidden_future(), position_embeddings=rotations)
     close(layer(x, context()).y, expected, TOLERANCE)
 
 
@@ -81,8 +81,8 @@ def test_a_pre_norm_block_equals_that_of_gpt2() -> None:
     )
     block = ours.build_block(Shape(DIM, HEADS, LENGTH), "causal").double()
     fused = affine(weights, "attn.c_attn", transpose=True)
-    for number, name in enumerate(("query", "key", "value")):
-        copy(block.mixer.get_submodule(name), **{key: part.chunk(3)[number] for key, part in fused.items()})
+    for index, name in enumerate(("query", "key", "value")):
+        copy(block.mixer.get_submodule(name), **{key: part.chunk(3)[index] for key, part in fused.items()})
     copy(block.mixer.get_submodule("merge"), **affine(weights, "attn.c_proj", transpose=True))
     copy(block.feedforward.widen, **affine(weights, "mlp.c_fc", transpose=True))
     copy(block.feedforward.narrow, **affine(weights, "mlp.c_proj", transpose=True))

@@ -36,9 +36,11 @@ def test_outputs_and_gradients_are_those_of_the_package(alpha: Any, causal: bool
     scores = q @ k.mT / HEAD_DIM**0.5
     if causal:
         scores = scores.masked_fill(torch.ones(LENGTH, LENGTH).triu(1).bool(), -1e4)
-    wanted = layer.merge((SOLVERS[alpha](scores) @ v).transpose(0, 1).flatten(1))
+    expected = layer.merge((SOLVERS[alpha](scores) @ v).transpose(0, 1).flatten(1))
     y = layer(x[None], Context(torch.arange(LENGTH)[None], causal)).y[0]
-    torch.testing.assert_close(y, wanted, atol=1e-7, rtol=1e-7)
-    learned, probe = [x, *layer.parameters()], torch.randn_like(y)
-    for one, other in zip(*(torch.autograd.grad((z * probe).sum(), learned) for z in (y, wanted)), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(y, expected, atol=1e-7, rtol=1e-7)
+    leaves, probe = [x, *layer.parameters()], torch.randn_like(y)
+    for gradient, expected_gradient in zip(
+        *(torch.autograd.grad((z * probe).sum(), leaves) for z in (y, expected)), strict=True
+    ):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-6, rtol=1e-6)

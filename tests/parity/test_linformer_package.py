@@ -32,6 +32,6 @@ def test_outputs_and_gradients_equal_those_of_the_package(length: int, head_dim:
     y: Tensor = layer(x, Context(torch.arange(length).expand(2, length), causal=False)).y
     expected, direction = theirs(x), torch.randn_like(y)
     close(y, expected, 1e-12)
-    found = (torch.autograd.grad((one * direction).sum(), x)[0] for one in (y, expected))
-    ours_of_x, theirs_of_x = found
-    close(ours_of_x, theirs_of_x, 1e-11)
+    gradients = (torch.autograd.grad((output * direction).sum(), x)[0] for output in (y, expected))
+    gradient, expected_gradient = gradients
+    close(gradient, expected_gradient, 1e-11)

@@ -42,14 +42,14 @@ def test_outputs_and_gradients_equal_those_of_the_package(name: str, length: int
     ours = config.build(Shape(DIM, HEADS, LENGTH)).double()
     assert isinstance(ours, QKVMixer)
     theirs = LocalAttention(BLOCK, causal=causal, autopad=True, use_rotary_pos_emb=False, **knobs)
-    keep = torch.arange(length) < torch.tensor([[length], [max(1, length - 4)]]) if padded else None
+    padding_mask = torch.arange(length) < torch.tensor([[length], [max(1, length - 4)]]) if padded else None
     x = torch.randn(2, length, DIM, dtype=torch.float64, requires_grad=True)
-    y = ours(x, Context(torch.arange(length).expand(2, -1), causal, keep)).y
+    y = ours(x, Context(torch.arange(length).expand(2, -1), causal, padding_mask)).y
     q, k, v = (linear(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for linear in (ours.query, ours.key, ours.value))
-    exists = torch.ones(2, length, dtype=torch.bool) if keep is None else keep
-    expected = ours.merge(theirs(q, k, v, mask=exists).transpose(1, 2).flatten(2))
-    close(y[exists], expected[exists], 1e-10)
-    direction = torch.randn_like(y) * exists[..., None]
-    found = (torch.autograd.grad((one * direction).sum(), x)[0] for one in (y, expected))
-    ours_of_x, theirs_of_x = found
-    close(ours_of_x, theirs_of_x, 1e-10)
+    is_real = torch.ones(2, length, dtype=torch.bool) if padding_mask is None else padding_mask
+    expected = ours.merge(theirs(q, k, v, mask=is_real).transpose(1, 2).flatten(2))
+    close(y[is_real], expected[is_real], 1e-10)
+    direction = torch.randn_like(y) * is_real[..., None]
+    gradients = (torch.autograd.grad((output * direction).sum(), x)[0] for output in (y, expected))
+    gradient, expected_gradient = gradients
+    close(gradient, expected_gradient, 1e-10)

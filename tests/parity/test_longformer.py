@@ -48,13 +48,18 @@ def our_config() -> WindowConfig:
 
 def copy_projections(mixer: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
     assert isinstance(mixer, Window)
-    for number, kind in enumerate(("query", "key", "value")):
+    for index, kind in enumerate(("query", "key", "value")):
         copy(mixer.get_submodule(kind), **affine(weights, f"{name}{kind}"))
-        copy(mixer.own[number], **affine(weights, f"{name}{kind}_global"))
+        copy(mixer.own[index], **affine(weights, f"{name}{kind}_global"))
 
 
-def context(keep: Tensor, marked: Tensor) -> Context:
-    return Context(torch.arange(keep.size(1)).expand_as(keep), causal=False, keep=keep, marked=marked)
+def context(padding_mask: Tensor, marked: Tensor) -> Context:
+    return Context(
+        torch.arange(padding_mask.size(1)).expand_as(padding_mask),
+        causal=False,
+        padding_mask=padding_mask,
+        marked=marked,
+    )
 
 
 CASES = {
@@ -78,21 +83,21 @@ def test_outputs_and_gradients_equal_those_of_its_attention(name: str, layer: in
     ours = our_config().build(Shape(DIM, HEADS, 16, layer, len(WINDOWS)))
     copy_projections(ours, weights, "")
     copy(ours.merge, weight=torch.eye(DIM), bias=torch.zeros(DIM))
-    marked, keep = CASES[name], torch.arange(16) < torch.tensor(lengths)[:, None]
+    marked, padding_mask = CASES[name], torch.arange(16) < torch.tensor(lengths)[:, None]
     x = torch.randn(2, 16, DIM, requires_grad=True)
     (expected,) = theirs(
         x,
-        attention_mask=torch.where(keep, 10000.0 * marked, -10000.0),
-        is_index_masked=~keep,
+        attention_mask=torch.where(padding_mask, 10000.0 * marked, -10000.0),
+        is_index_masked=~padding_mask,
         is_index_global_attn=marked,
         is_global_attn=bool(marked.any()),
     )
-    y = ours(x, context(keep, marked)).y
-    close(y[keep], expected[keep], TOLERANCE)
-    direction = torch.randn_like(x) * keep[..., None]
-    found = (torch.autograd.grad((one * direction).sum(), x)[0] for one in (y, expected))
-    ours_of_x, theirs_of_x = found
-    close(ours_of_x, theirs_of_x, 10 * TOLERANCE)
+    y = ours(x, context(padding_mask, marked)).y
+    close(y[padding_mask], expected[padding_mask], TOLERANCE)
+    direction = torch.randn_like(x) * padding_mask[..., None]
+    gradients = (torch.autograd.grad((output * direction).sum(), x)[0] for output in (y, expected))
+    gradient, expected_gradient = gradients
+    close(gradient, expected_gradient, 10 * TOLERANCE)
 
 
 def our_layer(layer: int, weights: Mapping[str, Tensor]) -> Block:
@@ -104,8 +109,8 @@ def our_layer(layer: int, weights: Mapping[str, Tensor]) -> Block:
     copy(block.mixer.get_submodule("merge"), **affine(weights, f"{name}.attention.output.dense"))
     copy(block.feedforward.get_submodule("widen"), **affine(weights, f"{name}.intermediate.dense"))
     copy(block.feedforward.get_submodule("narrow"), **affine(weights, f"{name}.output.dense"))
-    for norm, place in ((block.mixer_norm, "attention.output"), (block.feedforward_norm, "output")):
-        copy(norm, **affine(weights, f"{name}.{place}.LayerNorm"))
+    for norm, module_name in ((block.mixer_norm, "attention.output"), (block.feedforward_norm, "output")):
+        copy(norm, **affine(weights, f"{name}.{module_name}.LayerNorm"))
         norm.eps = 1e-12
     return block
 
@@ -116,12 +121,14 @@ def test_a_model_of_two_layers_equals_its_model_whatever_it_is_padded_to(lengths
     theirs = LongformerModel(longformer(), add_pooling_layer=False).eval()
     weights, length = randomise(theirs), max(lengths)
     embedded: list[Any] = []
-    theirs.embeddings.register_forward_hook(lambda *given: embedded.append(given[-1]))
+    theirs.embeddings.register_forward_hook(lambda *arguments: embedded.append(arguments[-1]))
     symbols = torch.randint(2, 11, (2, length))
-    keep = torch.arange(length) < torch.tensor(lengths)[:, None]
-    marked = CASES["others in each row"][:, :length] & keep
-    expected = theirs(symbols, attention_mask=keep.long(), global_attention_mask=marked.long()).last_hidden_state
+    padding_mask = torch.arange(length) < torch.tensor(lengths)[:, None]
+    marked = CASES["others in each row"][:, :length] & padding_mask
+    expected = theirs(
+        symbols, attention_mask=padding_mask.long(), global_attention_mask=marked.long()
+    ).last_hidden_state
     x = embedded[0][:, :length]
     for layer in range(len(WINDOWS)):
-        x = our_layer(layer, weights)(x, context(keep, marked)).y
-    close(x[keep], expected[keep], TOLERANCE)
+        x = our_layer(layer, weights)(x, context(padding_mask, marked)).y
+    close(x[padding_mask], expected[padding_mask], TOLERANCE)

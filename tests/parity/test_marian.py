@@ -36,20 +36,20 @@ def marian(sizes: Sizes = SIZES, seed: int = 0) -> MarianMTModel:
 def sources() -> tuple[Tensor, Tensor]:
     """Rows of several lengths, each with its boundary, padded as Marian pads."""
     lengths = torch.tensor([[9], [3], [1], [6], [9], [5], [2], [8]])
-    keep = torch.arange(9) < lengths
-    symbols = torch.randint(1, SIZES.symbols - 1, keep.shape, generator=torch.Generator().manual_seed(1))
+    padding_mask = torch.arange(9) < lengths
+    symbols = torch.randint(1, SIZES.symbols - 1, padding_mask.shape, generator=torch.Generator().manual_seed(1))
     symbols = symbols.masked_fill(torch.arange(9) == lengths - 1, BOUNDARY)
-    return symbols.masked_fill(~keep, SIZES.symbols - 1), keep
+    return symbols.masked_fill(~padding_mask, SIZES.symbols - 1), padding_mask
 
 
-def generated(model: MarianMTModel, source: Tensor, keep: Tensor, **settings: Any) -> list[list[int]]:
+def generated(model: MarianMTModel, source: Tensor, padding_mask: Tensor, **settings: Any) -> list[list[int]]:
     """What transformers' ``generate`` says, up to the boundary, or to the padding behind it."""
-    said = model.generate(
-        source, attention_mask=keep.long(), max_new_tokens=LONGEST, do_sample=False, use_cache=True, **settings
+    outputs = model.generate(
+        source, attention_mask=padding_mask.long(), max_new_tokens=LONGEST, do_sample=False, use_cache=True, **settings
     )
-    assert isinstance(said, Tensor)
+    assert isinstance(outputs, Tensor)
     rows = []
-    for row in said[:, 1:].tolist():
+    for row in outputs[:, 1:].tolist():
         rows.append(row[: row.index(BOUNDARY)] if BOUNDARY in row else row)
     return rows
 
@@ -59,19 +59,21 @@ def generated(model: MarianMTModel, source: Tensor, keep: Tensor, **settings: An
 def test_our_network_says_what_marian_says(activation: Literal["relu", "silu"], scaled: bool) -> None:
     sizes = SIZES._replace(activation=activation, scaled=scaled)
     model = marian(sizes)
-    network, (source, keep) = copied(model, sizes).double(), sources()
+    network, (source, padding_mask) = copied(model, sizes).double(), sources()
     target = torch.randint(0, sizes.symbols - 1, (len(source), 11))
-    expected = model(input_ids=source, attention_mask=keep.long(), decoder_input_ids=target).logits
-    hidden = network(source, target, keep).hidden
+    expected = model(input_ids=source, attention_mask=padding_mask.long(), decoder_input_ids=target).logits
+    hidden = network(source, target, padding_mask).hidden
     close(network.tokens.log_probabilities(hidden), expected.log_softmax(dim=-1), 1e-6)  # their sinusoids are single
 
 
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_greedy_decoding_says_what_generate_says(seed: int, cache: bool) -> None:
-    model, (source, keep) = marian(seed=seed), sources()
-    found = decode(copied(model, SIZES).double(), source, keep, until(GreedyConfig(cache=cache)), BOUNDARY)
-    assert found.symbols == generated(model, source, keep, num_beams=1)
+    model, (source, padding_mask) = marian(seed=seed), sources()
+    decoded = decode(
+        copied(model, SIZES).double(), source, padding_mask, limit_length(GreedyConfig(cache=cache)), BOUNDARY
+    )
+    assert decoded.symbols == generated(model, source, padding_mask, num_beams=1)
 
 
 @pytest.mark.parametrize("early", ["never", True])
@@ -82,24 +84,24 @@ def test_beam_search_says_what_generate_says(
     seed: int, beams: int, penalty: float, early: Literal["never", True]
 ) -> None:
     """Their penalty is a power of the length; ``early_stopping`` of "never" stops when nothing can be better."""
-    model, (source, keep) = marian(seed=seed), sources()
+    model, (source, padding_mask) = marian(seed=seed), sources()
     config = BeamConfig(
         beams=beams, length_penalty=penalty, lengths="power", until="sure" if early == "never" else "full"
     )
-    found = decode(copied(model, SIZES).double(), source, keep, until(config), BOUNDARY)
-    expected = generated(model, source, keep, num_beams=beams, length_penalty=penalty, early_stopping=early)
-    assert found.symbols == expected
+    decoded = decode(copied(model, SIZES).double(), source, padding_mask, limit_length(config), BOUNDARY)
+    expected = generated(model, source, padding_mask, num_beams=beams, length_penalty=penalty, early_stopping=early)
+    assert decoded.symbols == expected
 
 
 @pytest.mark.parametrize("beams", [1, 5])
 def test_what_is_compared_differs_and_ends_in_both_ways(beams: int) -> None:
-    source, keep = sources()
-    rows = [row for seed in range(3) for row in generated(marian(seed=seed), source, keep, num_beams=beams)]
+    source, padding_mask = sources()
+    rows = [row for seed in range(3) for row in generated(marian(seed=seed), source, padding_mask, num_beams=beams)]
     assert {len(row) < LONGEST for row in rows} == {True, False}
     assert len({tuple(row) for row in rows}) > len(rows) / 2
     assert sum(len(set(row)) > 2 for row in rows) > len(rows) / 3
 
 
-def until(config: DecodingConfig) -> DecodingConfig:
+def limit_length(config: DecodingConfig) -> DecodingConfig:
     """Every row may say as much as the others, whatever its source."""
     return config.override({"ratio": 0.0, "extra": LONGEST})

@@ -31,10 +31,10 @@ EXACT, SINGLE = 1e-9, 1e-6
 
 
 def reference(rounds: int, causal: bool, **knobs: Any) -> LSHSelfAttention:
-    way = {"lsh_attn_chunk_length": CHUNK, "num_buckets": 6, "lsh_num_chunks_before": 1} | knobs
+    options = {"lsh_attn_chunk_length": CHUNK, "num_buckets": 6, "lsh_num_chunks_before": 1} | knobs
     config = ReformerConfig(
         hidden_size=DIM, num_attention_heads=HEADS, attention_head_size=HEAD_DIM, attn_layers=["lsh"],
-        num_hashes=rounds, hash_seed=SEED, is_decoder=causal, lsh_attention_probs_dropout_prob=0.0, **way,
+        num_hashes=rounds, hash_seed=SEED, is_decoder=causal, lsh_attention_probs_dropout_prob=0.0, **options,
     )  # fmt: skip
     layer: LSHSelfAttention = LSHSelfAttention(config)  # type: ignore[no-untyped-call]
     return layer
@@ -43,12 +43,12 @@ def reference(rounds: int, causal: bool, **knobs: Any) -> LSHSelfAttention:
 def ours(theirs: LSHSelfAttention, **knobs: Any) -> LSH:
     """The same layer: the authors' way, without duplicates corrected and with other buckets seen."""
     buckets = theirs.num_buckets if isinstance(theirs.num_buckets, int) else tuple(theirs.num_buckets)
-    way = {
+    options = {
         "chunks": "by_sort", "across_buckets": True, "correct_duplicates": False, "chunk_length": CHUNK, "seed": SEED,
         "rounds": theirs.num_hashes, "buckets": buckets, "back": theirs.num_chunks_before,
         "ahead": theirs.num_chunks_after, "head_dim": HEAD_DIM,
     }  # fmt: skip
-    layer = LSHConfig(**(way | knobs)).build(Shape(DIM, HEADS, LENGTH))
+    layer = LSHConfig(**(options | knobs)).build(Shape(DIM, HEADS, LENGTH))
     weights = randomise(theirs, std=1.0)
     copy(layer.query, **affine(weights, "query_key"))
     copy(layer.value, **affine(weights, "value"))
@@ -65,17 +65,17 @@ def by_head(x: Tensor) -> Tensor:
 def test_buckets_equal_transformers(buckets: Any, padded: bool) -> None:
     theirs = reference(3, True, num_buckets=buckets)
     layer, x = ours(theirs), torch.randn(2, LENGTH, DIM)
-    keep = torch.arange(LENGTH) < torch.tensor([[LENGTH - 5], [LENGTH - 10]]) if padded else None
+    padding_mask = torch.arange(LENGTH) < torch.tensor([[LENGTH - 5], [LENGTH - 10]]) if padded else None
     q = by_head(layer.query(x))
-    found = layer.hash(q, Context(torch.arange(LENGTH).expand(2, LENGTH), True, keep))
-    expected = theirs._hash_vectors(q, 3, keep).view_as(found)  # type: ignore[no-untyped-call]
-    number = 6 if buckets == 6 else 8
-    offset = torch.arange(3)[:, None] * (number + padded)
-    assert torch.equal(found, expected - offset)
-    assert len(found.unique()) == number + padded
+    buckets_of_ours = layer.hash(q, Context(torch.arange(LENGTH).expand(2, LENGTH), True, padding_mask))
+    expected = theirs._hash_vectors(q, 3, padding_mask).view_as(buckets_of_ours)  # type: ignore[no-untyped-call]
+    bucket_count = 6 if buckets == 6 else 8
+    offset = torch.arange(3)[:, None] * (bucket_count + padded)
+    assert torch.equal(buckets_of_ours, expected - offset)
+    assert len(buckets_of_ours.unique()) == bucket_count + padded
 
 
-def compare(layer: LSH, theirs: LSHSelfAttention, causal: bool, keep: Tensor | None = None) -> None:
+def compare(layer: LSH, theirs: LSHSelfAttention, causal: bool, padding_mask: Tensor | None = None) -> None:
     """Outputs, and gradients of those compared, of the same buckets.
 
     In double precision, for the reference adds up weights that are 1.002 in single where all logits are -1e5; and
@@ -83,29 +83,36 @@ def compare(layer: LSH, theirs: LSHSelfAttention, causal: bool, keep: Tensor | N
     """
     layer, theirs = layer.double(), theirs.double()
     theirs._len_norm = partial(theirs._len_norm, epsilon=0.0)  # type: ignore[method-assign]
-    x, ctx = torch.randn(2, LENGTH, DIM, dtype=torch.float64), Context(torch.arange(LENGTH).expand(2, -1), causal, keep)
+    x, ctx = (
+        torch.randn(2, LENGTH, DIM, dtype=torch.float64),
+        Context(torch.arange(LENGTH).expand(2, -1), causal, padding_mask),
+    )
     x.requires_grad_()
-    compared = torch.ones(2, LENGTH, HEADS, dtype=torch.bool) if keep is None else keep[..., None].expand(-1, -1, HEADS)
-    given = None
+    is_compared = (
+        torch.ones(2, LENGTH, HEADS, dtype=torch.bool)
+        if padding_mask is None
+        else padding_mask[..., None].expand(-1, -1, HEADS)
+    )
+    reference_buckets = None
     if layer.rounds is not None:
         buckets = layer.hash(by_head(layer.query(x)), ctx)
-        given = (buckets + 100 * torch.arange(layer.rounds)[:, None]).flatten(2)
+        reference_buckets = (buckets + 100 * torch.arange(layer.rounds)[:, None]).flatten(2)
         if theirs.num_chunks_before or theirs.num_chunks_after:
-            compared = compared & inner(buckets).transpose(1, 2)
-    assert compared.any(dim=1).all()
-    mask = None if keep is None else keep.long()
-    expected = theirs(x, attention_mask=mask, buckets=given).hidden_states  # type: ignore[no-untyped-call]
-    y, chosen = layer(x, ctx).y, compared.repeat_interleave(HEAD_DIM, dim=-1)
-    close(y[chosen], expected[chosen], EXACT)
-    direction = torch.randn_like(y) * chosen
-    one, other = (torch.autograd.grad((z * direction).sum(), x)[0] for z in (y, expected))
-    close(one, other, EXACT)
+            is_compared = is_compared & inner(buckets).transpose(1, 2)
+    assert is_compared.any(dim=1).all()
+    mask = None if padding_mask is None else padding_mask.long()
+    expected = theirs(x, attention_mask=mask, buckets=reference_buckets).hidden_states  # type: ignore[no-untyped-call]
+    y, compared_channels = layer(x, ctx).y, is_compared.repeat_interleave(HEAD_DIM, dim=-1)
+    close(y[compared_channels], expected[compared_channels], EXACT)
+    direction = torch.randn_like(y) * compared_channels
+    gradient, expected_gradient = (torch.autograd.grad((z * direction).sum(), x)[0] for z in (y, expected))
+    close(gradient, expected_gradient, EXACT)
 
 
 def inner(buckets: Tensor) -> Tensor:
     """(b, h, t): True at tokens that stand, in no round, in the first or the last chunk."""
-    places = buckets.argsort(dim=-1, stable=True).argsort(dim=-1)
-    return ((places >= CHUNK) & (places < buckets.size(-1) - CHUNK)).all(dim=2)
+    positions = buckets.argsort(dim=-1, stable=True).argsort(dim=-1)
+    return ((positions >= CHUNK) & (positions < buckets.size(-1) - CHUNK)).all(dim=2)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -120,8 +127,8 @@ def test_rounds_of_chunks_equal_transformers(causal: bool, rounds: int, around: 
 @pytest.mark.parametrize("before", [0, 1])
 def test_padding_equals_transformers(causal: bool, before: int) -> None:
     theirs = reference(2, causal, lsh_num_chunks_before=before)
-    keep = torch.arange(LENGTH) < torch.tensor([[LENGTH - 5], [LENGTH - 10]])
-    compare(ours(theirs), theirs, causal, keep)
+    padding_mask = torch.arange(LENGTH) < torch.tensor([[LENGTH - 5], [LENGTH - 10]])
+    compare(ours(theirs), theirs, causal, padding_mask)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -143,18 +150,20 @@ def test_duplicates_and_other_buckets_equal_reformer_pytorch(causal: bool, acros
     rows, rounds = 16, 4
     q, v = torch.randn(2, rows, LENGTH, HEAD_DIM, dtype=torch.float64)
     q.requires_grad_(), v.requires_grad_()
-    expected, _, found = theirs(q, v)
-    buckets = found.view(rows, rounds, LENGTH)[:, None] % (LENGTH // CHUNK)
+    expected, _, flat_buckets = theirs(q, v)
+    buckets = flat_buckets.view(rows, rounds, LENGTH)[:, None] % (LENGTH // CHUNK)
     order = ordered(buckets, Chunks(CHUNK, back=1, ahead=0, by="by_sort", across=across), None)
     inputs = Inputs(q[:, None], unit(q)[:, None], v[:, None], None)
     y = attend_chunks(Chunked(order, causal, HEAD_DIM**-0.5, 0.0, not duplicates, None), inputs)[:, 0]
-    compared = inner(buckets)[:, 0, :, None].expand_as(y)
-    assert compared.any()
-    direction = torch.randn_like(y) * compared
-    close(y[compared], expected[compared], SINGLE)
+    is_compared = inner(buckets)[:, 0, :, None].expand_as(y)
+    assert is_compared.any()
+    direction = torch.randn_like(y) * is_compared
+    close(y[is_compared], expected[is_compared], SINGLE)
     for leaf in (q, v):
-        one, other = (torch.autograd.grad((z * direction).sum(), leaf, retain_graph=True) for z in (y, expected))
-        close(one[0], other[0], SINGLE)
+        gradient, expected_gradient = (
+            torch.autograd.grad((z * direction).sum(), leaf, retain_graph=True) for z in (y, expected)
+        )
+        close(gradient[0], expected_gradient[0], SINGLE)
     assert torch.allclose(y, expected, atol=SINGLE) != across, "theirs wraps around, into other buckets"
 
 

@@ -12,7 +12,7 @@ from lit_transformers.block import Block, BlockConfig
 from lit_transformers.encodings import RotaryConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
-from lit_transformers.stacks import Entry, ReversibleConfig
+from lit_transformers.stacks import ReversibleConfig, StackInput
 from lit_transformers.stacks.reversible import Reversible
 
 reversible = pytest.importorskip("reformer_pytorch.reversible")
@@ -39,7 +39,7 @@ def ours() -> Reversible:
     def make(layer: int, depth: int) -> Block:
         return config.build_block(shape._replace(layer=layer, depth=depth), "causal")
 
-    return ReversibleConfig().build(shape, make, Entry()).double()
+    return ReversibleConfig().build(shape, make, StackInput()).double()
 
 
 def test_outputs_and_gradients_are_those_of_reformer_pytorch() -> None:
@@ -57,9 +57,9 @@ def test_outputs_and_gradients_are_those_of_reformer_pytorch() -> None:
         return [y.detach(), leaf.grad, *(p.grad for p in stack.parameters())]  # type: ignore[list-item]
 
     def run_theirs(x: Tensor) -> Tensor:
-        one, two = theirs(torch.cat([x, x], dim=-1), arg_route=(False, False)).chunk(2, dim=-1)
-        return (one + two) / 2
+        first, second = theirs(torch.cat([x, x], dim=-1), arg_route=(False, False)).chunk(2, dim=-1)
+        return (first + second) / 2
 
-    found = gradients(lambda x: stack(x, CONTEXT).y), gradients(run_theirs)
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+    results = gradients(lambda x: stack(x, CONTEXT).y), gradients(run_theirs)
+    for result, expected in zip(*results, strict=True):
+        torch.testing.assert_close(result, expected, atol=1e-10, rtol=1e-10)

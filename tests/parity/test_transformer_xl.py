@@ -16,7 +16,7 @@ from lit_transformers.feedforward import FeedForwardConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.mixers.attention import Attention
-from lit_transformers.stacks import Entry, SequentialConfig, Stack
+from lit_transformers.stacks import SequentialConfig, Stack, StackInput
 
 DIM, HEADS, HEAD_DIM, DEPTH, LENGTH, MEMORY = 12, 2, 5, 2, 4, 6
 TOLERANCE = 3e-5
@@ -41,7 +41,9 @@ EQUAL = {
 def two_layers(config: BlockConfig, weights: dict[str, Tensor]) -> Stack:
     config = config.override({"feedforward": FeedForwardConfig(width=10)})
     shape = Shape(DIM, HEADS, LENGTH, 0, DEPTH, shared={})
-    stack = SequentialConfig().build(shape, lambda n, _: config.build_block(shape._replace(layer=n), "causal"), Entry())
+    stack = SequentialConfig().build(
+        shape, lambda n, _: config.build_block(shape._replace(layer=n), "causal"), StackInput()
+    )
     for layer, block in enumerate(part for part in stack.modules() if isinstance(part, Block)):
         copy_layer(block, weights, f"layers.{layer}")
     return stack
@@ -56,8 +58,8 @@ def copy_layer(block: Block, weights: dict[str, Tensor], name: str) -> None:
     copy(mixer.merge, **affine(weights, f"{name}.dec_attn.o_net"))
     copy(mixer.relative.project, **affine(weights, f"{name}.dec_attn.r_net"))
     for bias, key in ((mixer.relative.content, "r_w_bias"), (mixer.relative.position, "r_r_bias")):
-        own = f"{name}.dec_attn.{key}"
-        set_bias(bias, weights[own if own in weights else key])
+        layer_key = f"{name}.dec_attn.{key}"
+        set_bias(bias, weights[layer_key if layer_key in weights else key])
     copy(block.mixer_norm, **affine(weights, f"{name}.dec_attn.layer_norm"))
     copy(block.feedforward_norm, **affine(weights, f"{name}.pos_ff.layer_norm"))
     copy(block.feedforward.widen, **affine(weights, f"{name}.pos_ff.CoreNet.0"))
@@ -72,18 +74,18 @@ def set_bias(bias: nn.Module | None, weight: Tensor) -> None:
 @pytest.mark.parametrize("case", EQUAL)
 @pytest.mark.parametrize("grad", [True, False])
 def test_segments_with_memory_equal_the_reference(case: str, grad: bool) -> None:
-    given = fixture("transfo_xl.npz", case)
-    stack = two_layers(EQUAL[case], given)
-    x, state, parts = given["x"].requires_grad_(), None, []
+    reference = fixture("transfo_xl.npz", case)
+    stack = two_layers(EQUAL[case], reference)
+    x, state, outputs = reference["x"].requires_grad_(), None, []
     with torch.set_grad_enabled(grad):
         for segment in x.split(LENGTH, dim=1):
-            read = stack(segment, Context(torch.arange(LENGTH).expand(2, LENGTH), causal=True), state)
-            state = read.state
-            parts.append(read.y)
-    close(torch.cat(parts, dim=1), given["y"], TOLERANCE)
+            output = stack(segment, Context(torch.arange(LENGTH).expand(2, LENGTH), causal=True), state)
+            state = output.state
+            outputs.append(output.y)
+    close(torch.cat(outputs, dim=1), reference["y"], TOLERANCE)
     if grad:
-        (gradient,) = torch.autograd.grad((parts[-1] * given["direction"]).sum(), x)
-        close(gradient, given["gradient"], TOLERANCE * 10)
+        (gradient,) = torch.autograd.grad((outputs[-1] * reference["direction"]).sum(), x)
+        close(gradient, reference["gradient"], TOLERANCE * 10)
         assert not gradient[:, : 2 * LENGTH].any()
 
 

@@ -15,7 +15,7 @@ __all__ = ["broken", "examples", "names", "one_line", "python_values", "yaml_tex
 
 
 def examples(count: int) -> settings:
-    """So many examples: always the same ones where CI is set, so that a red build is red again."""
+    """Settings for so many examples: the same ones every time where CI is set, so that failures repeat."""
     return settings(
         max_examples=count,
         derandomize="CI" in os.environ,
@@ -25,7 +25,7 @@ def examples(count: int) -> settings:
 
 
 def one_line(message: str) -> bool:
-    """Whether an error is something that a terminal shows in a line, not a page of repeated input."""
+    """Whether an error message is one line, and not a page of repeated input."""
     return bool(message.strip()) and "\n" not in message and len(message) < 2000
 
 
@@ -61,7 +61,7 @@ python_values = st.one_of(
     PLAIN,
     st.sampled_from([Odd, Odd(), len, b"bytes", 1j, ..., range(3), frozenset({1}), (), ((),), {1: 2}, {None: 0}]),
 )
-"""What a person's Python may put where a value belongs."""
+"""What a person's Python code may pass as a value."""
 
 yaml_texts = st.one_of(
     SCALARS.map(str),
@@ -75,11 +75,11 @@ yaml_texts = st.one_of(
 """What a person, or a script gone wrong, may type after the equals sign."""
 
 
-def names(known: list[str]) -> st.SearchStrategy[str]:
-    """Paths: right ones most of the time, and right ones with something changed, added or lost."""
-    right = st.sampled_from(known)
-    changed = st.builds(lambda path, change: change(path), right, st.sampled_from(_CHANGES))
-    return st.one_of(right, right, right, changed, TEXTS, st.builds("{}.{}".format, right, TEXTS))
+def names(paths: list[str]) -> st.SearchStrategy[str]:
+    """Paths: correct ones most of the time, and correct ones with something changed, added or removed."""
+    correct = st.sampled_from(paths)
+    changed = st.builds(lambda path, change: change(path), correct, st.sampled_from(_CHANGES))
+    return st.one_of(correct, correct, correct, changed, TEXTS, st.builds("{}.{}".format, correct, TEXTS))
 
 
 _CHANGES: list[Callable[[str], str]] = [
@@ -103,13 +103,13 @@ def broken(whole: Any) -> st.SearchStrategy[Any]:
     )
 
 
-def _broken(whole: Any, faults: list[tuple[int, Callable[..., None], Any]]) -> Any:
-    found = copy.deepcopy({"": whole})
+def _broken(plain: Any, faults: list[tuple[int, Callable[..., None], Any]]) -> Any:
+    tree = copy.deepcopy({"": plain})
     for number, fault, value in faults:
-        if places := list(_places(found)):
-            holder, name = places[number % len(places)]
+        if positions := list(_places(tree)):
+            holder, name = positions[number % len(positions)]
             fault(holder, name, value)
-    return found.get("")
+    return tree.get("")
 
 
 def _places(holder: Any) -> Iterator[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""A command that is killed over and over, in whole or in part, and started again; and what is left of its runs."""
+"""A command whose processes are killed again and again, and which is started again; and the results of its runs."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def run_command(study: Path, runs: Path, *words: str) -> list[str]:
 
 
 def finished_records(runs: Path) -> dict[str, bytes]:
-    """The records of finished runs as they lie there, by key."""
-    found = {path.parent.name: path.read_bytes() for path in runs.glob("*/record.json")}
-    return {key: text for key, text in found.items() if json.loads(text)["outcome"] == "finished"}
+    """The contents of the records of finished runs, by key."""
+    records = {path.parent.name: path.read_bytes() for path in runs.glob("*/record.json")}
+    return {key: text for key, text in records.items() if json.loads(text)["outcome"] == "finished"}
 
 
 def what_training_left(runs: Path) -> dict[str, Any]:
-    """Everything that must not depend on interruptions, by run; what the clock and the machine say is left out."""
-    found = {}
+    """Everything that must not depend on interruptions, by run: records without ``measured``, curves, documents."""
+    results = {}
     for path in runs.glob("*/record.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
         del record["measured"]
         files = [(path.parent / name).read_text(encoding="utf-8") for name in ("metrics.csv", "documents.csv")]
-        found[path.parent.name] = (record, *files)
-    return found
+        results[path.parent.name] = (record, *files)
+    return results
 
 
 class Ordeal:
-    """Kills the processes of one command at moments that a seed decides, and starts it again when it has ended.
+    """Kills the processes of one command at random moments, and starts it again when it has ended.
 
     ``finished`` holds the record of every run as it was first seen.
     """
@@ -57,7 +57,7 @@ class Ordeal:
 
     @property
     def kills(self) -> int:
-        """How many processes were hit so far."""
+        """How many processes have been killed so far."""
         return sum(self.hit.values())
 
     def kill_somebody(self, gap: float) -> None:
@@ -71,14 +71,14 @@ class Ordeal:
         self.look()
         children = living(psutil.Process(process.pid).children(recursive=True)) if process.poll() is None else []
         runs = [child for child in children if self._run_of(child)]
-        what = self.chance.choices(["run", "server", "command"], weights=[8, 1, 1])[0]
+        kind = self.chance.choices(["run", "server", "command"], weights=[8, 1, 1])[0]
         others = [child for child in children if child not in runs]
-        victims = {"run": runs, "server": others, "command": [process]}[what]
+        victims = {"run": runs, "server": others, "command": [process]}[kind]
         if victims and process.poll() is None:
-            self._strike(what, self.chance.choice(victims))
+            self._strike(kind, self.chance.choice(victims))
 
     def go_on_undisturbed(self) -> None:
-        """Starts the command until it says that all runs have finished."""
+        """Starts the command until it ends with status 0, at most three times."""
         for _ in range(3):
             if self._started().wait(timeout=SECONDS) == 0:
                 break
@@ -93,10 +93,10 @@ class Ordeal:
 
     def look(self) -> None:
         """Fails where a finished run was done again: another attempt would have left another record."""
-        found = finished_records(self.runs)
+        records = finished_records(self.runs)
         for key, record in self.finished.items():
-            assert found.get(key) == record, f"run {key} was finished, and its record has changed"
-        self.finished = found
+            assert records.get(key) == record, f"run {key} was finished, and its record has changed"
+        self.finished = records
 
     def left_behind(self) -> list[int]:
         """Processes that still write to the log of a run."""
@@ -112,7 +112,7 @@ class Ordeal:
         wait_for(lambda: process.poll() is not None or any(self._runs_at_work(process)), "no run was started")
 
     def _wait_for_a_checkpoint(self, process: subprocess.Popen[bytes]) -> None:
-        """Until some run has one to go on from: nearly all kills would else hit runs that have only begun."""
+        """Waits for a checkpoint of some run: otherwise nearly all kills would hit runs that have only begun."""
         wait_for(
             lambda: (
                 process.poll() is not None
@@ -122,36 +122,36 @@ class Ordeal:
         )
 
     def _runs_at_work(self, process: subprocess.Popen[bytes]) -> Iterator[Path]:
-        """The directories of the runs that a command's processes are at."""
+        """The directories of the runs that a command's processes are working on."""
         return filter(None, map(self._run_of, psutil.Process(process.pid).children(recursive=True)))
 
     def _run_of(self, process: psutil.Process) -> Path | None:
-        """The directory of the run that a process is at, by where it writes what it prints."""
+        """The directory of the run that a process is working on, by the file that its output goes to."""
         try:
             log = Path(f"/proc/{process.pid}/fd/1").readlink()
         except OSError:
             return None
         return log.parent if log.is_relative_to(self.runs) else None
 
-    def _strike(self, what: str, victim: psutil.Process | subprocess.Popen[bytes]) -> None:
+    def _strike(self, kind: str, victim: psutil.Process | subprocess.Popen[bytes]) -> None:
         if isinstance(victim, psutil.Process) and (directory := self._run_of(victim)):
             self.had_checkpoint += (directory / "checkpoint.ckpt").exists()
         try:
             victim.send_signal(signal.SIGKILL)
         except psutil.NoSuchProcess:
             return
-        self.hit[what] += 1
+        self.hit[kind] += 1
         if isinstance(victim, subprocess.Popen):
             victim.wait()
 
 
 def living(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that are not over and only waiting to be asked how they ended."""
-    found = []
+    """The processes that are neither gone nor zombies."""
+    running = []
     for process in processes:
         try:
             if process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                running.append(process)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return running

@@ -19,14 +19,14 @@ KILLS, RUNS, WORKERS = 50, 8, 2
 def test_fifty_kills_leave_every_run_finished_once_with_the_numbers_of_a_quiet_study(tmp_path: Path) -> None:
     study, log = tmp_path / "recurrence.py", tmp_path / "commands.txt"
     write_study(study, tmp_path / "corpus", runner="standin.kept", steps=120, seeds=RUNS // 2)
-    quiet, torn = tmp_path / "quiet", tmp_path / "torn"
+    quiet, interrupted = tmp_path / "quiet", tmp_path / "torn"
     assert subprocess.run(run_command(study, quiet), timeout=300).returncode == 0
     assert len(finished_records(quiet)) == RUNS
 
     # Kills come faster than runs can end, so that all of them fall on a study that is not over; where the machine has
     # become faster since, as soon as there is somebody to kill.
     gap = 0.3 * training_seconds(quiet) / WORKERS / KILLS
-    with closing(Ordeal(torn, run_command(study, torn), log)) as ordeal:
+    with closing(Ordeal(interrupted, run_command(study, interrupted), log)) as ordeal:
         while ordeal.kills < KILLS:
             assert len(ordeal.finished) < RUNS, f"all is over after {ordeal.kills} kills"
             is_late = len(ordeal.finished) / RUNS > ordeal.kills / KILLS
@@ -34,7 +34,7 @@ def test_fifty_kills_leave_every_run_finished_once_with_the_numbers_of_a_quiet_s
         ordeal.go_on_undisturbed()
 
     assert len(ordeal.finished) == RUNS
-    assert what_training_left(torn) == what_training_left(quiet)
+    assert what_training_left(interrupted) == what_training_left(quiet)
     assert all(ordeal.hit.values()) and ordeal.had_checkpoint, "not everything was tried that should be"
     assert "Traceback" not in log.read_text(encoding="utf-8")
     assert not ordeal.left_behind()

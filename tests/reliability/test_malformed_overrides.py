@@ -79,12 +79,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(word='data.path="\\ud800"')
 @example(word="training.steps=" + "9" * 5000)
 def test_the_command_says_in_a_line_what_is_wrong_with_an_override(study: Path, word: str) -> None:
-    said, complained = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         status = main(["plan", str(study), "--runs", str(study.parent / "runs"), "--set", word])
-    message = complained.getvalue().rstrip("\n")
+    message = errors.getvalue().rstrip("\n")
     if status == 0:
-        assert not message and "runs to do" in said.getvalue()
+        assert not message and "runs to do" in output.getvalue()
     else:
         assert status == 2 and message.startswith("error: ") and one_line(message)
 
@@ -92,18 +92,18 @@ def test_the_command_says_in_a_line_what_is_wrong_with_an_override(study: Path, 
 def refused_or_held(config: Config, changes: Mapping[str, Any]) -> None:
     """Fails where an override is refused without naming a place, is not held as given, or changes something else."""
     try:
-        found = config.override(changes)
+        overridden = config.override(changes)
     except ConfigError as error:
         assert one_line(str(error))
         assert any(flat(path.partition(".")[0]) in str(error) for path in changes)
         return
     for path, value in changes.items():
-        if not any(other.startswith(f"{path}.") for other in changes):
-            assert holds(value_at(found, path), value), f"{path}: {value_at(found, path)!r} for {value!r}"
+        if not any(longer.startswith(f"{path}.") for longer in changes):
+            assert holds(value_at(overridden, path), value), f"{path}: {value_at(overridden, path)!r} for {value!r}"
     before = {path: value for path, value in config.leaves() if not is_below(path, changes)}
-    after = dict(found.leaves())
+    after = dict(overridden.leaves())
     assert before == {path: after.get(path) for path in before}
-    assert type(found).from_dict(yaml.load(found.to_yaml(), yaml.CSafeLoader)) == found
+    assert type(overridden).from_dict(yaml.load(overridden.to_yaml(), yaml.CSafeLoader)) == overridden
 
 
 def is_below(path: str, changes: Mapping[str, Any]) -> bool:
@@ -116,19 +116,19 @@ def value_at(config: Config, path: str) -> Any:
     return config.get(table[:-1])[path.removeprefix(table)] if path.startswith(table) else config.get(path)
 
 
-def holds(found: Any, given: Any) -> bool:
+def holds(held: Any, expected: Any) -> bool:
     """Whether what a config holds is what was given, written out."""
-    if isinstance(found, Config):
-        if isinstance(given, str):
-            return found.kind == given
-        return all(holds(found.kind if name == "kind" else found.get(name), value) for name, value in given.items())
-    if isinstance(given, list | tuple):
-        return len(found) == len(given) and all(map(holds, found, given))
-    if isinstance(given, float) and math.isnan(given):
-        return bool(math.isnan(found))
-    return bool(found == given) and isinstance(found, bool) == isinstance(given, bool)
+    if isinstance(held, Config):
+        if isinstance(expected, str):
+            return held.kind == expected
+        return all(holds(held.kind if name == "kind" else held.get(name), value) for name, value in expected.items())
+    if isinstance(expected, list | tuple):
+        return len(held) == len(expected) and all(map(holds, held, expected))
+    if isinstance(expected, float) and math.isnan(expected):
+        return bool(math.isnan(held))
+    return bool(held == expected) and isinstance(held, bool) == isinstance(expected, bool)
 
 
 def flat(text: str) -> str:
-    """As an error in one line shows it, as far as it surely does."""
+    """The beginning of a text, with white space collapsed, that a one-line error is sure to contain."""
     return " ".join(text.split())[:100]

@@ -69,23 +69,23 @@ DOCUMENTS = "document,name,nats,tokens,bytes\n0,a,10.5,8,8\n1,b,21.25,16,16\n"
 
 def cut_and_patched(text: str) -> st.SearchStrategy[bytes]:
     """The bytes of a file after a crash, a bad disk or a wrong editor."""
-    whole = text.encode()
-    places = st.integers(0, len(whole))
+    content = text.encode()
+    cuts = st.integers(0, len(content))
     return st.one_of(
-        places.map(lambda place: whole[:place]),
-        st.builds(lambda place, noise: whole[:place] + noise + whole[place:], places, st.binary(max_size=4)),
-        st.builds(lambda one, other: whole[: min(one, other)] + whole[max(one, other) :], places, places),
-        st.sampled_from([b"", b"\0" * 512, b"[" * 100_000, b'{"a":' * 5000, whole.decode().encode("utf-16"),
-                         whole + whole, b"NaN", b"null", b"9" * 5000, whole.replace(b"2.5", b"9" * 5000),
-                         whole.replace(b"2.5", b"NaN"), whole.replace(b"2.5", b"1" + b"0" * 400),
-                         whole.replace(b"2.5", b"true"), whole.replace(b"2.5", b'"2.5"')]),
+        cuts.map(lambda cut: content[:cut]),
+        st.builds(lambda cut, noise: content[:cut] + noise + content[cut:], cuts, st.binary(max_size=4)),
+        st.builds(lambda start, stop: content[: min(start, stop)] + content[max(start, stop) :], cuts, cuts),
+        st.sampled_from([b"", b"\0" * 512, b"[" * 100_000, b'{"a":' * 5000, content.decode().encode("utf-16"),
+                         content + content, b"NaN", b"null", b"9" * 5000, content.replace(b"2.5", b"9" * 5000),
+                         content.replace(b"2.5", b"NaN"), content.replace(b"2.5", b"1" + b"0" * 400),
+                         content.replace(b"2.5", b"true"), content.replace(b"2.5", b'"2.5"')]),
     )  # fmt: skip
 
 
 def files_of(plain: dict[str, Any]) -> st.SearchStrategy[bytes]:
     """A file of plain data that is malformed in its values, or in its text."""
     return st.one_of(
-        broken(plain).map(lambda found: json.dumps(found).encode()), cut_and_patched(json.dumps(plain, indent=1))
+        broken(plain).map(lambda tree: json.dumps(tree).encode()), cut_and_patched(json.dumps(plain, indent=1))
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standin.run import RunConfig
 
-from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
+from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
 from ablations.plan import Request, make_plan
 from lit_transformers.config import ConfigError
 from reports.records import read_plan
@@ -58,7 +58,7 @@ def test_a_study_is_refused_by_place_or_planned_as_it_says(tmp_path_factory: pyt
     if not isinstance(spec, dict):
         return
     try:
-        ablation = made(Ablation, {"baseline": RunConfig()} | with_parts(spec))
+        ablation = make_part(Ablation, {"baseline": RunConfig()} | with_parts(spec))
         plan = make_plan("malformed", ablation, Request())
     except ConfigError as error:
         assert one_line(str(error)) and error.path
@@ -68,17 +68,17 @@ def test_a_study_is_refused_by_place_or_planned_as_it_says(tmp_path_factory: pyt
         return
     runs = tmp_path_factory.getbasetemp() / "runs"
     plan.write(runs)
-    found = read_plan(runs, "malformed")
-    assert found.question == spec["question"]
-    assert found.metric.name == spec["metric"]["name"] and found.metric.goal == spec["metric"].get("goal", "minimize")
-    assert [c.name for c in found.contrasts or ()] in ([], [c["name"] for c in spec.get("contrasts", ())])
+    loaded = read_plan(runs, "malformed")
+    assert loaded.question == spec["question"]
+    assert loaded.metric.name == spec["metric"]["name"] and loaded.metric.goal == spec["metric"].get("goal", "minimize")
+    assert [c.name for c in loaded.contrasts or ()] in ([], [c["name"] for c in spec.get("contrasts", ())])
     levels = {name: list(levels) for name, levels in spec.get("factors", {}).items()}
-    assert {name: list(names) for name, names in found.factors.items()} == levels
-    assert {len(arm.runs) for arm in found.arms} == {ablation.resolve().seeds}
+    assert {name: list(names) for name, names in loaded.factors.items()} == levels
+    assert {len(arm.runs) for arm in loaded.arms} == {ablation.resolve().seeds}
 
 
-def made(part: type[Any], plain: Any) -> Any:
-    """A part of a study with the fields that it knows; what is no table of fields goes in as it is."""
+def make_part(part: type[Any], plain: Any) -> Any:
+    """A part of a study from the fields that it has; a value that is not a mapping is returned unchanged."""
     if not isinstance(plain, Mapping):
         return plain
     names = {field.name for field in dataclasses.fields(part)}
@@ -86,19 +86,19 @@ def made(part: type[Any], plain: Any) -> Any:
 
 
 def with_parts(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with parts for the tables that stand for them."""
-    whole = dict(spec)
+    """The spec with parts of a study in place of the mappings that describe them."""
+    study_fields = dict(spec)
     for name, part in {"source": Source, "metric": Metric, "match": Match}.items():
-        if name in whole:
-            whole[name] = made(part, whole[name])
-    if isinstance(whole.get("published"), dict):
-        whole["published"] = made(Published, listed(whole["published"], "cells", Cell))
-    if isinstance(whole.get("scales"), dict):
-        whole["scales"] = {name: made(Scale, scale) for name, scale in whole["scales"].items()}
-    return listed(whole, "contrasts", Contrast)
+        if name in study_fields:
+            study_fields[name] = make_part(part, study_fields[name])
+    if isinstance(study_fields.get("published"), dict):
+        study_fields["published"] = make_part(Published, with_items(study_fields["published"], "cells", PublishedValue))
+    if isinstance(study_fields.get("scales"), dict):
+        study_fields["scales"] = {name: make_part(Scale, scale) for name, scale in study_fields["scales"].items()}
+    return with_items(study_fields, "contrasts", Contrast)
 
 
-def listed(plain: dict[str, Any], name: str, part: type[Any]) -> dict[str, Any]:
+def with_items(plain: dict[str, Any], name: str, part: type[Any]) -> dict[str, Any]:
     if not isinstance(plain.get(name), list):
         return plain
-    return plain | {name: [made(part, item) for item in plain[name]]}
+    return plain | {name: [make_part(part, item) for item in plain[name]]}

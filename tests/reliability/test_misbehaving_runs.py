@@ -72,13 +72,13 @@ def go(runs: Path, plan: Plan) -> Summary:
 
 
 def test_every_way_to_misbehave_is_told_apart_and_stops_no_other_run(tmp_path: Path, planned: Plan) -> None:
-    ended = {row.ticket.arm: row for row in go(tmp_path, planned).rows}
+    rows = {row.ticket.arm: row for row in go(tmp_path, planned).rows}
     page = reports.write_report(tmp_path, "misbehaving").read_text(encoding="utf-8")
-    assert ended["sound"].state == ended["sound too"].state == State.FINISHED
+    assert rows["sound"].state == rows["sound too"].state == State.FINISHED
     for fault, reason in REASONS.items():
-        assert ended[fault].state == reason.partition(":")[0]
-        assert f"{ended[fault].state}: {ended[fault].reason}".startswith(reason)
-        record = json.loads((ended[fault].ticket.directory(tmp_path) / "record.json").read_text())
+        assert rows[fault].state == reason.partition(":")[0]
+        assert f"{rows[fault].state}: {rows[fault].reason}".startswith(reason)
+        record = json.loads((rows[fault].ticket.directory(tmp_path) / "record.json").read_text())
         assert f"{record['outcome']}: {record['reason']}".startswith(reason)
         assert escape_markdown(reason) in page
 
@@ -88,44 +88,46 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MiB."""
     if os.geteuid() != 0:
         pytest.skip("only root can make a file system that is soon full")
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, text=True)
+    mount_point = tmp_path / "disk"
+    mount_point.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", mount_point], capture_output=True, text=True
+    )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    yield mount_point
+    subprocess.run(["umount", mount_point], check=True)
 
 
 def test_a_full_disk_is_named_and_with_room_again_the_same_command_goes_on(small_disk: Path, tmp_path: Path) -> None:
     study, runs = tmp_path / "two_widths.py", small_disk / "runs"
     study.write_text(STUDY.replace("FAULTS", "[]"))
     (small_disk / "ballast").write_bytes(bytes(2 << 20))
-    full = ask("run", study, "--runs", runs)
+    full = run_cli("run", study, "--runs", runs)
     assert full.returncode in (1, 2) and "Traceback" not in full.stderr
     assert "full" in full.stderr or "No space left" in full.stdout + full.stderr
     (small_disk / "ballast").unlink()
-    assert ask("run", study, "--runs", runs).returncode == 0
+    assert run_cli("run", study, "--runs", runs).returncode == 0
     assert finishes(runs) == [1, 1]
 
 
 def test_files_that_were_cut_or_overwritten_are_named_and_only_their_runs_repeated(tmp_path: Path) -> None:
     study, runs = tmp_path / "two_widths.py", tmp_path / "runs"
     study.write_text(STUDY.replace("FAULTS", "[]"))
-    assert ask("run", study, "--runs", runs).returncode == 0
-    cut, kept = sorted(runs.glob("*/record.json"))
-    whole = kept.read_bytes()
-    cut.write_bytes(cut.read_bytes()[:200])
+    assert run_cli("run", study, "--runs", runs).returncode == 0
+    damaged, intact = sorted(runs.glob("*/record.json"))
+    content = intact.read_bytes()
+    damaged.write_bytes(damaged.read_bytes()[:200])
     (runs / "ledger.db").write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 64)
-    again = ask("run", study, "--runs", runs)
-    assert again.returncode == 0, again.stderr
-    assert f"{cut}: not JSON" in again.stderr and "ledger.db" in again.stderr
-    assert kept.read_bytes() == whole
-    assert json.loads(cut.read_text())["outcome"] == "finished"
+    second = run_cli("run", study, "--runs", runs)
+    assert second.returncode == 0, second.stderr
+    assert f"{damaged}: not JSON" in second.stderr and "ledger.db" in second.stderr
+    assert intact.read_bytes() == content
+    assert json.loads(damaged.read_text())["outcome"] == "finished"
     assert sorted(finishes(runs)) == [1, 2]
 
 
-def ask(*words: object) -> subprocess.CompletedProcess[str]:
+def run_cli(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ablations", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, "COLUMNS": "200"})
 

@@ -86,13 +86,13 @@ def test_nothing_in_the_suite_loads_what_could_execute() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             assert not (imported(node) & LOADERS), f"{path}: {imported(node)}"
             if isinstance(node, ast.Call):
-                called, words = ast.unparse(node.func), {word.arg: word.value for word in node.keywords}
-                assert called not in ("eval", "exec", "yaml.unsafe_load"), path
-                if called == "yaml.load":  # safe with a loader that derives from the safe one, named by position
+                function, keywords = ast.unparse(node.func), {keyword.arg: keyword.value for keyword in node.keywords}
+                assert function not in ("eval", "exec", "yaml.unsafe_load"), path
+                if function == "yaml.load":  # safe with a loader that derives from the safe one, named by position
                     loader = ast.unparse(node.args[1])
                     assert f"class {loader}(yaml.SafeLoader):" in path.read_text(encoding="utf-8"), path
-                assert called != "torch.load" or ast.unparse(words["weights_only"]) == "True", path
-                assert "allow_pickle" not in words or ast.unparse(words["allow_pickle"]) == "False", path
+                assert function != "torch.load" or ast.unparse(keywords["weights_only"]) == "True", path
+                assert "allow_pickle" not in keywords or ast.unparse(keywords["allow_pickle"]) == "False", path
 
 
 def imported(node: ast.AST) -> set[str]:
@@ -142,20 +142,20 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_no_credential_is_kept_of_a_study_over_a_database(tmp_path: Path, postgres: str) -> None:
     study, runs = tmp_path / "memory.py", tmp_path / "runs"
     study.write_text(SMALL_STUDY)
-    done = with_secrets([*run_command(study, runs), "--storage", postgres])
-    assert done.returncode == 0, done.stderr
-    assert_no_secret(runs, done.stdout + done.stderr)
+    completed = with_secrets([*run_command(study, runs), "--storage", postgres])
+    assert completed.returncode == 0, completed.stderr
+    assert_no_secret(runs, completed.stdout + completed.stderr)
 
 
 @pytest.mark.slow
-def test_no_credential_is_kept_of_runs_that_are_mirrored(tmp_path: Path) -> None:
+def test_no_credential_is_written_by_runs_that_are_sent_to_wandb(tmp_path: Path) -> None:
     study, runs = tmp_path / "recurrence.py", tmp_path / "runs"
     write_study(study, tmp_path / "corpus", steps=120, seeds=4)
     words = ["--wandb", "offline", "--seeds", "1", "--set", "training.steps=3", "--set", "training.log_every=1"]
-    done = with_secrets(run_command(study, runs, *words))
-    assert done.returncode == 0, done.stderr
-    assert list(runs.glob("*/wandb/offline-run-*/*.wandb")), "nothing was mirrored: this test shows nothing"
-    assert_no_secret(runs, done.stdout + done.stderr)
+    completed = with_secrets(run_command(study, runs, *words))
+    assert completed.returncode == 0, completed.stderr
+    assert list(runs.glob("*/wandb/offline-run-*/*.wandb")), "nothing was sent: this test shows nothing"
+    assert_no_secret(runs, completed.stdout + completed.stderr)
 
 
 def with_secrets(command: list[str]) -> subprocess.CompletedProcess[str]:

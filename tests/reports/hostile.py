@@ -1,4 +1,4 @@
-"""A study whose every name tries to be more than a name."""
+"""Writes a study whose names are all attacks: markup, control characters, bidirectional text, great length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = (
 
 
 def write_hostile(runs: Path) -> None:
-    """Three seeds of each; the first is the baseline, and the last one has failed."""
+    """Writes three seeds of an arm for each of NAMES; the first is the baseline, and the last one has failed."""
     arms = [{"arm": name} for name in NAMES]
     plan = write_plan(
         runs,
@@ -49,9 +49,9 @@ def write_hostile(runs: Path) -> None:
 
 
 def write_one(runs: Path, key: str, seed: int, number: int) -> None:
-    """A run of one of the arms: its folder is named by ``key``."""
+    """Writes one run of arm ``number`` in the folder named ``key``."""
     failed = {"outcome": "failed", "reason": ATTACK} if number == len(NAMES) - 1 else {}
-    seen: dict[str, Any] = {
+    observed: dict[str, Any] = {
         "tokens": 4,
         "parts": [
             {"part": ATTACK, "values": {ATTACK: [1.0, 2.0]}, "maps": [{"side": 2, "peak": 0.5, "levels": "AAB/"}]},
@@ -66,5 +66,5 @@ def write_one(runs: Path, key: str, seed: int, number: int) -> None:
     record["gates"] = [{"name": ATTACK, "passed": False, "detail": ATTACK}]
     record["environment"] = {"torch": ATTACK, "hardware": ATTACK}
     record["cost"]["flops_per_token"] *= 1 + number
-    record["observed"] = seen | {"flops_by_length": [[n, n * (1 + number)] for n in (32, 64, 128)]}
+    record["observed"] = observed | {"flops_by_length": [[n, n * (1 + number)] for n in (32, 64, 128)]}
     write_json(path, record)

@@ -62,7 +62,7 @@ def write_plan(
 def write_run(
     runs: Path, arm: str, seed: int, nats: Sequence[float] | np.ndarray[Any, Any], **changes: Any
 ) -> dict[str, Any]:
-    """A finished run whose documents lose ``nats``; its metric is their ratio of sums."""
+    """Writes a finished run whose documents lose ``nats``; its metric is the ratio of the sums of nats and bytes."""
     directory = runs / key_of(arm, seed)
     sums = np.asarray(nats, dtype=np.float64)
     record: dict[str, Any] = {
@@ -93,7 +93,7 @@ def _documents(sums: np.ndarray[Any, Any]) -> list[list[Any]]:
 
 
 def write_curve(runs: Path, arm: str, seed: int, end: float) -> None:
-    """A learning curve that falls from 8 to ``end`` bits per byte, and a noisy training loss beside it."""
+    """Writes a learning curve that falls from 8 to ``end`` bits per byte, and a noisy training loss."""
     generator = np.random.default_rng(seed)
     rows: list[list[Any]] = []
     for step in range(1, 501):
@@ -107,7 +107,7 @@ def write_curve(runs: Path, arm: str, seed: int, end: float) -> None:
 def write_product(
     runs: Path, effects: Mapping[str, float], seeds: int = 3, noise: float = 0.01, **changes: Any
 ) -> dict[str, Any]:
-    """A study of two by two factors: each level named in ``effects`` adds that many bits per byte to 2.5."""
+    """Writes a study of two by two factors; each level in ``effects`` adds that many bits per byte to 2.5."""
     plan = write_plan(runs, seeds=seeds, **changes)
     generator = np.random.default_rng(7)
     per_document = generator.normal(0, 0.2, len(BYTES))

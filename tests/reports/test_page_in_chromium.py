@@ -26,7 +26,7 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking",
 
 
 class Opened(NamedTuple):
-    """A page, what it asked for, and what it complained of."""
+    """A page, the URLs that it requested, and its console messages and errors."""
 
     page: Any
     requests: list[str]
@@ -34,7 +34,7 @@ class Opened(NamedTuple):
 
 
 class Browser:
-    """Opens pages, and remembers what each asked for."""
+    """Opens pages, and records what each requests."""
 
     def __init__(self, chromium: Any) -> None:
         self.chromium = chromium
@@ -61,17 +61,17 @@ def browser() -> Iterator[Browser]:
 def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("product")
     write_product(runs, {"off": 0.12, "absolute": 0.03})
-    return written(runs)
+    return write_page(runs)
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("hostile")
     write_hostile(runs)
-    return written(runs)
+    return write_page(runs)
 
 
-def written(runs: Path) -> Path:
+def write_page(runs: Path) -> Path:
     path = runs / "page with spaces.html"
     write_html(find(load_study(runs, "xl_recurrence")), path)
     return path
@@ -219,8 +219,8 @@ def test_the_page_never_scrolls_sideways(
 def test_a_wide_table_scrolls_in_its_own_box(browser: Browser, product: Path) -> None:
     page = browser.open(product, 360).page
     widths = "box => [box.scrollWidth, box.clientWidth]"
-    wide, seen = page.locator(".scroll").nth(1).evaluate(widths)
-    assert wide > seen
+    content_width, visible_width = page.locator(".scroll").nth(1).evaluate(widths)
+    assert content_width > visible_width
 
 
 def test_hostile_names_are_shown_and_do_nothing(browser: Browser, hostile: Path) -> None:
@@ -230,9 +230,9 @@ def test_hostile_names_are_shown_and_do_nothing(browser: Browser, hostile: Path)
     assert opened.page.evaluate("window.broken") is None
     assert opened.requests == [hostile.as_uri()]
     assert opened.complaints == []
-    shown = column(opened.page, 1)
-    assert len(shown) == len(NAMES)
-    assert shown[1] == f"arm={NAMES[1]}" and shown[3] == f"arm={NAMES[3]}" and shown[5] == f"arm={NAMES[5]}"
+    names = column(opened.page, 1)
+    assert len(names) == len(NAMES)
+    assert names[1] == f"arm={NAMES[1]}" and names[3] == f"arm={NAMES[3]}" and names[5] == f"arm={NAMES[5]}"
 
 
 def test_a_script_that_got_in_would_not_run(browser: Browser, product: Path, tmp_path: Path) -> None:

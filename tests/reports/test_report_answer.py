@@ -18,7 +18,7 @@ from reports.sections import Findings
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 
 
-def found(runs: Path) -> Findings:
+def load_findings(runs: Path) -> Findings:
     return find(load_study(runs, "xl_recurrence"))
 
 
@@ -36,7 +36,7 @@ SEVERAL = contrasts(
 
 def test_of_one_comparison_the_headline_is_what_was_found_and_the_answer_adds_its_price(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.123}, contrasts=ONE)
-    findings = found(tmp_path)
+    findings = load_findings(tmp_path)
     pattern = (
         r"Recurrence on vs off: bits per byte lower by 0\.1\d+ \(95 % interval 0\.1\d+ to 0\.1\d+, 3 seeds\): better"
     )
@@ -63,13 +63,13 @@ def test_a_measured_price_has_an_interval_that_says_something_or_is_not_told(
         for seed, value in enumerate(measured):
             path = tmp_path / key_of(arm, seed) / "record.json"
             write_json(path, json.loads(path.read_text()) | {"measured": {"seconds": value}})
-    (sentence,) = answer(found(tmp_path))
+    (sentence,) = answer(load_findings(tmp_path))
     assert re.search(rf"; at {time}equal FLOPs per token\.$", sentence)
 
 
 def test_of_several_the_largest_gain_leads_with_a_tally_of_verdicts(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.5, "absolute": 0.2}, contrasts=SEVERAL)
-    findings = found(tmp_path)
+    findings = load_findings(tmp_path)
     assert re.fullmatch(
         r"The largest gain is on vs off, absolute: bits per byte lower by 0\.\d+ \(95 % interval .*, 3 seeds\); "
         r"of 3 comparisons 1 better and 2 worse\.",
@@ -80,7 +80,7 @@ def test_of_several_the_largest_gain_leads_with_a_tally_of_verdicts(tmp_path: Pa
 
 def test_where_nothing_gains_the_largest_loss_leads(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.5}, contrasts=SEVERAL[:2])
-    assert headline(found(tmp_path)).startswith(
+    assert headline(load_findings(tmp_path)).startswith(
         "Nothing gains, and the largest loss is off vs on: bits per byte higher"
     )
 
@@ -90,13 +90,13 @@ def test_where_all_is_open_the_headline_says_how_many_seeds_it_would_take(tmp_pa
     assert re.fullmatch(
         r"Unresolved: none of 3 comparisons shows a difference; "
         r"the nearest to one, .*, would take (\d+|over 1,000.*) seeds\.",
-        headline(found(tmp_path)),
+        headline(load_findings(tmp_path)),
     )
 
 
 def test_one_seed_gives_no_verdict_and_the_reason(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.5}, seeds=1, contrasts=SEVERAL)
-    assert headline(found(tmp_path)) == "No verdict on any of 3 comparisons: one seed: no interval, no verdict."
+    assert headline(load_findings(tmp_path)) == "No verdict on any of 3 comparisons: one seed: no interval, no verdict."
 
 
 @pytest.mark.parametrize("count", [1, 12, 30])
@@ -106,9 +106,9 @@ def test_the_headline_is_one_short_sentence_with_any_number_of_arms(tmp_path: Pa
     for number, arm in enumerate(plan["arms"]):
         for seed in range(3):
             write_run(tmp_path, arm["name"], seed, BYTES * (1 + 0.1 * (number % 3) + 0.001 * seed * (number + 1)))
-    findings = found(tmp_path)
-    said = headline(findings)
-    assert len(said) < 220 and said.count(". ") == 0 and said.endswith(".")
+    findings = load_findings(tmp_path)
+    sentence = headline(findings)
+    assert len(sentence) < 220 and sentence.count(". ") == 0 and sentence.endswith(".")
     sentences = answer(findings)
     assert len(sentences) == min(count, 9)
     assert count <= 8 or sentences[-1] == f"The table holds {count - 8} more."
@@ -116,6 +116,6 @@ def test_the_headline_is_one_short_sentence_with_any_number_of_arms(tmp_path: Pa
 
 def test_without_a_finished_run_the_headline_says_why_and_nothing_follows(tmp_path: Path) -> None:
     write_plan(tmp_path)
-    findings = found(tmp_path)
+    findings = load_findings(tmp_path)
     assert headline(findings) == "No arm finished, so there is no answer yet: not run."
     assert answer(findings) == ()

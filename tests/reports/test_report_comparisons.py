@@ -30,7 +30,7 @@ ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 OFF_AGAINST_ON = "recurrence=off against the baseline"
 
 
-def compared(runs: Path, unmatched: bool = False) -> tuple[dict[str, Comparison], list[str]]:
+def compare_arms(runs: Path, unmatched: bool = False) -> tuple[dict[str, Comparison], list[str]]:
     notes: list[str] = []
     return {c.name: c for c in compare(load_study(runs, "xl_recurrence"), notes, unmatched)}, notes
 
@@ -43,16 +43,16 @@ def change_records(runs: Path, arm: str, **changes: object) -> None:
 
 def test_every_arm_is_set_against_the_baseline_unless_contrasts_are_named(tmp_path: Path) -> None:
     write_product(tmp_path, {})
-    found, _ = compared(tmp_path)
-    contrasts = [c.weights for c in found.values() if c.kind == "contrast"]
-    assert "recurrence=off positions=absolute against the baseline" in found
+    comparisons, _ = compare_arms(tmp_path)
+    contrasts = [c.weights for c in comparisons.values() if c.kind == "contrast"]
+    assert "recurrence=off positions=absolute against the baseline" in comparisons
     assert contrasts == [{arm: 1.0, ON: -1.0} for arm in (ON_ABSOLUTE, OFF, OFF_ABSOLUTE)]
 
 
 def test_named_contrasts_stand_alone(tmp_path: Path) -> None:
     write_product(tmp_path, {}, contrasts=[{"name": "on vs off", "arm": ON, "against": OFF}])
-    found, _ = compared(tmp_path)
-    assert [c.name for c in found.values() if c.kind == "contrast"] == ["on vs off"]
+    comparisons, _ = compare_arms(tmp_path)
+    assert [c.name for c in comparisons.values() if c.kind == "contrast"] == ["on vs off"]
 
 
 def test_a_difference_is_the_mean_of_the_paired_ones(tmp_path: Path) -> None:
@@ -60,25 +60,25 @@ def test_a_difference_is_the_mean_of_the_paired_ones(tmp_path: Path) -> None:
     for seed, (on, off) in enumerate([(2.0, 2.1), (2.2, 2.4), (2.1, 2.4)]):
         write_run(tmp_path, ON, seed, on * BYTES * math.log(2))
         write_run(tmp_path, OFF, seed, off * BYTES * math.log(2))
-    found, _ = compared(tmp_path)
-    estimate = found[OFF_AGAINST_ON].estimate
+    comparisons, _ = compare_arms(tmp_path)
+    estimate = comparisons[OFF_AGAINST_ON].estimate
     assert estimate is not None and estimate.interval is not None
     half_width = 4.302653 * 0.1 / math.sqrt(3)
     assert estimate.difference == pytest.approx(0.2)
     assert estimate.interval == pytest.approx((0.2 - half_width, 0.2 + half_width), rel=1e-5)
-    assert found[OFF_AGAINST_ON].documents == 10
+    assert comparisons[OFF_AGAINST_ON].documents == 10
 
 
 def test_lower_bits_are_better_and_a_goal_to_maximise_turns_it_round(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.3})
-    assert compared(tmp_path)[0][OFF_AGAINST_ON].verdict == "worse"
+    assert compare_arms(tmp_path)[0][OFF_AGAINST_ON].verdict == "worse"
     write_product(tmp_path, {"off": 0.3}, metric={"name": "val/bpb", "goal": "maximize"})
-    assert compared(tmp_path)[0][OFF_AGAINST_ON].verdict == "better"
+    assert compare_arms(tmp_path)[0][OFF_AGAINST_ON].verdict == "better"
 
 
 def test_a_small_difference_between_noisy_seeds_is_unresolved(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.01}, noise=0.1)
-    assert compared(tmp_path)[0][OFF_AGAINST_ON].verdict == "unresolved"
+    assert compare_arms(tmp_path)[0][OFF_AGAINST_ON].verdict == "unresolved"
 
 
 def test_a_main_effect_averages_over_the_other_factor_and_an_interaction_takes_differences_of_differences(
@@ -89,8 +89,8 @@ def test_a_main_effect_averages_over_the_other_factor_and_an_interaction_takes_d
     for arm, level in levels.items():
         for seed in range(2):
             write_run(tmp_path, arm, seed, (level + 0.001 * seed * level**2) * BYTES * math.log(2))
-    found, _ = compared(tmp_path)
-    main, interaction = found["recurrence: off against on"], found["recurrence=off with positions=absolute"]
+    comparisons, _ = compare_arms(tmp_path)
+    main, interaction = comparisons["recurrence: off against on"], comparisons["recurrence=off with positions=absolute"]
     assert main.weights == {OFF: 0.5, ON: -0.5, OFF_ABSOLUTE: 0.5, ON_ABSOLUTE: -0.5}
     assert main.estimate is not None and main.estimate.difference == pytest.approx((0.3 + 0.5) / 2, abs=2e-3)
     assert interaction.weights == {OFF_ABSOLUTE: 1.0, ON_ABSOLUTE: -1.0, OFF: -1.0, ON: 1.0}
@@ -101,31 +101,33 @@ def test_a_main_effect_averages_over_the_other_factor_and_an_interaction_takes_d
 def test_a_main_effect_uses_the_pairs_that_exist_and_says_so(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.2})
     change_records(tmp_path, OFF_ABSOLUTE, outcome="failed", reason="out of memory")
-    found, _ = compared(tmp_path)
-    assert "recurrence: off against on (over 1 of 2 combinations)" in found
-    assert found["recurrence=off with positions=absolute"].estimate is None
+    comparisons, _ = compare_arms(tmp_path)
+    assert "recurrence: off against on (over 1 of 2 combinations)" in comparisons
+    assert comparisons["recurrence=off with positions=absolute"].estimate is None
 
 
 def test_contrasts_and_effects_of_a_study_are_one_family(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.01, "absolute": 0.02})
-    found = list(compared(tmp_path)[0].values())
-    assert {comparison.kind for comparison in found} == {"contrast", "main effect", "interaction"}
-    p = [comparison.estimate.p for comparison in found if comparison.estimate and comparison.estimate.p is not None]
-    assert [comparison.adjusted for comparison in found] == holm(p)
+    comparisons = list(compare_arms(tmp_path)[0].values())
+    assert {comparison.kind for comparison in comparisons} == {"contrast", "main effect", "interaction"}
+    p = [
+        comparison.estimate.p for comparison in comparisons if comparison.estimate and comparison.estimate.p is not None
+    ]
+    assert [comparison.adjusted for comparison in comparisons] == holm(p)
 
 
 def test_only_seeds_that_both_arms_finished_are_paired(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.2})
     (tmp_path / key_of(OFF, 0) / "record.json").unlink()
-    estimate = compared(tmp_path)[0][OFF_AGAINST_ON].estimate
+    estimate = compare_arms(tmp_path)[0][OFF_AGAINST_ON].estimate
     assert estimate is not None and estimate.seeds == 2
 
 
 def test_an_arm_that_failed_leaves_its_reason_in_the_comparison(tmp_path: Path) -> None:
     write_product(tmp_path, {})
     change_records(tmp_path, OFF, outcome="failed", reason="not-a-number")
-    found = compared(tmp_path)[0][OFF_AGAINST_ON]
-    assert found.estimate is None and found.reason == f"{OFF}: failed: not-a-number"
+    comparison = compare_arms(tmp_path)[0][OFF_AGAINST_ON]
+    assert comparison.estimate is None and comparison.reason == f"{OFF}: failed: not-a-number"
 
 
 def test_arms_that_do_not_match_get_no_verdict_unless_told(tmp_path: Path) -> None:
@@ -134,35 +136,35 @@ def test_arms_that_do_not_match_get_no_verdict_unless_told(tmp_path: Path) -> No
         "per_arm": {ON: {"target": 1e6, "reached": 1e6}, OFF: {"target": 1e6, "reached": 1.02e6}},
     }
     write_product(tmp_path, {"off": 0.3}, match=match)
-    found = compared(tmp_path)[0][OFF_AGAINST_ON]
-    assert found.verdict is None and found.reason == "not matched: parameters differ by 2.0%"
-    assert compared(tmp_path)[0]["positions=absolute against the baseline"].verdict is not None
-    assert compared(tmp_path, unmatched=True)[0][OFF_AGAINST_ON].verdict == "worse"
+    comparison = compare_arms(tmp_path)[0][OFF_AGAINST_ON]
+    assert comparison.verdict is None and comparison.reason == "not matched: parameters differ by 2.0%"
+    assert compare_arms(tmp_path)[0]["positions=absolute against the baseline"].verdict is not None
+    assert compare_arms(tmp_path, unmatched=True)[0][OFF_AGAINST_ON].verdict == "worse"
 
 
 def test_arms_that_saw_other_data_get_no_verdict(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.3})
     change_records(tmp_path, OFF, data={"name": "stdlib", "fingerprint": "beef"})
-    found = compared(tmp_path)[0][OFF_AGAINST_ON]
-    assert found.verdict is None and found.reason is not None and "fingerprints" in found.reason
+    comparison = compare_arms(tmp_path)[0][OFF_AGAINST_ON]
+    assert comparison.verdict is None and comparison.reason is not None and "fingerprints" in comparison.reason
 
 
 def test_an_effect_is_judged_over_two_corpora_where_each_is_compared_within_itself(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.3})
     for arm in (ON_ABSOLUTE, OFF_ABSOLUTE):
         change_records(tmp_path, arm, data={"name": "stdlib", "fingerprint": "beef"})
-    found = compared(tmp_path)[0]
-    assert found["recurrence: off against on"].verdict == "worse"
-    assert found["recurrence=off with positions=absolute"].verdict is not None
+    comparisons = compare_arms(tmp_path)[0]
+    assert comparisons["recurrence: off against on"].verdict == "worse"
+    assert comparisons["recurrence=off with positions=absolute"].verdict is not None
     for name in ("positions: absolute against relative", "positions=absolute against the baseline"):
-        assert found[name].verdict is None and "fingerprints" in str(found[name].reason)
+        assert comparisons[name].verdict is None and "fingerprints" in str(comparisons[name].reason)
 
 
 def test_documents_that_do_not_sum_to_the_metric_are_not_used(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.3})
     change_records(tmp_path, ON, metrics={"val/bpb": 9.0})
-    found, notes = compared(tmp_path)
-    assert found[OFF_AGAINST_ON].documents == 0
+    comparisons, notes = compare_arms(tmp_path)
+    assert comparisons[OFF_AGAINST_ON].documents == 0
     assert any("3 of 12 runs have losses per document that do not sum to val/bpb" in note for note in notes)
 
 
@@ -170,9 +172,9 @@ def test_runs_evaluated_on_other_documents_are_compared_over_seeds_only(tmp_path
     write_product(tmp_path, {"off": 0.3})
     path = tmp_path / key_of(OFF, 1) / "documents.csv"
     path.write_text(path.read_text().replace("module3.py", "module99.py"))
-    found, notes = compared(tmp_path)
-    assert found[OFF_AGAINST_ON].documents == 0
-    assert found["positions=absolute against the baseline"].documents == 10
+    comparisons, notes = compare_arms(tmp_path)
+    assert comparisons[OFF_AGAINST_ON].documents == 0
+    assert comparisons["positions=absolute against the baseline"].documents == 10
     assert any("1 of 12 runs were evaluated on other documents" in note for note in notes)
 
 
@@ -182,9 +184,9 @@ def test_perplexity_is_resampled_as_the_exponential_of_nats_per_token(tmp_path: 
         for seed in range(3):
             nats = (level + 0.01 * seed + 0.1 * np.arange(10) * level) * BYTES
             write_run(tmp_path, arm, seed, nats, metrics={"val/perplexity": math.exp(nats.sum() / BYTES.sum())})
-    found, notes = compared(tmp_path)
-    estimate = found[OFF_AGAINST_ON].estimate
-    assert notes == [] and found[OFF_AGAINST_ON].documents == 10
+    comparisons, notes = compare_arms(tmp_path)
+    estimate = comparisons[OFF_AGAINST_ON].estimate
+    assert notes == [] and comparisons[OFF_AGAINST_ON].documents == 10
     assert estimate is not None and estimate.interval is not None and estimate.over_seeds is not None
     assert estimate.interval.low < estimate.over_seeds.low
 
@@ -195,10 +197,10 @@ def test_rates_may_be_compared_by_their_ratio(tmp_path: Path) -> None:
     for seed, factor in enumerate((1.0, 1.1, 1.3)):
         write_run(tmp_path, ON, seed, BYTES, metrics={"speed": 10.0 * factor})
         write_run(tmp_path, OFF, seed, BYTES, metrics={"speed": 1000.0 * factor * (1 + 0.01 * seed)})
-    found = compared(tmp_path)[0][OFF_AGAINST_ON]
-    assert found.estimate is not None
-    assert math.exp(found.estimate.difference) == pytest.approx(101.0, rel=1e-3)
-    assert found.verdict == "better"
+    comparison = compare_arms(tmp_path)[0][OFF_AGAINST_ON]
+    assert comparison.estimate is not None
+    assert math.exp(comparison.estimate.difference) == pytest.approx(101.0, rel=1e-3)
+    assert comparison.verdict == "better"
 
 
 def test_a_run_that_has_no_ratio_is_named_and_not_left_out(tmp_path: Path) -> None:
@@ -206,9 +208,11 @@ def test_a_run_that_has_no_ratio_is_named_and_not_left_out(tmp_path: Path) -> No
     for arm, scores in ((ON, (0.5, 0.52, 0.48, 0.51)), (OFF, (0.6, 0.61, 0.0, 0.62))):
         for seed, score in enumerate(scores):
             write_run(tmp_path, arm, seed, BYTES, metrics={"score": score})
-    found = compared(tmp_path)[0][OFF_AGAINST_ON]
-    assert found.estimate is None and found.verdict is None
-    assert found.reason == f"the value of {OFF} (seed 2) is not positive, so it has no ratio; compare by difference"
+    comparison = compare_arms(tmp_path)[0][OFF_AGAINST_ON]
+    assert comparison.estimate is None and comparison.verdict is None
+    assert (
+        comparison.reason == f"the value of {OFF} (seed 2) is not positive, so it has no ratio; compare by difference"
+    )
 
 
 EXAMPLES: dict[str, tuple[dict[str, list[float]], float]] = {
@@ -234,17 +238,19 @@ def test_accuracy_gets_its_interval_over_examples_and_seeds(tmp_path: Path) -> N
     metric = {"name": "val/accuracy", "goal": "maximize"}
     write_plan(tmp_path, product_arms()[::2], design="explicit", metric=metric)
     generator = np.random.default_rng(0)
-    for arm, chance in ((ON, 0.9), (OFF, 0.6)):
-        likely = generator.random(400) < chance
+    for arm, accuracy in ((ON, 0.9), (OFF, 0.6)):
+        usually_correct = generator.random(400) < accuracy
         for seed in range(3):
-            correct = np.where(generator.random(400) < 0.05, ~likely, likely).astype(int)
+            correct = np.where(generator.random(400) < 0.05, ~usually_correct, usually_correct).astype(int)
             write_run(tmp_path, arm, seed, BYTES, metrics={"val/accuracy": float(correct.mean())})
-            rows = [[number, f"row{number}", 0.5, 1, 0, int(right)] for number, right in enumerate(correct)]
+            rows = [[number, f"row{number}", 0.5, 1, 0, int(is_correct)] for number, is_correct in enumerate(correct)]
             path = tmp_path / key_of(arm, seed) / "documents.csv"
             write_rows(path, ["document", "name", "nats", "tokens", "bytes", "correct"], rows)
-    found, notes = compared(tmp_path)
-    estimate = found[OFF_AGAINST_ON].estimate
-    assert notes == [] and found[OFF_AGAINST_ON].documents == 400 and found[OFF_AGAINST_ON].verdict == "worse"
+    comparisons, notes = compare_arms(tmp_path)
+    estimate = comparisons[OFF_AGAINST_ON].estimate
+    assert (
+        notes == [] and comparisons[OFF_AGAINST_ON].documents == 400 and comparisons[OFF_AGAINST_ON].verdict == "worse"
+    )
     assert estimate is not None and estimate.interval is not None and estimate.over_seeds is not None
     assert estimate.interval.high - estimate.interval.low > estimate.over_seeds.high - estimate.over_seeds.low
 
@@ -253,6 +259,6 @@ def test_runs_without_the_sums_of_their_metric_are_noted(tmp_path: Path) -> None
     write_product(tmp_path, {}, metric={"name": "val/accuracy"})
     for arm in (ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE):
         change_records(tmp_path, arm, metrics={"val/accuracy": 0.5})
-    assert compared(tmp_path)[1] == [
+    assert compare_arms(tmp_path)[1] == [
         "12 of 12 runs have no correct per document; intervals that need them are over seeds only"
     ]

@@ -28,7 +28,7 @@ def change_records(runs: Path, arm: str, part: str, **values: object) -> None:
         write_json(path, record | {part: record[part] | values})
 
 
-def matched(on: str, target: float, tolerance: float) -> dict[str, Any]:
+def match_entry(on: str, target: float, tolerance: float) -> dict[str, Any]:
     arms = {arm: {"target": target, "reached": target} for arm in (ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE)}
     return {"on": on, "free": "model.dim", "tolerance": tolerance, "per_arm": arms}
 
@@ -39,8 +39,8 @@ def table(runs: Path, name: str) -> Table:
 
 
 def reason(runs: Path) -> str | None:
-    found = {c.name: c for c in compare(load_study(runs, "xl_recurrence"), [])}
-    return found[OFF_AGAINST_ON].reason
+    comparisons = {c.name: c for c in compare(load_study(runs, "xl_recurrence"), [])}
+    return comparisons[OFF_AGAINST_ON].reason
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def reason(runs: Path) -> str | None:
 def test_arms_that_were_matched_and_spent_differently_get_no_verdict(
     tmp_path: Path, on: str, part: str, cost: str
 ) -> None:
-    write_product(tmp_path, {"off": 0.3}, match=matched(on, 100.0, 0.05))
+    write_product(tmp_path, {"off": 0.3}, match=match_entry(on, 100.0, 0.05))
     for arm, value in ((ON, 100.0), (ON_ABSOLUTE, 103.0), (OFF, 110.0), (OFF_ABSOLUTE, 100.0)):
         change_records(tmp_path, arm, part, **{cost: value})
     assert reason(tmp_path) == f"not matched: measured {on} differ by 10.0%"
@@ -66,7 +66,7 @@ def test_arms_that_were_matched_and_spent_differently_get_no_verdict(
 
 
 def test_the_tolerance_of_a_study_decides(tmp_path: Path) -> None:
-    match = matched("parameters", 100.0, 0.1)
+    match = match_entry("parameters", 100.0, 0.1)
     match["per_arm"][OFF]["reached"] = 108.0
     write_product(tmp_path, {"off": 0.3}, match=match)
     assert reason(tmp_path) is None
@@ -88,29 +88,29 @@ def test_evaluation_tuning_selection_and_hardware_stand_under_the_results(tmp_pa
 def test_the_code_that_was_run_stands_there_too(tmp_path: Path) -> None:
     write_product(tmp_path, {})
     change_records(tmp_path, OFF, "environment", commit="0123456789ab+")
-    found = str(table(tmp_path, "results").notes[-1])
-    assert found.endswith("Hardware: 2 CPU cores. Code: commit 0123456789ab with changes; torch 2.13.0.")
+    note = str(table(tmp_path, "results").notes[-1])
+    assert note.endswith("Hardware: 2 CPU cores. Code: commit 0123456789ab with changes; torch 2.13.0.")
 
 
 def test_what_differs_between_arms_is_said_so_and_a_search_is_told(tmp_path: Path) -> None:
     tuning = {"budget": {"trials": 20}, "selected_on": "validation", "reported_on": "test", "arms": {}}
     write_product(tmp_path, {}, tuning=tuning)
     change_records(tmp_path, OFF, "protocol", memory=0)
-    said = provenance(load_study(tmp_path, "xl_recurrence"))
-    assert "segment length 32, memory 32 or 0 by arm." in said
-    assert "Tuning: each arm by a search of its own with 20 trials." in said
-    assert "Selection: hyperparameters on the validation split, reported on test." in said
+    line = provenance(load_study(tmp_path, "xl_recurrence"))
+    assert "segment length 32, memory 32 or 0 by arm." in line
+    assert "Tuning: each arm by a search of its own with 20 trials." in line
+    assert "Selection: hyperparameters on the validation split, reported on test." in line
 
 
 def test_what_each_search_found_is_a_table_that_results_carry(tmp_path: Path) -> None:
     values = {"training.optimizer.learning_rate": 0.00213, "model.dropout": 0.1}
-    found = {"trials": 20, "pruned": 7, "failed": 1, "tokens": 3_000_000, "key": "ab", "space": {}}
-    arms = {ON: found | {"values": values, "value": 2.5}, OFF: found | {"values": None, "value": None}}
+    search = {"trials": 20, "pruned": 7, "failed": 1, "tokens": 3_000_000, "key": "ab", "space": {}}
+    arms = {ON: search | {"values": values, "value": 2.5}, OFF: search | {"values": None, "value": None}}
     tuning = {"budget": {"trials": 20}, "selected_on": "validation", "reported_on": "test", "arms": arms}
     write_product(tmp_path, {}, tuning=tuning)
     write_report(tmp_path, "xl_recurrence", tmp_path / "out")
-    kept = all_tables(find(read_results(tmp_path / "out" / RESULTS)))
-    rows = {str(row[0].value): row for row in next(table for table in kept if table.name == "tuning").rows}
+    tables = all_tables(find(read_results(tmp_path / "out" / RESULTS)))
+    rows = {str(row[0].value): row for row in next(table for table in tables if table.name == "tuning").rows}
     assert rows[ON][6].value == "training.optimizer.learning_rate=0.00213 model.dropout=0.1"
     assert [cell.value for cell in rows[ON][1:6]] == [20, 7, 1, 3_000_000, 2.5]
     assert rows[OFF][6].value == "none finished" and rows[OFF][5].value is None
@@ -128,8 +128,8 @@ def test_people_see_main_effects_and_the_largest_interactions_and_the_csv_holds_
     effects = table(tmp_path, "effects")
     sizes = [abs(float(str(row[1].value))) for row in effects.rows[8:]]
     assert len(effects.rows) == 8 + 16 and sizes == sorted(sizes, reverse=True)
-    shown = to_markdown(effects.shortened())
-    assert "4 smaller ones are left away; the CSV holds all 24." in shown
-    printed = [plain(row[0], effects.columns[0]) for row in effects.shortened().rows]
-    assert len(printed) == 20 and all(": " in name for name in printed[:8])
+    markdown = to_markdown(effects.shortened())
+    assert "4 smaller ones are left away; the CSV holds all 24." in markdown
+    names = [plain(row[0], effects.columns[0]) for row in effects.shortened().rows]
+    assert len(names) == 20 and all(": " in name for name in names[:8])
     assert to_csv([effects]).count("\neffects,") == 24 * 7

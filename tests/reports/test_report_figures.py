@@ -15,8 +15,8 @@ from reports.records import load_study
 
 
 def test_a_band_is_the_mean_and_the_range_of_seeds_where_all_have_been() -> None:
-    one, two = np.array([[0.0, 4.0], [10.0, 2.0], [20.0, 1.0]]), np.array([[0.0, 6.0], [10.0, 4.0]])
-    tokens, mean, least, greatest = band([one, two])
+    first, second = np.array([[0.0, 4.0], [10.0, 2.0], [20.0, 1.0]]), np.array([[0.0, 6.0], [10.0, 4.0]])
+    tokens, mean, least, greatest = band([first, second])
     assert tokens.tolist() == [0.0, 10.0]
     assert mean.tolist() == [5.0, 3.0]
     assert (least.tolist(), greatest.tolist()) == ([4.0, 2.0], [6.0, 4.0])
@@ -43,9 +43,9 @@ def test_seeds_without_common_tokens_have_no_band() -> None:
 
 @pytest.mark.parametrize("heights", [[0.5, 0.5, 0.5], [0.0, 0.01, 0.9], [0.95, 0.97, 0.99], [0.2, 0.8]])
 def test_labels_keep_their_distance_and_their_order_inside_the_panel(heights: list[float]) -> None:
-    moved = spread(heights, 0.1)
-    assert all(b - a >= 0.1 - 1e-12 for a, b in pairwise(moved))
-    assert moved[0] >= 0 and moved[-1] <= 1
+    positions = spread(heights, 0.1)
+    assert all(b - a >= 0.1 - 1e-12 for a, b in pairwise(positions))
+    assert positions[0] >= 0 and positions[-1] <= 1
 
 
 def test_labels_far_apart_stay_where_they_are() -> None:

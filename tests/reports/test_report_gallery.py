@@ -22,17 +22,17 @@ ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 CONTRAST = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]
 
 
-def source(on: float | None, off: float | None, metric: str = "perplexity") -> dict[str, Any]:
-    """What a source has printed of two arms, and its claim."""
+def published_source(on: float | None, off: float | None, metric: str = "perplexity") -> dict[str, Any]:
+    """Returns the numbers that a source has printed for two arms, and its claim."""
     cells = [{"arm": arm, "value": value} for arm, value in ((ON, on), (OFF, off)) if value is not None]
     return {"protocol": "WikiText-103", "metric": metric, "cells": cells, "claims": ["Recurrence <helps>."]}
 
 
 def agreement(runs: Path, effect: float, **changes: Any) -> str:
-    """How the one contrast stands to its source, where being off costs so many bits."""
+    """Returns how the one contrast agrees with its source, where ``off`` costs ``effect`` bits per byte."""
     write_product(runs, {"off": effect}, contrasts=CONTRAST, **changes)
-    [judged] = judge(find(load_study(runs, "xl_recurrence")))
-    return judged.agreement
+    [judgement] = judge(find(load_study(runs, "xl_recurrence")))
+    return judgement.agreement
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def agreement(runs: Path, effect: float, **changes: Any) -> str:
 def test_a_verdict_agrees_where_it_goes_in_the_direction_of_the_source(
     tmp_path: Path, effect: float, on: float, off: float | None, metric: str, expected: str
 ) -> None:
-    assert agreement(tmp_path, effect, published=source(on, off, metric)) == expected
+    assert agreement(tmp_path, effect, published=published_source(on, off, metric)) == expected
 
 
 def test_a_study_without_a_source_has_no_published_number(tmp_path: Path) -> None:
@@ -60,17 +60,17 @@ def test_a_study_without_a_source_has_no_published_number(tmp_path: Path) -> Non
 
 
 def test_an_arm_of_which_the_source_prints_two_numbers_has_none(tmp_path: Path) -> None:
-    told = source(26.8, 29.0)
-    told["cells"].append({"arm": ON, "value": 30.0, "note": "another size"})
-    assert agreement(tmp_path, 0.2, published=told) == "no published number"
+    source = published_source(26.8, 29.0)
+    source["cells"].append({"arm": ON, "value": 30.0, "note": "another size"})
+    assert agreement(tmp_path, 0.2, published=source) == "no published number"
 
 
 def test_what_did_not_run_is_unresolved(tmp_path: Path) -> None:
-    write_product(tmp_path, {"off": 0.2}, contrasts=CONTRAST, published=source(26.8, 29.0))
+    write_product(tmp_path, {"off": 0.2}, contrasts=CONTRAST, published=published_source(26.8, 29.0))
     for seed in range(3):
         (tmp_path / key_of(OFF, seed) / "record.json").unlink()
-    [judged] = judge(find(load_study(tmp_path, "xl_recurrence")))
-    assert judged.agreement == "unresolved" and judged.published == -2.2
+    [judgement] = judge(find(load_study(tmp_path, "xl_recurrence")))
+    assert judgement.agreement == "unresolved" and judgement.published == -2.2
 
 
 def test_a_metric_says_by_its_name_which_direction_is_better() -> None:
@@ -89,11 +89,11 @@ def test_a_metric_says_by_its_name_which_direction_is_better() -> None:
 
 
 def published_folder(runs: Path) -> Path:
-    """The results of two studies of one system and of one without a source."""
+    """Writes the results of two studies of one system and of one study without a source; returns their folder."""
     folder = runs / "published"
     for name, effect, changes in (
-        ("xl_recurrence", 0.2, {"published": source(26.8, 29.0)}),
-        ("second_study", -0.2, {"published": source(26.8, 29.0)}),
+        ("xl_recurrence", 0.2, {"published": published_source(26.8, 29.0)}),
+        ("second_study", -0.2, {"published": published_source(26.8, 29.0)}),
         ("third_study", 0.0, {"source": None, "question": "What of <b>nothing</b> & $x$?"}),
     ):
         write_product(runs, {"off": effect}, study=name, contrasts=CONTRAST, **changes)
@@ -155,20 +155,20 @@ def test_what_is_published_is_replaced_by_less_on_request_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_product(tmp_path, {"off": 0.2})
-    words = ["publish", "xl_recurrence", "--runs", str(tmp_path), "--to", str(tmp_path / "published")]
-    assert main(words) == 0
+    arguments = ["publish", "xl_recurrence", "--runs", str(tmp_path), "--to", str(tmp_path / "published")]
+    assert main(arguments) == 0
     results = tmp_path / "published" / "xl_recurrence" / "results.jsonl"
     before = results.read_bytes()
     (tmp_path / key_of(OFF, 2) / "record.json").unlink()
     capsys.readouterr()
-    assert main(words) == 2 and results.read_bytes() == before
-    told = capsys.readouterr().err
-    assert "11 runs, 4 arms and 3 seeds have finished here, 12 runs, 4 arms and 3 seeds have finished there" in told
-    assert main([*words, "--replace"]) == 0 and results.read_bytes() != before
+    assert main(arguments) == 2 and results.read_bytes() == before
+    message = capsys.readouterr().err
+    assert "11 runs, 4 arms and 3 seeds have finished here, 12 runs, 4 arms and 3 seeds have finished there" in message
+    assert main([*arguments, "--replace"]) == 0 and results.read_bytes() != before
     for record in tmp_path.glob("*/record.json"):
         record.unlink()
     before = results.read_bytes()
-    assert main([*words, "--replace"]) == 2 and results.read_bytes() == before
+    assert main([*arguments, "--replace"]) == 2 and results.read_bytes() == before
     assert "none of its 12 runs has finished" in capsys.readouterr().err
 
 
@@ -176,16 +176,16 @@ def test_another_scale_or_other_changes_are_published_by_name_and_replace_on_req
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = write_product(tmp_path, {"off": 0.2})
-    words = ["publish", "xl_recurrence", "--runs", str(tmp_path), "--to", str(tmp_path / "published")]
-    assert main(words) == 0
+    arguments = ["publish", "xl_recurrence", "--runs", str(tmp_path), "--to", str(tmp_path / "published")]
+    assert main(arguments) == 0
     folder = tmp_path / "studies" / "xl_recurrence--gpu--training.steps=50"
     write_json(folder / "plan.json", plan | {"scale": "gpu", "changes": {"training.steps": 50}})
-    asked = ["--scale", "gpu", "--set", "training.steps=50"]
+    options = ["--scale", "gpu", "--set", "training.steps=50"]
     capsys.readouterr()
-    for these in ([*words, *asked], ["publish", str(folder), *words[4:]]):
-        assert main(these) == 2
+    for command in ([*arguments, *options], ["publish", str(folder), *arguments[4:]]):
+        assert main(command) == 2
         assert "is of xl_recurrence, not xl_recurrence--gpu--training.steps=50" in capsys.readouterr().err
-    assert main([*words, *asked, "--replace"]) == 0
+    assert main([*arguments, *options, "--replace"]) == 0
     assert read_results(tmp_path / "published" / "xl_recurrence" / "results.jsonl").plan.scale == "gpu"
 
 
@@ -199,8 +199,8 @@ def test_a_name_that_leads_out_of_its_folder_is_refused_by_one_line(
     monkeypatch.chdir(tmp_path / "home")
     arguments = {"publish": [name, "--to", "published"], "report": [name], "compare": [name, name]}[command]
     assert main([command, *arguments]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: ") and len(told.splitlines()) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("error: ") and len(message.splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"home"}
 
 

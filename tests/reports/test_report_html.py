@@ -27,7 +27,7 @@ STUDY = "xl_recurrence"
 
 
 class Outline(HTMLParser):
-    """What a page consists of; fails where an element is not closed in order."""
+    """The tags, attributes and words of a page; fails where an element is not closed in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -113,9 +113,9 @@ def test_no_identifier_stands_twice(product: str) -> None:
 
 
 def test_figures_take_their_colours_from_the_page(product: str) -> None:
-    drawn = "".join(re.findall(r"<svg.*?</svg>", product, flags=re.DOTALL))
-    assert "var(--series-1)" in drawn
-    assert set(re.findall(r"#[0-9a-f]{6}\b", drawn)) == set()
+    figures = "".join(re.findall(r"<svg.*?</svg>", product, flags=re.DOTALL))
+    assert "var(--series-1)" in figures
+    assert set(re.findall(r"#[0-9a-f]{6}\b", figures)) == set()
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
@@ -149,25 +149,25 @@ def test_a_map_whose_bytes_are_too_few_is_left_away(tmp_path: Path) -> None:
 
 
 def test_the_paths_in_which_configs_differ_are_told_with_both_values() -> None:
-    base = {"model": {"mixer": {"memory": 32}, "dim": 64}, "seed": 0}
-    other = {"model": {"mixer": {"memory": 0, "window": [1, 2]}, "dim": 64}, "seed": 1}
-    assert list(differences(base, other)) == [
+    base_config = {"model": {"mixer": {"memory": 32}, "dim": 64}, "seed": 0}
+    other_config = {"model": {"mixer": {"memory": 0, "window": [1, 2]}, "dim": 64}, "seed": 1}
+    assert list(differences(base_config, other_config)) == [
         ("model.mixer.memory", "32", "0"),
         ("model.mixer.window", "not there", "[1, 2]"),
     ]
 
 
 def test_each_arm_is_named_where_its_details_are(product: str) -> None:
-    folded = re.findall(r"<details><summary><bdi>(.*?)</bdi>", product)
-    assert folded == [name_of(levels) for levels in product_arms()]
+    arm_names = re.findall(r"<details><summary><bdi>(.*?)</bdi>", product)
+    assert arm_names == [name_of(levels) for levels in product_arms()]
 
 
 @given(st.text(), st.text())
 def test_any_text_comes_back_out_of_an_element(text: str, title: str) -> None:
     outline = Outline(element("p", text, title=title))
     assert outline.tags == {"p": 1}
-    shown = "".join(outline.words)
-    assert shown.replace("\r", "") == "".join(escaped_and_back(text)).replace("\r", "")
+    displayed_text = "".join(outline.words)
+    assert displayed_text.replace("\r", "") == "".join(escaped_and_back(text)).replace("\r", "")
 
 
 def escaped_and_back(text: str) -> str:

@@ -16,29 +16,29 @@ from reports.sections import all_tables
 from reports.tables import Cell, Column, Table, to_latex
 
 
-def lacking() -> str:
-    """Why no document can be set here; nothing where it can."""
+def missing_requirement() -> str:
+    """Returns the reason why LaTeX cannot set documents here, and the empty string where it can."""
     if shutil.which("pdflatex") is None:
         return "pdflatex is not installed"
-    found = subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True, text=True, check=False)
-    return "" if found.stdout.strip() else "the LaTeX package booktabs is not installed"
+    process = subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True, text=True, check=False)
+    return "" if process.stdout.strip() else "the LaTeX package booktabs is not installed"
 
 
-pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking() or "none")
+pytestmark = pytest.mark.skipif(bool(missing_requirement()), reason=missing_requirement() or "none")
 
 
 def set_by_latex(tables: tuple[Table, ...], folder: Path) -> str:
-    """Sets the tables in a bare document, stopping at the first error; returns what LaTeX said."""
+    """Sets the tables in a bare document, stopping at the first error; returns the output of LaTeX."""
     body = "\n".join(map(to_latex, tables))
     text = f"\\documentclass{{article}}\n\\usepackage{{booktabs}}\n\\begin{{document}}\n{body}\n\\end{{document}}\n"
     (folder / "page.tex").write_text(text, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "page.tex"]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=120, check=False
     )
-    assert done.returncode == 0, done.stdout[-2000:]
+    assert process.returncode == 0, process.stdout[-2000:]
     assert (folder / "page.pdf").read_bytes().startswith(b"%PDF")
-    return done.stdout
+    return process.stdout
 
 
 def test_the_tables_of_a_report_are_set(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from study_on_disk import BYTES, key_of, name_of, product_arms, write_plan, write_run
 
 from reports.comparisons import compare
-from reports.measurements import Documents
+from reports.measurements import DocumentLosses
 from reports.outputs import BLEU_COLUMNS, Output, bleu, bleu_columns, paired_tests, rouge_columns, with_outputs
 from reports.records import load_study
 from reports.sections import Findings, all_tables
@@ -24,21 +24,23 @@ WORDS = TEXT.split()
 
 
 def sentences(seed: int, wrong: float, count: int = 60) -> tuple[list[str], list[str]]:
-    """References, and the same with so large a part of their words replaced."""
+    """Returns references, and hypotheses in which the share ``wrong`` of their words is replaced."""
     generator = random.Random(7)
     references = [generator.choices(WORDS, k=generator.randint(4, 20)) for _ in range(count)]
     generator.seed(seed)
-    said = [[generator.choice(WORDS) if generator.random() < wrong else word for word in line] for line in references]
-    return [" ".join(line) for line in references], [" ".join(line) for line in said]
+    hypotheses = [
+        [generator.choice(WORDS) if generator.random() < wrong else word for word in line] for line in references
+    ]
+    return [" ".join(line) for line in references], [" ".join(line) for line in hypotheses]
 
 
-def documents(references: list[str], said: list[str]) -> Documents:
+def documents(references: list[str], hypotheses: list[str]) -> DocumentLosses:
     outputs = [
         Output(id=number, hypothesis=hypothesis, references=[reference])
-        for number, (hypothesis, reference) in enumerate(zip(said, references, strict=True))
+        for number, (hypothesis, reference) in enumerate(zip(hypotheses, references, strict=True))
     ]
-    ones = np.ones(len(said))
-    return Documents(tuple(f"{i} line" for i in range(len(said))), ones, ones, ones, bleu_columns(outputs))
+    ones = np.ones(len(hypotheses))
+    return DocumentLosses(tuple(f"{i} line" for i in range(len(hypotheses))), ones, ones, ones, bleu_columns(outputs))
 
 
 def test_paired_tests_are_those_of_the_command_line(tmp_path: Path) -> None:
@@ -46,17 +48,17 @@ def test_paired_tests_are_those_of_the_command_line(tmp_path: Path) -> None:
     _, against = sentences(2, 0.25)
     for name, lines in (("references", references), ("arm", arm), ("against", against)):
         (tmp_path / name).write_text("\n".join(lines) + "\n")
-    found = paired_tests(documents(references, arm), documents(references, against))
-    for option, p in (("--paired-bs", found.p_bootstrap), ("--paired-ar", found.p_randomization)):
+    result = paired_tests(documents(references, arm), documents(references, against))
+    for option, p in (("--paired-bs", result.p_bootstrap), ("--paired-ar", result.p_randomization)):
         command = [sys.executable, "-m", "sacrebleu", "references", "-i", "against", "arm", "-m", "bleu", option]
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, "--format", "json"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300
         )
-        baseline, system = json.loads(done.stdout)
-        assert (found.against, found.score) == (baseline["BLEU"]["score"], system["BLEU"]["score"])
+        baseline, system = json.loads(process.stdout)
+        assert (result.against, result.score) == (baseline["BLEU"]["score"], system["BLEU"]["score"])
         assert p == system["BLEU"]["p_value"]
-    assert found.signature.startswith("nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    assert found.signature.endswith(", and ar:10000")
+    assert result.signature.startswith("nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert result.signature.endswith(", and ar:10000")
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.3, 0.8, 1.0])
@@ -64,26 +66,31 @@ def test_paired_tests_are_those_of_the_command_line(tmp_path: Path) -> None:
 def test_bleu_of_totals_is_sacrebleu_of_the_corpus_smoothed_alike(wrong: float, count: int) -> None:
     from sacrebleu import corpus_bleu
 
-    references, said = sentences(3, wrong, count)
-    said[0] = " ".join(said[0].split()[:3])
-    columns = bleu_columns([Output(id=0, hypothesis=h, references=[r]) for h, r in zip(said, references, strict=True)])
+    references, hypotheses = sentences(3, wrong, count)
+    hypotheses[0] = " ".join(hypotheses[0].split()[:3])
+    columns = bleu_columns(
+        [Output(id=0, hypothesis=h, references=[r]) for h, r in zip(hypotheses, references, strict=True)]
+    )
     totals = np.array([columns[name].sum() for name in BLEU_COLUMNS])
-    assert float(bleu(totals)) == pytest.approx(corpus_bleu(said, [references]).score, rel=1e-12, abs=1e-9)
+    assert float(bleu(totals)) == pytest.approx(corpus_bleu(hypotheses, [references]).score, rel=1e-12, abs=1e-9)
 
 
 def test_the_best_of_several_references_counts_and_their_number_may_differ() -> None:
     from sacrebleu import corpus_bleu
 
-    said = ["a cat sat on the mat", "the dog ran over a house"]
-    first, second = ["the cat sat on a mat", "the dog ran over a house"], ["a cat sat on the mat", None]
+    hypotheses = ["a cat sat on the mat", "the dog ran over a house"]
+    first_references, second_references = (
+        ["the cat sat on a mat", "the dog ran over a house"],
+        ["a cat sat on the mat", None],
+    )
     columns = bleu_columns(
         [
-            Output(id=0, hypothesis=said[0], references=[first[0], str(second[0])]),
-            Output(id=1, hypothesis=said[1], references=[first[1]]),
+            Output(id=0, hypothesis=hypotheses[0], references=[first_references[0], str(second_references[0])]),
+            Output(id=1, hypothesis=hypotheses[1], references=[first_references[1]]),
         ]
     )
     totals = np.array([columns[name].sum() for name in BLEU_COLUMNS])
-    assert float(bleu(totals)) == pytest.approx(corpus_bleu(said, [first, second]).score)  # type: ignore[list-item]
+    assert float(bleu(totals)) == pytest.approx(corpus_bleu(hypotheses, [first_references, second_references]).score)  # type: ignore[list-item]
 
 
 def test_rouge_is_a_hundred_for_the_reference_itself_and_a_share_for_a_part() -> None:
@@ -97,16 +104,16 @@ def test_rouge_is_a_hundred_for_the_reference_itself_and_a_share_for_a_part() ->
     assert columns["rougeL"][0] == 100.0
 
 
-def write_outputs(path: Path, references: list[str], said: list[str]) -> None:
+def write_outputs(path: Path, references: list[str], hypotheses: list[str]) -> None:
     lines = [
         json.dumps({"id": number, "hypothesis": hypothesis, "references": [reference]})
-        for number, (hypothesis, reference) in enumerate(zip(said, references, strict=True))
+        for number, (hypothesis, reference) in enumerate(zip(hypotheses, references, strict=True))
     ]
     path.write_text("\n".join(lines) + "\n")
 
 
 def write_translations(runs: Path) -> None:
-    """Two arms of three seeds, the second of which gets more words wrong, with ten documents each."""
+    """Writes two arms of three seeds and ten documents; the second arm gets more words wrong."""
     from sacrebleu import corpus_bleu
 
     write_plan(
@@ -114,18 +121,18 @@ def write_translations(runs: Path) -> None:
     )
     for arm, wrong in ((ON, 0.1), (OFF, 0.5)):
         for seed in range(3):
-            references, said = sentences(seed, wrong, len(BYTES))
-            score = corpus_bleu(said, [references]).score
+            references, hypotheses = sentences(seed, wrong, len(BYTES))
+            score = corpus_bleu(hypotheses, [references]).score
             write_run(runs, arm, seed, BYTES, metrics={"val/bleu": score})
-            write_outputs(runs / key_of(arm, seed) / "outputs.jsonl", references, said)
+            write_outputs(runs / key_of(arm, seed) / "outputs.jsonl", references, hypotheses)
 
 
 def test_a_study_of_translations_gets_intervals_over_documents_and_sacrebleus_tests_beside(tmp_path: Path) -> None:
     write_translations(tmp_path)
     study, notes = load_study(tmp_path, "xl_recurrence"), list[str]()
-    (found,) = compare(study, notes)
-    assert not notes and found.documents == len(BYTES) and found.verdict == "worse"
-    table = next(table for table in all_tables(Findings(study, (found,))) if table.name == "bleu_tests")
+    (comparison,) = compare(study, notes)
+    assert not notes and comparison.documents == len(BYTES) and comparison.verdict == "worse"
+    table = next(table for table in all_tables(Findings(study, (comparison,))) if table.name == "bleu_tests")
     assert [row[1].value for row in table.rows] == ["0", "1", "2"]
     assert all(isinstance(row[4].value, float) and row[4].value < 0.05 for row in table.rows)
 
@@ -142,12 +149,12 @@ def test_a_study_of_translations_gets_intervals_over_documents_and_sacrebleus_te
 def test_outputs_that_are_damaged_or_incomplete_are_noted_and_not_used(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "outputs.jsonl"
     path.write_text(text)
-    known = documents(*sentences(1, 0.1, 2))
-    plain, notes = Documents(known.names, known.nats, known.tokens, known.bytes), list[str]()
-    assert with_outputs(plain, path, ["val/bleu"], notes) is plain
+    losses = documents(*sentences(1, 0.1, 2))
+    losses_without_outputs, notes = DocumentLosses(losses.names, losses.nats, losses.tokens, losses.bytes), list[str]()
+    assert with_outputs(losses_without_outputs, path, ["val/bleu"], notes) is losses_without_outputs
     assert told in notes[0]
 
 
 def test_runs_of_other_metrics_need_no_outputs(tmp_path: Path) -> None:
-    known, notes = documents(*sentences(1, 0.1, 2)), list[str]()
-    assert with_outputs(known, tmp_path / "none.jsonl", ["val/bpb"], notes) is known and not notes
+    losses, notes = documents(*sentences(1, 0.1, 2)), list[str]()
+    assert with_outputs(losses, tmp_path / "none.jsonl", ["val/bpb"], notes) is losses and not notes

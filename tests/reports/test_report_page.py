@@ -31,7 +31,7 @@ PUBLISHED = {
 
 
 def report(runs: Path, width: int = 100, unmatched: bool = False) -> tuple[str, str]:
-    """The page and what the terminal shows."""
+    """Returns the page and what the terminal shows."""
     console = Console(file=io.StringIO(), width=width)
     page = write_report(runs, "xl_recurrence", console=console, unmatched=unmatched)
     assert isinstance(console.file, io.StringIO)
@@ -188,5 +188,5 @@ def test_the_terminal_is_never_too_narrow(tmp_path: Path, width: int) -> None:
 
 def test_reports_import_neither_models_nor_figures_before_they_are_drawn() -> None:
     code = "import reports, sys; print(sorted({'torch', 'lightning', 'matplotlib', 'datamodules'} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

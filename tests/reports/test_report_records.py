@@ -43,10 +43,10 @@ def test_a_damaged_plan_is_one_line_that_names_the_file(tmp_path: Path, text: st
     path = tmp_path / "studies" / "broken" / "plan.json"
     path.parent.mkdir(parents=True)
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(ReportError) as caught:
+    with pytest.raises(ReportError) as error:
         load_study(tmp_path, "broken")
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_baseline_that_is_no_arm_is_an_error(tmp_path: Path) -> None:

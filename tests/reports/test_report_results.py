@@ -21,8 +21,8 @@ from reports.sections import all_tables
 ON, _, OFF, _ = map(name_of, product_arms())
 
 
-def distilled(runs: Path) -> Path:
-    """A study of twelve runs, as ``results.jsonl``."""
+def write_study_results(runs: Path) -> Path:
+    """Writes a study of twelve runs as ``results.jsonl``, and returns its path."""
     write_product(runs, {"off": 0.1})
     path = runs / RESULTS
     write_results(load_study(runs, "xl_recurrence"), path)
@@ -33,23 +33,23 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def same(one: Study, two: Study) -> bool:
+def equal_studies(first: Study, second: Study) -> bool:
     """Whether two studies hold the same plan, notes, records, curves and documents."""
-    if (one.plan, one.notes, len(one.runs)) != (two.plan, two.notes, len(two.runs)):
+    if (first.plan, first.notes, len(first.runs)) != (second.plan, second.notes, len(second.runs)):
         return False
     return all(
         (a.arm, a.seed, a.key, a.record, a.missing) == (b.arm, b.seed, b.key, b.record, b.missing)
         and [a.measurements.curves[n].tolist() for n in a.measurements.curves]
         == [b.measurements.curves[n].tolist() for n in b.measurements.curves]
         and str(a.documents()) == str(b.documents())
-        for a, b in zip(one.runs, two.runs, strict=True)
+        for a, b in zip(first.runs, second.runs, strict=True)
     )
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    path = distilled(tmp_path)
+    path = write_study_results(tmp_path)
     study = load_study(tmp_path, "xl_recurrence")
-    assert same(read_results(path), study)
+    assert equal_studies(read_results(path), study)
     assert study.runs[0].documents() is not None and len(study.runs[0].curves(["train/loss"])["train/loss"]) == 120
 
 
@@ -59,26 +59,26 @@ def test_the_report_from_runs_equals_the_report_from_results_byte_for_byte(tmp_p
     (tmp_path / key_of(OFF, 1) / "documents.csv").write_text("document,name\n0,a\n")
     findings = find(load_study(tmp_path, "xl_recurrence"))
     (tmp_path / key_of(ON, 1) / "record.json.damaged").rename(tmp_path / key_of(ON, 1) / "record.json")
-    written = write_report(tmp_path, "xl_recurrence", out=tmp_path / "one")
+    page = write_report(tmp_path, "xl_recurrence", out=tmp_path / "one")
     figures = {"learning_curves": "Learning curves: mean over seeds, the band from the least to the greatest."}
     figures["differences"] = "Paired differences with their 95 % intervals."
-    assert "was damaged" in written.read_text()
-    assert markdown(findings, all_tables(findings), figures) == written.read_text()
+    assert "was damaged" in page.read_text()
+    assert markdown(findings, all_tables(findings), figures) == page.read_text()
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / RESULTS).write_bytes((tmp_path / "one" / RESULTS).read_bytes())
     render(tmp_path / "two")
-    one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two"))
-    assert one == two
+    first, second = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two"))
+    assert first == second
 
 
 def test_a_study_distilled_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    path = distilled(tmp_path)
+    path = write_study_results(tmp_path)
     write_results(read_results(path), tmp_path / "again.jsonl")
     assert path.read_bytes() == (tmp_path / "again.jsonl").read_bytes()
 
 
 def test_every_run_has_one_line_and_shared_columns_stand_once(tmp_path: Path) -> None:
-    lines = lines_of(distilled(tmp_path))
+    lines = lines_of(write_study_results(tmp_path))
     runs = [line for line in lines if line["kind"] == "run"]
     assert [(run["arm"], run["seed"]) for run in runs] == [(name_of(a), s) for a in product_arms() for s in range(3)]
     columns = [line["values"] for line in lines if line["kind"] == "column"]
@@ -99,9 +99,9 @@ def test_gates_what_was_observed_and_other_sums_of_documents_are_kept(tmp_path: 
     write_plan(tmp_path, seeds=1)
     gate = {"name": "no future", "passed": True, "detail": "largest change 0"}
     write_run(tmp_path, ON, 0, BYTES, gates=[gate], observed={"spans": [1.5, 2.0]}, config={"seed": 0})
-    table = tmp_path / key_of(ON, 0) / "documents.csv"
-    rows = table.read_text().splitlines()
-    table.write_text("\n".join([f"{rows[0]},correct", *(f"{row},{i}" for i, row in enumerate(rows[1:]))]) + "\n")
+    path = tmp_path / key_of(ON, 0) / "documents.csv"
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([f"{rows[0]},correct", *(f"{row},{i}" for i, row in enumerate(rows[1:]))]) + "\n")
     write_results(load_study(tmp_path, "xl_recurrence"), tmp_path / RESULTS)
     run = read_results(tmp_path / RESULTS).of(ON)[0]
     assert run.record and run.record.gates[0].name == "no future" and run.record.config == {"seed": 0}
@@ -144,7 +144,7 @@ def test_commands_can_be_pasted_here_and_tell_of_no_folder_where_they_are_public
 
 
 def test_a_damaged_line_is_named_and_what_it_held_counts_as_missing(tmp_path: Path) -> None:
-    path = distilled(tmp_path)
+    path = write_study_results(tmp_path)
     lines = path.read_text().splitlines()
     number = next(i for i, line in enumerate(lines) if json.loads(line)["kind"] == "run")
     lines[number] = lines[number][:200]
@@ -156,7 +156,7 @@ def test_a_damaged_line_is_named_and_what_it_held_counts_as_missing(tmp_path: Pa
 
 
 def test_a_run_whose_column_is_lost_keeps_its_number(tmp_path: Path) -> None:
-    path = distilled(tmp_path)
+    path = write_study_results(tmp_path)
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines_of(path) if line["kind"] != "column"))
     study = read_results(path)
     assert [run.missing for run in study.runs] == [None] * 12
@@ -165,7 +165,7 @@ def test_a_run_whose_column_is_lost_keeps_its_number(tmp_path: Path) -> None:
 
 
 def test_a_line_of_a_run_that_is_there_twice_or_unplanned_is_noted(tmp_path: Path) -> None:
-    path = distilled(tmp_path)
+    path = write_study_results(tmp_path)
     run = next(line for line in lines_of(path) if line["kind"] == "run")
     with path.open("a") as file:
         file.write(json.dumps(run) + "\n" + json.dumps(run | {"key": "other"}) + "\n" + '{"kind": "page"}\n')
@@ -181,25 +181,31 @@ def test_a_line_of_a_run_that_is_there_twice_or_unplanned_is_noted(tmp_path: Pat
 def test_a_damaged_first_line_is_one_line_that_names_the_file(tmp_path: Path, first: str) -> None:
     path = tmp_path / RESULTS
     path.write_text(first + "\n")
-    with pytest.raises(ReportError, match=r"results\.jsonl, line 1: cannot be read") as caught:
+    with pytest.raises(ReportError, match=r"results\.jsonl, line 1: cannot be read") as error:
         read_results(path)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_files_cut_or_garbled_anywhere_are_read_or_refused_by_one_line(tmp_path: Path) -> None:
-    whole = distilled(tmp_path).read_bytes()
+    content = write_study_results(tmp_path).read_bytes()
     generator, path = random.Random(0), tmp_path / "cut.jsonl"
-    start = whole.index(b"\n")
+    first_line_end = content.index(b"\n")
     for _ in range(150):
-        at = generator.randrange(len(whole))
+        position = generator.randrange(len(content))
         byte = bytes([generator.randrange(256)])
         path.write_bytes(
-            generator.choice([whole[:at], whole[:at] + byte + whole[at + 1 :], whole[:at] + whole[at + 1 :]])
+            generator.choice(
+                [
+                    content[:position],
+                    content[:position] + byte + content[position + 1 :],
+                    content[:position] + content[position + 1 :],
+                ]
+            )
         )
         try:
             study = read_results(path)
         except ReportError as error:
-            assert at <= start + 1 and "\n" not in str(error)
+            assert position <= first_line_end + 1 and "\n" not in str(error)
             continue
         assert len(study.runs) == 12
         for run in study.runs:

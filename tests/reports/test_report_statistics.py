@@ -30,11 +30,11 @@ from reports.statistics import (
 
 
 def test_three_paired_differences_give_the_t_interval_computed_by_hand() -> None:
-    found = estimate([1.0, 2.0, 3.0])
+    result = estimate([1.0, 2.0, 3.0])
     half_width = 4.302653 * 1.0 / math.sqrt(3)
-    assert found.difference == 2.0
-    assert found.interval == pytest.approx((2 - half_width, 2 + half_width), rel=1e-6)
-    assert found.over_seeds == found.interval
+    assert result.difference == 2.0
+    assert result.interval == pytest.approx((2 - half_width, 2 + half_width), rel=1e-6)
+    assert result.over_seeds == result.interval
 
 
 def test_without_documents_p_is_that_of_the_paired_t_test() -> None:
@@ -53,18 +53,18 @@ def test_seeds_and_documents_have_the_degrees_of_freedom_of_welch_as_scipy_compu
     generator = np.random.default_rng(6)
     of_seeds, of_documents = generator.normal(0, 1, 4), generator.normal(0, 4, 12)
     test = stats.ttest_ind(of_seeds, of_documents, equal_var=False)
-    ends = test.confidence_interval(0.95)
+    interval = test.confidence_interval(0.95)
     document = float(of_documents.var(ddof=1)) / 12
     variances = Variances(4, float(of_seeds.var(ddof=1)), document, document_freedom=11.0)
     assert test.df == pytest.approx(9.89, abs=0.01)
-    assert variances.half_width(0.05) == pytest.approx((ends.high - ends.low) / 2, rel=1e-9)
+    assert variances.half_width(0.05) == pytest.approx((interval.high - interval.low) / 2, rel=1e-9)
     assert variances.p(of_seeds.mean() - of_documents.mean()) == pytest.approx(test.pvalue, rel=1e-6)
 
 
 def test_one_seed_has_a_difference_but_no_interval() -> None:
-    found = estimate([0.5])
-    assert found.difference == 0.5
-    assert (found.interval, found.p, found.detectable(), found.seeds_needed()) == (None, None, None, None)
+    result = estimate([0.5])
+    assert result.difference == 0.5
+    assert (result.interval, result.p, result.detectable(), result.seeds_needed()) == (None, None, None, None)
 
 
 def test_seeds_that_never_differ_carry_no_interval() -> None:
@@ -72,11 +72,11 @@ def test_seeds_that_never_differ_carry_no_interval() -> None:
 
 
 def test_what_is_not_finite_is_refused_and_never_counts_as_no_variance() -> None:
-    for lost in (math.nan, math.inf, -math.inf):
+    for value in (math.nan, math.inf, -math.inf):
         with pytest.raises(ValueError, match="not finite"):
-            estimate([0.1, lost, 0.3])
+            estimate([0.1, value, 0.3])
         with pytest.raises(ValueError, match="not finite"):
-            Resampled(np.array([[0.1, 0.2], [lost, 0.4]]), np.ones(2))
+            Resampled(np.array([[0.1, 0.2], [value, 0.4]]), np.ones(2))
     with pytest.raises(ValueError, match="not finite"), np.errstate(over="ignore", invalid="ignore"):
         Resampled(np.array([[1e300, -1e300], [-1e300, 1e300]]), np.ones(2)).variance()
 
@@ -86,11 +86,11 @@ def test_documents_widen_the_interval_by_what_all_seeds_share() -> None:
     shared = generator.normal(0, 1, 40)
     rows = shared + generator.normal(0, 0.01, (3, 1)) + generator.normal(0, 0.01, (3, 40))
     resampled = Resampled(resampled_sums(rows.T) / 40, np.ones(40))
-    found = estimate(rows.mean(axis=1), resampled)
-    assert found.interval is not None and found.over_seeds is not None
-    half_width = (found.interval.high - found.interval.low) / 2
+    result = estimate(rows.mean(axis=1), resampled)
+    assert result.interval is not None and result.over_seeds is not None
+    half_width = (result.interval.high - result.interval.low) / 2
     assert half_width == pytest.approx(2.02 * standard.stdev(shared) / math.sqrt(40), rel=0.05)
-    assert half_width > 5 * (found.over_seeds.high - found.over_seeds.low) / 2
+    assert half_width > 5 * (result.over_seeds.high - result.over_seeds.low) / 2
 
 
 def test_noise_that_seeds_do_not_share_is_counted_once() -> None:
@@ -163,10 +163,10 @@ def test_a_comparison_is_rejected_where_its_p_lies_below_the_level_asked_of_it(
 
 
 def test_what_many_comparisons_leave_unresolved_would_take_more_seeds_than_there_are() -> None:
-    few = estimate([0.15, 0.16, 0.14])
-    alone, one_of_many = LEVEL, LEVEL / 200
-    assert few.p is not None and one_of_many < few.p < alone
-    needed = few.seeds_needed(one_of_many)
+    result = estimate([0.15, 0.16, 0.14])
+    single_level, smallest_level = LEVEL, LEVEL / 200
+    assert result.p is not None and smallest_level < result.p < single_level
+    needed = result.seeds_needed(smallest_level)
     assert needed is not None and needed > 3
 
 
@@ -177,8 +177,8 @@ def test_no_number_of_seeds_resolves_what_only_more_documents_can() -> None:
 
 def test_estimates_are_the_same_bit_for_bit_each_time() -> None:
     values = np.random.default_rng(3).normal(size=(30, 4))
-    once, again = (estimate(values.mean(0), Resampled(resampled_sums(values) / 30, np.ones(30))) for _ in range(2))
-    assert once == again
+    first, second = (estimate(values.mean(0), Resampled(resampled_sums(values) / 30, np.ones(30))) for _ in range(2))
+    assert first == second
 
 
 TRIALS = 4000
@@ -187,7 +187,7 @@ TRIALS = 4000
 def trials(
     seeds: int, documents: int, seed: float, document: float, rest: float
 ) -> Iterator[tuple[np.ndarray[Any, Any], Resampled]]:
-    """Paired differences whose truth is zero: [seeds] of them, and the same at resampled documents."""
+    """Yields paired differences [seeds] whose true mean is zero, and the same at resampled documents."""
     generator = np.random.default_rng(seeds)
     for _ in range(TRIALS // 100):
         values = (
@@ -226,27 +226,28 @@ def test_a_percentile_bootstrap_over_three_seeds_would_not_cover() -> None:
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_arms_that_do_not_differ_are_told_apart_in_less_than_one_study_out_of_twenty(seeds: int) -> None:
     generator = np.random.default_rng(seeds)
-    studies, arms, false = 1500, 4, 0
+    studies, arms, false_positives = 1500, 4, 0
     for _ in range(studies):
         values = generator.normal(size=(arms + 1, seeds, 40)) * 0.5 + generator.normal(size=(arms + 1, seeds, 1))
         differences = values[1:] - values[:1]
         sums = resampled_sums(differences.reshape(-1, 40).T, resamples=400).reshape(-1, arms, seeds) / 40
         means = differences.mean(-1)
-        found = [
-            Variances.measure(means[a], Resampled(sums[:, a], np.ones(40))).p(means[a].mean()) for a in range(arms)
+        p_values = [
+            Variances.measure(means[arm], Resampled(sums[:, arm], np.ones(40))).p(means[arm].mean())
+            for arm in range(arms)
         ]
-        false += min(holm(found)) < 0.05
-    assert false / studies < 0.05
+        false_positives += min(holm(p_values)) < 0.05
+    assert false_positives / studies < 0.05
 
 
 def test_a_dominating_document_is_taken_to_vary_as_the_others_do() -> None:
     generator = np.random.default_rng(4)
-    off = generator.normal(size=(40, 1)) * np.ones(3)
+    deviations = generator.normal(size=(40, 1)) * np.ones(3)
     sizes = np.array([3900.0, *[100.0] * 39])
     shares = sizes / sizes.sum()
-    resampled = Resampled(np.zeros((10, 3)), sizes, off)
+    resampled = Resampled(np.zeros((10, 3)), sizes, deviations)
     assert dominates(sizes) and not dominates(np.ones(40))
-    assert resampled.variance() == pytest.approx(off[:, 0].var(ddof=1) * (shares**2).sum())
+    assert resampled.variance() == pytest.approx(deviations[:, 0].var(ddof=1) * (shares**2).sum())
     assert resampled.freedom == 39
 
 
@@ -254,10 +255,10 @@ def test_unequal_sizes_do_not_hide_how_far_documents_vary() -> None:
     generator = np.random.default_rng(2)
     sizes = np.array([8.0] * 3 + [1.0] * 37)
     shares = sizes / sizes.sum()
-    found = []
+    variances = []
     for _ in range(200):
-        own = generator.normal(size=40)
-        sums = resampled_sums(np.column_stack([own * sizes, sizes]), 500)
+        effects = generator.normal(size=40)
+        sums = resampled_sums(np.column_stack([effects * sizes, sizes]), 500)
         values = np.repeat(sums[:, :1] / sums[:, 1:], 2, axis=1)
-        found.append(Resampled(values, sizes).variance())
-    assert np.mean(found) == pytest.approx(float((shares**2).sum()), rel=0.1)
+        variances.append(Resampled(values, sizes).variance())
+    assert np.mean(variances) == pytest.approx(float((shares**2).sum()), rel=0.1)

@@ -1,4 +1,4 @@
-"""The stand-in, noting which process has imported it and which one does a run."""
+"""The stand-in, which records the process that imported it and the one that does a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real ``lit_transformers.run``, with checkpoints so often that a run which is killed has one to go on from."""
+"""The real ``lit_transformers.run``, with checkpoints so often that a run which is killed has one to resume from."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ fit = partial(run.fit, keep_every=KEEP_SECONDS)
 
 
 class RunConfig(run.RunConfig):
-    """The library's own, under this module's name: the module of a baseline says how its runs are done."""
+    """The library's RunConfig under this module's name: a baseline's module determines which ``fit`` its runs use."""

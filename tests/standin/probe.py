@@ -1,4 +1,4 @@
-"""Time and memory of the stand-in, by rule, and a count of how often they were asked for."""
+"""Time and memory of the stand-in by a formula, and a count of how often they are requested."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from standin.run import RunConfig
 
 
-class Probed(NamedTuple):
+class StepProbe(NamedTuple):
     seconds: float
     memory: float
 
 
-def probe(config: RunConfig) -> Probed:
+def probe(config: RunConfig) -> StepProbe:
     if config.training.fault == "raise":
         raise RuntimeError("something broke")
-    if counted := os.environ.get("STANDIN_PROBES"):
-        with Path(counted).open("a") as file:
+    if counter_path := os.environ.get("STANDIN_PROBES"):
+        with Path(counter_path).open("a") as file:
             file.write("probed\n")
-    return Probed(1e-3 * config.model.width * config.training.batch, 1e6 + 100.0 * config.model.width**2)
+    return StepProbe(1e-3 * config.model.width * config.training.batch, 1e6 + 100.0 * config.model.width**2)

@@ -1,4 +1,4 @@
-"""A small study of real runs, on a corpus that is made beside it, for tests that kill what they start."""
+"""A small study of real runs on a generated corpus, for tests that kill the processes they start."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ ABLATION = Ablation(
 
 
 def write_study(path: Path, corpus: Path, *, runner: str = "lit_transformers.run", steps: int, seeds: int) -> None:
-    """Two arms over so many seeds, of so many steps each, done by the module ``runner``."""
+    """Writes a study of two arms with the given seeds and steps, whose runs the module ``runner`` does."""
     write_corpus(corpus)
-    named = {"RUNNER": runner, "CORPUS": repr(str(corpus)), "STEPS": str(steps), "SEEDS": str(seeds)}
+    substitutions = {"RUNNER": runner, "CORPUS": repr(str(corpus)), "STEPS": str(steps), "SEEDS": str(seeds)}
     text = _STUDY
-    for name, value in named.items():
+    for name, value in substitutions.items():
         text = text.replace(name, value)
     path.write_text(text)
 
 
 def write_corpus(folder: Path) -> None:
-    """Forty small documents of words, always the same ones."""
+    """Writes forty small documents of words, the same ones every time."""
     words = ["the", "model", "reads", "a", "segment", "and", "remembers", "what", "came", "before", "it"]
-    chance = random.Random(0)
+    generator = random.Random(0)
     folder.mkdir()
     for number in range(40):
-        (folder / f"{number}.txt").write_text(" ".join(chance.choice(words) for _ in range(400)))
+        (folder / f"{number}.txt").write_text(" ".join(generator.choice(words) for _ in range(400)))

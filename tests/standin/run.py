@@ -108,11 +108,11 @@ def fit(config: RunConfig, directory: Path, progress: Callable[[Progress], None]
         nonlocal stop
         stop = True
 
-    before = signal.signal(signal.SIGTERM, on_term)
-    say = progress or (lambda news: None)
+    previous_handler = signal.signal(signal.SIGTERM, on_term)
+    report = progress or (lambda news: None)
     checkpoint = directory / "checkpoint.ckpt"
     step, state = json.loads(checkpoint.read_text()) if checkpoint.exists() else (0, config.seed + 1)
-    say(Progress(step, config.training.steps, math.nan, {}, None, "gates"))
+    report(Progress(step, config.training.steps, math.nan, {}, None, "gates"))
     started = step
     while step < config.training.steps:
         state = (state * 6364136223846793005 + config.model.width + config.model.mixer.memory) % 2**61
@@ -123,9 +123,9 @@ def fit(config: RunConfig, directory: Path, progress: Callable[[Progress], None]
             _write(checkpoint, [step, state])
         if stop:
             raise Interrupted
-        left = (config.training.steps - step) * config.training.pause
-        say(Progress(step, config.training.steps, state / 2**61, {}, left, "fit"))
-    say(Progress(step, config.training.steps, state / 2**61, {}, 0.0, "evaluate"))
+        seconds_left = (config.training.steps - step) * config.training.pause
+        report(Progress(step, config.training.steps, state / 2**61, {}, seconds_left, "fit"))
+    report(Progress(step, config.training.steps, state / 2**61, {}, 0.0, "evaluate"))
     outcome, reason = _ENDINGS.get(config.training.fault, ("finished", None))
     failed = outcome != "finished"
     record = {
@@ -146,7 +146,7 @@ def fit(config: RunConfig, directory: Path, progress: Callable[[Progress], None]
     _write(directory / "record.json", record)
     with (directory / "finishes.txt").open("a") as file:
         file.write(f"{os.getpid()}\n")
-    signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, previous_handler)
     return record
 
 

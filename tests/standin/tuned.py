@@ -19,7 +19,7 @@ __all__ = ["Interrupted", "RunConfig", "changes_nothing", "describe", "fit", "ru
 
 
 class MixerConfig(Config):
-    """With a space of its own."""
+    """A mixer with a search space of its own."""
 
     space: ClassVar[Space] = {"window": Interval(4, 64, log=True)}
 
@@ -46,7 +46,7 @@ class DataConfig(Config):
 
 
 class OptimizerConfig(Config):
-    """What every arm is tuned in."""
+    """The optimizer, whose learning rate is tuned in every arm."""
 
     space: ClassVar[Space] = {"learning_rate": Interval(1e-4, 1e-1, log=True)}
 
@@ -54,7 +54,7 @@ class OptimizerConfig(Config):
 
 
 class ScheduleConfig(Config):
-    """What is tuned as far as there are steps."""
+    """The schedule, whose warm-up is tuned within the steps of a run."""
 
     space: ClassVar[Space] = {"warmup": Interval(2, 500, log=True)}
 
@@ -69,7 +69,7 @@ class TrainingConfig(Config):
     schedule: ScheduleConfig = ScheduleConfig()
     validate_every: Positive | None = None
     breaks_above: PositiveFloat = 1.0
-    """A learning rate from which on the loss is no number."""
+    """The learning rate above which the loss is not a number."""
 
 
 class RunConfig(Config):
@@ -94,12 +94,12 @@ def changes_nothing(arm: RunConfig, baseline: RunConfig) -> bool:
 
 
 def value_at(config: RunConfig, step: int) -> float:
-    """What a validation after ``step`` shows."""
+    """The metric that a validation after ``step`` steps measures."""
     training = config.training
-    chance = random.Random(f"{config.seed} {config.data.evaluation.split}").gauss(0, 0.01)
-    off = abs(math.log10(training.optimizer.learning_rate / 3e-3))
-    slow = training.schedule.warmup / 200 + 0.1 * (config.model.mixer.memory == 0)
-    return 1 + off + slow + 2 * math.exp(-4 * step / training.steps) + chance
+    noise = random.Random(f"{config.seed} {config.data.evaluation.split}").gauss(0, 0.01)
+    rate_penalty = abs(math.log10(training.optimizer.learning_rate / 3e-3))
+    warmup_penalty = training.schedule.warmup / 200 + 0.1 * (config.model.mixer.memory == 0)
+    return 1 + rate_penalty + warmup_penalty + 2 * math.exp(-4 * step / training.steps) + noise
 
 
 def fit(
@@ -107,13 +107,13 @@ def fit(
 ) -> dict[str, Plain]:
     training, bars = config.training, Bars.read(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    outcome, reason, last, curve = "finished", None, training.steps, []
+    outcome, reason, last_step, curve = "finished", None, training.steps, []
     every = training.validate_every or training.steps
     for step in range(every, training.steps + 1, every):
         curve.append((step, value_at(config, step)))
         bar = bars.by_step.get(step) if bars else None
         if step < training.steps and bars and bar is not None and bars.better(bar, curve[-1][1]):
-            outcome, reason, last = "pruned", f"at step {step} it lags behind", step
+            outcome, reason, last_step = "pruned", f"at step {step} it lags behind", step
             break
     if training.optimizer.learning_rate > training.breaks_above:
         outcome, reason = "failed", "not-a-number"
@@ -134,7 +134,7 @@ def fit(
         "cost": describe(config)._asdict(),
         "gates": [],
         "environment": {},
-        "measured": {"seconds": 1.0, "steps": last},
+        "measured": {"seconds": 1.0, "steps": last_step},
     }
     (directory / "record.json").write_text(json.dumps(record))
     return record

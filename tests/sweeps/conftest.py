@@ -20,11 +20,11 @@ def postgres() -> Iterator[Server]:
     folder.chmod(0o755)  # started by root, the server runs as another user
     try:
         words = [SCRIPT, "start", folder, str(free_port())]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=90)
-        if done.returncode == 3:
+        completed = subprocess.run(words, capture_output=True, text=True, timeout=90)
+        if completed.returncode == 3:
             pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-        assert done.returncode == 0, done.stderr
-        yield Server(folder, done.stdout.strip())
+        assert completed.returncode == 0, completed.stderr
+        yield Server(folder, completed.stdout.strip())
         subprocess.run([SCRIPT, "stop", folder], check=True, timeout=90)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -32,7 +32,7 @@ def postgres() -> Iterator[Server]:
 
 @pytest.fixture(params=["sqlite", "postgres", "proxy to postgres", "proxy to sqlite"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty ledger's address, of every kind."""
+    """The address of an empty ledger, for every kind of database."""
     if "postgres" in request.param:
         server: Server = request.getfixturevalue("postgres")
         url = server.database()

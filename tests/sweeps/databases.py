@@ -32,13 +32,13 @@ class Server(NamedTuple):
         return f"{self.url.rpartition('/')[0]}/{name}"
 
     def restart(self) -> None:
-        """As after a crash: connections break, and for a moment nothing answers."""
+        """Restarts the server as after a crash: connections break, and for a moment nothing answers."""
         subprocess.run([SCRIPT, "restart", self.folder], check=True, timeout=90)
 
 
 @contextmanager
 def proxy(url: str, runs: Path) -> Iterator[str]:
-    """A proxy in a process of its own; its address."""
+    """Starts a proxy in a process of its own, and yields its address."""
     pytest.importorskip("grpc", reason="grpcio is not installed")
     port = free_port()
     words = [sys.executable, "-m", "sweeps", "serve", "--runs", str(runs), "--storage", url, "--port", str(port)]

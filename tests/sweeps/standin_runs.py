@@ -1,4 +1,4 @@
-"""Runs of the stand-in, and the launcher on them: what the tests of this folder share."""
+"""Runs of the stand-in and a launcher for them, which the tests of this folder share."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def tickets(count: int = 3, **training: object) -> list[Ticket]:
     return [Ticket(run_key(config), "plain", config.seed, config.to_dict()) for config in configs]
 
 
-def go(runs: Path, wanted: list[Ticket], options: Options = OPTIONS, console: Console | None = None) -> Summary:
-    rows, notes = survey(runs, wanted, options.metric, retry_failed=options.retry_failed, time_limit=options.time_limit)
+def go(runs: Path, run_tickets: list[Ticket], options: Options = OPTIONS, console: Console | None = None) -> Summary:
+    rows, notes = survey(
+        runs, run_tickets, options.metric, retry_failed=options.retry_failed, time_limit=options.time_limit
+    )
     ledger = Ledger(runs, heartbeat=1, grace=4)
     board = Board(console or Console(file=StringIO()), options.metric)
     try:
@@ -49,27 +51,27 @@ def finishes(runs: Path, ticket: Ticket) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def metrics(runs: Path, wanted: list[Ticket]) -> list[object]:
-    return [json.loads((ticket.directory(runs) / "record.json").read_text())["metrics"] for ticket in wanted]
+def metrics(runs: Path, run_tickets: list[Ticket]) -> list[object]:
+    return [json.loads((ticket.directory(runs) / "record.json").read_text())["metrics"] for ticket in run_tickets]
 
 
-def never_interrupted(runs: Path, wanted: list[Ticket]) -> list[object]:
-    for ticket in wanted:
+def never_interrupted(runs: Path, run_tickets: list[Ticket]) -> list[object]:
+    for ticket in run_tickets:
         ticket.directory(runs).mkdir(parents=True)
         fit(
             RunConfig.from_dict(ticket.config).override({"training.pause": 0.0, "training.fault": "none"}),
             ticket.directory(runs),
         )
-    return metrics(runs, wanted)
+    return metrics(runs, run_tickets)
 
 
 def workers_of(runs: Path) -> list[psutil.Process]:
     """Processes that write to a run's log: the workers, however they came to be."""
-    found = []
+    workers = []
     for process in psutil.process_iter():
         try:
             if str(Path(f"/proc/{process.pid}/fd/1").readlink()).startswith(str(runs)):
-                found.append(process)
+                workers.append(process)
         except OSError:
             continue
-    return found
+    return workers

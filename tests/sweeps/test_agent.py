@@ -26,20 +26,20 @@ from sweeps.wandb_sweep import agent_command, grid, search, write_sweep
 METRIC = {"name": "val/bpb", "goal": "minimize"}
 
 
-def rendered(command: list[str], given: dict[str, Any]) -> list[str]:
-    """What W&B's agent makes of a sweep's command."""
-    arguments = [f"--{name}={value}" for name, value in given.items()]
-    found = {"${env}": ["/usr/bin/env"], "${interpreter}": [sys.executable], "${args}": arguments}
-    return [word for part in command for word in found.get(part, [part])]
+def rendered(command: list[str], values: dict[str, Any]) -> list[str]:
+    """The command line that W&B's agent makes of a sweep's command."""
+    arguments = [f"--{name}={value}" for name, value in values.items()]
+    replacements = {"${env}": ["/usr/bin/env"], "${interpreter}": [sys.executable], "${args}": arguments}
+    return [word for part in command for word in replacements.get(part, [part])]
 
 
 def test_a_grid_has_every_arm_with_every_seed(tmp_path: Path) -> None:
     sweep = grid("study", ["a=on b=off", "a=off b=off"], 2, METRIC, agent_command(["study", "--scale", "demo"]))
     write_sweep(tmp_path / "wandb" / "grid.yaml", sweep)
-    read = yaml.safe_load((tmp_path / "wandb" / "grid.yaml").read_text())
-    assert read == sweep
-    assert read["parameters"] == {"arm": {"values": ["a=on b=off", "a=off b=off"]}, "seed": {"values": [0, 1]}}
-    assert (read["method"], read["metric"]) == ("grid", METRIC)
+    loaded = yaml.safe_load((tmp_path / "wandb" / "grid.yaml").read_text())
+    assert loaded == sweep
+    assert loaded["parameters"] == {"arm": {"values": ["a=on b=off", "a=off b=off"]}, "seed": {"values": [0, 1]}}
+    assert (loaded["method"], loaded["metric"]) == ("grid", METRIC)
 
 
 def test_a_search_is_of_one_arm_in_its_space_and_has_a_budget() -> None:
@@ -59,13 +59,13 @@ def test_parameters_are_words_of_the_command_or_lines_of_wandbs_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["--arm=a=on b=off", "--seed=3", "--training.optimizer.learning_rate=1e-3"]
-    given = {"arm": "a=on b=off", "seed": 3, "training.optimizer.learning_rate": 1e-3}
-    assert parameters(words) == given
+    expected = {"arm": "a=on b=off", "seed": 3, "training.optimizer.learning_rate": 1e-3}
+    assert parameters(words) == expected
     path = tmp_path / "parameters.yaml"
-    path.write_text(yaml.safe_dump({"wandb_version": 1} | {name: {"value": value} for name, value in given.items()}))
+    path.write_text(yaml.safe_dump({"wandb_version": 1} | {name: {"value": value} for name, value in expected.items()}))
     monkeypatch.setenv(FILE, str(path))
-    assert parameters([]) == given
-    assert parameters(["--seed=4"]) == given | {"seed": 4}
+    assert parameters([]) == expected
+    assert parameters(["--seed=4"]) == expected | {"seed": 4}
     path.write_text("- no\n")
     with pytest.raises(ConfigError, match=r"parameters\.yaml: cannot be read as W&B's parameters"):
         parameters([])
@@ -78,15 +78,15 @@ def test_a_word_that_is_no_parameter_is_refused(word: str) -> None:
 
 
 class Late(PrefixStore):
-    """Asked by a rank that comes to ask when the first has long said all it has to say."""
+    """The store of a rank that reads late, when the first has long written its values."""
 
     def get(self, key: str) -> bytes:
         time.sleep(1)
         return super().get(key)
 
 
-def say_what_was_told(first: str) -> None:
-    """One rank of two; the second is told otherwise, as a rank would be that a person started by hand, and is late."""
+def print_parameters(first: str) -> None:
+    """One rank of two. The second gets other arguments, as if a person had started it by hand, and reads late."""
     if os.environ["RANK"] != "0":
         agent.PrefixStore = Late
     try:
@@ -98,7 +98,7 @@ def say_what_was_told(first: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "told"), [("--seed=1", "told [('seed', 1)]"), ("seed", "refused W&B gives")])
 def test_two_ranks_do_what_the_first_was_told(first: str, told: str, tmp_path: Path) -> None:
-    ranks = Forked(tmp_path / "said.txt", say_what_was_told, first, ranks=2)
+    ranks = Forked(tmp_path / "said.txt", print_parameters, first, ranks=2)
     ranks.finish()
     assert ranks.log.read_text().count(told) == 2, ranks.log.read_text()
 
@@ -147,21 +147,21 @@ def test_an_agent_of_two_ranks_does_one_run_under_its_key(tmp_path: Path) -> Non
     study.write_text(STUDY.replace("CORPUS", repr(str(corpus))))
     runs = tmp_path / "runs"
     command = agent_command([str(study), "--runs", str(runs), "--wandb", "offline"], ranks=2)
-    given = {"arm": "memory=off", "seed": 7, "training.optimizer.learning_rate": 0.002}
-    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    surroundings["HOME"] = str(tmp_path)
-    done = subprocess.run(
-        rendered(command, given),
+    values = {"arm": "memory=off", "seed": 7, "training.optimizer.learning_rate": 0.002}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    environment["HOME"] = str(tmp_path)
+    completed = subprocess.run(
+        rendered(command, values),
         capture_output=True,
         text=True,
         timeout=280,
-        env=surroundings,
+        env=environment,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     (path,) = runs.glob("*/record.json")
     record = json.loads(path.read_text())
     assert (record["key"], record["outcome"], record["seed"]) == (path.parent.name, "finished", 7)
     assert record["config"]["model"]["mixer"]["memory"] == 0
     assert record["config"]["training"]["optimizer"]["learning_rate"] == 0.002
     assert len(list(path.parent.glob("wandb/offline-run-*"))) == 1
-    assert done.stdout.count(f"{record['key']} (") == 1
+    assert completed.stdout.count(f"{record['key']} (") == 1

@@ -39,12 +39,12 @@ def command_for(runs: Path, count: int, pause: float, steps: int) -> list[str]:
 
 
 def test_every_run_ends_once_and_a_second_command_repeats_none(tmp_path: Path) -> None:
-    wanted = tickets(4)
-    assert states(go(tmp_path, wanted)) == [State.FINISHED] * 4
-    rows, _ = survey(tmp_path, wanted, "val/bpb", retry_failed=False)
+    run_tickets = tickets(4)
+    assert states(go(tmp_path, run_tickets)) == [State.FINISHED] * 4
+    rows, _ = survey(tmp_path, run_tickets, "val/bpb", retry_failed=False)
     assert all(row.state == State.FINISHED and row.value is not None for row in rows)
-    go(tmp_path, wanted)
-    assert [finishes(tmp_path, ticket) for ticket in wanted] == [1] * 4
+    go(tmp_path, run_tickets)
+    assert [finishes(tmp_path, ticket) for ticket in run_tickets] == [1] * 4
 
 
 @pytest.mark.parametrize(
@@ -58,75 +58,75 @@ def test_every_run_ends_once_and_a_second_command_repeats_none(tmp_path: Path) -
     ],
 )
 def test_a_run_that_fails_says_why_and_stops_no_other(tmp_path: Path, fault: str, reason: str) -> None:
-    wanted = [*tickets(1, fault=fault), *tickets(2)]
-    summary = go(tmp_path, wanted)
+    run_tickets = [*tickets(1, fault=fault), *tickets(2)]
+    summary = go(tmp_path, run_tickets)
     assert states(summary) == [State.FAILED, State.FINISHED, State.FINISHED]
     assert (summary.rows[0].reason or "").startswith(reason)
-    record = json.loads((wanted[0].directory(tmp_path) / "record.json").read_text())
+    record = json.loads((run_tickets[0].directory(tmp_path) / "record.json").read_text())
     assert record["outcome"] == "failed" and record["reason"].startswith(reason)
 
 
 def test_a_failed_run_is_repeated_only_when_asked(tmp_path: Path) -> None:
-    wanted = tickets(1, fault="raise")
-    go(tmp_path, wanted)
-    log = wanted[0].directory(tmp_path) / "log.txt"
-    assert go(tmp_path, wanted).failed == 1
+    run_tickets = tickets(1, fault="raise")
+    go(tmp_path, run_tickets)
+    log = run_tickets[0].directory(tmp_path) / "log.txt"
+    assert go(tmp_path, run_tickets).failed == 1
     assert log.read_text().count("RuntimeError: something broke") == 1
-    assert go(tmp_path, wanted, OPTIONS._replace(retry_failed=True)).failed == 1
+    assert go(tmp_path, run_tickets, OPTIONS._replace(retry_failed=True)).failed == 1
     assert log.read_text().count("RuntimeError: something broke") == 2
 
 
 def test_a_run_killed_from_outside_goes_on_with_the_next_command(tmp_path: Path) -> None:
-    wanted = tickets(1, fault="kill")
-    assert states(go(tmp_path / "runs", wanted)) == [State.FAILED]
-    assert states(go(tmp_path / "runs", wanted)) == [State.FINISHED]
-    assert metrics(tmp_path / "runs", wanted) == never_interrupted(tmp_path / "quiet", wanted)
+    run_tickets = tickets(1, fault="kill")
+    assert states(go(tmp_path / "runs", run_tickets)) == [State.FAILED]
+    assert states(go(tmp_path / "runs", run_tickets)) == [State.FINISHED]
+    assert metrics(tmp_path / "runs", run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
 
 def test_a_damaged_record_is_moved_aside_and_its_run_repeated(tmp_path: Path) -> None:
-    wanted = tickets(2)
-    go(tmp_path, wanted)
-    path = wanted[0].directory(tmp_path) / "record.json"
+    run_tickets = tickets(2)
+    go(tmp_path, run_tickets)
+    path = run_tickets[0].directory(tmp_path) / "record.json"
     path.write_text(path.read_text()[:40])
     console = Console(file=StringIO(), width=300)
-    assert states(go(tmp_path, wanted, console=console)) == [State.FINISHED] * 2
+    assert states(go(tmp_path, run_tickets, console=console)) == [State.FINISHED] * 2
     assert "record.json: not JSON" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert [finishes(tmp_path, ticket) for ticket in wanted] == [2, 1]
+    assert [finishes(tmp_path, ticket) for ticket in run_tickets] == [2, 1]
     assert path.with_name("record.json.damaged").exists()
 
 
 def test_a_run_in_other_hands_is_waited_for(tmp_path: Path) -> None:
-    wanted = tickets(1)
+    run_tickets = tickets(1)
     script = (
         "import sys, time; from pathlib import Path; from sweeps.lock import locked\n"
         "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(1.5)"
     )
-    directory = wanted[0].directory(tmp_path)
+    directory = run_tickets[0].directory(tmp_path)
     directory.mkdir(parents=True)
-    other = subprocess.Popen([sys.executable, "-c", script, str(directory / "lock")], stdout=subprocess.PIPE)
-    assert other.stdout and other.stdout.readline() == b"held\n"
-    assert states(go(tmp_path, wanted)) == [State.FINISHED]
-    assert other.wait() == 0
-    assert finishes(tmp_path, wanted[0]) == 1
+    holder = subprocess.Popen([sys.executable, "-c", script, str(directory / "lock")], stdout=subprocess.PIPE)
+    assert holder.stdout and holder.stdout.readline() == b"held\n"
+    assert states(go(tmp_path, run_tickets)) == [State.FINISHED]
+    assert holder.wait() == 0
+    assert finishes(tmp_path, run_tickets[0]) == 1
 
 
 @pytest.mark.slow
 def test_two_commands_share_the_runs_and_do_none_twice(tmp_path: Path) -> None:
-    wanted = tickets(6, pause=0.02, steps=20)
+    run_tickets = tickets(6, pause=0.02, steps=20)
     command = command_for(tmp_path, 6, 0.02, 20)
-    both = [subprocess.Popen(command) for _ in range(2)]
-    assert [process.wait(timeout=240) for process in both] == [0, 0]
-    assert [finishes(tmp_path, ticket) for ticket in wanted] == [1] * 6
+    commands = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(timeout=240) for process in commands] == [0, 0]
+    assert [finishes(tmp_path, ticket) for ticket in run_tickets] == [1] * 6
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_command_that_is_stopped_leaves_checkpoints_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    wanted = tickets(3, pause=0.05, steps=400)
+    run_tickets = tickets(3, pause=0.05, steps=400)
     with when(lambda: len(list(tmp_path.glob("*/checkpoint.ckpt"))) == 2, lambda: os.kill(os.getpid(), number)):
-        summary = go(tmp_path, wanted)
+        summary = go(tmp_path, run_tickets)
     assert summary.stopped_by == number
     assert states(summary) == [State.STOPPED, State.STOPPED, State.WAITING]
-    assert [(ticket.directory(tmp_path) / "checkpoint.ckpt").exists() for ticket in wanted] == [True, True, False]
+    assert [(ticket.directory(tmp_path) / "checkpoint.ckpt").exists() for ticket in run_tickets] == [True, True, False]
     assert not workers_of(tmp_path)
 
 
@@ -148,7 +148,7 @@ def test_whatever_is_killed_at_any_moment_every_run_finishes_once_with_the_same_
     tmp_path: Path, chance: int
 ) -> None:
     random_moments = random.Random(chance)
-    runs, wanted = tmp_path / "runs", tickets(4, pause=0.03, steps=40)
+    runs, run_tickets = tmp_path / "runs", tickets(4, pause=0.03, steps=40)
     command = command_for(runs, 4, 0.03, 40)
     for _ in range(6):
         parent = subprocess.Popen(command)
@@ -164,8 +164,8 @@ def test_whatever_is_killed_at_any_moment_every_run_finishes_once_with_the_same_
     parent.wait(timeout=240)
     while subprocess.run(command, timeout=240).returncode:
         continue
-    assert [finishes(runs, ticket) for ticket in wanted] == [1] * 4
-    assert metrics(runs, wanted) == never_interrupted(tmp_path / "quiet", wanted)
+    assert [finishes(runs, ticket) for ticket in run_tickets] == [1] * 4
+    assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
     assert not workers_of(runs)
 
 
@@ -177,7 +177,7 @@ def strike(process: int, number: signal.Signals) -> None:
 
 
 def have_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    """So many, and nobody asks for a number of threads."""
+    """Makes this many cores usable, and unsets OMP_NUM_THREADS."""
     monkeypatch.setattr("sweeps.share.usable_cores", lambda: cores)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
@@ -232,9 +232,9 @@ def test_ranks_share_cores_and_each_has_a_device(monkeypatch: pytest.MonkeyPatch
 
 def test_several_runs_share_a_device_where_its_memory_allows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By what nvidia-smi says: 20 and 4 GiB are free."""
-    teller = tmp_path / "nvidia-smi"
-    teller.write_text("#!/bin/sh\necho '0, GPU-a, 20480'\necho '1, GPU-b, 4096'\n")
-    teller.chmod(0o755)
+    nvidia_smi = tmp_path / "nvidia-smi"
+    nvidia_smi.write_text("#!/bin/sh\necho '0, GPU-a, 20480'\necho '1, GPU-b, 4096'\n")
+    nvidia_smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     have_cores(monkeypatch, 16)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -246,14 +246,14 @@ def test_several_runs_share_a_device_where_its_memory_allows(monkeypatch: pytest
 
 
 def test_a_lock_is_held_by_one_process_and_may_be_nested(tmp_path: Path) -> None:
-    ask = "import sys, pathlib, sweeps.lock; sys.exit(sweeps.lock.is_locked(pathlib.Path(sys.argv[1])))"
-    command = [sys.executable, "-c", ask, str(tmp_path / "lock")]
+    script = "import sys, pathlib, sweeps.lock; sys.exit(sweeps.lock.is_locked(pathlib.Path(sys.argv[1])))"
+    command = [sys.executable, "-c", script, str(tmp_path / "lock")]
     with locked(tmp_path / "lock"), locked(tmp_path / "lock"):
         assert subprocess.run(command).returncode == 1
     assert subprocess.run(command).returncode == 0
 
 
 if __name__ == "__main__":  # the command that tests start as a process of its own, to kill it
-    place, count, pause, steps = sys.argv[1:]
-    done = go(Path(place), tickets(int(count), pause=float(pause), steps=int(steps)))
-    sys.exit(0 if all(row.state == State.FINISHED for row in done.rows) else 1)
+    folder, count, pause, steps = sys.argv[1:]
+    summary = go(Path(folder), tickets(int(count), pause=float(pause), steps=int(steps)))
+    sys.exit(0 if all(row.state == State.FINISHED for row in summary.rows) else 1)

@@ -35,13 +35,13 @@ def trials(runs: Path) -> list[optuna.trial.FrozenTrial]:
 
 
 def test_a_run_is_handed_out_once(ledger: Ledger, tmp_path: Path) -> None:
-    other = Ledger(tmp_path)
+    second = Ledger(tmp_path)
     assert ledger.claim(TICKETS[0]) is not None
     assert ledger.claim(TICKETS[0]) is None
-    assert other.claim(TICKETS[0]) is None
-    assert other.claim(TICKETS[1]) is not None
+    assert second.claim(TICKETS[0]) is None
+    assert second.claim(TICKETS[1]) is not None
     assert len(trials(tmp_path)) == 2
-    other.close()
+    second.close()
 
 
 def test_how_a_run_ended_is_noted_with_its_value_and_reason(ledger: Ledger, tmp_path: Path) -> None:
@@ -65,11 +65,11 @@ def test_a_run_given_back_waits_again_and_its_attempts_are_counted(ledger: Ledge
 
 
 def test_the_run_of_a_process_that_died_here_is_given_to_the_next_at_once(ledger: Ledger, tmp_path: Path) -> None:
-    take = (
+    script = (
         "import sys, pathlib, sweeps.ledger as l, sweeps.ticket as t\n"
         "l.Ledger(pathlib.Path(sys.argv[1])).claim(t.Ticket('key0', 'arm', 0, {}))"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", take, str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script, str(tmp_path)], check=True)
     assert ledger.claim(TICKETS[0]) is None
     assert ledger.reap() == ["key0"]
     assert ledger.reap() == []
@@ -92,11 +92,11 @@ def test_the_run_of_a_machine_that_fell_silent_is_given_to_the_next(ledger: Ledg
     assert ledger.reap() == []
     time.sleep(1.5)
     assert ledger.reap() == ["key0"]
-    taken = ledger.claim(TICKETS[0])
-    assert taken is not None
+    new_claim = ledger.claim(TICKETS[0])
+    assert new_claim is not None
     assert elsewhere.beat({claim: Pulse()}) == [claim]  # the silent owner wakes up and hears that it lost its run
     elsewhere.release(claim, "too late")
-    assert ledger.beat({taken: Pulse()}) == []
+    assert ledger.beat({new_claim: Pulse()}) == []
     assert elsewhere.claim(TICKETS[0]) is None
 
 
@@ -126,11 +126,11 @@ def test_a_container_of_the_same_name_is_another_machine(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sweeps.ledger.machine", lambda: Machine(socket.gethostname(), "pid:[1]"))
-    take = (
+    script = (
         "import sys, pathlib, sweeps.ledger as l, sweeps.ticket as t\n"
         "l.Ledger(pathlib.Path(sys.argv[1])).claim(t.Ticket('key0', 'arm', 0, {}))"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", take, str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script, str(tmp_path)], check=True)
     assert ledger.reap() == []  # its process numbers mean nothing here: only silence tells
 
 
@@ -146,15 +146,15 @@ def test_a_run_ended_by_another_machine_waits_for_its_record_to_be_seen(
 
 
 def test_a_run_done_in_a_folder_that_is_not_shared_is_not_done_again(tmp_path: Path, ledger: Ledger) -> None:
-    other = Ledger(tmp_path / "apart", f"sqlite:///{tmp_path}/ledger.db")
-    claim = other.claim(TICKETS[0])
+    unshared = Ledger(tmp_path / "apart", f"sqlite:///{tmp_path}/ledger.db")
+    claim = unshared.claim(TICKETS[0])
     assert claim is not None
-    other.settle(claim, "finished", value=1.5)
-    other.close()
+    unshared.settle(claim, "finished", value=1.5)
+    unshared.close()
     assert ledger.claim(TICKETS[0]) is None
-    ended = ledger.ended_elsewhere("key0")
-    assert ended and (ended.outcome, ended.value) == ("finished", 1.5)
-    assert f"its record is on {socket.gethostname()} in {tmp_path}/apart" in ended.reason
+    ending = ledger.ended_elsewhere("key0")
+    assert ending and (ending.outcome, ending.value) == ("finished", 1.5)
+    assert f"its record is on {socket.gethostname()} in {tmp_path}/apart" in ending.reason
     assert ledger.ended_elsewhere("key1") is None
 
 
@@ -167,7 +167,7 @@ def test_who_does_what_is_told_with_the_last_pulse(ledger: Ledger, elsewhere: Le
     assert (standing.key, standing.arm, standing.study) == ("key0", "arm", "study")
     assert (standing.host, standing.process, standing.attempts) == ("elsewhere", os.getpid(), 2)
     assert standing.pulse == Pulse("fit", 3, 20, 8.5)
-    assert standing.since <= standing.heard <= time.time()
+    assert standing.since <= standing.last_pulse <= time.time()
 
 
 RACE = """
@@ -186,7 +186,7 @@ sys.stdin.read()  # lives on: the run of a dead process would be free
 
 
 def race(runs: Path, url: str, count: int, processes: int = 2) -> list[list[int]]:
-    """What each of several processes has taken of the same runs, which they try in the same order."""
+    """The numbers of the runs that each of several processes has claimed, all in the same order."""
     words = [sys.executable, "-W", "ignore", "-c", RACE, str(runs), url, str(count), str(time.time() + 4.0)]
     started = [
         subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
@@ -196,9 +196,9 @@ def race(runs: Path, url: str, count: int, processes: int = 2) -> list[list[int]
 
 @pytest.mark.slow
 def test_processes_that_race_for_the_same_runs_take_each_once(tmp_path: Path, storage: str) -> None:
-    taken = race(tmp_path, storage, 200)
-    assert sorted(number for one in taken for number in one) == list(range(200))
-    assert all(taken), "they did not race"
+    claimed = race(tmp_path, storage, 200)
+    assert sorted(number for numbers in claimed for number in numbers) == list(range(200))
+    assert all(claimed), "they did not race"
 
 
 @pytest.mark.slow
@@ -211,9 +211,9 @@ def test_a_ledger_is_the_same_on_every_storage(tmp_path: Path, storage: str) -> 
     assert second.reap() == []
     first.release(claim, "interrupted")
     time.sleep(LOOK_SECONDS)  # so old may a look be that finds a run taken
-    again = second.claim(TICKETS[0])
-    assert again is not None and first.beat({claim: Pulse()}) == [claim]
-    second.settle(again, "finished", value=1.0)
+    new_claim = second.claim(TICKETS[0])
+    assert new_claim is not None and first.beat({claim: Pulse()}) == [claim]
+    second.settle(new_claim, "finished", value=1.0)
     assert first.attempts("key0") == 2 and first.standings() == []
     first.close()
     second.close()
@@ -245,46 +245,46 @@ def test_a_database_that_cannot_be_reached_is_one_clear_error(tmp_path: Path) ->
 
 
 @contextmanager
-def held(path: Path) -> Iterator[Callable[[], None]]:
-    """Another program writes to a file, until what is given here is called, or to the end of the block."""
-    writing, enough = threading.Event(), threading.Event()
+def locked_by_another(path: Path) -> Iterator[Callable[[], None]]:
+    """Another program holds a lock on a file, until the function that this yields is called or the block ends."""
+    is_writing, released = threading.Event(), threading.Event()
 
     def write() -> None:
         with sqlite3.connect(path, isolation_level=None) as database:
             database.execute("BEGIN EXCLUSIVE")
-            writing.set()
-            enough.wait()
+            is_writing.set()
+            released.wait()
             database.execute("COMMIT")
 
     thread = threading.Thread(target=write)
     thread.start()
-    writing.wait()
+    is_writing.wait()
     try:
-        yield enough.set
+        yield released.set
     finally:
-        enough.set()
+        released.set()
         thread.join()
 
 
 def test_a_file_that_another_program_writes_to_is_waited_for_and_said(ledger: Ledger, tmp_path: Path) -> None:
-    said: list[str] = []
-    with held(tmp_path / "ledger.db") as let_go:
+    messages: list[str] = []
+    with locked_by_another(tmp_path / "ledger.db") as let_go:
 
-        def hear(message: str) -> None:
-            said.append(message)
+        def on_message(message: str) -> None:
+            messages.append(message)
             let_go()
 
-        ledger.attend(hear, lambda: True)
+        ledger.attend(on_message, lambda: True)
         assert ledger.claim(TICKETS[0]) is not None
-    assert "database is locked; waiting for it" in said[0] and "is back" in said[1]
+    assert "database is locked; waiting for it" in messages[0] and "is back" in messages[1]
 
 
 def test_a_file_that_stays_locked_is_one_clear_error(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sweeps.storage.LOCK_SECONDS", 1.0)
-    another_holds_it = r"ledger .*ledger.db: database is locked; another program holds it"
-    with held(tmp_path / "ledger.db"), pytest.raises(LedgerError, match=another_holds_it):
+    pattern = r"ledger .*ledger.db: database is locked; another program holds it"
+    with locked_by_another(tmp_path / "ledger.db"), pytest.raises(LedgerError, match=pattern):
         ledger.reap()
 
 
@@ -294,7 +294,7 @@ def test_a_person_who_stops_the_command_does_not_wait_for_the_ledger(
     monkeypatch.setattr("sweeps.storage.LOCK_SECONDS", 90.0)
     begun = time.monotonic()
     ledger.attend(lambda message: None, lambda: False)
-    with held(tmp_path / "ledger.db"), pytest.raises(LedgerError):
+    with locked_by_another(tmp_path / "ledger.db"), pytest.raises(LedgerError):
         ledger.reap()
     assert time.monotonic() - begun < 90.0
 

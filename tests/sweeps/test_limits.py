@@ -17,40 +17,40 @@ SHORT = OPTIONS._replace(time_limit=6.0)
 
 @pytest.mark.slow
 def test_a_run_that_hangs_is_ended_at_its_time_limit_and_the_rest_go_on(tmp_path: Path) -> None:
-    wanted = [*tickets(1, fault="hang"), *tickets(2)]
-    summary = go(tmp_path / "runs", wanted, SHORT)
+    run_tickets = [*tickets(1, fault="hang"), *tickets(2)]
+    summary = go(tmp_path / "runs", run_tickets, SHORT)
     assert states(summary) == [State.FAILED, State.FINISHED, State.FINISHED]
     assert summary.rows[0].reason == "time limit of 6s reached"
     assert not workers_of(tmp_path)
-    assert states(go(tmp_path / "runs", wanted, SHORT)) == [State.FAILED, State.FINISHED, State.FINISHED]
-    longer = go(tmp_path / "runs", wanted, OPTIONS._replace(time_limit=30.0))
+    assert states(go(tmp_path / "runs", run_tickets, SHORT)) == [State.FAILED, State.FINISHED, State.FINISHED]
+    longer = go(tmp_path / "runs", run_tickets, OPTIONS._replace(time_limit=30.0))
     assert states(longer) == [State.FINISHED] * 3
-    assert metrics(tmp_path / "runs", wanted) == never_interrupted(tmp_path / "quiet", wanted)
+    assert metrics(tmp_path / "runs", run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
 
 @pytest.mark.slow
 def test_a_run_that_is_only_slow_leaves_a_checkpoint_at_its_time_limit(tmp_path: Path) -> None:
-    wanted = tickets(1, pause=0.05, steps=400)
-    summary = go(tmp_path, wanted, SHORT)
+    run_tickets = tickets(1, pause=0.05, steps=400)
+    summary = go(tmp_path, run_tickets, SHORT)
     assert states(summary) == [State.FAILED] and summary.rows[0].reason == "time limit of 6s reached"
-    record = json.loads((wanted[0].directory(tmp_path) / "record.json").read_text())
+    record = json.loads((run_tickets[0].directory(tmp_path) / "record.json").read_text())
     assert (record["outcome"], record["resumable"], record["time_limit"]) == ("failed", False, 6.0)
-    step, _ = json.loads((wanted[0].directory(tmp_path) / "checkpoint.ckpt").read_text())
+    step, _ = json.loads((run_tickets[0].directory(tmp_path) / "checkpoint.ckpt").read_text())
     assert step > 3
 
 
 @pytest.mark.slow
 def test_a_failed_run_is_taken_up_again_where_no_limit_is_left(tmp_path: Path) -> None:
-    wanted = tickets(1, pause=0.02, steps=200)
-    assert states(go(tmp_path, wanted, OPTIONS._replace(time_limit=2.0))) == [State.FAILED]
-    assert states(go(tmp_path, wanted, OPTIONS)) == [State.FINISHED]
-    assert finishes(tmp_path, wanted[0]) == 1
+    run_tickets = tickets(1, pause=0.02, steps=200)
+    assert states(go(tmp_path, run_tickets, OPTIONS._replace(time_limit=2.0))) == [State.FAILED]
+    assert states(go(tmp_path, run_tickets, OPTIONS)) == [State.FINISHED]
+    assert finishes(tmp_path, run_tickets[0]) == 1
 
 
 @pytest.mark.slow
 def test_a_run_that_leaks_is_ended_at_its_memory_limit_and_the_rest_go_on(tmp_path: Path) -> None:
-    wanted = [*tickets(1, fault="leak"), *tickets(2)]
-    summary = go(tmp_path, wanted, OPTIONS._replace(memory_limit=512 << 20))
+    run_tickets = [*tickets(1, fault="leak"), *tickets(2)]
+    summary = go(tmp_path, run_tickets, OPTIONS._replace(memory_limit=512 << 20))
     assert states(summary) == [State.FAILED, State.FINISHED, State.FINISHED]
     reason = summary.rows[0].reason or ""
     assert reason.startswith("out of memory: it held ") and reason.endswith("the limit is 512 MiB")

@@ -26,34 +26,40 @@ def terminal(height: int = 20) -> Console:
 
 
 def test_a_row_shows_arm_seed_state_step_loss_and_time_left() -> None:
-    console, shown = terminal(), rows(2)
+    console, board_rows = terminal(), rows(2)
     board = Board(console, "val/bpb")
-    board.watch(shown)
-    shown[0].state, shown[0].step, shown[0].steps, shown[0].loss, shown[0].seconds_left = State.FIT, 5, 20, 1.2345, 65.0
-    shown[1].state, shown[1].reason = State.FAILED, "not-a-number"
+    board.watch(board_rows)
+    board_rows[0].state, board_rows[0].step, board_rows[0].steps, board_rows[0].loss, board_rows[0].seconds_left = (
+        State.FIT,
+        5,
+        20,
+        1.2345,
+        65.0,
+    )
+    board_rows[1].state, board_rows[1].reason = State.FAILED, "not-a-number"
     text = screen(board, console)
     for word in ("arm[0]", "fit", "5/20", "1.234", "1:05", "failed: not-a-number", "1 of 2 runs"):
         assert word in text
 
 
 def test_a_small_terminal_shows_the_runs_at_work() -> None:
-    console, shown = terminal(height=10), rows(40)
+    console, board_rows = terminal(height=10), rows(40)
     board = Board(console)
-    board.watch(shown)
-    shown[30].state = State.FIT
+    board.watch(board_rows)
+    board_rows[30].state = State.FIT
     text = screen(board, console)
     assert "arm[30]" in text and "and 36 more" in text
 
 
 def test_without_a_terminal_each_change_is_a_line() -> None:
-    console, shown = Console(file=StringIO(), width=40), rows(1)
+    console, board_rows = Console(file=StringIO(), width=40), rows(1)
     with Board(console) as board:
-        board.watch(shown)
+        board.watch(board_rows)
         board.refresh()
-        shown[0].state = State.FIT
+        board_rows[0].state = State.FIT
         board.refresh()
         board.refresh()
-        shown[0].state, shown[0].value = State.FINISHED, 2.5
+        board_rows[0].state, board_rows[0].value = State.FINISHED, 2.5
         board.refresh()
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines == ["[0/1]  arm[0]  seed 0  fit", "[1/1]  arm[0]  seed 0  finished  metric 2.5"]

@@ -19,11 +19,11 @@ STEPS, PRICE = 60, 600
 
 @pytest.fixture
 def make() -> Callable[..., Search]:
-    """A search by name and place; asked for again it is the same one, read anew."""
-    places: dict[str, optuna.storages.BaseStorage] = {}
+    """Makes a search by name and place. A second call returns the same search, read again from its storage."""
+    storages: dict[str, optuna.storages.BaseStorage] = {}
 
     def search(name: str = "arm", goal: str = "minimize", place: str = "here") -> Search:
-        storage = places.setdefault(place, optuna.storages.InMemoryStorage())
+        storage = storages.setdefault(place, optuna.storages.InMemoryStorage())
         study = optuna.create_study(study_name=name, storage=storage, direction=goal, load_if_exists=True)
         return Search(study, SPACE, PRICE)
 
@@ -31,7 +31,7 @@ def make() -> Callable[..., Search]:
 
 
 def value_of(trial: Trial) -> float:
-    """What a run with these values comes to: best at a rate of 1e-2."""
+    """The metric of a run with these values: best at a rate of 1e-2."""
     return abs(math.log10(trial.values["rate"]) + 2) + trial.values["width"] / 640
 
 
@@ -43,26 +43,26 @@ def ended(trial: Trial, **changes: Any) -> Outcome:
 
 def spend(search: Search, budget: Budget) -> list[Trial]:
     """All that the search proposes until its budget is spent."""
-    tried: list[Trial] = []
-    while asked := search.round(budget):
-        for trial in asked:
+    trials: list[Trial] = []
+    while proposed := search.round(budget):
+        for trial in proposed:
             search.tell(trial.number, ended(trial))
-        tried += asked
-    return tried
+        trials += proposed
+    return trials
 
 
 def test_what_is_proposed_lies_in_the_space(make: Callable[..., Search]) -> None:
-    tried = spend(make(), Budget(trials=20))
-    assert len(tried) == 20
-    for trial in tried:
+    trials = spend(make(), Budget(trials=20))
+    assert len(trials) == 20
+    for trial in trials:
         assert trial.values.keys() == SPACE.keys()
         assert all(knob.holds(trial.values[path]) for path, knob in SPACE.items())
-    assert len({trial.values["rate"] for trial in tried}) == 20
+    assert len({trial.values["rate"] for trial in trials}) == 20
 
 
 def test_later_rounds_are_nearer_to_the_best_than_the_random_ones(make: Callable[..., Search]) -> None:
-    tried = [value_of(trial) for trial in spend(make(), Budget(trials=40))]
-    assert sum(tried[-16:]) < 0.6 * sum(tried[:16])
+    values = [value_of(trial) for trial in spend(make(), Budget(trials=40))]
+    assert sum(values[-16:]) < 0.6 * sum(values[:16])
 
 
 def test_the_first_trial_is_the_arm_as_it_stands(make: Callable[..., Search]) -> None:
@@ -82,8 +82,8 @@ def test_a_budget_of_tokens_is_never_exceeded(make: Callable[..., Search]) -> No
 
 def test_tokens_that_pruning_saved_buy_further_trials(make: Callable[..., Search]) -> None:
     search = make()
-    while asked := search.round(Budget(tokens=8 * PRICE)):
-        for trial in asked:
+    while proposed := search.round(Budget(tokens=8 * PRICE)):
+        for trial in proposed:
             search.tell(trial.number, ended(trial, outcome="pruned", tokens=PRICE // 2))
     assert len(search.outcomes()) == 15 and search.tokens() == 15 * PRICE // 2  # the last half buys no whole run
 
@@ -100,23 +100,23 @@ def test_a_search_that_was_stopped_proposes_what_an_undisturbed_one_does(
     make: Callable[..., Search], told: int
 ) -> None:
     undisturbed = spend(make(), Budget(trials=16))
-    torn: dict[int, Trial] = {}
-    while asked := make(place="torn").round(Budget(trials=16)):
-        torn |= {trial.number: trial for trial in asked}
-        for trial in asked[:told]:
+    interrupted: dict[int, Trial] = {}
+    while proposed := make(place="torn").round(Budget(trials=16)):
+        interrupted |= {trial.number: trial for trial in proposed}
+        for trial in proposed[:told]:
             make(place="torn").tell(trial.number, ended(trial))
-        for trial in asked[told:]:
+        for trial in proposed[told:]:
             assert trial in make(place="torn").round(Budget(trials=16))
             make(place="torn").tell(trial.number, ended(trial))
-    assert list(torn.values()) == undisturbed
+    assert list(interrupted.values()) == undisturbed
 
 
 def test_a_pending_trial_is_proposed_again_with_its_values(make: Callable[..., Search]) -> None:
     before = make().round(Budget(trials=8))
     search = make()
     search.tell(before[1].number, ended(before[1]))
-    again = make().round(Budget(trials=8))
-    assert again == [before[0], before[2], before[3]]
+    proposed = make().round(Budget(trials=8))
+    assert proposed == [before[0], before[2], before[3]]
 
 
 def test_a_proposal_that_was_cut_short_costs_nothing(make: Callable[..., Search]) -> None:
@@ -135,11 +135,11 @@ def test_bars_are_those_of_optunas_median_pruner(make: Callable[..., Search]) ->
     assert sorted(bars) == [20, 30, 40, 50]
     pruner = MedianPruner(n_startup_trials=JUDGES, n_warmup_steps=STEPS // 3)
     for step, bar in bars.items():
-        for offset, ends in ((1e-6, True), (-1e-6, False)):
+        for offset, is_pruned in ((1e-6, True), (-1e-6, False)):
             study = make()._study
-            asked = study.ask()
-            asked.report(bar + offset, step)
-            assert bool(pruner.prune(study, study.trials[asked.number])) is ends
+            optuna_trial = study.ask()
+            optuna_trial.report(bar + offset, step)
+            assert bool(pruner.prune(study, study.trials[optuna_trial.number])) is is_pruned
 
 
 def test_bars_wait_for_finished_runs_and_leave_out_the_trials_own_round(make: Callable[..., Search]) -> None:
@@ -157,14 +157,14 @@ def test_bars_wait_for_finished_runs_and_leave_out_the_trials_own_round(make: Ca
 
 
 def test_the_best_is_a_finished_trial_by_the_studys_goal(make: Callable[..., Search]) -> None:
-    for goal, wanted in (("minimize", 1), ("maximize", 2)):
+    for goal, expected in (("minimize", 1), ("maximize", 2)):
         search = make(goal, goal)
         values = [3.0, 1.0, 4.0, math.nan]
         for trial, value in zip(search.round(Budget(trials=4)), values, strict=True):
             outcome = "pruned" if value == 4.0 and goal == "minimize" else "finished"
             search.tell(trial.number, ended(trial, value=value, outcome=outcome))
         best = search.best()
-        assert best is not None and best[0].number == wanted
+        assert best is not None and best[0].number == expected
 
 
 def test_without_a_finished_trial_there_is_no_best(make: Callable[..., Search]) -> None:
@@ -172,4 +172,4 @@ def test_without_a_finished_trial_there_is_no_best(make: Callable[..., Search]) 
     for trial in search.round(Budget(trials=2)):
         search.tell(trial.number, ended(trial, outcome="failed", value=None, curve={}, reason="out of memory"))
     assert search.best() is None
-    assert [about["reason"] for _, about in search.outcomes()] == ["out of memory"] * 2
+    assert [attributes["reason"] for _, attributes in search.outcomes()] == ["out of memory"] * 2

@@ -52,9 +52,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     subprocess.run([SCRIPT, "stop", folder], check=True, timeout=240)
 
 
-def go(runs: Path, wanted: list[Ticket], report: tuple[str, ...] = ()) -> tuple[Summary, str]:
-    """What became of the runs, and what was said."""
-    rows, _ = survey(runs, wanted, OPTIONS.metric, retry_failed=False)
+def go(runs: Path, run_tickets: list[Ticket], report: tuple[str, ...] = ()) -> tuple[Summary, str]:
+    """The summary of the runs, and the output."""
+    rows, _ = survey(runs, run_tickets, OPTIONS.metric, retry_failed=False)
     ledger = Ledger(runs, heartbeat=1, grace=8)
     console = Console(file=StringIO(), width=200)
     try:
@@ -85,12 +85,12 @@ def warn(job: str) -> None:
     the new job's permission for the old one's, and has failed then.
     """
     scancel("--signal=USR2")(job)
-    wait_for(lambda: "PENDING" in told("squeue", "--noheader", "--jobs", job, "--format=%T"))
+    wait_for(lambda: "PENDING" in output_of("squeue", "--noheader", "--jobs", job, "--format=%T"))
     time.sleep(2)
     subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
 
 
-def told(*command: str) -> str:
+def output_of(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -103,12 +103,12 @@ def attempts(runs: Path, ticket: Ticket) -> int:
 @pytest.mark.usefixtures("cluster")
 class TestOnACluster:
     def test_every_run_is_a_job_that_runs_once_and_the_report_comes_after_all(self, tmp_path: Path) -> None:
-        runs, wanted = tmp_path / "runs", tickets(3, pause=0.02)
+        runs, run_tickets = tmp_path / "runs", tickets(3, pause=0.02)
         count = f"import pathlib; print(len(list(pathlib.Path({str(runs)!r}).glob('*/record.json'))), flush=True)"
-        summary, said = go(runs, wanted, report=(sys.executable, "-c", count))
+        summary, output = go(runs, run_tickets, report=(sys.executable, "-c", count))
         assert [row.state for row in summary.rows] == [State.FINISHED] * 3
-        assert [finishes(runs, ticket) for ticket in wanted] == [1, 1, 1]
-        assert "submitted 3 runs to SLURM" in said
+        assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1, 1]
+        assert "submitted 3 runs to SLURM" in output
         array = {job.split("_")[0] for job in jobs(runs).values()}
         assert len(array) == 1
         report = runs / "studies" / "pauses" / "slurm" / f"{int(array.pop()) + 3}_0_log.out"
@@ -116,34 +116,34 @@ class TestOnACluster:
 
     @pytest.mark.parametrize("words", [("--signal=KILL",), ("--signal=KILL", "--full")])
     def test_a_job_that_is_killed_is_submitted_again_and_goes_on(self, tmp_path: Path, words: tuple[str, ...]) -> None:
-        runs, wanted = tmp_path / "runs", tickets(2, pause=0.1, steps=100)
-        with in_the_middle(runs, wanted[0], scancel(*words)):
-            summary, said = go(runs, wanted)
+        runs, run_tickets = tmp_path / "runs", tickets(2, pause=0.1, steps=100)
+        with in_the_middle(runs, run_tickets[0], scancel(*words)):
+            summary, output = go(runs, run_tickets)
         assert [row.state for row in summary.rows] == [State.FINISHED] * 2
-        assert [finishes(runs, ticket) for ticket in wanted] == [1, 1]
-        assert [attempts(runs, ticket) for ticket in wanted] == [2, 1]
-        assert "submitted 1 runs to SLURM" in said
-        assert metrics(runs, wanted) == never_interrupted(tmp_path / "quiet", wanted)
+        assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1]
+        assert [attempts(runs, ticket) for ticket in run_tickets] == [2, 1]
+        assert "submitted 1 runs to SLURM" in output
+        assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
     def test_a_job_that_is_warned_is_put_back_and_goes_on_from_its_checkpoint(self, tmp_path: Path) -> None:
-        runs, wanted = tmp_path / "runs", tickets(1, pause=0.1, steps=60)
-        with in_the_middle(runs, wanted[0], warn):
-            summary, said = go(runs, wanted)
+        runs, run_tickets = tmp_path / "runs", tickets(1, pause=0.1, steps=60)
+        with in_the_middle(runs, run_tickets[0], warn):
+            summary, output = go(runs, run_tickets)
         assert [row.state for row in summary.rows] == [State.FINISHED]
-        assert finishes(runs, wanted[0]) == 1 and attempts(runs, wanted[0]) == 2
-        assert said.count("submitted") == 1, "the job itself goes back to the queue"
-        assert metrics(runs, wanted) == never_interrupted(tmp_path / "quiet", wanted)
+        assert finishes(runs, run_tickets[0]) == 1 and attempts(runs, run_tickets[0]) == 2
+        assert output.count("submitted") == 1, "the job itself goes back to the queue"
+        assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
     def test_jobs_outlive_the_command_and_the_next_one_watches_them(self, tmp_path: Path) -> None:
-        runs, wanted = tmp_path / "runs", tickets(2, pause=0.1, steps=100)
-        with in_the_middle(runs, wanted[0], lambda job: os.kill(os.getpid(), signal.SIGINT)):
-            summary, said = go(runs, wanted)
-        assert summary.stopped_by == signal.SIGINT and "the jobs go on" in said
+        runs, run_tickets = tmp_path / "runs", tickets(2, pause=0.1, steps=100)
+        with in_the_middle(runs, run_tickets[0], lambda job: os.kill(os.getpid(), signal.SIGINT)):
+            summary, output = go(runs, run_tickets)
+        assert summary.stopped_by == signal.SIGINT and "the jobs go on" in output
         before = jobs(runs)
-        summary, said = go(runs, wanted)
+        summary, output = go(runs, run_tickets)
         assert [row.state for row in summary.rows] == [State.FINISHED] * 2
-        assert jobs(runs) == before and "submitted" not in said
-        assert [finishes(runs, ticket) for ticket in wanted] == [1, 1]
+        assert jobs(runs) == before and "submitted" not in output
+        assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1]
 
     def test_what_slurm_refuses_is_one_line(self, tmp_path: Path) -> None:
         rows, _ = survey(tmp_path, tickets(1), OPTIONS.metric, retry_failed=False)
@@ -176,7 +176,7 @@ def test_parameters_are_what_submitit_calls_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ("partitoin=gpu", "--slurm: no parameter 'partitoin'; did you mean partition"),
         ("partition", "--slurm: write name=value, not 'partition'"),
@@ -184,7 +184,7 @@ def test_parameters_are_what_submitit_calls_them() -> None:
         ("mem=much", "--slurm mem: 'much' is no amount of memory"),
     ],
 )
-def test_a_parameter_that_cannot_be_is_refused_in_one_line(typed: str, said: str) -> None:
+def test_a_parameter_that_cannot_be_is_refused_in_one_line(typed: str, message: str) -> None:
     with pytest.raises(ConfigError, match="--slurm") as error:
         slurm.parse_parameters([typed])
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(message)

@@ -27,9 +27,9 @@ def test_a_folder_says_what_sets_its_plan_apart(scale: str, changes: dict[str, A
 
 
 def test_a_change_that_is_no_name_of_a_file_is_told_apart_by_its_hash() -> None:
-    one, other = (folder_name("xl", "demo", {"data.path": path}) for path in ("/home/me/a b", "/home/me/a/b"))
-    assert one.rpartition("--")[0] == other.rpartition("--")[0] == "xl--data.path=-home-me-a-b"
-    assert one != other
+    first, second = (folder_name("xl", "demo", {"data.path": path}) for path in ("/home/me/a b", "/home/me/a/b"))
+    assert first.rpartition("--")[0] == second.rpartition("--")[0] == "xl--data.path=-home-me-a-b"
+    assert first != second
 
 
 plain = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=4)
@@ -39,11 +39,11 @@ requests = st.tuples(
 )
 
 
-@example(one=("demo", {"seed": 1}), other=("demo", {"seed": "1"}))
-@given(one=requests, other=requests)
-def test_every_folder_is_a_safe_name_and_no_two_requests_share_one(one: Any, other: Any) -> None:
-    names = [folder_name("xl", *request) for request in (one, other)]
+@example(first=("demo", {"seed": 1}), second=("demo", {"seed": "1"}))
+@given(first=requests, second=requests)
+def test_every_folder_is_a_safe_name_and_no_two_requests_share_one(first: Any, second: Any) -> None:
+    names = [folder_name("xl", *request) for request in (first, second)]
     require_name(names[0], "study")
     assert (names[0].lower() == names[1].lower()) == (
-        json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+        json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
     )

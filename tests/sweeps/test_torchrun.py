@@ -64,21 +64,21 @@ def go(runs: Path, ticket: Ticket) -> Summary:
         ledger.close()
 
 
-def read(runs: Path, ticket: Ticket) -> dict[str, Any]:
+def read_record(runs: Path, ticket: Ticket) -> dict[str, Any]:
     return json.loads((ticket.directory(runs) / "record.json").read_text())
 
 
 def ranks_of(runs: Path) -> list[psutil.Process]:
     """The processes that train: those below torchrun whose output is the run's log."""
-    found = []
+    ranks = []
     for process in psutil.process_iter():
         try:
             is_ours = str(Path(f"/proc/{process.pid}/fd/1").readlink()).startswith(str(runs))
             if is_ours and "sweeps.rank" in process.cmdline() and "torch.distributed.run" not in process.cmdline():
-                found.append(process)
+                ranks.append(process)
         except (OSError, psutil.Error):
             continue
-    return found
+    return ranks
 
 
 def when_training(runs: Path, ticket: Ticket, act: Callable[[], object]) -> AbstractContextManager[None]:
@@ -96,7 +96,7 @@ def whole(ticket: Ticket, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_of_two_ranks_is_done_by_the_command_and_leaves_no_process(whole: Path, ticket: Ticket) -> None:
-    assert read(whole, ticket)["metrics"]["val/bpb"] > 0
+    assert read_record(whole, ticket)["metrics"]["val/bpb"] > 0
     assert not ranks_of(whole)
 
 
@@ -108,7 +108,7 @@ def test_ranks_that_are_stopped_go_on_with_the_next_command_to_the_same_record(
     assert summary.stopped_by == signal.SIGTERM and [row.state for row in summary.rows] == [State.STOPPED]
     assert not ranks_of(tmp_path) and not (ticket.directory(tmp_path) / "record.json").exists()
     assert [row.state for row in go(tmp_path, ticket).rows] == [State.FINISHED]
-    assert read(tmp_path, ticket)["metrics"] == read(whole, ticket)["metrics"]
+    assert read_record(tmp_path, ticket)["metrics"] == read_record(whole, ticket)["metrics"]
 
 
 def test_a_rank_that_is_killed_ends_the_run_with_the_reason_and_the_next_command_goes_on(
@@ -120,7 +120,7 @@ def test_a_rank_that_is_killed_ends_the_run_with_the_reason_and_the_next_command
     assert summary.rows[0].reason == "a rank was killed: most likely out of memory"
     assert not ranks_of(tmp_path)
     assert [row.state for row in go(tmp_path, ticket).rows] == [State.FINISHED]
-    assert read(tmp_path, ticket)["metrics"] == read(whole, ticket)["metrics"]
+    assert read_record(tmp_path, ticket)["metrics"] == read_record(whole, ticket)["metrics"]
 
 
 def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_they_stopped(
@@ -132,21 +132,21 @@ def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_th
     with when_training(tmp_path, parts, lambda: os.kill(os.getpid(), signal.SIGTERM)):
         assert [row.state for row in go(tmp_path, parts).rows] == [State.STOPPED]
     assert [row.state for row in go(tmp_path, parts).rows] == [State.FINISHED]
-    ours = read(tmp_path, parts)["metrics"]
-    assert ours == pytest.approx(read(whole, ticket)["metrics"], rel=1e-5)
-    alone = evaluate(parts.directory(tmp_path) / "checkpoint.ckpt")
-    assert alone["val/bpb"] == pytest.approx(ours["val/bpb"], rel=1e-6), "one process reads the checkpoint"
+    metrics = read_record(tmp_path, parts)["metrics"]
+    assert metrics == pytest.approx(read_record(whole, ticket)["metrics"], rel=1e-5)
+    single_process = evaluate(parts.directory(tmp_path) / "checkpoint.ckpt")
+    assert single_process["val/bpb"] == pytest.approx(metrics["val/bpb"], rel=1e-6), "one process reads the checkpoint"
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"training.devices": 1}, "training: strategy fsdp cuts a network over several devices; set devices too"),
         ({"training.compile": True}, "training: strategy fsdp and compile do not go together"),
         ({"task.evaluation": {"mixer.memory": 16}}, "training.strategy fsdp cannot measure another network"),
     ],
 )
-def test_what_parts_cannot_do_is_refused(ticket: Ticket, changes: dict[str, Any], said: str) -> None:
+def test_what_parts_cannot_do_is_refused(ticket: Ticket, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         RunConfig.from_dict(ticket.config).override({"training.strategy": "fsdp", **changes})
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(message)

@@ -23,7 +23,7 @@ from sweeps.share import Share
 from sweeps.storage import Address, Opened
 from sweeps.survey import close
 from sweeps.ticket import State
-from sweeps.tune import SEED, Arm, Found, Goal, trial_config, tune
+from sweeps.tune import SEED, Arm, Goal, TuningResult, trial_config, tune
 
 GOAL = Goal("val/bpb", "minimize")
 OPTIONS = Options("standin.tuned", Share(workers=2, threads=1), "val/bpb")
@@ -36,17 +36,17 @@ ARMS = [
 @pytest.fixture(autouse=True)
 def databases(monkeypatch: pytest.MonkeyPatch) -> dict[str, BaseStorage]:
     """Databases in memory, by address: a file would be written to disk a thousand times."""
-    found: dict[str, BaseStorage] = {}
+    storages: dict[str, BaseStorage] = {}
 
     def opened(address: Address) -> Opened:
-        return Opened(found.setdefault(address.url, InMemoryStorage()), lambda: None)
+        return Opened(storages.setdefault(address.url, InMemoryStorage()), lambda: None)
 
     monkeypatch.setattr("sweeps.tune.open_storage", opened)
-    return found
+    return storages
 
 
 class Launched:
-    """Does runs here and now, and counts them; stops after so many."""
+    """A launcher that does runs in this process and lists them; it stops after ``stop_after`` runs."""
 
     def __init__(self, runs: Path, stop_after: int | None = None) -> None:
         self.runs, self.stop_after = runs, stop_after
@@ -67,9 +67,9 @@ class Launched:
 
 def go(
     runs: Path, budget: Budget, launched: Callable[..., Summary] | None = None, arms: list[Arm] = ARMS, **how: Any
-) -> list[Found]:
-    found, _ = tune(runs, None, "study", arms, GOAL, budget, OPTIONS, launched or Launched(runs), **how)
-    return found
+) -> list[TuningResult]:
+    results, _ = tune(runs, None, "study", arms, GOAL, budget, OPTIONS, launched or Launched(runs), **how)
+    return results
 
 
 def records(runs: Path) -> list[dict[str, Any]]:
@@ -77,79 +77,79 @@ def records(runs: Path) -> list[dict[str, Any]]:
 
 
 def test_every_arm_gets_its_budget_and_a_better_value_than_it_had(tmp_path: Path) -> None:
-    found = go(tmp_path, Budget(trials=16))
-    assert [(one.arm, one.trials) for one in found] == [("on", 16), ("off", 16)]
-    for arm, one in zip(ARMS, found, strict=True):
-        first = fit(trial_config(arm.config, {}), tmp_path / "as it stands")
-        assert one.values is not None and one.value is not None
-        assert one.value < first["metrics"]["val/bpb"]
-        assert one.values.keys() == arm.space.keys()
+    results = go(tmp_path, Budget(trials=16))
+    assert [(result.arm, result.trials) for result in results] == [("on", 16), ("off", 16)]
+    for arm, result in zip(ARMS, results, strict=True):
+        untuned = fit(trial_config(arm.config, {}), tmp_path / "as it stands")
+        assert result.values is not None and result.value is not None
+        assert result.value < untuned["metrics"]["val/bpb"]
+        assert result.values.keys() == arm.space.keys()
 
 
 def test_trials_have_a_seed_and_a_split_of_their_own(tmp_path: Path) -> None:
     go(tmp_path, Budget(trials=4))
-    found = records(tmp_path)
-    assert len(found) == 8
-    for record in found:
+    trial_records = records(tmp_path)
+    assert len(trial_records) == 8
+    for record in trial_records:
         assert record["seed"] == SEED and record["config"]["data"]["evaluation"]["split"] == "validation"
         assert record["config"]["training"]["validate_every"] == 10
 
 
 def test_trials_that_lag_behind_are_pruned_and_cost_what_they_read(tmp_path: Path) -> None:
-    found = go(tmp_path, Budget(trials=16))
-    assert all(one.pruned > 0 and one.failed == 0 for one in found)
+    results = go(tmp_path, Budget(trials=16))
+    assert all(result.pruned > 0 and result.failed == 0 for result in results)
     spent = sum(10 * record["measured"]["steps"] for record in records(tmp_path))
-    assert sum(one.tokens for one in found) == spent < 2 * 16 * 600
+    assert sum(result.tokens for result in results) == spent < 2 * 16 * 600
 
 
 def test_without_pruning_all_trials_end_and_those_pruned_before_go_on(tmp_path: Path) -> None:
-    assert any(one.pruned for one in go(tmp_path, Budget(trials=8)))
-    other = [replace(arm, name=f"{arm.name} again") for arm in ARMS]
-    found = go(tmp_path, Budget(trials=8), arms=other, prune=False)
-    assert [(one.trials, one.pruned) for one in found] == [(8, 0), (8, 0)]
-    assert not [path for one in found for path in tmp_path.glob(f"{one.key}/{BARS}")]
+    assert any(result.pruned for result in go(tmp_path, Budget(trials=8)))
+    renamed_arms = [replace(arm, name=f"{arm.name} again") for arm in ARMS]
+    results = go(tmp_path, Budget(trials=8), arms=renamed_arms, prune=False)
+    assert [(result.trials, result.pruned) for result in results] == [(8, 0), (8, 0)]
+    assert not [path for result in results for path in tmp_path.glob(f"{result.key}/{BARS}")]
 
 
 def test_called_again_it_does_nothing_and_finds_the_same(tmp_path: Path) -> None:
-    found = go(tmp_path, Budget(trials=8))
-    again = Launched(tmp_path)
-    assert go(tmp_path, Budget(trials=8), again) == found and again.done == []
+    results = go(tmp_path, Budget(trials=8))
+    second = Launched(tmp_path)
+    assert go(tmp_path, Budget(trials=8), second) == results and second.done == []
 
 
 @pytest.mark.parametrize("stop_after", [0, 3, 7, 11])
 def test_stopped_and_called_again_it_ends_as_if_undisturbed(tmp_path: Path, stop_after: int) -> None:
     undisturbed = go(tmp_path / "quiet", Budget(trials=12))
-    torn, done = tmp_path / "torn", []
-    launched = Launched(torn, stop_after)
-    _, stopped_by = tune(torn, None, "study", ARMS, GOAL, Budget(trials=12), OPTIONS, launched)
+    interrupted, done_keys = tmp_path / "torn", []
+    launched = Launched(interrupted, stop_after)
+    _, stopped_by = tune(interrupted, None, "study", ARMS, GOAL, Budget(trials=12), OPTIONS, launched)
     assert stopped_by == 15
-    done += launched.done
-    launched = Launched(torn)
-    assert go(torn, Budget(trials=12), launched) == undisturbed
-    done += launched.done
-    assert len(done) == len(set(done)) == len(records(torn))
+    done_keys += launched.done
+    launched = Launched(interrupted)
+    assert go(interrupted, Budget(trials=12), launched) == undisturbed
+    done_keys += launched.done
+    assert len(done_keys) == len(set(done_keys)) == len(records(interrupted))
 
 
 def test_a_trial_that_equals_a_finished_run_is_read(tmp_path: Path, databases: dict[str, BaseStorage]) -> None:
     go(tmp_path, Budget(trials=4))
     databases.clear()
-    again = Launched(tmp_path)
-    assert [one.trials for one in go(tmp_path, Budget(trials=4), again)] == [4, 4]
-    assert again.done == []
+    second = Launched(tmp_path)
+    assert [result.trials for result in go(tmp_path, Budget(trials=4), second)] == [4, 4]
+    assert second.done == []
 
 
 def test_trials_that_fail_cost_their_place_and_never_win(tmp_path: Path) -> None:
     fragile = [replace(arm, config=arm.config.override({"training.breaks_above": 2e-3})) for arm in ARMS]
-    for one in go(tmp_path, Budget(trials=8), arms=fragile):
-        assert one.trials == 8 and one.failed > 0
-        assert one.values is not None and one.values["training.optimizer.learning_rate"] <= 2e-3
+    for result in go(tmp_path, Budget(trials=8), arms=fragile):
+        assert result.trials == 8 and result.failed > 0
+        assert result.values is not None and result.values["training.optimizer.learning_rate"] <= 2e-3
 
 
 def test_another_space_is_another_search(tmp_path: Path) -> None:
     go(tmp_path, Budget(trials=4))
     narrower = [replace(arm, space=searched(arm.config, ["model.mixer"])) for arm in ARMS]
-    assert [one.trials for one in go(tmp_path, Budget(trials=8), arms=narrower)] == [8, 8]
-    assert [one.trials for one in go(tmp_path, Budget(trials=4))] == [4, 4]
+    assert [result.trials for result in go(tmp_path, Budget(trials=8), arms=narrower)] == [8, 8]
+    assert [result.trials for result in go(tmp_path, Budget(trials=4))] == [4, 4]
 
 
 def test_a_space_is_searched_within_the_first_quarter_of_the_steps_and_leaves_none_alone() -> None:

@@ -62,25 +62,25 @@ class Worker:
         )
 
     def end(self, seconds: float = 240.0) -> str:
-        """What it said by its end."""
-        said, _ = self.process.communicate(timeout=seconds)
-        return said
+        """Waits for the end of the process and returns its output."""
+        output, _ = self.process.communicate(timeout=seconds)
+        return output
 
 
-def finishes(runs: Path, wanted: list[Ticket]) -> list[int]:
-    places = [ticket.directory(runs) / "finishes.txt" for ticket in wanted]
-    return [len(place.read_text().splitlines()) if place.exists() else 0 for place in places]
+def finishes(runs: Path, run_tickets: list[Ticket]) -> list[int]:
+    paths = [ticket.directory(runs) / "finishes.txt" for ticket in run_tickets]
+    return [len(path.read_text().splitlines()) if path.exists() else 0 for path in paths]
 
 
-def metrics(runs: Path, wanted: list[Ticket]) -> list[object]:
-    return [json.loads((ticket.directory(runs) / "record.json").read_text())["metrics"] for ticket in wanted]
+def metrics(runs: Path, run_tickets: list[Ticket]) -> list[object]:
+    return [json.loads((ticket.directory(runs) / "record.json").read_text())["metrics"] for ticket in run_tickets]
 
 
-def undisturbed(runs: Path, wanted: list[Ticket]) -> list[object]:
-    for ticket in wanted:
+def undisturbed(runs: Path, run_tickets: list[Ticket]) -> list[object]:
+    for ticket in run_tickets:
         ticket.directory(runs).mkdir(parents=True)
         fit(RunConfig.from_dict(ticket.config).override({"training.pause": 0.0}), ticket.directory(runs))
-    return metrics(runs, wanted)
+    return metrics(runs, run_tickets)
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def undisturbed(runs: Path, wanted: list[Ticket]) -> list[object]:
 def test_a_worker_is_killed_and_the_server_restarts_and_every_run_finishes_once_with_the_same_numbers(
     study: Path, tmp_path: Path, postgres: Server, through: str
 ) -> None:
-    runs, wanted, url = tmp_path / "runs", tickets(study), postgres.database()
+    runs, run_tickets, url = tmp_path / "runs", tickets(study), postgres.database()
     with ExitStack() as stack:
         if through == "proxy":
             url = stack.enter_context(proxy(url, runs))
@@ -97,18 +97,18 @@ def test_a_worker_is_killed_and_the_server_restarts_and_every_run_finishes_once_
         first.process.kill()
         first.end()
         postgres.restart()
-        said = second.end()
-    assert second.process.returncode == 0, said
-    assert finishes(runs, wanted) == [1] * 6
-    assert metrics(runs, wanted) == undisturbed(tmp_path / "quiet", wanted)
-    assert "6 runs: 6 finished" in said.splitlines()[-1] and "took " in said.splitlines()[-1]
+        output = second.end()
+    assert second.process.returncode == 0, output
+    assert finishes(runs, run_tickets) == [1] * 6
+    assert metrics(runs, run_tickets) == undisturbed(tmp_path / "quiet", run_tickets)
+    assert "6 runs: 6 finished" in output.splitlines()[-1] and "took " in output.splitlines()[-1]
 
 
 @pytest.mark.slow
 def test_a_server_that_is_away_is_waited_for_and_said(tmp_path: Path, postgres: Server) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     ledger = Ledger(tmp_path, postgres.database())
-    ledger.attend(said.append, lambda: True)
+    ledger.attend(messages.append, lambda: True)
     claim = ledger.claim(Ticket("key", "arm", 0, {}))
     assert claim is not None
     subprocess.run([SCRIPT, "stop", postgres.folder], check=True)
@@ -116,7 +116,7 @@ def test_a_server_that_is_away_is_waited_for_and_said(tmp_path: Path, postgres: 
     starting = subprocess.Popen(["sh", "-c", 'sleep 2; exec "$@"', "sh", *start], stdout=subprocess.DEVNULL)
     assert ledger.beat({claim: Pulse()}) == []
     assert starting.wait() == 0
-    assert "waiting for it, up to 300 s" in said[0] and "is back after" in said[1]
+    assert "waiting for it, up to 300 s" in messages[0] and "is back after" in messages[1]
     ledger.close()
 
 
@@ -125,12 +125,12 @@ def test_passwords_are_neither_printed_nor_written(study: Path, tmp_path: Path, 
     secret = "s3cr3t{tt}%41"
     url = postgres.database().replace("lit@", "lit:s3cr3t{tt}%2541@")
     worker = Worker(study, tmp_path / "runs", url, "--seeds", "1", "--set", "training.steps=3")
-    said = worker.end()
-    assert worker.process.returncode == 0, said
+    output = worker.end()
+    assert worker.process.returncode == 0, output
     broken = Worker(study, tmp_path / "runs", url.rpartition("/")[0] + "/nowhere", "--seeds", "2")
-    said += broken.end()
-    assert broken.process.returncode == 2 and 'database "nowhere" does not exist' in said
-    assert secret not in said and "s3cr3t" not in said
+    output += broken.end()
+    assert broken.process.returncode == 2 and 'database "nowhere" does not exist' in output
+    assert secret not in output and "s3cr3t" not in output
     for path in (tmp_path / "runs").rglob("*"):
         assert not path.is_file() or b"s3cr3t" not in path.read_bytes(), path
 
@@ -158,15 +158,15 @@ def test_a_worker_keeps_limits_and_names_the_option_that_it_cannot_read(
 
 @pytest.mark.usefixtures("wide")
 def test_status_tells_who_does_what(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs, wanted = tmp_path / "runs", tickets(study)
+    runs, run_tickets = tmp_path / "runs", tickets(study)
     ledger = Ledger(runs)
-    claim = ledger.claim(wanted[1], "memory_helps")
+    claim = ledger.claim(run_tickets[1], "memory_helps")
     assert claim is not None
     ledger.beat({claim: Pulse("fit", 12, 60, 75.0)})
     assert main(["status", str(study), "--runs", str(runs)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "6 runs: 5 waiting, 1 fit" in said
-    assert f"{socket.gethostname()}:{os.getpid()}" in said and "12/60" in said and "1:1" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "6 runs: 5 waiting, 1 fit" in output
+    assert f"{socket.gethostname()}:{os.getpid()}" in output and "12/60" in output and "1:1" in output
     ledger.close()
 
 
@@ -175,18 +175,18 @@ def test_status_of_all_studies_names_study_arm_and_worker(tmp_path: Path, capsys
     ledger = Ledger(tmp_path)
     ledger.claim(Ticket("key", "recurrence=off", 4, {}), "xl_recurrence")
     assert sweeps(["status", "--runs", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "xl_recurrence" in said and "recurrence=off" in said and "1 run at work" in said
+    output = capsys.readouterr().out
+    assert "xl_recurrence" in output and "recurrence=off" in output and "1 run at work" in output
     ledger.close()
 
 
 def test_a_proxy_says_when_its_port_is_taken_or_it_is_sent_to_no_folder_or_another_proxy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
         assert sweeps(["serve", "--runs", str(tmp_path), "--host", "127.0.0.1", "--port", port]) == 2
     assert f"127.0.0.1:{port} cannot be listened on" in capsys.readouterr().err
     assert sweeps(["serve", "--runs", str(tmp_path), "--storage", f"sqlite:///{tmp_path}/nowhere/x.db"]) == 2

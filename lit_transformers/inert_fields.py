@@ -1,4 +1,4 @@
-"""Whether a changed config changes anything: an arm that computes what its baseline computes asks no question."""
+"""Detects whether a changed config has any effect: an arm that computes the same as its baseline tests nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lit_transformers.miniature import (
     seeded,
 )
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.models.tokens import AdaptiveTokensConfig
+from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
 from lit_transformers.tasks.task import TaskConfig
 from lit_transformers.training import TrainingConfig
 
@@ -27,78 +27,78 @@ BATCHES, LONG = 6, 128
 CLASSES = 3
 
 
-class Rows(Protocol):
-    """What is looked at of a config of data."""
+class ComparedData(Protocol):
+    """The fields of a data config that are compared."""
 
     @property
     def length(self) -> int: ...
 
 
-class Knobs(Protocol):
-    """What is looked at of a run's config."""
+class ComparedRun(Protocol):
+    """The fields of a run's config that are compared."""
 
     @property
     def model(self) -> ModelConfig: ...
     @property
     def task(self) -> TaskConfig: ...
     @property
-    def data(self) -> Rows: ...
+    def data(self) -> ComparedData: ...
     @property
     def training(self) -> TrainingConfig: ...
 
 
-def changes_nothing(arm: Knobs, baseline: Knobs) -> bool:
-    """Whether the two train and are measured alike, number by number, on a few random batches at a small width, and
-    keep as much for the backward pass.
+def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
+    """Whether the two runs have identical losses, weights and measurements on a few random batches at a small width,
+    and store equally many bytes for the backward pass.
 
-    Rows are as long as the longest length that either model names needs, and, before two are said to be alike, as
-    long as training's. Other data, another width or another budget make a difference by definition.
+    Rows are as long as the longest length that either model names requires; before two runs are declared equal, they
+    are also compared at the training length. Other data, another width or another budget differ by definition.
     """
-    if told_apart(arm) != told_apart(baseline) or arm.task.batches is not baseline.task.batches:
+    if defining_fields(arm) != defining_fields(baseline) or arm.task.batches is not baseline.task.batches:
         return False
     sizes = shrunk_memories(arm, baseline)
     length = min(arm.data.length, max(probe_length(config.model) for config in (arm, baseline)))
     return all(
-        alike(observe(arm, sizes, length), observe(baseline, sizes, length))
+        tensors_equal(observe(arm, sizes, length), observe(baseline, sizes, length))
         for length in dict.fromkeys((length, arm.data.length))
     )
 
 
-def told_apart(config: Knobs) -> tuple[Any, ...]:
-    """What makes a difference by definition: data, sizes, the budget, and how a number is measured."""
+def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
+    """Returns the fields that differ by definition: data, sizes, the budget, and how results are measured."""
     model, training = config.model, config.training
     budget = (training.steps, training.accumulate, training.average)
     return config.data, model.dim, model.heads, depths_of(model), budget, config.task.protocol()
 
 
-def alike(one: list[Tensor], other: list[Tensor]) -> bool:
-    """Whether all numbers are the same."""
-    return len(one) == len(other) and all(
-        a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, other, strict=True)
+def tensors_equal(first: list[Tensor], second: list[Tensor]) -> bool:
+    """Whether all tensors have equal shapes and equal values."""
+    return len(first) == len(second) and all(
+        a.shape == b.shape and torch.equal(a, b) for a, b in zip(first, second, strict=True)
     )
 
 
-def weigh(kept: dict[int, int], tensor: Tensor) -> Tensor:
-    """Notes the bytes that a tensor keeps for the backward pass."""
+def weigh(saved_bytes: dict[int, int], tensor: Tensor) -> Tensor:
+    """Records the bytes of a tensor that is saved for the backward pass, by the address of its storage."""
     storage = tensor.untyped_storage()
-    kept[storage.data_ptr()] = storage.nbytes()
+    saved_bytes[storage.data_ptr()] = storage.nbytes()
     return tensor
 
 
 def memories(model: ModelConfig) -> dict[str, int]:
-    """The paths of a model that hold a length of memory."""
+    """Returns the paths of a model's config that hold a memory length, with their values."""
     return {path: value for path, value in model.leaves() if path.rsplit(".", 1)[-1] == "memory"}
 
 
-def shrunk_memories(*configs: Knobs) -> dict[int, int]:
-    """Every length of memory that the configs name, made short: lengths that differ still do, and 0 stays 0."""
-    models = [model for c in configs for model in (c.model, c.model.override(c.task.evaluation))]
+def shrunk_memories(*configs: ComparedRun) -> dict[int, int]:
+    """Maps every memory length in the configs to a short one: lengths that differ still differ, and 0 stays 0."""
+    models = [model for config in configs for model in (config.model, config.model.override(config.task.evaluation))]
     lengths = sorted({length for model in models for length in memories(model).values()} - {0})
     return {0: 0} | {length: 8 * rank for rank, length in enumerate(lengths, start=1)}
 
 
 def shrink(model: ModelConfig, sizes: dict[int, int], length: int) -> ModelConfig:
-    """The model with few channels and, where it can be built so, few layers and short memories."""
+    """Returns the model's config with few channels and, where it can be built so, few layers and short memories."""
     narrow = {"dim": 8 * model.heads}
     short: dict[str, Any] = {path: sizes[length] for path, length in memories(model).items()}
     shallow: dict[str, Any] = {}
@@ -108,24 +108,24 @@ def shrink(model: ModelConfig, sizes: dict[int, int], length: int) -> ModelConfi
     return first_that_builds(model, [narrow | short | shallow, narrow | short, narrow | shallow, narrow], length)
 
 
-def observe(config: Knobs, sizes: dict[int, int], length: int) -> list[Tensor]:
-    """Losses and parameters of a few updates, then what comes out as it is measured."""
+def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Tensor]:
+    """Returns the losses and saved bytes of a few updates, the measurements after them, and the final parameters."""
     size = VOCABULARY
-    if isinstance(config.model.tokens, AdaptiveTokensConfig):
+    if isinstance(config.model.tokens, AdaptiveTokenEmbeddingConfig):
         size = config.model.tokens.cutoffs[-1] + 1
     vocabulary = Vocabulary(size, 0, "byte", None)
     data = DataDescription(vocabulary, length, CLASSES, vocabulary, length, str)
     model = shrink(config.model, sizes, length)
-    measured = {path: sizes.get(v, v) if path.endswith("memory") else v for path, v in config.task.evaluation.items()}
-    objective = config.task.override({"evaluation": measured})
+    evaluation = {path: sizes.get(v, v) if path.endswith("memory") else v for path, v in config.task.evaluation.items()}
+    objective = config.task.override({"evaluation": evaluation})
     batches = BATCHES if length <= LONG else BATCHES // 2
     with seeded():
         task = objective.build(model, data, config.training)
         optimizer, schedule = config.training.learn(task)
-        seen: list[Tensor] = []
+        trace: list[Tensor] = []
         for _ in range(batches):
-            kept: dict[int, int] = {}
-            with saved_tensors_hooks(partial(weigh, kept), lambda tensor: tensor):
+            saved_bytes: dict[int, int] = {}
+            with saved_tensors_hooks(partial(weigh, saved_bytes), lambda tensor: tensor):
                 loss = task.training_step(objective.random_batch(data), 0)["loss"]
             optimizer.zero_grad()
             loss.backward()
@@ -134,8 +134,8 @@ def observe(config: Knobs, sizes: dict[int, int], length: int) -> list[Tensor]:
             optimizer.step()
             task.after_step()
             schedule.step()
-            seen += [loss.detach(), torch.tensor(sum(kept.values()))]
+            trace += [loss.detach(), torch.tensor(sum(saved_bytes.values()))]
         with torch.no_grad():
             task.eval().evaluator().eval()
-            seen += [task.measured(objective.random_batch(data)) for _ in range(batches)]
-        return seen + [parameter.detach() for parameter in task.parameters()]
+            trace += [task.measured(objective.random_batch(data)) for _ in range(batches)]
+        return trace + [parameter.detach() for parameter in task.parameters()]

@@ -19,12 +19,12 @@ import wandb
 from waiting import wait_for
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made when it is imported
 
-from lit_transformers import mirror as mirrors
+from lit_transformers import wandb_logging
 from lit_transformers.callbacks import Progress
-from lit_transformers.mirror import Mirror, replay
 from lit_transformers.run import Interrupted, RunConfig, fit
+from lit_transformers.wandb_logging import WandbConfig, upload_finished_run
 
-OFFLINE = Mirror("offline", study="xl_memory", arm="memory 8")
+OFFLINE = WandbConfig("offline", study="xl_memory", arm="memory 8")
 
 
 @pytest.fixture(scope="module")
@@ -44,45 +44,45 @@ def nobody_is_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
 
 def files(directory: Path) -> list[Path]:
     """The files of all attempts, in order of time. wandb's own process may write their last block a moment later."""
-    found = sorted(directory.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
-    for path in found:
+    paths = sorted(directory.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    for path in paths:
         wait_for(lambda path=path: "exit" in {record.WhichOneof("record_type") for record in records(path)})
-    return found
+    return paths
 
 
 def records(path: Path) -> Iterator[Record]:
     """wandb's file is a log as LevelDB writes them: blocks of 32 KiB, in which records follow 7 bytes of header."""
-    data, at, whole = path.read_bytes(), 7, b""
-    while at + 7 <= len(data):
-        room = 32_768 - at % 32_768
-        if room < 7:
-            at += room
+    data, offset, record_bytes = path.read_bytes(), 7, b""
+    while offset + 7 <= len(data):
+        block_space = 32_768 - offset % 32_768
+        if block_space < 7:
+            offset += block_space
             continue
-        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
-        whole += data[at + 7 : at + 7 + length]
-        at += 7 + length
+        _, length, kind = struct.unpack("<IHB", data[offset : offset + 7])
+        record_bytes += data[offset + 7 : offset + 7 + length]
+        offset += 7 + length
         if kind in (1, 4):  # a record that is whole, or the last part of one
             record = Record()
-            record.ParseFromString(whole)
-            whole = b""
+            record.ParseFromString(record_bytes)
+            record_bytes = b""
             yield record
 
 
-def named(items: Iterable[Any]) -> dict[str, Any]:
-    return {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
+def values_by_name(items: Iterable[Any]) -> dict[str, Any]:
+    return {"/".join(entry.nested_key) or entry.key: json.loads(entry.value_json) for entry in items}
 
 
 def curves(path: Path) -> dict[int, dict[str, float]]:
     """Every step's values, without those that wandb adds and without tables."""
-    found: dict[int, dict[str, float]] = {}
+    values_by_step: dict[int, dict[str, float]] = {}
     for record in records(path):
         if record.WhichOneof("record_type") == "history":
             values = {
-                "/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item
+                "/".join(entry.nested_key) or entry.key: json.loads(entry.value_json) for entry in record.history.item
             }
-            shown = {name: value for name, value in values.items() if not name.startswith(("_", "documents"))}
-            found.setdefault(values["_step"], {}).update(shown)
-    return found
+            metrics = {name: value for name, value in values.items() if not name.startswith(("_", "documents"))}
+            values_by_step.setdefault(values["_step"], {}).update(metrics)
+    return values_by_step
 
 
 def header(path: Path) -> Any:
@@ -90,94 +90,92 @@ def header(path: Path) -> Any:
 
 
 def last_summary(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for record in records(path):
         if record.WhichOneof("record_type") == "summary":
-            found |= named(record.summary.update)
-    return found
+            summary |= values_by_name(record.summary.update)
+    return summary
 
 
 def written_curves(directory: Path) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, float]] = {}
+    values_by_step: dict[int, dict[str, float]] = {}
     for line in (directory / "metrics.csv").read_text().splitlines()[1:]:
         step, tokens, name, value = line.split(",")
-        found.setdefault(int(step), {"tokens": int(tokens)})[name] = float(value)
-    return found
+        values_by_step.setdefault(int(step), {"tokens": int(tokens)})[name] = float(value)
+    return values_by_step
 
 
-def timeless(record: dict[str, Any]) -> dict[str, Any]:
+def reproducible(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name != "measured"}
 
 
-def test_a_mirror_shows_the_run_its_config_its_curves_and_its_end(config: RunConfig, tmp_path: Path) -> None:
-    record = fit(config, tmp_path, mirror=OFFLINE)
+def test_wandb_shows_the_run_its_config_its_curves_and_its_end(config: RunConfig, tmp_path: Path) -> None:
+    record = fit(config, tmp_path, wandb_config=OFFLINE)
     (path,) = files(tmp_path)
     run = header(path)
     assert (run.run_id, run.project) == (record["key"], "lit-transformers")
     assert (run.run_group, run.job_type, list(run.tags)) == ("xl_memory", "memory 8", ["xl_memory", "memory 8"])
-    shown = {update.key: json.loads(update.value_json) for update in run.config.update}
-    assert {name: shown[name] for name in record["config"]} == record["config"]
+    logged_config = {update.key: json.loads(update.value_json) for update in run.config.update}
+    assert {name: logged_config[name] for name in record["config"]} == record["config"]
     assert curves(path) == written_curves(tmp_path) and {10, 20, 60} <= curves(path).keys()
-    end = last_summary(path)
-    assert end["outcome"] == "finished" and end["val/bpb"] == record["metrics"]["val/bpb"]
-    assert end["cost/parameters"] == record["cost"]["parameters"]
-    assert all(end[f"gates/{gate['name']}"] is True for gate in record["gates"])
+    summary = last_summary(path)
+    assert summary["outcome"] == "finished" and summary["val/bpb"] == record["metrics"]["val/bpb"]
+    assert summary["cost/parameters"] == record["cost"]["parameters"]
+    assert all(summary[f"gates/{gate['name']}"] is True for gate in record["gates"])
 
 
 def table(path: Path) -> dict[str, Any]:
     """The table that was logged: wandb keeps it as a file beside its own."""
-    found: dict[str, Any] = {}
+    history: dict[str, Any] = {}
     for record in records(path):
         if record.WhichOneof("record_type") == "history":
-            found |= named(record.history.item)
-    shown = found["documents"] if "documents" in found else {"path": found["documents/path"]}
-    return json.loads((path.parent / "files" / shown["path"]).read_text())
+            history |= values_by_name(record.history.item)
+    reference = history["documents"] if "documents" in history else {"path": history["documents/path"]}
+    return json.loads((path.parent / "files" / reference["path"]).read_text())
 
 
-def test_a_mirror_shows_the_loss_of_every_document_as_a_table(config: RunConfig, tmp_path: Path) -> None:
-    fit(config, tmp_path, mirror=OFFLINE)
-    shown = table(files(tmp_path)[0])
-    written = [line.split(",") for line in (tmp_path / "documents.csv").read_text().splitlines()]
-    assert shown["columns"] == written[0]
-    assert [[str(cell) if name == "name" else float(cell) for name, cell in zip(written[0], row, strict=True)]
-            for row in written[1:]] == shown["data"]  # fmt: skip
+def test_wandb_shows_the_loss_of_every_document_as_a_table(config: RunConfig, tmp_path: Path) -> None:
+    fit(config, tmp_path, wandb_config=OFFLINE)
+    logged_table = table(files(tmp_path)[0])
+    csv_rows = [line.split(",") for line in (tmp_path / "documents.csv").read_text().splitlines()]
+    assert logged_table["columns"] == csv_rows[0]
+    assert [[str(cell) if name == "name" else float(cell) for name, cell in zip(csv_rows[0], row, strict=True)]
+            for row in csv_rows[1:]] == logged_table["data"]  # fmt: skip
 
 
-def test_a_run_that_is_over_is_mirrored_from_its_files(config: RunConfig, tmp_path: Path) -> None:
+def test_a_run_that_is_over_is_sent_from_its_files(config: RunConfig, tmp_path: Path) -> None:
     record = fit(config, tmp_path)
     assert not files(tmp_path)
-    replay(OFFLINE, tmp_path, record)
+    upload_finished_run(OFFLINE, tmp_path, record)
     (path,) = files(tmp_path)
     assert header(path).run_id == record["key"] and last_summary(path)["outcome"] == "finished"
     assert curves(path) == written_curves(tmp_path)
 
 
-def test_a_mirror_changes_no_number_and_no_key(config: RunConfig, tmp_path: Path) -> None:
-    mirrored, plain = fit(config, tmp_path / "mirrored", mirror=OFFLINE), fit(config, tmp_path / "plain")
-    assert timeless(mirrored) == timeless(plain)
-    assert fit(config, tmp_path / "disabled", mirror=Mirror("disabled"))["key"] == plain["key"]
+def test_sending_a_run_changes_no_number_and_no_key(config: RunConfig, tmp_path: Path) -> None:
+    logged, unlogged = fit(config, tmp_path / "sent", wandb_config=OFFLINE), fit(config, tmp_path / "plain")
+    assert reproducible(logged) == reproducible(unlogged)
+    assert fit(config, tmp_path / "disabled", wandb_config=WandbConfig("disabled"))["key"] == unlogged["key"]
     assert not (tmp_path / "disabled" / "wandb").exists()
 
 
-def test_a_mirror_tells_nothing_of_who_and_where(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_sent_of_who_and_where(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "s3cr3t-value")
     monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
-    fit(config, tmp_path, mirror=OFFLINE)
+    fit(config, tmp_path, wandb_config=OFFLINE)
     (path,) = files(tmp_path)
     kinds = {record.WhichOneof("record_type") for record in records(path)}
     assert not kinds & {"stats", "output", "output_raw", "environment"}
     run = header(path)
     assert (run.host, run.git.remote_url, run.git.commit) == ("", "", "")
     # Where a table lies on this machine is told to `wandb sync` alone, which finds it by that and does not send it.
-    sent = (record for record in records(path) if record.WhichOneof("record_type") not in ("artifact", "files"))
-    said = b"".join(record.SerializeToString() for record in sent)
-    said = said.replace(config.to_dict()["data"]["source"]["path"].encode(), b"")
-    for private in ("s3cr3t-value", "0123456789" * 2, str(Path.cwd()), str(tmp_path), "pytest", socket.gethostname()):
-        if len(private) > 3:  # a shorter name is found in any text
-            assert private.encode() not in said, private
-    assert f'"{getpass.getuser()}"'.encode() not in said
+    sent_records = (record for record in records(path) if record.WhichOneof("record_type") not in ("artifact", "files"))
+    sent_bytes = b"".join(record.SerializeToString() for record in sent_records)
+    sent_bytes = sent_bytes.replace(config.to_dict()["data"]["source"]["path"].encode(), b"")
+    for secret in ("s3cr3t-value", "0123456789" * 2, str(Path.cwd()), str(tmp_path), "pytest", socket.gethostname()):
+        if len(secret) > 3:  # a shorter name is found in any text
+            assert secret.encode() not in sent_bytes, secret
+    assert f'"{getpass.getuser()}"'.encode() not in sent_bytes
 
 
 def test_a_run_that_was_stopped_shows_its_whole_curve_under_one_id(config: RunConfig, tmp_path: Path) -> None:
@@ -185,11 +183,11 @@ def test_a_run_that_was_stopped_shows_its_whole_curve_under_one_id(config: RunCo
         if progress.phase == "fit" and progress.step >= 30:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    longer = config.override({"training.steps": 600})
+    long_config = config.override({"training.steps": 600})
     with pytest.raises(Interrupted):
-        fit(longer, tmp_path, stop, mirror=OFFLINE)
+        fit(long_config, tmp_path, stop, wandb_config=OFFLINE)
     (first,) = files(tmp_path)
-    fit(longer, tmp_path, mirror=OFFLINE)
+    fit(long_config, tmp_path, wandb_config=OFFLINE)
     _, second = files(tmp_path)
     assert header(first).run_id == header(second).run_id
     assert 20 in curves(first) and 600 not in curves(first)
@@ -200,21 +198,21 @@ def test_a_run_that_was_stopped_shows_its_whole_curve_under_one_id(config: RunCo
 def test_without_a_key_a_run_says_so_in_one_line_and_goes_on(
     config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = fit(config, tmp_path, mirror=OFFLINE._replace(mode="online"))
+    record = fit(config, tmp_path, wandb_config=OFFLINE._replace(mode="online"))
     assert record["outcome"] == "finished"
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
-    assert "No API key configured" in line and "mirrored offline" in line
+    assert "No API key configured" in line and "written offline" in line
     assert curves(files(tmp_path)[0]) == written_curves(tmp_path)
 
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, list[str]]]:
     """A place that claims to be W&B and is out of order; and what was asked of it."""
-    asked: list[str] = []
+    requested_paths: list[str] = []
 
     class OutOfOrder(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked.append(self.path)
+            requested_paths.append(self.path)
             self.send_response(503)
             self.end_headers()
 
@@ -223,10 +221,10 @@ def server() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *_: Any) -> None:
             """Says nothing."""
 
-    listening = HTTPServer(("127.0.0.1", 0), OutOfOrder)
-    threading.Thread(target=listening.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{listening.server_port}", asked
-    listening.shutdown()
+    http_server = HTTPServer(("127.0.0.1", 0), OutOfOrder)
+    threading.Thread(target=http_server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{http_server.server_port}", requested_paths
+    http_server.shutdown()
 
 
 def test_without_a_network_a_run_says_so_in_one_line_and_goes_on(
@@ -238,11 +236,11 @@ def test_without_a_network_a_run_says_so_in_one_line_and_goes_on(
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
     monkeypatch.setenv("WANDB_BASE_URL", server[0])
-    monkeypatch.setattr(mirrors, "CONNECT_SECONDS", 2.0)
-    record = fit(config, tmp_path, mirror=OFFLINE._replace(mode="online"))
+    monkeypatch.setattr(wandb_logging, "CONNECT_SECONDS", 2.0)
+    record = fit(config, tmp_path, wandb_config=OFFLINE._replace(mode="online"))
     assert record["outcome"] == "finished"
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
-    assert "mirrored offline" in line
+    assert "written offline" in line
     assert curves(files(tmp_path)[0]) == written_curves(tmp_path)
     assert server[1], "it never tried"
 
@@ -252,17 +250,17 @@ def test_offline_nothing_is_asked_of_the_network(
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
     monkeypatch.setenv("WANDB_BASE_URL", server[0])
-    fit(config, tmp_path, mirror=OFFLINE)
+    fit(config, tmp_path, wandb_config=OFFLINE)
     assert files(tmp_path) and not server[1]
 
 
-def test_a_mirror_that_breaks_does_not_cost_the_run(
+def test_sending_that_breaks_does_not_cost_the_run(
     config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise OSError("the service went away")
 
     monkeypatch.setattr(wandb.Run, "log", broken)
-    assert fit(config, tmp_path, mirror=OFFLINE)["outcome"] == "finished"
+    assert fit(config, tmp_path, wandb_config=OFFLINE)["outcome"] == "finished"
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
-    assert "the mirror broke off, the run goes on without: the service went away" in line
+    assert "sending broke off, the run goes on without: the service went away" in line
