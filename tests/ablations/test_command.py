@@ -21,7 +21,7 @@ from ablations.plan import Request, make_plan
 from lit_transformers.cores import usable_cores
 
 STUDY = """
-from ablations.ablation import Ablation, Cell, Contrast, Match, Metric, Published, Scale, Source
+from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
 from standin.run import RunConfig
 
 ABLATION = Ablation(
@@ -36,7 +36,7 @@ ABLATION = Ablation(
     metric=Metric("val/bpb", label="bits per byte"),
     match=Match("tokens"),
     contrasts=[Contrast("recurrence", "recurrence=on positions=relative", "recurrence=off positions=relative")],
-    published=Published(protocol="WikiText-103", metric="perplexity", cells=[Cell("recurrence=on", 26.77)]),
+    published=Published(protocol="WikiText-103", metric="perplexity", cells=[PublishedValue("recurrence=on", 26.77)]),
     scales={"demo": Scale(leave_out={"recurrence=off positions=absolute": "no time"}), "full": Scale()},
 )
 """
