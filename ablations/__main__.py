@@ -6,6 +6,7 @@ import errno
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -191,6 +192,8 @@ def run(
     memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
+    from ablations.show import preliminary_view
+
     require_fitting(launcher, slurm, {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run})
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
@@ -204,7 +207,8 @@ def run(
         cluster = cluster_for(study, runs, request, slurm or [], storage) if launcher == "slurm" else None
         share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)
         options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb)
-        rows = train(runs, rows, options, storage, cluster, begin=lambda: planned.write(runs))
+        board = Board(out, planned.metric, partial(preliminary_view, planned.document))
+        rows = train(runs, rows, options, storage, cluster, begin=lambda: planned.write(runs), board=board)
     write_report(runs, planned.document, out, unmatched=unmatched)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
 
@@ -335,16 +339,16 @@ def warn(notes: Iterable[str]) -> None:
 
 def launched(
     runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None,
-    begin: Callable[[], None] = lambda: None,
+    begin: Callable[[], None] = lambda: None, board: Board | None = None,
 ) -> Summary:  # fmt: skip
     """Does the runs under the live table, on this machine or on a cluster.
 
-    begin: called once the ledger is open and, on a cluster, SLURM has accepted the jobs.
+    begin: called once the ledger is open and, on a cluster, SLURM has accepted the jobs. board: shows the runs.
     """
     from sweeps.launch import launch
     from sweeps.ledger import Ledger
 
-    ledger, board = Ledger(runs, storage), Board(out, options.metric)
+    ledger, board = Ledger(runs, storage), board or Board(out, options.metric)
     try:
         warn(ledger.notes)
         if cluster:
@@ -359,10 +363,10 @@ def launched(
 
 def train(
     runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None,
-    begin: Callable[[], None] = lambda: None,
+    begin: Callable[[], None] = lambda: None, board: Board | None = None,
 ) -> list[Row]:  # fmt: skip
     """Does the runs and returns their rows. Where a signal stopped them, raises typer.Exit with 128 plus its number."""
-    summary = launched(runs, rows, options, storage, cluster, begin)
+    summary = launched(runs, rows, options, storage, cluster, begin, board)
     if summary.stopped_by is not None:
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + summary.stopped_by)

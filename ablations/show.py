@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,16 @@ if TYPE_CHECKING:
     from sweeps.ledger import ActiveRun
     from sweeps.tune import TuningResult
 
-__all__ = ["found_table", "gate_table", "plan_view", "status_view", "study_list", "study_view", "summary_line"]
+__all__ = [
+    "found_table",
+    "gate_table",
+    "plan_view",
+    "preliminary_view",
+    "status_view",
+    "study_list",
+    "study_view",
+    "summary_line",
+]
 
 SHOWN = ("model", "model.mixer", "model.stack", "task", "data", "data.source", "data.generator")
 """Parts whose kinds are shown of a baseline; ``python -m lit_transformers kinds`` lists all there are."""
@@ -150,6 +161,34 @@ def gate_table(results: Mapping[str, Sequence[Any]]) -> Group:
         table.add_row(Text(arm), *marks)
         failures += [Text(f"{arm}: {gate.name}: {gate.detail}", style="red") for gate in gates if not gate.passed]
     return Group(table, *failures)
+
+
+def preliminary_view(document: Mapping[str, Any], rows: Sequence[Row]) -> Group:
+    """Shows a first comparison of all arms, over the one seed of which most of them have a value.
+
+    document: the plan, as ``plan.json`` holds it.
+    """
+    values = {(row.ticket.arm, row.ticket.seed): row.value for row in rows if row.value is not None}
+    counts = Counter(seed for _, seed in values)
+    seed = min(counts, key=lambda seed: (-counts[seed], seed), default=rows[0].ticket.seed)
+    metric, baseline = document["metric"], document["baseline"]
+    reference = values.get((baseline, seed))
+    by_ratio = metric["compare"] == "ratio"
+    table = plain_table("arm", metric["label"] or metric["name"], "ratio" if by_ratio else "difference")
+    for arm in dict.fromkeys(row.ticket.arm for row in rows):
+        value = values.get((arm, seed))
+        comparison = ""
+        if value is not None and reference is not None and arm != baseline:
+            comparison = (
+                f"{value / reference if reference else math.nan:.3g}" if by_ratio else f"{value - reference:+.3g}"
+            )
+        table.add_row(
+            Text(f"{arm} (baseline)" if arm == baseline else arm),
+            "-" if value is None else f"{value:.4g}",
+            comparison,
+        )
+    heading = f"Preliminary, of seed {seed} alone: no interval and no verdict before the other seeds are through."
+    return Group(Text(), Text(heading, style="bold"), table, Text())
 
 
 def _verdict_cell(passed: bool) -> Text:

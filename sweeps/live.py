@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
@@ -60,10 +60,19 @@ class Row:
 
 
 class Board:
-    """Shows rows as they change. A context manager, because a live table takes over the terminal."""
+    """Shows rows as they change. A context manager, because a live table takes over the terminal.
 
-    def __init__(self, console: Console, metric: str = "metric") -> None:
-        self._console, self._metric = console, metric
+    preliminary: what is shown of the rows, once, when every arm has a run that ended and others are still to come.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        metric: str = "metric",
+        preliminary: Callable[[Sequence[Row]], RenderableType] | None = None,
+    ) -> None:
+        self._console, self._metric, self._preliminary = console, metric, preliminary
+        self._awaits_first_seed = False
         self._rows: Sequence[Row] = ()
         self._start_time = time.monotonic()
         self._done_before = 0.0
@@ -89,11 +98,18 @@ class Board:
         self._rows = rows
         self._done_before = sum(row.done for row in rows)
         self._last_lines = {row.ticket.key: (row.state, self._start_time) for row in rows}
+        self._awaits_first_seed = not every_arm_has_ended_once(rows)
 
     def refresh(self) -> None:
         """Prints the rows that changed where there is no terminal. The live table refreshes itself."""
-        if self._live:
-            return
+        if not self._live:
+            self._print_changes()
+        if self._preliminary and self._awaits_first_seed and every_arm_has_ended_once(self._rows):
+            self._awaits_first_seed = False
+            if not all(row.state.over for row in self._rows):
+                self._console.print(self._preliminary(self._rows))
+
+    def _print_changes(self) -> None:
         now = time.monotonic()
         for row in self._rows:
             state, last_printed = self._last_lines[row.ticket.key]
@@ -160,6 +176,11 @@ class Board:
             f"{clock(self.seconds_left())} left",
         )
         return total
+
+
+def every_arm_has_ended_once(rows: Sequence[Row]) -> bool:
+    """Whether every arm has at least one run that is over."""
+    return {row.ticket.arm for row in rows} == {row.ticket.arm for row in rows if row.state.over}
 
 
 def _number(value: float) -> str:

@@ -68,9 +68,11 @@ def test_run_trains_reports_and_repeats_nothing(study: Path, tmp_path: Path) -> 
     first = run_cli("run", study, "--runs", runs)
     assert first.returncode == 0, first.stderr
     assert "Does recurrence help?" in first.stdout and "recurrence=off positions=relative" in first.stdout
+    assert first.stdout.count("Preliminary, of seed 0 alone: no interval and no verdict") == 1
     assert (runs / "studies/memory_helps/report/report.md").exists()
     second = run_cli("run", study, "--runs", runs)
     assert second.returncode == 0 and "Does recurrence help?" in second.stdout
+    assert "Preliminary" not in second.stdout
     assert finishes(runs) == [1] * 6
     third = run_cli("run", study, "--runs", runs, "--seeds", 3)
     assert third.returncode == 0

@@ -7,6 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from ablations.show import preliminary_view
 from sweeps.live import Board, Row, clock
 from sweeps.ticket import State, Ticket
 
@@ -68,3 +69,34 @@ def test_without_a_terminal_each_change_is_a_line() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (float("inf"), "-"), (5.0, "0:05"), (3725, "1:02:05")])
 def test_times_read_as_a_clock(seconds: float | None, text: str) -> None:
     assert clock(seconds) == text
+
+
+def test_a_first_comparison_is_shown_once_when_every_arm_has_a_run_that_ended() -> None:
+    arms = [Row(Ticket(f"{arm}{seed}", arm, seed, {})) for seed in range(2) for arm in ("on", "off")]
+    console = Console(file=StringIO(), width=80)
+    board = Board(console, "val/bpb", lambda rows: f"comparison of {sum(row.state.over for row in rows)}")
+    board.watch(arms)
+    shown = []
+    for row in arms:
+        row.state = State.FINISHED
+        with console.capture() as captured:
+            board.refresh()
+        shown += [line for line in captured.get().splitlines() if line.startswith("comparison")]
+    assert shown == ["comparison of 2"]
+    console.print()
+    with console.capture() as captured:
+        board.watch(arms[:3])
+        board.refresh()
+    assert "comparison" not in captured.get(), "of runs that had ended before, it was shown then"
+
+
+def test_a_first_comparison_is_of_the_seed_that_most_arms_have() -> None:
+    states = {("on", 0): 2.0, ("on", 1): 1.5, ("off", 1): 1.25}
+    arms = [
+        Row(Ticket(f"{arm}{seed}", arm, seed, {}), State.FINISHED, value=value) for (arm, seed), value in states.items()
+    ]
+    document = {"metric": {"name": "val/bpb", "label": "bpb", "compare": "difference"}, "baseline": "on"}
+    console = Console(file=StringIO(), width=80)
+    with console.capture() as captured:
+        console.print(preliminary_view(document, arms))
+    assert "of seed 1 alone" in captured.get() and "-0.25" in captured.get()
