@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.installed-base
 STAMP := $(VENV)/.installed
 CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks claims
 
@@ -15,14 +16,19 @@ help:
 	@echo "make check  lint, types and all tests: what has to pass before a change lands"
 	@echo "make claims which numbers of README and docs are older than the code; measures those again, for an hour or so"
 
-$(STAMP): pyproject.toml
+$(BASE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV): a minute or two"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $(BASE)
+
+$(STAMP): $(BASE)
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $(STAMP)
 
-demo: $(STAMP)
+demo: $(BASE)
 	$(BIN)/python -m ablations run xl_recurrence
 
 test: $(STAMP)

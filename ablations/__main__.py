@@ -192,7 +192,8 @@ def run(
     memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
-    from ablations.show import preliminary_view
+    from ablations.estimate import estimate
+    from ablations.show import preliminary_view, remaining_work
 
     require_fitting(launcher, slurm, {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run})
     limits = limits_of(time_limit, memory_limit, memory_per_run)
@@ -207,6 +208,9 @@ def run(
         cluster = cluster_for(study, runs, request, slurm or [], storage) if launcher == "slurm" else None
         share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)
         options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb)
+        if cluster is None:
+            ended = {row.ticket.key for row in rows if row.state.over}
+            out.print(f"{planned.study}: {remaining_work(estimate(planned, runs), ended, share.workers)}", markup=False)
         board = Board(out, planned.metric, partial(preliminary_view, planned.document))
         rows = train(runs, rows, options, storage, cluster, begin=lambda: planned.write(runs), board=board)
     write_report(runs, planned.document, out, unmatched=unmatched)

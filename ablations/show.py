@@ -29,6 +29,7 @@ __all__ = [
     "gate_table",
     "plan_view",
     "preliminary_view",
+    "remaining_work",
     "status_view",
     "study_list",
     "study_view",
@@ -134,8 +135,6 @@ def plan_view(plan: Plan, time_estimate: TimeEstimate, done: set[str], workers: 
             clock(time_estimate.seconds[keys[0]]),
             f"{matched['reached'] / matched['target'] - 1:+.2%}" if matched else "",
         )
-    remaining = {key: seconds for key, seconds in time_estimate.seconds.items() if key not in done}
-    total = sum(remaining.values()) / min(workers, max(len(remaining), 1))
     lines: list[RenderableType] = [
         Text(f"{plan.study}, scale {plan.document['scale']}: {plan.document['protocol']}"),
         table,
@@ -143,9 +142,16 @@ def plan_view(plan: Plan, time_estimate: TimeEstimate, done: set[str], workers: 
     for reason in dict.fromkeys(omission["reason"] for omission in plan.document["left_out"]):
         arms = [omission["arm"] for omission in plan.document["left_out"] if omission["reason"] == reason]
         lines.append(Text(f"left out, {reason}: {'; '.join(arms)}", style="dim"))
-    worker_count = "1 worker" if workers == 1 else f"{workers} workers"
-    lines.append(Text(f"{len(remaining)} runs to do, about {clock(total)} with {worker_count} ({time_estimate.basis})"))
+    lines.append(Text(remaining_work(time_estimate, done, workers)))
     return Group(*lines)
+
+
+def remaining_work(time_estimate: TimeEstimate, done: set[str], workers: int) -> str:
+    """Returns a sentence with the number of runs that are left, how long they will take, and what that is based on."""
+    remaining = [seconds for key, seconds in time_estimate.seconds.items() if key not in done]
+    total = sum(remaining) / min(workers, max(len(remaining), 1))
+    worker_count = "1 worker" if workers == 1 else f"{workers} workers"
+    return f"{len(remaining)} runs to do, about {clock(total)} with {worker_count} ({time_estimate.basis})"
 
 
 def gate_table(results: Mapping[str, Sequence[Any]]) -> Group:

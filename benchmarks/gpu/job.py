@@ -8,9 +8,10 @@ from dataclasses import dataclass
 __all__ = ["PARTS", "KitJob", "jobs", "rehearsals"]
 
 RANKS = "tests/lit_transformers/test_ranks_on_one_device.py"
+EXECUTORS_ON_CUDA = "tests/encodings/test_executors_on_cuda.py"
 GPU_TESTS = (
     "tests/contracts/test_compile.py",
-    "tests/encodings/test_executors_on_cuda.py",
+    EXECUTORS_ON_CUDA,
     "tests/lit_transformers/test_run_on_cuda.py",
 )
 """The files with tests marked gpu. Other files are not collected, for they import packages that a GPU machine lacks."""
@@ -108,7 +109,7 @@ def rehearsals() -> list[KitJob]:
     few = ("--set", "training.steps=3", "--set", "data.evaluation.bytes=4096", "--scale", "demo", "--workers", "2")
     mixers = ",".join(name for names in LAYERS for name in names)
     return [
-        pytest_job("a", "tests marked gpu", 10, "-m", "gpu", GPU_TESTS[-1]),
+        pytest_job("a", "tests marked gpu", 10, "-m", "gpu", EXECUTORS_ON_CUDA),
         *(contract_tests(precision, CACHED_DECODING, "-k", "beam or xl") for precision in PRECISIONS),
         transformer_xl("eager", 10, *timing),
         transformer_xl("graphs", 10, "--check", *timing),

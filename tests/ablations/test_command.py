@@ -68,6 +68,7 @@ def test_run_trains_reports_and_repeats_nothing(study: Path, tmp_path: Path) -> 
     first = run_cli("run", study, "--runs", runs)
     assert first.returncode == 0, first.stderr
     assert "Does recurrence help?" in first.stdout and "recurrence=off positions=relative" in first.stdout
+    assert "memory_helps: 6 runs to do, about " in first.stdout
     assert first.stdout.count("Preliminary, of seed 0 alone: no interval and no verdict") == 1
     assert (runs / "studies/memory_helps/report/report.md").exists()
     second = run_cli("run", study, "--runs", runs)
