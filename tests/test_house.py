@@ -261,3 +261,11 @@ def test_a_command_tells_how_it_is_used_without_importing_torch(package: str) ->
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert completed.returncode == 0, completed.stderr
     assert "Usage:" in completed.stdout and completed.stderr == "False\n"
+
+
+@pytest.mark.parametrize("package", ["lit_transformers", "sweeps", "ablations", "reports"])
+def test_a_command_is_installed_under_a_name_of_its_own(package: str, tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name(f"lit-{package.removeprefix('lit_')}")
+    completed = subprocess.run([script, "--help"], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    assert "Usage:" in completed.stdout
