@@ -104,13 +104,20 @@ def test_a_job_that_the_end_of_the_call_stopped_is_still_to_do(kit: Kit) -> None
 
 def test_a_call_that_a_person_stops_says_what_was_under_way(kit: Kit) -> None:
     """By the signal that ends a call: the job's processes end with it."""
-    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    signal.setitimer(signal.ITIMER_REAL, 2.0)
+
+    def interrupt_once_it_runs(*_: object) -> None:
+        if child.exists() and child.read_text():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.raise_signal(signal.SIGINT)
+
+    child = kit.work / "child.txt"
+    before = signal.signal(signal.SIGALRM, interrupt_once_it_runs)
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
     with pytest.raises(KeyboardInterrupt):
         kit.run([job("hang", limit=50)], 60)
     signal.signal(signal.SIGALRM, before)
     assert [(attempt.name, attempt.outcome) for attempt in attempts_in(kit.out)] == [("hang", "stopped")]
-    assert "zombie" in status_of(int((kit.work / "child.txt").read_text()))
+    assert "zombie" in status_of(int(child.read_text()))
 
 
 def test_a_result_that_was_torn_is_left_out_and_overwritten_by_the_next(kit: Kit) -> None:
