@@ -11,7 +11,7 @@ import pytest
 from study_on_disk import key_of, name_of, product_arms, write_json, write_product
 
 from reports.__main__ import main
-from reports.agreement import better_sign, judge
+from reports.agreement import better_sign, judge_comparisons
 from reports.gallery import write_gallery
 from reports.page import find
 from reports.publish import publish, published
@@ -31,7 +31,7 @@ def published_source(on: float | None, off: float | None, metric: str = "perplex
 def agreement(runs: Path, effect: float, **changes: Any) -> str:
     """Returns how the one contrast agrees with its source, where ``off`` costs ``effect`` bits per byte."""
     write_product(runs, {"off": effect}, contrasts=CONTRAST, **changes)
-    [judgement] = judge(find(load_study(runs, "xl_recurrence")))
+    [judgement] = judge_comparisons(find(load_study(runs, "xl_recurrence")))
     return judgement.agreement
 
 
@@ -69,7 +69,7 @@ def test_what_did_not_run_is_unresolved(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.2}, contrasts=CONTRAST, published=published_source(26.8, 29.0))
     for seed in range(3):
         (tmp_path / key_of(OFF, seed) / "record.json").unlink()
-    [judgement] = judge(find(load_study(tmp_path, "xl_recurrence")))
+    [judgement] = judge_comparisons(find(load_study(tmp_path, "xl_recurrence")))
     assert judgement.agreement == "unresolved" and judgement.published == -2.2
 
 
