@@ -335,8 +335,11 @@ def _html_cell(cell: Cell, column: Column, *, first: bool) -> Html:
 
 
 def _sort_value(cell: Cell) -> str | None:
-    """Returns the number that a cell is sorted by, as text: the middle of its interval or its value, or None."""
+    """Returns the number that a cell is sorted by, as text: the middle of its interval or its value, or None.
+
+    It has nine digits, for the last ones of a float depend on the processor, and a page is to be the same on all.
+    """
     if cell.missing is not None:
         return None
     value = cell.value if cell.low is None or cell.high is None else (cell.low + cell.high) / 2
-    return repr(float(value)) if isinstance(value, int | float) and math.isfinite(value) else None
+    return f"{value:.9g}" if isinstance(value, int | float) and math.isfinite(value) else None
