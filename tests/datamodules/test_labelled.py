@@ -255,8 +255,8 @@ def test_the_fingerprint_tells_everything_apart_that_decides_a_batch(changes: di
 
 def test_a_checkpoint_needs_no_data_to_describe_them_and_runs_that_train_alike_share_them() -> None:
     data_config = config(**{"evaluation.examples": 3, "evaluation.split": "test"})
-    assert isinstance(data_config.describe({}), DataDescription)
-    assert data_config.describe({}) == data_config.build().description
+    assert isinstance(data_config.description_from({}), DataDescription)
+    assert data_config.description_from({}) == data_config.build().description
     assert data_config.with_default_evaluation() == config()
     assert data_config.protocol() == {"validation": 11, "test": 5, "split": "test", "examples": 3}
     assert LabelledDataConfig.from_dict(data_config.to_dict()) == data_config

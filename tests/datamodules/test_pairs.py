@@ -282,7 +282,7 @@ def test_a_checkpoint_describes_its_data_without_them(config: PairDataConfig, se
     data_config = config.override({"source_tokenizer": {"kind": "characters"} if separate else None})
     data = data_config.build()
     metadata = data.checkpoint_metadata()
-    description = data_config.override({"source.path": "gone"}).describe(json.loads(json.dumps(metadata)))
+    description = data_config.override({"source.path": "gone"}).description_from(json.loads(json.dumps(metadata)))
     assert description[:5] == data.description[:5]
     assert (description.source is description.vocabulary) is (data.description.source is data.description.vocabulary)
     assert (description.source is description.vocabulary) is not separate
