@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ablations.ablation import Ablation
 from lit_transformers.config import ConfigError, nearest
+from lit_transformers.startup import quick_imports
 
 __all__ = ["STUDIES", "Headline", "find", "headline", "load", "names", "write_new"]
 
@@ -52,7 +53,8 @@ def load(path: Path) -> Ablation:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with quick_imports():
+            spec.loader.exec_module(module)
     except ConfigError as error:
         raise ConfigError(str(error), place) from None
     except SyntaxError as error:

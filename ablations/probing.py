@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from lit_transformers.config import Config, ConfigError, canonical_hash
 from lit_transformers.files import write_json
+from lit_transformers.startup import quick_imports
 from sweeps.share import cuda_devices
 
 __all__ = ["ProbedConfig", "measured_spending"]
@@ -78,8 +79,9 @@ def _measure(config: Config, runner: str) -> ProbedConfig:
 def main() -> None:
     """Measures the run that standard input describes in JSON, and prints the result as the last line."""
     request = json.loads(sys.stdin.read())
-    runner = importlib.import_module(request["runner"])
-    probe_module = importlib.import_module(f"{request['runner'].rpartition('.')[0]}.probe")
+    with quick_imports():
+        runner = importlib.import_module(request["runner"])
+        probe_module = importlib.import_module(f"{request['runner'].rpartition('.')[0]}.probe")
     measurement = probe_module.probe(runner.RunConfig.from_dict(request["config"]))
     print(json.dumps(measurement._asdict()))
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from lit_transformers.startup import quick_imports
+
 app = typer.Typer(
     help="One model at a time: train a run again, measure a checkpoint, or let it write.",
     no_args_is_help=True,
@@ -37,7 +39,8 @@ def fit(
     """
     from rich.console import Console
 
-    from lit_transformers import run as runs
+    with quick_imports():
+        from lit_transformers import run as runs
     from lit_transformers.config import parse_assignments
     from lit_transformers.cores import limit_threads
     from lit_transformers.progress import shown
@@ -69,7 +72,8 @@ def evaluate(
 
     Example: python -m lit_transformers evaluate runs/KEY/checkpoint.ckpt --set 'task.evaluation={mixer.memory: 512}'
     """
-    from lit_transformers import run as runs
+    with quick_imports():
+        from lit_transformers import run as runs
     from lit_transformers.config import parse_assignments
     from lit_transformers.cores import limit_threads
 
@@ -97,8 +101,10 @@ def generate(
     Example: python -m lit_transformers generate runs/KEY/checkpoint.ckpt --prompt "def "
     """
     from lit_transformers.cores import limit_threads
-    from lit_transformers.sampling import SamplingConfig
-    from lit_transformers.write import write
+
+    with quick_imports():
+        from lit_transformers.sampling import SamplingConfig
+        from lit_transformers.write import write
 
     limit_threads()
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
@@ -147,7 +153,9 @@ def write_lines(
     from rich.progress import Progress as Bar
 
     from lit_transformers.cores import limit_threads
-    from lit_transformers.translate import TranslationOptions, Translator, size_of
+
+    with quick_imports():
+        from lit_transformers.translate import TranslationOptions, Translator, size_of
 
     limit_threads()
     window = window or (1 if sys.stdin.isatty() else 1000)

@@ -21,6 +21,7 @@ from lit_transformers.config import Config, ConfigError, Plain, parse_assignment
 from lit_transformers.files import RECORD
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.ranks import is_first_rank
+from lit_transformers.startup import quick_imports
 from lit_transformers.wandb_logging import WandbConfig, upload_finished_run
 from sweeps.lock import locked
 from sweeps.records import is_resumable, read_record
@@ -89,7 +90,8 @@ def carry_out(config: Config, runner: str, runs: Path, wandb_config: WandbConfig
 
     Raises BusyError where another process does the run, and whatever the run itself raises.
     """
-    module = cast(Runner, importlib.import_module(runner))
+    with quick_imports():
+        module = cast(Runner, importlib.import_module(runner))
     directory = runs / module.run_key(config)
     with locked(directory / "lock") if is_first_rank() else nullcontext():
         record = read_record(directory).record if is_first_rank() else _read_unchanged(directory)

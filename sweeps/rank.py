@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import threading
 from multiprocessing.connection import Client, Connection
 
+from lit_transformers.startup import quick_imports
 from sweeps.order import Fault, RunOrder, perform, reporter
 from sweeps.records import is_resumable
 from sweeps.torchrun import RankOutcome
@@ -20,6 +22,8 @@ def live(address: str) -> None:
     rank = int(os.environ["RANK"])
     connection = Client(address)
     order: RunOrder = connection.recv()
+    with quick_imports():
+        importlib.import_module(order.runner)
     threading.Thread(target=_handle_messages, args=(connection,), daemon=True).start()
     result = perform(order, reporter(connection) if rank == 0 else None)
     match result:

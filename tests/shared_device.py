@@ -15,19 +15,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightning as L
-import torch
-from lightning.pytorch.strategies import DDPStrategy
+from lit_transformers.startup import quick_imports
 
-from datamodules import LanguageData, Shard
-from datamodules.lanes import LaneShape
-from datamodules.language import reading_lanes
-from lit_transformers import run
-from lit_transformers.batch import TextBatch
-from lit_transformers.files import RECORD
-from lit_transformers.run import RunConfig
-from lit_transformers.stopping import Stop
-from lit_transformers.training import TrainingConfig
+with quick_imports():
+    import lightning as L
+    import torch
+    from lightning.pytorch.strategies import DDPStrategy
+
+    from datamodules import LanguageData, Shard
+    from datamodules.lanes import LaneShape
+    from datamodules.language import reading_lanes
+    from lit_transformers import run
+    from lit_transformers.batch import TextBatch
+    from lit_transformers.files import RECORD
+    from lit_transformers.run import RunConfig
+    from lit_transformers.stopping import Stop
+    from lit_transformers.training import TrainingConfig
 
 
 def batches_of_both(data: LanguageData) -> Iterator[TextBatch]:

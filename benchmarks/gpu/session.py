@@ -24,8 +24,11 @@ __all__ = ["Session", "SessionError", "pack", "unpack"]
 
 MACHINE, SUMMARY, RUNS = "machine.json", "summary.md", "runs.tar.gz"
 DESCRIBE = """
-import json, ablations.__main__, lit_transformers.run
-from benchmarks.hardware import describe
+import json
+from lit_transformers.startup import quick_imports
+with quick_imports():
+    import ablations.__main__, lit_transformers.run
+    from benchmarks.hardware import describe
 print(json.dumps(describe(("lightning", "transformers", "fla-core"))))
 """
 """A script that imports what the kit needs and prints the hardware and the versions."""
