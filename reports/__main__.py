@@ -24,11 +24,13 @@ A report is made from one file, results.jsonl, that holds all runs of a study; i
 
 EXAMPLES = """Examples:
 
-python -m reports publish xl_recurrence             keep a study's results, tables, figures and page in the repository
+python -m reports publish xl_recurrence             keep a study's results and its report.md in the repository
 
 python -m reports gallery                           an index over all published studies, beside their sources
 
-python -m reports gallery --render                  the same, after a change of what tables or pages look like
+python -m reports gallery --render                  the same, after a change of what tables look like
+
+python -m reports site                              every study as a page, CSV and LaTeX, with an index, to be browsed
 
 python -m reports report xl_recurrence              make the report again from its results
 
@@ -62,7 +64,7 @@ def publish(
         bool, typer.Option("--replace", help="Also what is more complete, or of another scale or changes.")
     ] = False,
 ) -> None:
-    """Results, tables, figures and page of a study, into a folder of its own. Names no machine, person or date."""
+    """Results and report of a study, into a folder of its own. Names no machine, person or date."""
     from reports.publish import publish as publish_study
 
     if (Path(study) / PLAN).is_file():
@@ -86,8 +88,23 @@ def gallery(
     from reports.page import render
 
     for directory in published(folder) if again else ():
-        render(directory)
+        render(directory, public=True)
     _print_path(write_gallery(folder))
+
+
+@app.command()
+def site(
+    folder: Folder = PUBLISHED,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="Where it is written.", show_default="site, in there")
+    ] = None,
+) -> None:
+    """Every published study as a page, CSV, LaTeX and SVG, and an index. Needs no server: open index.html."""
+    from reports.gallery import write_site
+
+    with err.status("") as status:
+        page = write_site(folder, to, lambda name: status.update(f"rendering {name}"))
+    _print_path(page)
 
 
 @app.command()
@@ -99,7 +116,8 @@ def report(
     """Makes a report again from its results: those of the last run here, else the published ones."""
     from reports.page import render
 
-    _print_path(render(_results_of(study, runs, folder), out))
+    directory = _results_of(study, runs, folder)
+    _print_path(render(directory, out, public=directory.parent == folder))
 
 
 @app.command()

@@ -8,10 +8,10 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reports.charts import cost_against_length, cost_against_quality, cost_points, costs_by_length, differences
 from reports.curves import learning_curves, load_auxiliary, load_curves
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+FORMATS = ("png", "svg")
+NO_METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+"""What is left out of the files of each format."""
+
+
 class Drawing(NamedTuple):
     """A figure with the name of its file (without extension), its title and its caption."""
 
@@ -32,12 +37,14 @@ class Drawing(NamedTuple):
     figure: Figure
 
 
-def draw_figures(findings: Findings, directory: Path) -> dict[str, str]:
-    """Writes the figures for which there are data, and returns their captions by file name without extension."""
+def draw_figures(findings: Findings, directory: Path, formats: Sequence[str] = FORMATS) -> dict[str, str]:
+    """Writes the figures for which there are data, in each format, and returns their captions by name of the file
+    without extension."""
     captions = {}
     with _style(as_text=False):
         for drawing in _make_drawings(findings):
-            _save(drawing.figure, directory / drawing.name)
+            for file_format in formats:
+                _save(drawing.figure, directory / f"{drawing.name}.{file_format}")
             captions[drawing.name] = drawing.caption
     return captions
 
@@ -84,8 +91,7 @@ def _save(figure: Figure, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)
-    figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None, "Creator": None})
+    figure.savefig(path, dpi=150, metadata=NO_METADATA[path.suffix[1:]])
 
 
 def inline_svg(drawing: Drawing) -> Html:

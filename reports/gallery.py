@@ -1,9 +1,12 @@
-"""The gallery: an index of all published studies that compares their results with those of their sources."""
+"""The gallery: an index of all published studies that compares their results with those of their sources.
+
+It is README.md in the folder of the publications, and index.html of the site with the pages of all studies.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -14,7 +17,7 @@ from reports.answer import headline
 from reports.fairness import environments
 from reports.html import document
 from reports.markup import Html, element, joined, paragraphs
-from reports.page import find
+from reports.page import find, render_site
 from reports.publish import PUBLISHED, published
 from reports.records import ReportError
 from reports.results import RESULTS, read_results
@@ -40,17 +43,35 @@ class GalleryEntry:
 
 
 def write_gallery(folder: Path = PUBLISHED) -> Path:
-    """Writes README.md and index.html for the studies published in a folder, and returns the path of index.html.
+    """Writes README.md for the studies published in a folder, and returns its path. Raises as ``read_entries`` does."""
+    page = folder / "README.md"
+    write_text(page, to_gallery_markdown(read_entries(folder)))
+    return page
 
-    Raises ReportError where nothing is published there or where results cannot be read.
+
+def write_site(folder: Path = PUBLISHED, to: Path | None = None, report: Callable[[str], None] | None = None) -> Path:
+    """Writes index.html and, for every published study, page.html, report.csv, report.tex and its figures as SVG.
+
+    to: the folder of the site, ``folder/site`` by default. report: called with the name of every study before it is
+    rendered. Returns the path of index.html. Raises as ``read_entries`` does, and OSError where it cannot be written.
     """
+    site = folder / "site" if to is None else to
+    entries = read_entries(folder)
+    for entry in entries:
+        if report:
+            report(entry.name)
+        render_site(folder / entry.name, site / entry.name)
+    page = site / "index.html"
+    write_text(page, to_gallery_html(entries))
+    return page
+
+
+def read_entries(folder: Path) -> list[GalleryEntry]:
+    """Reads all published studies. Raises ReportError where there are none or where results cannot be read."""
     entries = [read_entry(directory) for directory in published(folder)]
     if not entries:
         raise ReportError(f"{folder}: nothing is published here; begin with: python -m reports publish STUDY")
-    write_text(folder / "README.md", to_gallery_markdown(entries))
-    page = folder / "index.html"
-    write_text(page, to_gallery_html(entries))
-    return page
+    return entries
 
 
 def read_entry(directory: Path) -> GalleryEntry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -12,7 +12,7 @@ from lit_transformers.files import write_text
 from reports.answer import answer, headline
 from reports.comparisons import compare
 from reports.fairness import environments
-from reports.figures import draw_figures
+from reports.figures import FORMATS, draw_figures
 from reports.html import write_html
 from reports.plans import Plan
 from reports.records import Study, load_study
@@ -22,6 +22,8 @@ from reports.statistics import RESAMPLES
 from reports.tables import Table, escape_markdown, to_csv, to_latex, to_markdown, to_rich
 
 REPORT, PAGE = "report.md", "page.html"
+PUBLIC_FORMATS = ("png",)
+"""The formats of the figures of a publication."""
 METHOD = f"""\
 Differences are paired: the same seeds, data order and evaluation documents for both arms. The 95 % interval joins \
 the variance between seeds (Student's t with one degree of freedom fewer than seeds) and that between documents \
@@ -56,39 +58,52 @@ def write_study(
 ) -> Path:
     """Writes the results and the report of a study that has been read, and returns the path of report.md.
 
-    public: the study's commands name no folder of this machine. Raises OSError where the folder cannot be written.
+    public: as a publication: report.md alone, and commands that name no folder of this machine. Raises OSError where
+    the folder cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     write_results(study, directory / RESULTS, public)
-    return render(directory, console, unmatched)
+    return render(directory, console, unmatched, public)
 
 
-def render(directory: Path, console: Console | None = None, unmatched: bool = False) -> Path:
+def render(directory: Path, console: Console | None = None, unmatched: bool = False, public: bool = False) -> Path:
     """Writes report.md, report.csv, report.tex, page.html and the figures beside the results.jsonl of a folder.
 
     Everything is made from that file alone: the same file gives the same bytes. Without a console nothing is printed.
-    ``unmatched``: give verdicts also between arms whose matched budgets differ. Returns the path of report.md.
+    ``unmatched``: give verdicts also between arms whose matched budgets differ. ``public``: write report.md and the PNG
+    files that it shows, and nothing else; ``render_site`` makes the rest. Returns the path of report.md.
 
     Raises ReportError where no results.jsonl can be read, OSError where the folder cannot be written.
     """
     findings = find(read_results(directory / RESULTS), unmatched)
     tables = all_tables(findings)
-    for name, text in texts(findings, tables, draw_figures(findings, directory)).items():
-        write_text(directory / name, text)
-    write_html(findings, directory / PAGE, [METHOD])
+    captions = draw_figures(findings, directory, PUBLIC_FORMATS if public else FORMATS)
+    write_text(directory / REPORT, markdown(findings, captions, PUBLIC_FORMATS if public else FORMATS))
+    if not public:
+        _write_other_formats(findings, tables, directory)
     if console is not None:
         console.print(terminal(findings, tables, console.width))
     return directory / REPORT
 
 
-def texts(findings: Findings, tables: tuple[Table, ...], captions: Mapping[str, str]) -> dict[str, str]:
-    """Returns the texts of the report by file name. ``captions``: the captions of the figures by their names."""
-    shortened = tuple(table.shortened() for table in tables)
-    return {
-        REPORT: markdown(findings, shortened, captions),
-        "report.csv": to_csv(tables),
-        "report.tex": "% Needs \\usepackage{booktabs}.\n\n" + "\n".join(map(to_latex, shortened)),
-    }
+def render_site(results: Path, directory: Path) -> Path:
+    """Writes what a publication leaves out to a folder: page.html, report.csv, report.tex and the figures as SVG.
+
+    results: the folder with results.jsonl. Returns the path of page.html. Raises as ``render`` does.
+    """
+    findings = find(read_results(results / RESULTS))
+    directory.mkdir(parents=True, exist_ok=True)
+    draw_figures(findings, directory, ("svg",))
+    _write_other_formats(findings, all_tables(findings), directory)
+    return directory / PAGE
+
+
+def _write_other_formats(findings: Findings, tables: tuple[Table, ...], directory: Path) -> None:
+    """Writes the tables of a report as CSV, which has all of them, and as LaTeX, and the page."""
+    latex = "\n".join(to_latex(table.shortened()) for table in tables)
+    write_text(directory / "report.csv", to_csv(tables))
+    write_text(directory / "report.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
+    write_html(findings, directory / PAGE, [METHOD])
 
 
 def find(study: Study, unmatched: bool = False) -> Findings:
@@ -102,15 +117,20 @@ def find(study: Study, unmatched: bool = False) -> Findings:
     return Findings(study, comparisons, (*study.notes, *notes))
 
 
-def markdown(findings: Findings, tables: tuple[Table, ...], captions: Mapping[str, str]) -> str:
-    """Returns the whole report as Markdown: question, answer, facts, tables and figures."""
+def markdown(findings: Findings, captions: Mapping[str, str], formats: Sequence[str] = FORMATS) -> str:
+    """Returns the whole report as Markdown: question, answer, facts, tables and figures.
+
+    captions: the captions of the figures by their names. formats: the formats that the figures are drawn in.
+    """
     plan = findings.study.plan
     blocks = [f"# {escape_markdown(plan.question)}", f"**{escape_markdown(headline(findings))}**"]
     blocks += [*map(escape_markdown, answer(findings)), _facts(plan)]
-    blocks += [to_markdown(table).rstrip("\n") for table in tables]
+    blocks += [to_markdown(table.shortened()).rstrip("\n") for table in all_tables(findings)]
     if captions:
         blocks.append("## Figures")
-        blocks += [f"![{caption}]({name}.png)\n\n{caption} [SVG]({name}.svg)" for name, caption in captions.items()]
+        for name, caption in captions.items():
+            link = f" [SVG]({name}.svg)" if "svg" in formats else ""
+            blocks.append(f"![{caption}]({name}.png)\n\n{caption}{link}")
     blocks += ["## How the numbers are made", METHOD]
     if findings.notes:
         blocks += ["## Notes", "\n".join(f"- {escape_markdown(note)}" for note in findings.notes)]

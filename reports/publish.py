@@ -1,4 +1,7 @@
-"""Published studies: ``reports/published/<study>/`` holds the results of a study and the report made from them."""
+"""Published studies: ``published/<study>/`` holds the results of a study, and the report.md made from them.
+
+Pages, CSV, LaTeX and SVG are rendered from the results by ``python -m reports site``, into a folder that git ignores.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from reports.page import write_study
 from reports.records import ReportError, Study, load_study
 from reports.results import RESULTS, read_results
 
-PUBLISHED = Path(__file__).with_name("published")
+PUBLISHED = Path(__file__).parents[1] / "published"
 
 
 def publish(runs: Path, folder: str, to: Path = PUBLISHED, replace: bool = False) -> Path:
-    """Writes a study's results, tables, figures and page to ``to/<study>``, in place of an earlier publication.
+    """Writes a study's results and report.md, with its figures, to ``to/<study>``, in place of an earlier publication.
 
     folder: the name of the plan's folder below ``runs/studies``. replace: also replace a publication that is more
     complete or of another scale or changes. Returns the path of report.md.

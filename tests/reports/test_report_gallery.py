@@ -12,13 +12,14 @@ from study_on_disk import key_of, name_of, product_arms, write_json, write_produ
 
 from reports.__main__ import main
 from reports.agreement import better_sign, judge_comparisons
-from reports.gallery import write_gallery
+from reports.gallery import write_gallery, write_site
 from reports.page import find
 from reports.publish import publish, published
 from reports.records import ReportError, load_study
 from reports.results import RESULTS, read_results, write_results
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
+PNGS = ("differences.png", "learning_curves.png")
 CONTRAST = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]
 
 
@@ -104,30 +105,29 @@ def published_folder(runs: Path) -> Path:
 
 def test_the_index_counts_by_system_and_links_to_every_study(tmp_path: Path) -> None:
     folder = published_folder(tmp_path)
-    page = write_gallery(folder)
-    text = (folder / "README.md").read_text()
+    text = write_gallery(folder).read_text()
+    page = write_site(folder)
     assert "3 studies with 3 comparisons. Agrees: 1, disagrees: 1, unresolved: 0, no published number: 1." in text
     assert "| Dai et al. 2019 | second\\_study, xl\\_recurrence | 1 | 1 | 0 | 0 |" in text
     assert text.index("## Dai et al. 2019") < text.index("## No source")
     for name in ("xl_recurrence", "second_study", "third_study"):
         assert f"({name}/report.md)" in text
-        assert f'href="{name}/page.html"' in page.read_text()
+        assert f'href="{name}/page.html"' in page.read_text() and (page.parent / name / "page.html").is_file()
     assert "-2.2" in text and "12 of 12 runs finished, 3 seeds, 2 CPU cores." in text
 
 
 def test_the_index_escapes_what_it_takes_over(tmp_path: Path) -> None:
     folder = published_folder(tmp_path)
-    page = write_gallery(folder).read_text()
+    page = write_site(folder).read_text()
     assert "<b>nothing</b>" not in page and "&lt;b&gt;nothing&lt;/b&gt;" in page and "Recurrence &lt;helps&gt;." in page
-    assert "\\<b\\>nothing" in (folder / "README.md").read_text()
+    assert "\\<b\\>nothing" in write_gallery(folder).read_text()
 
 
 def test_the_index_is_the_same_each_time_it_is_made(tmp_path: Path) -> None:
     folder = published_folder(tmp_path)
-    write_gallery(folder)
-    before = [(folder / name).read_bytes() for name in ("README.md", "index.html")]
-    write_gallery(folder)
-    assert before == [(folder / name).read_bytes() for name in ("README.md", "index.html")]
+    for write in (write_gallery, write_site):
+        before = write(folder).read_bytes()
+        assert before == write(folder).read_bytes()
 
 
 def test_publishing_again_replaces_the_folder_whole(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_publishing_again_replaces_the_folder_whole(tmp_path: Path) -> None:
     folder = tmp_path / "published"
     page = publish(tmp_path, "xl_recurrence", folder)
     names = {path.name for path in page.parent.iterdir()}
-    assert {"results.jsonl", "report.md", "report.csv", "report.tex", "page.html", "differences.svg"} <= names
+    assert names == {"results.jsonl", "report.md", *PNGS}
     (page.parent / "stale.png").write_text("of an earlier report")
     publish(tmp_path, "xl_recurrence", folder)
     assert {path.name for path in page.parent.iterdir()} == names
@@ -223,7 +223,10 @@ def test_the_commands_publish_index_and_render(tmp_path: Path, capsys: pytest.Ca
     (folder / "xl_recurrence" / "report.md").unlink()
     assert main(["report", "xl_recurrence", "--runs", str(tmp_path / "none"), "--in", str(folder)]) == 0
     assert (folder / "xl_recurrence" / "report.md").read_bytes() == before
+    assert {path.name for path in folder.glob("*/*")} == {"results.jsonl", "report.md", *PNGS}
     assert main(["gallery", "--in", str(folder)]) == 0
+    assert main(["site", "--in", str(folder), "--to", str(tmp_path / "site")]) == 0
+    assert {"page.html", "report.csv", "report.tex"} <= {path.name for path in (tmp_path / "site").glob("*/*")}
     assert main(["gallery", "--in", str(tmp_path / "none")]) == 2
     assert "begin with: python -m reports publish" in capsys.readouterr().err
     assert main(["report", "unknown", "--runs", str(tmp_path), "--in", str(folder)]) == 2
@@ -235,6 +238,7 @@ def test_nothing_published_tells_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / key_of(ON, 1) / "record.json").write_text("{")
     publish(tmp_path, "xl_recurrence", tmp_path / "published")
     write_gallery(tmp_path / "published")
+    write_site(tmp_path / "published")
     private = [str(tmp_path), str(Path.home()), os.uname().nodename]
     for path in (tmp_path / "published").rglob("*"):
         if path.suffix in (".md", ".csv", ".tex", ".html", ".jsonl", ".svg"):
