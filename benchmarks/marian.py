@@ -10,6 +10,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from lit_transformers.block import Block
 from lit_transformers.feedforward import FeedForward, FeedForwardConfig
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder
@@ -79,7 +80,7 @@ def ours(sizes: Sizes) -> EncoderDecoderConfig:
 
 def copied(model: MarianMTModel, sizes: Sizes) -> EncoderDecoder:
     """Our network with the weights of a Marian model, in evaluation mode."""
-    network = ours(sizes).build(sizes.symbols, sizes.longest)
+    network = ours(sizes).build(probe_data(sizes.symbols, sizes.longest))
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     assert isinstance(network.tokens, FullTokenEmbedding)
     fill(network.tokens.table, {"weight": weights["model.shared.weight"]})

@@ -95,7 +95,7 @@ def bare_steps(config: RunConfig) -> Iterator[None]:
     """Takes a step of a plain training loop at each iteration."""
     torch.manual_seed(config.seed)
     data, device = LanguageData(config.data), torch.device(config.training.device)
-    network = config.model.build(data.vocabulary.size, config.data.segment_length).to(device)
+    network = config.model.build(data.description).to(device)
     optimizer, schedule = config.training.learn(network)
     parameters, state = list(network.parameters()), None
     for batch in data.train_dataloader():

@@ -36,6 +36,7 @@ from benchmarks.captured import Captured, capturable
 from benchmarks.fixed_shapes import FixedShapes, capacities_of
 from benchmarks.hardware import JSON_HELP, describe, save
 from lit_transformers.cost import cost
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import detach, map_state, state_tensors
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.language_model import LanguageModel
@@ -89,7 +90,8 @@ def zipf(vocabulary: int, rows: int, length: int, device: torch.device) -> Tenso
 
 def train_flops(config: RunConfig, vocabulary: int, targets: Tensor) -> float:
     """Model FLOPs of a training token. A rare cluster is computed for its own targets alone, so these are counted."""
-    flops = cost(config.model, vocabulary, config.data.segment_length).flops_per_token
+    length = config.data.segment_length
+    flops = cost(config.model, probe_data(vocabulary, length), length).flops_per_token
     tokens = config.model.tokens
     assert isinstance(tokens, AdaptiveTokenEmbeddingConfig)
     for cluster, (start, end) in enumerate(pairwise([*tokens.cutoffs, vocabulary]), start=1):
@@ -123,7 +125,7 @@ class Training:
         length, self.clip = config.data.segment_length, config.training.clip or float("inf")
         self.mixed = mixed and text.is_cuda
         torch.manual_seed(config.seed)
-        network = config.model.build(vocabulary, length).to(text.device).train()
+        network = config.model.build(probe_data(vocabulary, length)).to(text.device).train()
         starts = range(0, text.size(1) - length, length)
         self.segments = cycle([(text[:, s : s + length], text[:, s + 1 : s + length + 1]) for s in starts])
         with self.precision():

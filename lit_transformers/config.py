@@ -262,13 +262,19 @@ def table(abstract: type[C], *concrete: type[C], implied: str = "") -> dict[str,
 
     implied: the kind of a mapping that names none, for files from before there was a choice.
     """
-    kinds = {config.kind: config for config in concrete}
-    if len(kinds) != len(concrete) or "" in kinds:
-        raise TypeError(f"every kind of {abstract.__name__} needs a name of its own")
-    abstract.kinds, abstract.implied = kinds, implied
+    kinds: dict[str, type[C]] = {}
     for config in concrete:
-        config.kinds = {}  # a concrete config is no abstract one, though it inherits from it
+        register(kinds, config)
+    abstract.kinds, abstract.implied = kinds, implied
     return kinds
+
+
+def register(kinds: dict[str, type[C]], config: type[C]) -> None:
+    """Adds a kind to a table, which may be defined outside of this library."""
+    if not config.kind or config.kind in kinds:
+        raise TypeError(f"the kind of {config.__name__} needs a name of its own")
+    kinds[config.kind] = config
+    config.kinds = {}  # a concrete config is no abstract one, though it inherits from it
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Plain]:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Positive, table
 from lit_transformers.mixer import LengthError, Mixer, full_precision
 from lit_transformers.mixers.qkv import QKVMixer
-from lit_transformers.models.encoder_decoder import EncoderDecoder, take_hypotheses
+from lit_transformers.models.capabilities import PairNetwork
 from lit_transformers.positions import PositionError
 from lit_transformers.sampling import SamplingConfig, best, choose
 from lit_transformers.space import Interval, Space
@@ -107,7 +107,7 @@ class Decoded(NamedTuple):
 
 @torch.no_grad()
 def decode(
-    network: EncoderDecoder,
+    network: PairNetwork,
     source: Int[Tensor, "b s"],
     source_padding_mask: Bool[Tensor, "b s"] | None,
     config: DecodingConfig,
@@ -129,7 +129,7 @@ def decode(
         return config.run(Reader(network, source, source_padding_mask, config.cache, boundary, calls), limits)
 
 
-def require_streams(network: EncoderDecoder) -> None:
+def require_streams(network: PairNetwork) -> None:
     """Raises ConfigError where a mixer of the decoder keeps no state."""
     if not network.streams:
         mixers = (module for module in network.decoder.modules() if isinstance(module, Mixer))
@@ -147,7 +147,7 @@ class CrossAttentionCall(NamedTuple):
 
 
 @contextmanager
-def watched(network: EncoderDecoder, is_needed: bool) -> Iterator[list[CrossAttentionCall]]:
+def watched(network: PairNetwork, is_needed: bool) -> Iterator[list[CrossAttentionCall]]:
     """Records the calls of the cross mixers within the block, where they are needed. Raises ConfigError where a cross
     mixer has no attention weights."""
     calls: list[CrossAttentionCall] = []
@@ -173,7 +173,7 @@ class Reader:
 
     def __init__(
         self,
-        network: EncoderDecoder,
+        network: PairNetwork,
         source: Int[Tensor, "b s"],
         padding_mask: Bool[Tensor, "b s"] | None,
         cached: bool,
@@ -202,7 +202,7 @@ class Reader:
             self.source = self.source[rows]
             self.padding_mask = None if self.padding_mask is None else self.padding_mask[rows]
         if self.state is not None:
-            self.state = take_hypotheses(self.state, hypotheses, rows)
+            self.state = self.network.take_hypotheses(self.state, hypotheses, rows)
 
     def attended(self, hypotheses: int) -> Float[Tensor, "b h s"]:
         """Returns the attention of each hypothesis to each source symbol in the last call, summed over the symbols read

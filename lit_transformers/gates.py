@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import torch
@@ -16,11 +17,17 @@ from torch import Tensor, nn
 
 from lit_transformers.callbacks import Progress, Report
 from lit_transformers.config import ConfigError
-from lit_transformers.miniature import Probe, covering, enlarged, probe_length, seeded, shrink
+from lit_transformers.miniature import Probe, covering, enlarged, miniature, probe_length, seeded
 from lit_transformers.mixer import Mixer, empty_rows
-from lit_transformers.models.encoder import Encoder, EncoderConfig
-from lit_transformers.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
+from lit_transformers.models.capabilities import (
+    CausalModelConfig,
+    CausalNetwork,
+    PairModelConfig,
+    PairNetwork,
+    RowModelConfig,
+    RowNetwork,
+    require,
+)
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.models.tokens import TokenEmbedding
 
@@ -38,7 +45,7 @@ class Gate(NamedTuple):
 def check(config: ModelConfig, report: Report | None = None) -> list[Gate]:
     """Runs all gates of a model's config, in order. A gate that raises has failed, with the error as detail."""
     length = probe_length(config)
-    probe = Probe(shrink(config, length), length)
+    probe = Probe(miniature(config, length), length)
     gates = gates_of(config)
     results = []
     for number, (name, run_gate) in enumerate(gates.items()):
@@ -59,24 +66,19 @@ class Broken(AssertionError):
     """A gate has failed; the message says what it measured."""
 
 
-def causal(probe: Probe) -> LanguageModel:
-    """Builds the language model of a probe, with enlarged weights."""
-    network = probe.config.build(probe.vocabulary, probe.length)
-    assert isinstance(network, LanguageModel)
-    return enlarged(network)
+def causal(probe: Probe) -> CausalNetwork:
+    """Builds the network of a probe that reads segments in order, with enlarged weights."""
+    return enlarged(require(probe.config, CausalModelConfig, "this gate checks").build(probe.data))
 
 
-def bidirectional(probe: Probe) -> Encoder:
-    """Builds the encoder of a probe, with enlarged weights."""
-    network = probe.config.build(probe.vocabulary, probe.length)
-    assert isinstance(network, Encoder)
-    return enlarged(network)
+def bidirectional(probe: Probe) -> RowNetwork:
+    """Builds the network of a probe that reads whole rows, with enlarged weights."""
+    return enlarged(require(probe.config, RowModelConfig, "this gate checks").build(probe.data))
 
 
-def paired(probe: Probe) -> tuple[EncoderDecoder, Tensor]:
-    """Builds the encoder-decoder of a probe, with enlarged weights, and returns it with random sources."""
-    network = probe.config.build(probe.vocabulary, probe.length)
-    assert isinstance(network, EncoderDecoder)
+def paired(probe: Probe) -> tuple[PairNetwork, Tensor]:
+    """Builds the network of a probe that reads pairs, with enlarged weights, and returns it with random sources."""
+    network = require(probe.config, PairModelConfig, "this gate checks").build(probe.data)
     return enlarged(network), probe.symbols()
 
 
@@ -146,7 +148,9 @@ def padding_changes_nothing(probe: Probe) -> str:
 def padding_is_not_read(probe: Probe) -> str:
     """Checks that symbols at padded positions do not affect the real positions of an encoder."""
     network = bidirectional(probe)
-    return check_padding(probe, lambda symbols, padding_mask: network(symbols, padding_mask, first(symbols)).hidden)
+    return check_padding(
+        probe, lambda symbols, padding_mask: network.read_row(symbols, padding_mask, first(symbols)).hidden
+    )
 
 
 def padding_of_sources_changes_nothing(probe: Probe) -> str:
@@ -261,7 +265,7 @@ def every_parameter_of_an_encoder_learns(probe: Probe) -> str:
     """Checks that every parameter of an encoder has a gradient where each position predicts a symbol."""
     network = bidirectional(probe).train()
     symbols = probe.symbols(4)
-    output = network(symbols, marked=first(symbols))
+    output = network.read_row(symbols, None, first(symbols))
     return learning(network, network.tokens.nll(output.hidden, probe.symbols(4)).sum() + sum(output.aux.values()))
 
 
@@ -307,12 +311,8 @@ PAIRED: dict[str, Callable[[Probe], str]] = {
 
 
 def gates_of(config: ModelConfig) -> dict[str, Callable[[Probe], str]]:
-    """Returns the gates of a kind of model. Raises ConfigError where there are none."""
-    match config:
-        case LanguageModelConfig():
-            return CAUSAL
-        case EncoderConfig():
-            return BIDIRECTIONAL
-        case EncoderDecoderConfig():
-            return PAIRED
-    raise ConfigError(f"no gates are known of a model of kind {config.kind}: it cannot be a run", "model")
+    """Returns the gates of a family. Raises ConfigError where it names none."""
+    if not config.gates:
+        raise ConfigError(f"no gates are known of a model of kind {config.kind}: it cannot be a run", "model")
+    gates: dict[str, Callable[[Probe], str]] = resolve_name(config.gates)
+    return gates

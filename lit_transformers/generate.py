@@ -10,13 +10,13 @@ from torch import Tensor
 
 from lit_transformers.config import Positive
 from lit_transformers.mixer import take_rows
-from lit_transformers.models.language_model import LanguageModel
+from lit_transformers.models.capabilities import CausalNetwork
 from lit_transformers.sampling import Best, SamplingConfig, best, choose
 
 
 @torch.no_grad()
 def sample(
-    model: LanguageModel,
+    model: CausalNetwork,
     prompt: Int[Tensor, " t"],
     length: int,
     config: SamplingConfig,
@@ -40,7 +40,7 @@ def _allowed(logits: Float[Tensor, "*n v"], forbidden: int | None) -> Float[Tens
 
 @torch.no_grad()
 def beam_search(
-    model: LanguageModel, prompt: Int[Tensor, " t"], length: int, beams: Positive, forbidden: int | None = None
+    model: CausalNetwork, prompt: Int[Tensor, " t"], length: int, beams: Positive, forbidden: int | None = None
 ) -> tuple[list[int], float]:
     """Returns the likeliest ``length`` symbols after the prompt, by ``beams`` hypotheses, and their log-probability."""
     output = model(prompt.expand(1, -1))

@@ -10,16 +10,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from lit_transformers.batch import DataDescription, Vocabulary
-from lit_transformers.miniature import (
-    VOCABULARY,
-    depths_of,
-    first_that_builds,
-    keeps_depth,
-    probe_length,
-    seeded,
-)
+from lit_transformers.miniature import VOCABULARY, probe_length, seeded, shrink
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
 from lit_transformers.tasks.task import TaskConfig
 from lit_transformers.training import TrainingConfig
 
@@ -68,7 +60,7 @@ def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
     """Returns the fields that differ by definition: data, sizes, the budget, and how results are measured."""
     model, training = config.model, config.training
     budget = (training.steps, training.accumulate, training.average)
-    return config.data, model.dim, model.heads, depths_of(model), budget, config.task.protocol()
+    return config.data, model.dim, model.heads, model.depths(), budget, config.task.protocol()
 
 
 def tensors_equal(first: list[Tensor], second: list[Tensor]) -> bool:
@@ -97,25 +89,11 @@ def shrunk_memories(*configs: ComparedRun) -> dict[int, int]:
     return {0: 0} | {length: 8 * rank for rank, length in enumerate(lengths, start=1)}
 
 
-def shrink(model: ModelConfig, sizes: dict[int, int], length: int) -> ModelConfig:
-    """Returns the model's config with few channels and, where it can be built so, few layers and short memories."""
-    narrow = {"dim": 8 * model.heads}
-    short: dict[str, Any] = {path: sizes[length] for path, length in memories(model).items()}
-    shallow: dict[str, Any] = {}
-    if not keeps_depth(model):
-        shallow = {path: min(depth, 4) for path, depth in depths_of(model).items()}
-    shallow |= {path: 1 for path, _ in model.leaves() if path == "stack.groups" and model.depth > 4}
-    return first_that_builds(model, [narrow | short | shallow, narrow | short, narrow | shallow, narrow], length)
-
-
 def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Tensor]:
     """Returns the losses and saved bytes of a few updates, the measurements after them, and the final parameters."""
-    size = VOCABULARY
-    if isinstance(config.model.tokens, AdaptiveTokenEmbeddingConfig):
-        size = config.model.tokens.cutoffs[-1] + 1
-    vocabulary = Vocabulary(size, 0, "byte", None)
+    vocabulary = Vocabulary(max(VOCABULARY, config.model.tokens.fewest_symbols()), 0, "byte", None)
     data = DataDescription(vocabulary, length, CLASSES, vocabulary, length, str)
-    model = shrink(config.model, sizes, length)
+    model = shrink(config.model, length, {}, depth=4, shorten=sizes.__getitem__)
     evaluation = {path: sizes.get(v, v) if path.endswith("memory") else v for path, v in config.task.evaluation.items()}
     objective = config.task.override({"evaluation": evaluation})
     batches = BATCHES if length <= LONG else BATCHES // 2

@@ -6,17 +6,16 @@ Few channels, two layers, a tiny vocabulary, float64, and every other knob as it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from lit_transformers.batch import DataDescription, Vocabulary
 from lit_transformers.config import ConfigError
-from lit_transformers.models.encoder_decoder import EncoderDecoderConfig
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
 
 VOCABULARY = 23
 SMALL, LARGE = 0.02, 0.2
@@ -40,9 +39,19 @@ class Probe(NamedTuple):
         """A number of symbols that suffices for a row without repetitions."""
         return max(VOCABULARY, self.length + 1)
 
+    @property
+    def data(self) -> DataDescription:
+        return probe_data(self.vocabulary, self.length)
+
     def symbols(self, rows: int = 2) -> Tensor:
         """Returns random rows without repeated symbols: a top-k mixer's choice among equal keys would be arbitrary."""
         return torch.stack([1 + torch.randperm(self.vocabulary - 1)[: self.length] for _ in range(rows)])
+
+
+def probe_data(symbols: int, length: int) -> DataDescription:
+    """Describes data for which every family can be built: pairs with the same vocabulary and length on both sides."""
+    vocabulary = Vocabulary(symbols, 0, "byte", None)
+    return DataDescription(vocabulary, length, source=vocabulary, source_length=length)
 
 
 def probe_length(config: ModelConfig) -> int:
@@ -50,11 +59,9 @@ def probe_length(config: ModelConfig) -> int:
 
     It is at most LONGEST and at most half a table of positions. Memories do not count, because they are shortened.
     """
-    parts = [*config.mixer.leaves("mixer."), *config.stack.leaves("stack.")]
-    if isinstance(config, EncoderDecoderConfig):
-        parts += [*config.decoder_mixer.leaves("decoder_mixer."), *config.cross_mixer.leaves("cross_mixer.")]
+    leaves = [leaf for place, part in config.parts().items() for leaf in part.leaves(f"{place}.")]
     lengths = [
-        number for path, value in parts if path.rsplit(".", 1)[-1] not in ("memory", "seed") for number in whole(value)
+        number for path, value in leaves if path.rsplit(".", 1)[-1] not in ("memory", "seed") for number in whole(value)
     ]
     length = max(SHORTEST, min(LONGEST, 2 * max(lengths, default=0) + 3))
     table = dict(config.leaves()).get("positions.max_length")
@@ -69,41 +76,39 @@ def whole(value: Any) -> list[int]:
 
 def keeps_depth(config: ModelConfig) -> bool:
     """Whether some field has a value for each layer, so that the number of layers cannot change."""
-    depths = depths_of(config).values()
+    depths = config.depths().values()
     return any(isinstance(value, tuple) and len(value) in depths and len(value) > 1 for _, value in config.leaves())
 
 
-def depths_of(config: ModelConfig) -> dict[str, int]:
-    """Returns the numbers of layers of a model's stacks, by the names of their fields."""
-    decoder_depth = config.decoder_depth if isinstance(config, EncoderDecoderConfig) else None
-    return {"depth": config.depth} | ({} if decoder_depth is None else {"decoder_depth": decoder_depth})
-
-
-def shrink(config: ModelConfig, length: int) -> ModelConfig:
+def miniature(config: ModelConfig, length: int) -> ModelConfig:
     """Returns the config of the same model at a size that takes milliseconds; no mechanism is switched off.
 
     Lengths that a mixer names stay; layers and memories become fewer where the model can be built so.
     """
-    narrow: dict[str, Any] = {"dim": 8 * config.heads, "dropout": 0.0, "initial_std": SMALL}
-    shallow: dict[str, Any] = {}
-    if not keeps_depth(config):
-        shallow = {path: min(depth, 2) for path, depth in depths_of(config).items()}
-    short: dict[str, Any] = {}
+    narrow: dict[str, Any] = {"dropout": 0.0, "initial_std": SMALL}
     for path, value in config.leaves():
         name = path.rsplit(".", 1)[-1]
         if name == "dropout":
             narrow[path] = 0.0
-        elif name == "memory" and value:
-            short[path] = min(value, covering(length))
         elif path == "feedforward.width" and value:
             narrow[path] = 16
-        elif path == "stack.groups" and shallow:
-            shallow[path] = min(value, shallow["depth"])
         elif name == "head_dim" and value:
             narrow[path] = 8
-    if isinstance(config.tokens, AdaptiveTokenEmbeddingConfig):
-        narrow["tokens.cutoffs"] = [VOCABULARY // 3, 2 * VOCABULARY // 3]
-        narrow["tokens.shrink"] = 2
+    narrow |= {f"tokens.{name}": value for name, value in config.tokens.shrunk(VOCABULARY).items()}
+    return shrink(config, length, narrow, depth=2, shorten=lambda memory: min(memory, covering(length)))
+
+
+def shrink(
+    config: ModelConfig, length: int, changes: Mapping[str, Any], *, depth: int, shorten: Callable[[int], int]
+) -> ModelConfig:
+    """Returns the config of the same model with few channels and with the given changes, and where it can be built so
+    for rows of ``length`` tokens, with at most ``depth`` layers and with memories shortened."""
+    narrow = config.widths() | dict(changes)
+    short = {path: shorten(value) for path, value in config.leaves() if path.rsplit(".", 1)[-1] == "memory" and value}
+    shallow: dict[str, int] = {}
+    if not keeps_depth(config):
+        shallow = {path: min(layers, depth) for path, layers in config.depths().items()}
+        shallow |= {path: min(value, depth) for path, value in config.leaves() if path == "stack.groups"}
     return first_that_builds(config, [narrow | short | shallow, narrow | short, narrow | shallow, narrow], length)
 
 
@@ -119,7 +124,7 @@ def first_that_builds(config: ModelConfig, attempts: Sequence[Mapping[str, Any]]
         try:
             candidate = config.override(changes)
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
-                candidate.build(VOCABULARY, length)
+                candidate.build(probe_data(max(VOCABULARY, candidate.tokens.fewest_symbols()), length))
         except ConfigError:
             continue
         return candidate

@@ -271,7 +271,7 @@ def train(
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     continued = config.data.batches is TextBatch
     source, length = config.task.counted_lengths(data.description)
-    lengths = flops_by_length(task.network, config.model.dim, length, continued, source)
+    lengths = flops_by_length(task.network, length, continued, source)
     observations = observe(task, data.val_dataloader()) | {"flops_by_length": [list(row) for row in lengths]}
     return metrics, timings, observations
 

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.batch import DataDescription
 from lit_transformers.config import NonNegative
 from lit_transformers.mixer import Context
-from lit_transformers.models.model import ModelConfig, ModelOutput
+from lit_transformers.models.capabilities import RowModelConfig, RowNetwork
+from lit_transformers.models.model import ModelOutput
 
 
-class EncoderConfig(ModelConfig, kind="encoder"):
+class EncoderConfig(RowModelConfig, kind="encoder"):
     """Reads a whole sequence at once.
 
     extra_tokens: learned vectors that are put before the sequence as marked tokens and removed from the output, as
     BigBird's ETC adds them for its global attention (arXiv:2007.14062, section 2).
     """
 
+    gates: ClassVar[str] = "lit_transformers.gates:BIDIRECTIONAL"
+    first_sees_all: ClassVar[bool] = True
+
     extra_tokens: NonNegative = 0
 
-    def build(self, vocabulary: int, max_length: int) -> Encoder:
-        return Encoder(self, vocabulary, max_length)
+    def build(self, data: DataDescription) -> Encoder:
+        return Encoder(self, data)
 
 
-class Encoder(nn.Module):
+class Encoder(RowNetwork):
     """A network in which every position sees every other, so that a position is represented from both sides."""
 
-    def __init__(self, config: EncoderConfig, vocabulary: int, max_length: int) -> None:
+    def __init__(self, config: EncoderConfig, data: DataDescription) -> None:
         super().__init__()
-        self.tokens = config.tokens.build(vocabulary, config.dim)
-        self.stack = config.build_stack("bidirectional", max_length + config.extra_tokens)
+        self.tokens = config.tokens.build(data.vocabulary.size, config.dim)
+        self.stack = config.build_stack("bidirectional", data.length + config.extra_tokens)
         self.extra = nn.Embedding(config.extra_tokens, config.dim) if config.extra_tokens else None
         self.norm = config.final_norm()
         config.initialise(self, self.tokens)
@@ -55,7 +62,16 @@ class Encoder(nn.Module):
         output = self.stack(x, Context(positions, causal=False, padding_mask=padding_mask, marked=marked))
         return ModelOutput(self.norm(output.y)[:, x.size(1) - symbols.size(1) :], None, dict(output.aux))
 
-    def flops(self, queries: int) -> int:
-        """Forward FLOPs for one sequence, without an output layer, which belongs to the objective."""
+    def read_row(
+        self, symbols: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"] | None, marked: Bool[Tensor, "b t"]
+    ) -> ModelOutput:
+        output: ModelOutput = self(symbols, padding_mask, marked)
+        return output
+
+    def flops(self, length: int, remembered: int = 0, source: int = 0) -> int:
+        """As in ``Network.flops``, without an output layer, which belongs to the objective."""
         extra = 0 if self.extra is None else self.extra.weight.size(0)
-        return self.stack.flops(queries + extra, 0, causal=False)
+        return self.stack.flops(length + extra, 0, causal=False)
+
+    def softmax_flops(self, length: int) -> int:
+        return 0

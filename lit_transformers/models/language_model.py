@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context
-from lit_transformers.models.model import ModelConfig, ModelOutput, positions_of
+from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, RowModelConfig, RowNetwork
+from lit_transformers.models.model import ModelOutput, positions_of
+from lit_transformers.stacks.carried import Carried, leaves_state, read_until_full, remembers
 
 
-class LanguageModelConfig(ModelConfig, kind="language_model"):
+class LanguageModelConfig(CausalModelConfig, RowModelConfig, kind="language_model"):
     """Predicts each symbol from those before it."""
 
-    def build(self, vocabulary: int, max_length: int) -> LanguageModel:
-        return LanguageModel(self, vocabulary, max_length)
+    gates: ClassVar[str] = "lit_transformers.gates:CAUSAL"
+    first_sees_all: ClassVar[bool] = False
+
+    def build(self, data: DataDescription) -> LanguageModel:
+        return LanguageModel(self, data)
 
 
-def language_model(config: ModelConfig, data: DataDescription, task: str) -> LanguageModel:
-    """Builds a language model for an objective. Raises ConfigError for a model of another kind."""
-    if not isinstance(config, LanguageModelConfig):
-        raise ConfigError(f"{task} trains a language_model, not a {config.kind}", "model")
-    return config.build(data.vocabulary.size, data.length)
-
-
-class LanguageModel(nn.Module):
+class LanguageModel(CausalNetwork, RowNetwork):
     """Reads segments in order. ``state`` is {"length": (b,) tokens read, "layers": the stack's state}."""
 
-    def __init__(self, config: LanguageModelConfig, vocabulary: int, max_length: int) -> None:
+    def __init__(self, config: LanguageModelConfig, data: DataDescription) -> None:
         super().__init__()
-        self.tokens = config.tokens.build(vocabulary, config.dim)
-        self.stack = config.build_stack("causal", max_length)
+        self.dim = config.dim
+        self.tokens = config.tokens.build(data.vocabulary.size, config.dim)
+        self.stack = config.build_stack("causal", data.length)
         self.norm = config.final_norm()
         self.dropout = nn.Dropout(config.dropout)
         config.initialise(self, self.tokens)
@@ -45,8 +43,6 @@ class LanguageModel(nn.Module):
         padding_mask: Bool[Tensor, "b t"] | None = None,
         keep_layers: bool = False,
     ) -> ModelOutput:
-        """Maps symbols (b, t) to hidden (b, t, d). ``padding_mask`` is True at real symbols and False at padding, which
-        is at the end of a row."""
         positions, start = positions_of(symbols, None if state is None else state["length"])
         ctx = Context(positions, causal=True, padding_mask=padding_mask)
         output = self.stack(self.tokens.embed(symbols), ctx, None if state is None else state["layers"], keep_layers)
@@ -55,10 +51,24 @@ class LanguageModel(nn.Module):
         return ModelOutput(hidden, {"length": length, "layers": output.state}, dict(output.aux), output.hidden)
 
     def read_layer(self, hidden: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """Prepares an intermediate layer's output for the softmax that all layers share."""
         y: Tensor = self.dropout(self.norm(hidden))
         return y
 
-    def flops(self, queries: int, remembered: int) -> int:
-        """Forward FLOPs for one sequence of ``queries`` symbols after ``remembered`` ones."""
-        return self.stack.flops(queries, remembered) + self.tokens.flops(queries)
+    def read_row(
+        self, symbols: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"] | None, marked: Bool[Tensor, "b t"]
+    ) -> ModelOutput:
+        output: ModelOutput = self(symbols, None, padding_mask)
+        return output
+
+    def flops(self, length: int, remembered: int = 0, source: int = 0) -> int:
+        """As in ``Network.flops``, the softmax included."""
+        return self.stack.flops(length, remembered) + self.tokens.flops(length)
+
+    def softmax_flops(self, length: int) -> int:
+        return self.tokens.flops(length)
+
+    def carried(self, length: int) -> Carried:
+        return read_until_full(self.stack, self.dim, length) if remembers(self) else Carried(0, 0)
+
+    def carries(self) -> bool:
+        return leaves_state(self.stack, self.dim)

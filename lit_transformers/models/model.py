@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lit_transformers.batch import DataDescription
 from lit_transformers.block import Block, BlockConfig
-from lit_transformers.config import Positive, PositiveFloat
+from lit_transformers.config import Config, Positive, PositiveFloat, field_types
 from lit_transformers.initialisation import initialise_normal, initialise_scaled
 from lit_transformers.mixer import MixerConfig, Mode, Shape
 from lit_transformers.models.tokens import FullTokenEmbeddingConfig, TokenEmbedding, TokenEmbeddingConfig
 from lit_transformers.positions import PositionsConfig
 from lit_transformers.space import Interval, Space
 from lit_transformers.stacks import SequentialConfig, Stack, StackConfig, StackInput
+from lit_transformers.stacks.carried import Carried
 
 
 class ModelConfig(BlockConfig):
-    """Base of every model's config; the table MODELS lists the kinds.
+    """Base of every model's config; the table MODELS lists the kinds. Each is a family: one file, and one line there.
 
+    What an objective needs of a family is one of the bases in ``lit_transformers/models/capabilities.py``.
+    ``gates`` names the family's gates, a mapping from their names to functions of a probe, as "module:attribute". It is
+    read where gates are run, so that what a gate says is no part of the code that a run depends on.
     initial_std: standard deviation of the normal distribution that all linear and embedding weights start from; None
         for one that depends on where a weight is in the network (``lit_transformers/initialisation.py``).
     """
 
     space: ClassVar[Space] = {"dropout": Interval(0.0, 0.3)}
+    gates: ClassVar[str] = ""
 
     dim: Positive = 512
     heads: Positive = 8
@@ -35,9 +43,24 @@ class ModelConfig(BlockConfig):
     tokens: TokenEmbeddingConfig = FullTokenEmbeddingConfig()
     initial_std: PositiveFloat | None = None
 
-    def build(self, vocabulary: int, max_length: int) -> nn.Module:
-        """Builds a network for ``vocabulary`` symbols that is trained on segments of ``max_length`` tokens."""
+    def build(self, data: DataDescription) -> Network:
+        """Builds the network that is trained on such data. Raises ConfigError where that is impossible."""
         raise NotImplementedError
+
+    def depths(self) -> dict[str, int]:
+        """Hook: returns the numbers of layers of the stacks, by the paths of their fields. By default ``depth`` alone.
+
+        A probe has fewer layers, and two runs of which one has more are never taken for equal.
+        """
+        return {"depth": self.depth}
+
+    def widths(self) -> dict[str, int]:
+        """Hook: returns how many channels a probe has, by the paths of their fields. By default 8 for each head."""
+        return {"dim": 8 * self.heads}
+
+    def parts(self) -> dict[str, MixerConfig | StackConfig]:
+        """Returns the configs of all mixers and stacks, by their paths: rows of a probe are as long as they require."""
+        return dict(_parts(self))
 
     def build_stack(self, mode: Mode, max_length: int, cross: MixerConfig | None = None) -> Stack:
         """Builds the stack of this model's blocks in the given mode, with cross mixers if ``cross`` is given."""
@@ -59,6 +82,42 @@ class ModelConfig(BlockConfig):
             initialise_scaled(network, self.dim, tokens.factor)
         else:
             initialise_normal(network, self.initial_std, tokens.factor)
+
+
+def _parts(config: Config, prefix: str = "") -> Iterator[tuple[str, MixerConfig | StackConfig]]:
+    for name in field_types(type(config)):
+        value = getattr(config, name)
+        if isinstance(value, MixerConfig | StackConfig):
+            yield f"{prefix}{name}", value
+        elif isinstance(value, Config):
+            yield from _parts(value, f"{prefix}{name}.")
+
+
+class Network(nn.Module, ABC):
+    """Base of every family's network. ``tokens`` embeds its symbols, and those that it predicts."""
+
+    tokens: TokenEmbedding
+
+    @abstractmethod
+    def flops(self, length: int, remembered: int = 0, source: int = 0) -> int:
+        """Forward FLOPs of training for one row of ``length`` tokens. ``remembered``: the tokens before it, in a family
+        whose rows continue each other; ``source``: the tokens of its source, in a family that reads pairs."""
+
+    def embeddings(self) -> list[TokenEmbedding]:
+        """Hook: returns the embeddings of symbols. By default ``tokens`` alone."""
+        return [self.tokens]
+
+    def unused(self) -> list[nn.Parameter]:
+        """Hook: returns the parameters that no output depends on, which no cost counts. None by default."""
+        return []
+
+    def carried(self, length: int) -> Carried:
+        """Hook: returns what a row leaves to the next where all have ``length`` tokens. Nothing by default."""
+        return Carried(0, 0)
+
+    def carries(self) -> bool:
+        """Hook: returns whether a row leaves any state to the next. By default it leaves none."""
+        return False
 
 
 class ModelOutput(NamedTuple):

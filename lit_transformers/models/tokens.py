@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +29,14 @@ class TokenEmbeddingConfig(Config):
     def build(self, size: int, dim: int) -> TokenEmbedding:
         """Builds the embedding and softmax of a vocabulary of ``size`` symbols and a network of width ``dim``."""
         raise NotImplementedError
+
+    def fewest_symbols(self) -> int:
+        """Hook: returns the size of the smallest vocabulary that this can be built for. By default it is 1."""
+        return 1
+
+    def shrunk(self, size: int) -> dict[str, Any]:
+        """Hook: returns the overrides with which this fits a vocabulary of ``size`` symbols and a narrow network."""
+        return {}
 
 
 class TokenEmbedding(nn.Module, ABC):
@@ -160,6 +169,12 @@ class AdaptiveTokenEmbeddingConfig(TokenEmbeddingConfig, kind="adaptive"):
         if dim // self.shrink ** len(self.cutoffs) == 0:
             raise ConfigError(f"the last cluster of {len(self.cutoffs)} would have no channel left of {dim}", "shrink")
         return AdaptiveTokenEmbedding(self, size, dim)
+
+    def fewest_symbols(self) -> int:
+        return max(self.cutoffs, default=0) + 1
+
+    def shrunk(self, size: int) -> dict[str, Any]:
+        return {"cutoffs": [size // 3, 2 * size // 3], "shrink": 2}
 
 
 class AdaptiveTokenEmbedding(TokenEmbedding):

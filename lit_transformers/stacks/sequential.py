@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lit_transformers.block import Block, add_losses
+from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, MixerOutput, Shape
 from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
 
@@ -21,12 +22,15 @@ class SequentialConfig(StackConfig, kind="sequential"):
 
 
 class Sequential(Stack):
-    """One block after another. With shared weights a block is used at several steps, each with its own state."""
+    """One block after another. With shared weights a block is used at several steps, each with its own state.
 
-    def __init__(self, blocks: Iterable[Block], entry: StackInput) -> None:
+    first: the number of its first step, which is not 0 where it is the upper part of a stack.
+    """
+
+    def __init__(self, blocks: Iterable[Block], entry: StackInput, first: int = 0) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.entry = entry
+        self.entry, self.first = entry, first
 
     def forward(
         self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None, keep_hidden: bool = False
@@ -36,7 +40,7 @@ class Sequential(Stack):
         aux: dict[str, Tensor] = {}
         positions = self.entry.drawn(ctx)
         for layer, block in enumerate(self.blocks):
-            x = self.entry(x, positions, layer)
+            x = self.entry(x, positions, self.first + layer)
             output: MixerOutput = block(x, ctx, None if state is None else state[layer])
             x, aux = output.y, add_losses(aux, output.aux)
             states.append(output.state)
@@ -44,5 +48,14 @@ class Sequential(Stack):
         return StackOutput(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
 
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
-        blocks = (block for block in self.blocks if isinstance(block, Block))
-        return sum(block.flops(queries, remembered, causal, source) for block in blocks)
+        return sum(block.flops(queries, remembered, causal, source) for block in self.layers())
+
+    def split(self, step: int) -> tuple[Sequential, Sequential]:
+        layers = self.layers()
+        if not 0 < step < len(layers):
+            raise ConfigError(f"a stack of {len(layers)} layers cannot be divided after {step} of them", "depth")
+        upper = Sequential(layers[step:], self.entry, self.first + step)
+        return Sequential(layers[:step], self.entry, self.first), upper
+
+    def layers(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.block import Block
-from lit_transformers.config import Config
+from lit_transformers.config import Config, ConfigError
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.positions import Positions
 
@@ -74,3 +74,12 @@ class Stack(nn.Module, ABC):
     @abstractmethod
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         """Forward FLOPs for one sequence, for which cross mixers read ``source`` tokens."""
+
+    def split(self, step: int) -> tuple[Stack, Stack]:
+        """Hook: returns the stack of the first ``step`` steps and that of the others, which share this one's weights.
+
+        The second continues with what the first returns, so that a network may keep the first one's output, or read it
+        twice. Where positions have a random offset, both passes need the same ``Context.offset``. Raises ConfigError
+        where a stack is one piece, which is the default.
+        """
+        raise ConfigError(f"a {type(self).__name__} stack cannot be divided at a layer; set stack: sequential", "stack")

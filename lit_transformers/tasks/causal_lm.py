@@ -13,7 +13,7 @@ from lit_transformers.batch import IGNORED, DataDescription, TextBatch
 from lit_transformers.config import ConfigError, PositiveFloat
 from lit_transformers.cost import ModelCost, cost
 from lit_transformers.mixer import detach, empty_rows, full_precision, map_state
-from lit_transformers.models.language_model import LanguageModel, language_model
+from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.ranks import from_all_ranks
 from lit_transformers.tasks.language_metric import LanguageMetric
@@ -42,7 +42,7 @@ class CausalLMConfig(TaskConfig, kind="causal_lm"):
         return CausalLM(self, model, data, training)
 
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        return cost(model, data.vocabulary.size, data.length)
+        return cost(model, data, data.length)
 
     def random_batch(self, data: DataDescription) -> TextBatch:
         """Returns two lanes of random symbols in which no document begins or ends."""
@@ -60,14 +60,14 @@ class CausalLM(Task):
     """
 
     config: CausalLMConfig
-    network: LanguageModel
+    network: CausalNetwork
 
     def __init__(
         self, config: CausalLMConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
     ) -> None:
         """Raises ConfigError where the model cannot be built."""
         super().__init__(config, model, data, training)
-        self.network = language_model(model, data, "causal_lm")
+        self.network = require(model, CausalModelConfig, "causal_lm trains").build(data)
         self.future = nn.ModuleList(nn.Linear(model.dim, data.vocabulary.size) for _ in config.future)
         if self.training_config.compile:
             self.network.compile()

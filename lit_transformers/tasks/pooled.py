@@ -14,8 +14,7 @@ from lit_transformers.batch import DataDescription, LabelledBatch
 from lit_transformers.config import ConfigError, Fraction
 from lit_transformers.cost import ModelCost, cost
 from lit_transformers.mixer import full_precision
-from lit_transformers.models.encoder import Encoder, EncoderConfig
-from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
+from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.example_metric import ExampleMetric
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
@@ -42,13 +41,13 @@ class PooledTaskConfig(TaskConfig):
         raise NotImplementedError
 
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        reader(model, self)
-        outputs, size, length = self.outputs(data), data.vocabulary.size, data.length
-        network_cost = cost(model, size, length, continued=False)
-        with torch.device("meta"):
-            tokens = model.tokens.build(size, model.dim)
-        unused = sum(parameter.numel() for parameter in tokens.softmax_only())
-        softmax = tokens.flops(length) if isinstance(model, LanguageModelConfig) else 0
+        reader = readable(model, self)
+        outputs, length = self.outputs(data), data.length
+        network_cost = cost(reader, data, length, continued=False)
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            network = reader.build(data)
+        unused = sum(parameter.numel() for parameter in network.tokens.softmax_only())
+        softmax = network.softmax_flops(length)
         return network_cost._replace(
             parameters=network_cost.parameters - unused + outputs * (model.dim + 1),
             embedding_parameters=network_cost.embedding_parameters - unused,
@@ -96,7 +95,7 @@ class PooledTask(Task):
     """
 
     config: PooledTaskConfig
-    network: Encoder | LanguageModel
+    network: RowNetwork
     metric: PooledMetric
 
     def __init__(
@@ -108,10 +107,10 @@ class PooledTask(Task):
         metric: PooledMetric,
     ) -> None:
         """Raises ConfigError where the model cannot be built, or cannot be used for such an objective."""
-        readable = reader(model, config)
+        reader = readable(model, config)
         super().__init__(config, model, data, training)
         outputs = config.outputs(data)
-        self.network = readable.build(data.vocabulary.size, data.length)
+        self.network = reader.build(data)
         for parameter in self.network.tokens.softmax_only():
             parameter.requires_grad_(False)
         self.head = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(model.dim, outputs))
@@ -145,27 +144,21 @@ class PooledTask(Task):
             self.metric.update(outputs, self.nll(outputs, batch), batch)
 
 
-def reader(model: ModelConfig, config: PooledTaskConfig) -> EncoderConfig | LanguageModelConfig:
+def readable(model: ModelConfig, config: PooledTaskConfig) -> RowModelConfig:
     """Returns the model. Raises ConfigError if its output cannot be pooled as the config says."""
-    if not isinstance(model, EncoderConfig | LanguageModelConfig):
-        raise ConfigError(f"{config.kind} reads an encoder or a language_model, not a {model.kind}", "model")
-    if isinstance(model, LanguageModelConfig) and config.pooling == "first":
+    reader = require(model, RowModelConfig, f"{config.kind} reads")
+    if config.pooling == "first" and not reader.first_sees_all:
         raise ConfigError(
-            "the first token of a language_model sees nothing but itself; set task.pooling to last or mean, "
+            f"the first token of a {model.kind} sees nothing but itself; set task.pooling to last or mean, "
             "or model to encoder",
             "task.pooling",
         )
-    return model
+    return reader
 
 
-def read_whole(network: Any, batch: LabelledBatch) -> ModelOutput:
+def read_whole(network: RowNetwork, batch: LabelledBatch) -> ModelOutput:
     """Runs the network on whole rows of a batch."""
-    output: ModelOutput
-    if isinstance(network, LanguageModel):
-        output = network(batch.inputs, None, batch.padding_mask)
-    else:
-        output = network(batch.inputs, batch.padding_mask, marks(batch))
-    return output
+    return network.read_row(batch.inputs, batch.padding_mask, marks(batch))
 
 
 def marks(batch: LabelledBatch) -> Bool[Tensor, "b t"]:

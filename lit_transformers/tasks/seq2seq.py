@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, PairBatch
-from lit_transformers.config import ConfigError, Fraction, Plain, Positive
-from lit_transformers.cost import ModelCost, cost_of_pairs
+from lit_transformers.config import Fraction, Plain, Positive
+from lit_transformers.cost import ModelCost, cost
 from lit_transformers.decoding import BeamConfig, DecodingConfig, decode
-from lit_transformers.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from lit_transformers.models.capabilities import PairModelConfig, PairNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.tasks.text_metric import Scores, TextMetric, signatures
@@ -44,7 +44,8 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         return Seq2Seq(self, model, data, training)
 
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        return cost_of_pairs(encoder_decoder(model), data, *self.counted_lengths(data))
+        source, length = self.counted_lengths(data)
+        return cost(pairs_model(model), data, length, source, continued=False)
 
     def counted_lengths(self, data: DataDescription) -> tuple[int, int]:
         return self.counted or (data.source_length, data.length)
@@ -71,18 +72,16 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         return {"decoding": self.decoding.to_dict(), "scores": signatures(self.metrics)}
 
 
-def encoder_decoder(model: ModelConfig) -> EncoderDecoderConfig:
-    """Returns the model. Raises ConfigError if it is not an encoder_decoder."""
-    if not isinstance(model, EncoderDecoderConfig):
-        raise ConfigError(f"seq2seq trains an encoder_decoder, not a {model.kind}", "model")
-    return model
+def pairs_model(model: ModelConfig) -> PairModelConfig:
+    """Returns the model. Raises ConfigError if it does not read pairs."""
+    return require(model, PairModelConfig, "seq2seq trains")
 
 
 class Seq2Seq(Task):
-    """Trains and measures an encoder_decoder, which maps a source to a target."""
+    """Trains and measures a network that maps a source to a target."""
 
     config: Seq2SeqConfig
-    network: EncoderDecoder
+    network: PairNetwork
     metric: TextMetric
 
     def __init__(
@@ -90,7 +89,7 @@ class Seq2Seq(Task):
     ) -> None:
         """Raises ConfigError where the model cannot be built."""
         super().__init__(config, model, data, training)
-        self.network = encoder_decoder(model).build_pairs(data)
+        self.network = pairs_model(model).build(data)
         if self.training_config.compile:
             self.network.compile()
         self.writes = bool(WRITTEN & {*config.metrics})

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, StringBatch
 from lit_transformers.cost import ModelCost, cost
-from lit_transformers.models.language_model import LanguageModel, language_model
+from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.string_metric import StringMetric
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
@@ -26,7 +26,7 @@ class StringsConfig(TaskConfig, kind="strings"):
         return Strings(self, model, data, training)
 
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
-        return cost(model, data.vocabulary.size, data.length, continued=False)
+        return cost(model, data, data.length, continued=False)
 
     def random_batch(self, data: DataDescription) -> StringBatch:
         """Returns two random strings whose answer is their second half."""
@@ -41,14 +41,14 @@ class Strings(Task):
     """Trains and measures a language model on whole strings, each read from an empty state."""
 
     config: StringsConfig
-    network: LanguageModel
+    network: CausalNetwork
 
     def __init__(
         self, config: StringsConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
     ) -> None:
         """Raises ConfigError where the model cannot be built."""
         super().__init__(config, model, data, training)
-        self.network = language_model(model, data, "strings")
+        self.network = require(model, CausalModelConfig, "strings trains").build(data)
         if self.training_config.compile:
             self.network.compile()
         self.metric = StringMetric()

@@ -17,8 +17,7 @@ from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, Plain
 from lit_transformers.cost import ModelCost
 from lit_transformers.mixer import Mixer
-from lit_transformers.models.encoder_decoder import EncoderDecoderConfig
-from lit_transformers.models.model import ModelConfig
+from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.ranks import mean_over_ranks
 from lit_transformers.shards import put_together, shard
 from lit_transformers.tasks.example_metric import ExampleMetric
@@ -84,7 +83,7 @@ class Task(L.LightningModule, ABC):
     """Trains and measures a network, independently of its kind."""
 
     config: TaskConfig
-    network: nn.Module
+    network: Network
     metric: ExampleMetric
 
     def __init__(
@@ -135,19 +134,13 @@ class Task(L.LightningModule, ABC):
             count, self._targets = float(self._targets), None
             torch._foreach_div_([p.grad for p in self.parameters() if p.grad is not None], count)
 
-    def build_network(self, model: ModelConfig) -> nn.Module:
-        """Builds the network of the given config, which may differ from this task's."""
-        if isinstance(model, EncoderDecoderConfig):
-            return model.build_pairs(self.data)
-        return model.build(self.data.vocabulary.size, self.data.length)
-
     def evaluator(self) -> Any:
         """Returns the network for evaluation: with the same parameters, and with the overrides in ``evaluation``."""
         if not self.config.evaluation:
             return self.network
         if self._evaluator is None or self._evaluator[1] != self.device:  # buffers do not move with the task
             with torch.random.fork_rng(devices=[]), self.device:
-                network = self.build_network(self.model_config.override(self.config.evaluation))
+                network = self.model_config.override(self.config.evaluation).build(self.data)
             network.load_state_dict(self.network.state_dict(keep_vars=True), assign=True)
             self._evaluator = (network.eval(), self.device)
         return self._evaluator[0]

@@ -7,7 +7,7 @@ import pytest
 from ablations.ablation import Ablation
 from ablations.catalog import find, load, names
 from lit_transformers.gates import Gate, check
-from lit_transformers.miniature import probe_length, shrink
+from lit_transformers.miniature import miniature, probe_length
 from lit_transformers.models.model import ModelConfig
 
 STUDIES = {name: load(find(name)) for name in names()}
@@ -55,7 +55,7 @@ CHECKED: dict[tuple[str, int], list[Gate]] = {}
 def failed_gates(model: ModelConfig) -> list[Gate]:
     """The failed gates of a model's miniature, which many arms and scales share: each miniature is checked once."""
     length = probe_length(model)
-    checked_key = (shrink(model, length).to_yaml(), length)
+    checked_key = (miniature(model, length).to_yaml(), length)
     if checked_key not in CHECKED:
         CHECKED[checked_key] = [gate for gate in check(model) if not gate.passed]
     return CHECKED[checked_key]

@@ -29,6 +29,7 @@ from lit_transformers.config import ConfigError, field_types
 from lit_transformers.encodings import RotaryConfig, XLConfig
 from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
 from lit_transformers.gates import check
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Context, MixerConfig, Mode, OutputProjection, Shape, empty_rows, state_tensors
 from lit_transformers.mixers import AttentionConfig, StarConfig
 from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
@@ -233,7 +234,7 @@ def test_a_model_of_every_stack_and_feed_forward_passes_every_gate(
 @feedforwards
 def test_every_parameter_of_a_translator_learns(config: StackConfig, feedforward: TransitionConfig) -> None:
     model = EncoderDecoderConfig(dim=8, heads=2, depth=2, stack=config, feedforward=feedforward)
-    network = placed(randomised(model.build(11, 9).double()))
+    network = placed(randomised(model.build(probe_data(11, 9)).double()))
     output = network(torch.arange(7).expand(2, -1), torch.arange(9).expand(2, -1))
     loss = (output.hidden * noise(2, 9, 8)).sum()
     sum(output.aux.values(), start=loss).backward()

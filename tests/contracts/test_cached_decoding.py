@@ -11,12 +11,13 @@ from contract_cases import DIM, HEADS, Case, context, mixers, noise, randomised
 from numerics import placed, same, same_gradients
 from torch import Tensor
 
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Context, state_tensors
 from lit_transformers.mixers import CompressiveConfig
 from lit_transformers.mixers.compressive import Compressive
 from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.models import EncoderDecoderConfig
-from lit_transformers.models.encoder_decoder import EncoderDecoder, take_hypotheses
+from lit_transformers.models.encoder_decoder import EncoderDecoder
 
 pytestmark = pytest.mark.any_device
 TARGET = 20
@@ -24,7 +25,7 @@ TARGET = 20
 
 def network_of(**fields: Any) -> EncoderDecoder:
     config = EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2, **fields)
-    return placed(randomised(config.build(11, TARGET).double())).eval()
+    return placed(randomised(config.build(probe_data(11, TARGET)).double())).eval()
 
 
 def texts() -> tuple[Tensor, Tensor, Tensor]:
@@ -121,7 +122,7 @@ def test_hypotheses_read_the_source_of_their_row(case: Case, stack: str) -> None
         prefix = network.decode(target[:, :3], encoded, padding_mask)
         same(prefix.hidden, expected[:, :3])
         rows, order = torch.tensor([2, 0]), torch.tensor([9, 11, 8, 8, 1, 0, 3, 2])
-        state = take_hypotheses(prefix.state, order, rows)
+        state = network.take_hypotheses(prefix.state, order, rows)
         same(network.decode(target[order, 3:], encoded[rows], padding_mask[rows], state).hidden, expected[order, 3:])
         assert all(part.size(0) == 8 for part in state_tensors([layer["mixer"] for layer in state["layers"]]))
         assert all(part.size(0) == 2 for part in state_tensors([layer["cross"] for layer in state["layers"]]))

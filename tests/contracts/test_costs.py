@@ -13,9 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_transformers.batch import DataDescription, Vocabulary
 from lit_transformers.block import BlockConfig
-from lit_transformers.cost import cost, cost_of_pairs
+from lit_transformers.cost import cost
 from lit_transformers.encodings import XLConfig
 from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Context, MixerConfig, Shape
 from lit_transformers.mixers import AttentionConfig, LSRAConfig, TopKConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
@@ -104,7 +105,7 @@ def test_the_flops_of_a_feed_forward_are_those_counted(config: TransitionConfig,
 @pytest.mark.parametrize("stack", STACK_CASES, ids=name)
 def test_the_flops_of_a_model_are_those_counted(stack: StackConfig) -> None:
     config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=4, stack=stack, mixer=AttentionConfig(memory=12))
-    network = config.build(11, 16)
+    network = config.build(probe_data(11, 16))
     symbols = torch.zeros(1, 16, dtype=torch.long)
     state = network(symbols).state
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -114,15 +115,15 @@ def test_the_flops_of_a_model_are_those_counted(stack: StackConfig) -> None:
 
 def test_the_flops_of_an_encoder_are_those_counted_without_a_softmax() -> None:
     config = EncoderConfig(dim=DIM, heads=HEADS, depth=2)
-    expected = count_flops(config.build(11, 16), torch.zeros(1, 16, dtype=torch.long))
-    assert cost(config, 11, 16).flops_per_token == pytest.approx(expected / 16, rel=TOLERANCE)
-    assert cost(config, 11, 16).state_bytes == 0
+    expected = count_flops(config.build(probe_data(11, 16)), torch.zeros(1, 16, dtype=torch.long))
+    assert cost(config, probe_data(11, 16), 16).flops_per_token == pytest.approx(expected / 16, rel=TOLERANCE)
+    assert cost(config, probe_data(11, 16), 16).state_bytes == 0
 
 
 def test_rows_that_do_not_continue_each_other_cost_no_memory() -> None:
     config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(memory=32))
-    separate, continued = cost(config, 11, 16, continued=False), cost(config, 11, 16)
-    assert separate.flops_per_token == config.build(11, 16).flops(16, 0) / 16 < continued.flops_per_token
+    separate, continued = cost(config, probe_data(11, 16), 16, continued=False), cost(config, probe_data(11, 16), 16)
+    assert separate.flops_per_token == config.build(probe_data(11, 16)).flops(16, 0) / 16 < continued.flops_per_token
     assert (separate.state_bytes, separate.parameters) == (0, continued.parameters)
 
 
@@ -149,11 +150,11 @@ def test_the_flops_of_a_network_for_pairs_are_those_counted(stack: StackConfig, 
     config = EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=4, decoder_depth=2, stack=stack, shared_tokens=False)
     vocabulary = Vocabulary(11, 0, "byte", None)
     data = DataDescription(vocabulary, target, 0, vocabulary, source, str)
-    network = config.build_pairs(data)
+    network = config.build(data)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         output = network(torch.zeros(1, source, dtype=torch.long), torch.zeros(1, target, dtype=torch.long))
         network.tokens.log_probabilities(output.hidden)
-    pair_cost = cost_of_pairs(config, data, source, target)
+    pair_cost = cost(config, data, target, source, continued=False)
     assert pair_cost.flops_per_token == pytest.approx(counter.get_total_flops() / target, rel=TOLERANCE)
     assert pair_cost.parameters == sum(p.numel() for p in network.parameters() if p.requires_grad)
     assert (pair_cost.embedding_parameters, pair_cost.state_bytes) == (2 * 11 * DIM + 11, 0)
@@ -165,5 +166,5 @@ def test_a_cost_is_told_without_memory_or_numbers(case: Case) -> None:
     config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=case.config)
     if case.remembers:
         config = config.override({"mixer.memory": 3})
-    model_cost = cost(config, 11, 3 * BLOCK)
+    model_cost = cost(config, probe_data(11, 3 * BLOCK), 3 * BLOCK)
     assert model_cost.flops_per_token > 0 and model_cost.parameters > 0

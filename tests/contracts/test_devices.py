@@ -18,6 +18,7 @@ from lit_transformers.batch import DataDescription, Vocabulary
 from lit_transformers.decoding import BeamConfig, DecodingConfig, GreedyConfig, decode
 from lit_transformers.encodings import RotaryConfig, XLConfig
 from lit_transformers.generate import beam_search
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Mode
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig
@@ -117,7 +118,7 @@ def test_a_network_as_it_is_measured_moves_with_its_task() -> None:
 
 @pytest.mark.parametrize("search", [GreedyConfig(), BeamConfig(beams=3, coverage=0.2)], ids=lambda search: search.kind)
 def test_a_search_finds_elsewhere_what_it_finds_here(search: DecodingConfig) -> None:
-    network = randomised(EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2).build(11, 9).double()).eval()
+    network = randomised(EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2).build(probe_data(11, 9)).double()).eval()
     source, padding_mask = torch.randint(1, 10, (3, 7)), torch.arange(7) < torch.tensor([[7], [3], [5]])
     expected = decode(network, source, padding_mask, search, boundary=10)
     result = decode(network.to(DEVICE), to_device(source), to_device(padding_mask), search, boundary=10)
@@ -126,7 +127,7 @@ def test_a_search_finds_elsewhere_what_it_finds_here(search: DecodingConfig) -> 
 
 
 def test_a_text_is_continued_elsewhere_as_here() -> None:
-    network = randomised(MODELS["causal_lm"].build(11, 9).double()).eval()
+    network = randomised(MODELS["causal_lm"].build(probe_data(11, 9)).double()).eval()
     prompt = torch.tensor([10, 1, 2])
     expected, expected_score = beam_search(network, prompt, 6, beams=3, forbidden=10)
     symbols, score = beam_search(network.to(DEVICE), to_device(prompt), 6, beams=3, forbidden=10)

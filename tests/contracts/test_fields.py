@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from lit_transformers.config import Config, field_types
 from lit_transformers.encodings import EncodingConfig, LearnedRelativeConfig, RotaryConfig
 from lit_transformers.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import MixerConfig, state_tensors
 from lit_transformers.mixers import (
     AdaptiveSpanConfig,
@@ -208,7 +209,7 @@ def network_of(config: Config) -> ModelConfig:
 def observe(config: ModelConfig) -> dict[str, Any]:
     """All that a user could see of a network."""
     torch.manual_seed(0)
-    network = config.build(VOCABULARY, LENGTH).double()
+    network = config.build(probe_data(VOCABULARY, LENGTH)).double()
     observed: dict[str, Any] = {f"initial {key}": value.clone() for key, value in network.named_parameters()}
     if isinstance(network, LanguageModel):
         observed["flops"] = network.flops(LENGTH, LENGTH)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lit_transformers.cost import cost, flops_by_length
 from lit_transformers.encodings import ShawConfig, XLConfig
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Mode
 from lit_transformers.mixers import (
     AdaptiveSpanConfig,
@@ -196,9 +197,9 @@ def test_a_network_without_anything_to_tell_tells_what_it_costs(tmp_path: Path) 
 @pytest.mark.parametrize("config", [c for c in MIXER_CASES if c.build(SHAPE).causal], ids=name)
 def test_flops_by_length_begin_with_the_cost_of_the_run(config: MixerConfig) -> None:
     model = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=config)
-    length_flops = flops_by_length(model.build(17, 30), DIM, 30, continued=True)
+    length_flops = flops_by_length(model.build(probe_data(17, 30)), 30, continued=True)
     assert [length for length, _ in length_flops] == [30, 60, 120, 240]
-    assert length_flops[0][1] == cost(model, 17, 30).flops_per_token
+    assert length_flops[0][1] == cost(model, probe_data(17, 30), 30).flops_per_token
 
 
 def test_observing_leaves_the_task_and_the_random_numbers_as_they_were() -> None:

@@ -83,7 +83,7 @@ def model_with(mixer: type[Config], model: type[Config], random: Random) -> Mode
     if isinstance(config.positions, LearnedConfig) and config.positions.restart == "document":
         config = config.override({"positions.max_length": LENGTH})
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        config.build(miniature.VOCABULARY, LENGTH)
+        config.build(miniature.probe_data(miniature.VOCABULARY, LENGTH))
     return config
 
 

@@ -19,6 +19,7 @@ from lit_transformers.decoding import (
     SampledConfig,
     decode,
 )
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder
@@ -32,7 +33,7 @@ def build(seed: int = 0, symbols: int = SIZE, **fields: object) -> EncoderDecode
     defaults = {"dim": 16, "heads": 2, "depth": 2, "initial_std": 0.6, "tokens": {"kind": "full", "tied": False}}
     torch.manual_seed(seed)
     config = EncoderDecoderConfig.from_dict(defaults | {"positions": "sinusoidal", **fields})
-    return config.build(symbols, 16).double().eval()
+    return config.build(probe_data(symbols, 16)).double().eval()
 
 
 def sources(rows: int = 6, symbols: int = SIZE) -> tuple[Tensor, Tensor]:

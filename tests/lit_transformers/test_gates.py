@@ -220,9 +220,9 @@ def test_rows_of_a_probe_are_long_enough_for_what_the_mixer_names_to_act() -> No
 
 def test_a_small_model_keeps_the_lengths_of_its_mixer_and_a_layer_for_each_value() -> None:
     config = LanguageModelConfig(depth=5, dropout=0.3, mixer=WindowConfig(window=(4, 8, 16, 32, 64)))
-    small = miniature.shrink(config, 131)
+    small = miniature.miniature(config, 131)
     assert (small.dim, small.depth, small.dropout, small.mixer) == (64, 5, 0.0, config.mixer)
-    assert miniature.shrink(config.override({"mixer.window": 50}), 103).depth == 2
+    assert miniature.miniature(config.override({"mixer.window": 50}), 103).depth == 2
 
 
 @pytest.mark.parametrize("kind", MIXERS)
@@ -235,19 +235,19 @@ def test_every_mixer_passes_at_every_place_of_a_network_for_pairs_that_it_promis
     promise = {"mixer": "bidirectional", "decoder_mixer": "causal", "cross_mixer": "cross"}[place]
     if not getattr(mixer, promise):
         with pytest.raises(ConfigError):
-            config.build(11, 64)
+            config.build(miniature.probe_data(11, 64))
         return
     assert [gate for gate in gates.check(config) if not gate.passed] == []
 
 
 def test_a_small_network_for_pairs_has_few_layers_on_both_sides() -> None:
     config = EncoderDecoderConfig(depth=6, decoder_depth=5, decoder_mixer=WindowConfig(window=100))
-    small = miniature.shrink(config, 131)
+    small = miniature.miniature(config, 131)
     assert isinstance(small, EncoderDecoderConfig)
     assert (small.depth, small.decoder_depth, small.decoder_mixer) == (2, 2, config.decoder_mixer)
     assert miniature.probe_length(config) > 200
     each = config.override({"decoder_mixer.window": (4, 8, 16, 32, 64)})
-    assert miniature.shrink(each, 131).get("decoder_depth") == 5
+    assert miniature.miniature(each, 131).get("decoder_depth") == 5
 
 
 @pytest.mark.parametrize("kind", MIXERS)
@@ -259,7 +259,7 @@ def test_every_mixer_passes_in_every_model_that_it_promises_to_serve(
     mixer = config.mixer.build(Shape(512, 8, 64, depth=2, shared={}))
     if not (mixer.causal if model is LanguageModelConfig else mixer.bidirectional):
         with pytest.raises(ConfigError):
-            config.build(11, 64)
+            config.build(miniature.probe_data(11, 64))
         return
     assert [gate for gate in gates.check(config) if not gate.passed] == []
 

@@ -16,6 +16,7 @@ from datamodules import tokenizer_from_dict
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT
 from lit_transformers.generate import beam_search, sample
+from lit_transformers.miniature import probe_data
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
 from lit_transformers.run import RunConfig, fit, load
 from lit_transformers.sampling import SamplingConfig
@@ -31,7 +32,7 @@ def build(vocabulary: int = 11, mixer: object = None, seed: int = 0, **changes: 
     tokens = {"kind": "full", "tied": False}
     sizes = {"dim": 16, "heads": 2, "depth": 2, "initial_std": 0.4}
     fields = {"kind": "language_model", **sizes, "tokens": tokens, "mixer": mixer_fields, **changes}
-    return LanguageModelConfig.from_dict(fields).build(vocabulary, 64).eval()
+    return LanguageModelConfig.from_dict(fields).build(probe_data(vocabulary, 64)).eval()
 
 
 def prompt(length: int = 5, vocabulary: int = 11) -> Tensor:

@@ -11,6 +11,7 @@ from lit_transformers.batch import IGNORED, DataDescription, Vocabulary
 from lit_transformers.block import Block
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixers import AttentionConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import (
@@ -31,8 +32,8 @@ def _seed() -> None:
 
 
 def test_post_norm_has_no_final_norm_and_pre_norm_has_one() -> None:
-    post = LanguageModelConfig(**SMALL, norm="post").build(11, 8)
-    pre = LanguageModelConfig(**SMALL, norm="pre").build(11, 8)
+    post = LanguageModelConfig(**SMALL, norm="post").build(probe_data(11, 8))
+    pre = LanguageModelConfig(**SMALL, norm="pre").build(probe_data(11, 8))
     assert isinstance(post.norm, nn.Identity)
     assert isinstance(pre.norm, nn.LayerNorm)
     hidden = post(torch.randint(0, 11, (2, 8))).hidden
@@ -89,36 +90,40 @@ def test_impossible_cutoffs_are_refused(config: AdaptiveTokenEmbeddingConfig, me
 
 def test_positions_that_no_table_holds_are_an_error_that_explains_itself() -> None:
     positions = LearnedConfig(restart="document", max_length=8)
-    network = LanguageModelConfig(**SMALL, mixer=AttentionConfig(memory=4), positions=positions).build(11, 6)
+    network = LanguageModelConfig(**SMALL, mixer=AttentionConfig(memory=4), positions=positions).build(
+        probe_data(11, 6)
+    )
     output = network(torch.zeros(1, 6, dtype=torch.long))
     with pytest.raises(ValueError, match=r"position 11 lies beyond the 8 learned positions: set positions.max_length"):
         network(torch.zeros(1, 6, dtype=torch.long), output.state)
 
 
 def test_positions_that_restart_with_the_segment_are_the_same_in_every_segment() -> None:
-    network = LanguageModelConfig(**SMALL, positions=SinusoidalConfig()).build(11, 6).eval()
+    network = LanguageModelConfig(**SMALL, positions=SinusoidalConfig()).build(probe_data(11, 6)).eval()
     symbols = torch.randint(0, 11, (1, 6))
     first = network(symbols)
     assert torch.allclose(network(symbols, first.state).hidden, first.hidden, atol=1e-6)
-    counting = LanguageModelConfig(**SMALL, positions=SinusoidalConfig(restart="document")).build(11, 6).eval()
+    counting = (
+        LanguageModelConfig(**SMALL, positions=SinusoidalConfig(restart="document")).build(probe_data(11, 6)).eval()
+    )
     first = counting(symbols)
     assert not torch.allclose(counting(symbols, first.state).hidden, first.hidden, atol=1e-3)
 
 
 def test_an_arm_may_not_put_memory_where_there_is_no_past() -> None:
     with pytest.raises(ConfigError, match="memory"):
-        EncoderConfig(**SMALL, mixer=AttentionConfig(memory=8)).build(11, 6)
+        EncoderConfig(**SMALL, mixer=AttentionConfig(memory=8)).build(probe_data(11, 6))
     with pytest.raises(ConfigError, match="cross"):
-        EncoderDecoderConfig(**SMALL, cross_mixer=AttentionConfig(encoding=XLConfig())).build(11, 6)
+        EncoderDecoderConfig(**SMALL, cross_mixer=AttentionConfig(encoding=XLConfig())).build(probe_data(11, 6))
 
 
 def test_the_encoder_sees_both_sides_and_the_decoder_one() -> None:
-    encoder = EncoderConfig(**SMALL).build(11, 8).eval()
+    encoder = EncoderConfig(**SMALL).build(probe_data(11, 8)).eval()
     symbols = torch.randint(1, 11, (1, 8))
     changed = symbols.clone()
     changed[0, 7] = (changed[0, 7] + 1) % 11
     assert not torch.allclose(encoder(symbols).hidden[0, 0], encoder(changed).hidden[0, 0])
-    translator = EncoderDecoderConfig(**SMALL).build(11, 8).eval()
+    translator = EncoderDecoderConfig(**SMALL).build(probe_data(11, 8)).eval()
     before, after = translator(symbols, symbols).hidden, translator(symbols, changed).hidden
     assert torch.allclose(before[0, :7], after[0, :7], atol=1e-6)
     assert not torch.allclose(before, translator(changed, symbols).hidden)
@@ -126,7 +131,7 @@ def test_the_encoder_sees_both_sides_and_the_decoder_one() -> None:
 
 def test_decoding_step_by_step_equals_one_pass() -> None:
     config = EncoderDecoderConfig(**SMALL, decoder_mixer=AttentionConfig(memory=8), positions=SinusoidalConfig())
-    network = config.build(11, 8).eval()
+    network = config.build(probe_data(11, 8)).eval()
     source, target = torch.randint(0, 11, (2, 5)), torch.randint(0, 11, (2, 8))
     padding_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     expected = network(source, target, padding_mask).hidden
@@ -152,7 +157,7 @@ def paired(source: int, target: int, same_vocabulary: bool = False) -> DataDescr
 def test_sides_of_two_vocabularies_have_symbols_of_their_own_and_nothing_is_trained_in_vain(
     tokens: TokenEmbeddingConfig,
 ) -> None:
-    network = EncoderDecoderConfig(**SMALL, tokens=tokens).build_pairs(paired(13, 11))
+    network = EncoderDecoderConfig(**SMALL, tokens=tokens).build(paired(13, 11))
     source, target = torch.randint(0, 13, (4, 9)), torch.randint(0, 11, (4, 7))
     output = network(source, target)
     network.tokens.nll(output.hidden, target).sum().backward()
@@ -164,20 +169,20 @@ def test_sides_of_two_vocabularies_have_symbols_of_their_own_and_nothing_is_trai
 
 def test_sides_of_one_vocabulary_share_their_symbols_unless_told_not_to() -> None:
     config, data = EncoderDecoderConfig(**SMALL), paired(11, 11, same_vocabulary=True)
-    assert config.build_pairs(data).source_tokens is None
-    assert config.override({"shared_tokens": False}).build_pairs(data).source_tokens is not None
-    assert config.build_pairs(paired(11, 11)).source_tokens is not None, "as many symbols are not the same symbols"
+    assert config.build(data).source_tokens is None
+    assert config.override({"shared_tokens": False}).build(data).source_tokens is not None
+    assert config.build(paired(11, 11)).source_tokens is not None, "as many symbols are not the same symbols"
 
 
 def test_data_without_sources_are_refused() -> None:
     with pytest.raises(ConfigError, match="data: these data have no sources"):
-        EncoderDecoderConfig(**SMALL).build_pairs(DataDescription(Vocabulary(11, 0, "piece", None), 7))
+        EncoderDecoderConfig(**SMALL).build(DataDescription(Vocabulary(11, 0, "piece", None), 7))
 
 
 def test_a_decoder_is_as_deep_as_it_is_told_to_be() -> None:
     config = EncoderDecoderConfig(**SMALL)
     for depth in (None, 1, 3):
-        network = config.override({"decoder_depth": depth}).build(11, 8)
+        network = config.override({"decoder_depth": depth}).build(probe_data(11, 8))
         assert len(network.encoder.blocks) == 2 and len(network.decoder.blocks) == (depth or 2)  # type: ignore[arg-type]
     assert len(network.crossings()) == 3
 
@@ -185,32 +190,34 @@ def test_a_decoder_is_as_deep_as_it_is_told_to_be() -> None:
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_positions_of_a_sequence_that_is_longer_than_any_in_training_are_new_ones(norm: str) -> None:
     config = EncoderDecoderConfig.from_dict({**SMALL, "norm": norm, "positions": "sinusoidal", "dim": 32})
-    network, symbols = config.build(11, 4).eval(), torch.full((1, 12), 5)
+    network, symbols = config.build(probe_data(11, 4)).eval(), torch.full((1, 12), 5)
     with torch.no_grad():
         encoded = network.encode(symbols).hidden
         decoded = network.decode(symbols, encoded).hidden
     for hidden in (encoded, decoded):
         assert not torch.allclose(hidden[:, :4], hidden[:, 4:8], atol=1e-4)
-    learned = config.override({"positions": LearnedConfig()}).build(11, 4)
+    learned = config.override({"positions": LearnedConfig()}).build(probe_data(11, 4))
     with pytest.raises(PositionError, match="position 11 lies beyond the 4 learned positions"):
         learned.encode(symbols)
 
 
 def test_shared_layers_have_one_set_of_weights_and_a_state_each() -> None:
     mixer = AttentionConfig(memory=4)
-    shared = LanguageModelConfig(dim=32, heads=4, depth=4, mixer=mixer, stack=SharedConfig(groups=2)).build(11, 8)
-    unshared = LanguageModelConfig(dim=32, heads=4, depth=2, mixer=mixer).build(11, 8)
+    shared = LanguageModelConfig(dim=32, heads=4, depth=4, mixer=mixer, stack=SharedConfig(groups=2)).build(
+        probe_data(11, 8)
+    )
+    unshared = LanguageModelConfig(dim=32, heads=4, depth=2, mixer=mixer).build(probe_data(11, 8))
     assert sum(p.numel() for p in shared.parameters()) == sum(p.numel() for p in unshared.parameters())
     assert len(shared(torch.zeros(1, 8, dtype=torch.long)).state["layers"]) == 4
     with pytest.raises(ConfigError, match="depth 4 does not divide into 3 groups"):
-        LanguageModelConfig(dim=32, heads=4, depth=4, stack=SharedConfig(groups=3)).build(11, 8)
+        LanguageModelConfig(dim=32, heads=4, depth=4, stack=SharedConfig(groups=3)).build(probe_data(11, 8))
 
 
 @pytest.mark.slow
 def test_a_masked_language_model_learns_to_copy() -> None:
     """The second half repeats the first, so a symbol masked in one half stands in the other."""
     mask, size, half = 0, 9, 5
-    network = EncoderConfig(dim=32, heads=4, depth=2, positions=LearnedConfig()).build(size, 2 * half)
+    network = EncoderConfig(dim=32, heads=4, depth=2, positions=LearnedConfig()).build(probe_data(size, 2 * half))
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     for _ in range(700):
         first = torch.randint(1, size, (64, half))
@@ -230,7 +237,7 @@ def test_a_masked_language_model_learns_to_copy() -> None:
 def test_an_encoder_decoder_learns_to_copy() -> None:
     start, size, length = 0, 9, 6
     config = EncoderDecoderConfig(dim=32, heads=4, depth=1, positions=LearnedConfig())
-    network = config.build(size, length + 1)
+    network = config.build(probe_data(size, length + 1))
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     for _ in range(700):
         source = torch.randint(1, size, (64, length))
@@ -258,7 +265,7 @@ def test_no_logits_are_computed_for_what_is_ignored(smoothing: float) -> None:
 
 
 def test_weights_start_from_one_deviation_where_it_is_given() -> None:
-    network = LanguageModelConfig(dim=256, heads=4, depth=1, initial_std=0.02).build(500, 8)
+    network = LanguageModelConfig(dim=256, heads=4, depth=1, initial_std=0.02).build(probe_data(500, 8))
     initial_weights = [module.weight for module in network.modules() if isinstance(module, nn.Linear | nn.Embedding)]
     assert len(initial_weights) > 4
     for weight in initial_weights:
@@ -267,9 +274,9 @@ def test_weights_start_from_one_deviation_where_it_is_given() -> None:
 
 def test_weights_start_so_that_signals_keep_their_size() -> None:
     """Maps from n inputs with n^-0.5; those that are added to the residual sum smaller the more layers there are."""
-    decoder = EncoderDecoderConfig(dim=256, heads=4, depth=2, decoder_depth=8).build(500, 8).decoder
+    decoder = EncoderDecoderConfig(dim=256, heads=4, depth=2, decoder_depth=8).build(probe_data(500, 8)).decoder
     block = next(module for module in decoder.modules() if isinstance(module, Block))
-    network = LanguageModelConfig(dim=256, heads=4, depth=2).build(500, 8)
+    network = LanguageModelConfig(dim=256, heads=4, depth=2).build(probe_data(500, 8))
     expected = [
         (network.tokens.table, 256),
         (block.feedforward.widen, 256),
@@ -286,7 +293,7 @@ def test_extra_tokens_are_seen_and_not_given_back() -> None:
     torch.manual_seed(0)
     window = WindowConfig(window=1, global_tokens="marked")
     config = EncoderConfig(dim=8, heads=2, depth=2, mixer=window, extra_tokens=2, initial_std=0.5)
-    network, symbols = config.build(11, 16).double(), torch.randint(0, 11, (2, 9))
+    network, symbols = config.build(probe_data(11, 16)).double(), torch.randint(0, 11, (2, 9))
     padding_mask = torch.arange(9) < torch.tensor([[9], [4]])
     before = network(symbols, padding_mask).hidden
     assert before.shape == (2, 9, 8)
@@ -296,7 +303,7 @@ def test_extra_tokens_are_seen_and_not_given_back() -> None:
     assert (network(changed, padding_mask).hidden[0, 0] - before[0, 0]).abs().max() > 1e-6, (
         "what is far is heard through them"
     )
-    without_extra = config.override({"extra_tokens": 0}).build(11, 16).double()
+    without_extra = config.override({"extra_tokens": 0}).build(probe_data(11, 16)).double()
     assert torch.equal(
         without_extra(changed, padding_mask).hidden[0, 0], without_extra(symbols, padding_mask).hidden[0, 0]
     )
@@ -304,7 +311,7 @@ def test_extra_tokens_are_seen_and_not_given_back() -> None:
 
 def test_both_sides_of_a_pair_count_from_the_same_random_offset() -> None:
     positions = SinusoidalConfig(restart="document", offset=50)
-    network = EncoderDecoderConfig(**SMALL, positions=positions).build(11, 8).train()
+    network = EncoderDecoderConfig(**SMALL, positions=positions).build(probe_data(11, 8)).train()
     first_positions: list[Tensor] = []
     for stack in (network.encoder, network.decoder):
         assert stack.entry.positions is not None

@@ -18,6 +18,7 @@ from forked import training
 from datamodules import PairDataConfig
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT, RECORD
+from lit_transformers.miniature import probe_data
 from lit_transformers.run import RunConfig, describe, evaluate, fit, load, run_key
 
 
@@ -205,7 +206,7 @@ def test_what_this_machine_has_not_is_refused_before_anything_starts(
 def test_a_description_costs_no_training_and_agrees_with_the_record(config: RunConfig, tmp_path: Path) -> None:
     description = describe(config)
     assert description._asdict() == fit(config, tmp_path)["cost"]
-    network = config.model.build(257, 8)
+    network = config.model.build(probe_data(257, 8))
     assert description.parameters == sum(p.numel() for p in network.parameters())
     assert description.tokens == 60 * 4 * 8
 

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_transformers.block import Block, BlockConfig
 from lit_transformers.config import ConfigError
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
@@ -280,7 +281,7 @@ def test_halting_costs_what_is_counted() -> None:
 
 def language_model(**fields: Any) -> LanguageModel:
     torch.manual_seed(0)
-    return LanguageModelConfig(dim=8, heads=2, depth=3, **fields).build(11, 6)
+    return LanguageModelConfig(dim=8, heads=2, depth=3, **fields).build(probe_data(11, 6))
 
 
 def test_a_model_starts_with_the_halting_bias_that_it_was_told() -> None:
@@ -295,7 +296,7 @@ def test_a_model_starts_with_the_halting_bias_that_it_was_told() -> None:
 def test_encoder_and_decoder_halt_apart() -> None:
     """Trap T-UT10."""
     config = EncoderDecoderConfig(dim=8, heads=2, depth=2, stack=UniversalConfig(halting=HaltingConfig()))
-    network = config.build(11, 6)
+    network = config.build(probe_data(11, 6))
     assert isinstance(network, EncoderDecoder)
     units = [module for module in network.modules() if isinstance(module, Halting)]
     assert len(units) == 2 and units[0].unit.weight is not units[1].unit.weight

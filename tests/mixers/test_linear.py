@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_transformers.cost import cost
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Context, Shape, detach, map_state, state_tensors
 from lit_transformers.mixers import LinearConfig
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
@@ -249,7 +250,7 @@ def test_twice_the_length_costs_twice_as_much(causal: bool) -> None:
 def test_the_cost_of_a_model_is_found_without_computing_it() -> None:
     config = LanguageModelConfig(dim=8, heads=2, depth=3, mixer=LinearConfig())
     floats = 2 * (4 * 4 + 4)
-    assert cost(config, 11, 50).state_bytes == 3 * floats * 4
+    assert cost(config, probe_data(11, 50), 50).state_bytes == 3 * floats * 4
 
 
 def test_the_default_eps_does_not_show_in_single_precision_and_keeps_gradients_finite() -> None:

@@ -1,0 +1,144 @@
+"""What a family can do: for each capability the base of the configs and the base of the networks that have it.
+
+An objective asks for a capability and never for a family, so that a family that is defined elsewhere can be trained.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, TypeVar
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lit_transformers.batch import DataDescription
+from lit_transformers.config import ConfigError
+from lit_transformers.mixer import Mixer
+from lit_transformers.models.model import ModelConfig, ModelOutput, Network
+from lit_transformers.stacks import Stack
+
+M = TypeVar("M", bound=ModelConfig)
+
+
+class CausalNetwork(Network):
+    """Reads segments in order and represents each symbol from those before it, and from itself.
+
+    ``state`` is a tree of tensors with the batch first, all zeros when empty.
+    """
+
+    @abstractmethod
+    def forward(
+        self,
+        symbols: Int[Tensor, "b t"],
+        state: Any = None,
+        padding_mask: Bool[Tensor, "b t"] | None = None,
+        keep_layers: bool = False,
+    ) -> ModelOutput:
+        """Maps symbols (b, t) after those that ``state`` remembers to hidden (b, t, d). ``padding_mask`` is True at
+        real symbols and False at padding, which is at the end of a row. keep_layers: return all layers' outputs."""
+
+    @abstractmethod
+    def read_layer(self, hidden: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        """Prepares an intermediate layer's output for the softmax that all layers share."""
+
+
+class CausalModelConfig(ModelConfig):
+    """Base of the families that predict each symbol of a text from those before it."""
+
+    def build(self, data: DataDescription) -> CausalNetwork:
+        raise NotImplementedError
+
+
+class RowNetwork(Network):
+    """Reads whole rows, which do not depend on each other, for objectives that predict no symbol."""
+
+    @abstractmethod
+    def read_row(
+        self, symbols: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"] | None, marked: Bool[Tensor, "b t"]
+    ) -> ModelOutput:
+        """Maps symbols (b, t) to hidden (b, t, d). ``padding_mask`` is True at real symbols and False at padding;
+        ``marked`` is True at symbols that the data single out."""
+
+    @abstractmethod
+    def softmax_flops(self, length: int) -> int:
+        """The part of ``flops`` that predicts symbols, which such an objective does not spend."""
+
+
+class RowModelConfig(ModelConfig):
+    """Base of the families that read whole rows. ``first_sees_all``: whether the first symbol sees those after it."""
+
+    first_sees_all: ClassVar[bool]
+
+    def build(self, data: DataDescription) -> RowNetwork:
+        raise NotImplementedError
+
+
+class PairNetwork(Network):
+    """Reads a source once, and a target symbol by symbol. ``decoder`` is the stack that reads targets."""
+
+    decoder: Stack
+
+    @abstractmethod
+    def forward(
+        self,
+        source: Int[Tensor, "b s"],
+        symbols: Int[Tensor, "b t"],
+        source_padding_mask: Bool[Tensor, "b s"] | None = None,
+        padding_mask: Bool[Tensor, "b t"] | None = None,
+    ) -> ModelOutput:
+        """Encodes the source and decodes the target; returns hidden (b, t, d) of the target."""
+
+    @abstractmethod
+    def encode(
+        self,
+        source: Int[Tensor, "b s"],
+        padding_mask: Bool[Tensor, "b s"] | None = None,
+        offset: Int[Tensor, " b"] | None = None,
+    ) -> ModelOutput:
+        """Encodes the source. ``offset`` (b,) is added to its positions."""
+
+    @abstractmethod
+    def decode(
+        self,
+        symbols: Int[Tensor, "n t"],
+        source: Float[Tensor, "b s d"],
+        source_padding_mask: Bool[Tensor, "b s"] | None = None,
+        state: Any = None,
+        padding_mask: Bool[Tensor, "n t"] | None = None,
+        offset: Int[Tensor, " n"] | None = None,
+    ) -> ModelOutput:
+        """Decodes target symbols after those that ``state`` remembers. Each row of the source may have several
+        consecutive rows of the target, the same number for every source."""
+
+    @property
+    @abstractmethod
+    def streams(self) -> bool:
+        """Whether the decoder can read one symbol at a time."""
+
+    @abstractmethod
+    def crossings(self) -> list[Mixer]:
+        """Returns the decoder's distinct cross mixers, in the order of its layers."""
+
+    @abstractmethod
+    def take_hypotheses(self, state: Any, hypotheses: Int[Tensor, " n"], rows: Int[Tensor, " m"] | None = None) -> Any:
+        """Returns the decoder's state of the given target rows, in the given order; ``rows`` are the source rows that
+        remain, if some are finished. State of the source is stored once for all target rows that read it."""
+
+
+class PairModelConfig(ModelConfig):
+    """Base of the families that read pairs of a source and a target."""
+
+    def build(self, data: DataDescription) -> PairNetwork:
+        raise NotImplementedError
+
+
+def require(model: ModelConfig, capability: type[M], purpose: str) -> M:
+    """Returns the model. Raises ConfigError, which names the kinds that would do, where it lacks the capability.
+
+    purpose: the subject and the verb of the message: "seq2seq trains".
+    """
+    if isinstance(model, capability):
+        return model
+    kinds = sorted(kind for kind, family in ModelConfig.kinds.items() if issubclass(family, capability))
+    names = " or ".join(f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}" for kind in kinds)
+    raise ConfigError(f"{purpose} {names}, not a {model.kind}", "model")
