@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import lightning as L
 import torch
@@ -14,20 +14,23 @@ from datamodules.documents import Shard, Split
 from datamodules.errors import DataError
 from datamodules.loading import EvaluationLoader, Position, Reading, TrainingLoader, gathered
 from lit_transformers.batch import DataDescription
-from lit_transformers.config import Config, Plain, canonical_hash
+from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
 
 __all__ = ["Data", "DataConfig", "row_conflicts"]
+
+DESCRIPTION = "description"
+"""The key under which a checkpoint names the kind of its data's description."""
 
 
 class DataConfig(Config):
     """Base of every config of data; the table DATA lists the kinds.
 
-    Each kind names the type of its batches in ``batches``; a task that reads another type is refused. Its ``seed``
-    alone decides the order of training. Its ``evaluation``, a config with defaults and a ``split``, decides what is
-    measured and how.
+    ``describes`` is the kind of the data's description; a task that reads data of another kind is refused. Its
+    ``seed`` alone decides the order of training. Its ``evaluation``, a config with defaults and a ``split``, decides
+    what is measured and how.
     """
 
-    batches: ClassVar[type]
+    describes: ClassVar[type[DataDescription]]
 
     def build(self) -> Data:
         """Opens the data. Raises DataError."""
@@ -60,8 +63,23 @@ class DataConfig(Config):
         """Returns the config with the default evaluation: runs that agree in it are trained only once."""
         return self.override({"evaluation": type(self.get("evaluation"))()})
 
+    @final
     def description_from(self, metadata: Mapping[str, Plain]) -> DataDescription:
-        """Returns the description from ``Data.checkpoint_metadata``, without opening the data itself."""
+        """Returns the description from ``Data.checkpoint_metadata``, without opening the data itself.
+
+        Raises ConfigError where the metadata are of data of another kind.
+        """
+        stored = metadata.get(DESCRIPTION, "no kind")
+        if stored != self.describes.kind:
+            raise ConfigError(
+                f"the checkpoint describes its data as {stored}, not as {self.describes.kind}; "
+                "set data back or train anew",
+                "data",
+            )
+        return self.restored(metadata)
+
+    def restored(self, metadata: Mapping[str, Plain]) -> DataDescription:
+        """Returns the description from the metadata of such data."""
         raise NotImplementedError
 
 
@@ -93,9 +111,14 @@ class Data(L.LightningDataModule, ABC):
     def description(self) -> DataDescription:
         """The properties of the data that a task needs."""
 
-    @abstractmethod
+    @final
     def checkpoint_metadata(self) -> dict[str, Plain]:
         """Returns plain data for a checkpoint; ``DataConfig.description_from`` makes the description from it."""
+        return {DESCRIPTION: self.description.kind} | self.metadata()
+
+    @abstractmethod
+    def metadata(self) -> dict[str, Plain]:
+        """Returns what ``DataConfig.restored`` needs of these data besides their config."""
 
     @abstractmethod
     def example_name(self, ordinal: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datamodules.documents import SPLITS, Split
-from lit_transformers.batch import DataDescription
+from lit_transformers.batch import LabelledDescription
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
 __all__ = ["Example", "Examples", "ExamplesConfig", "Synthetic", "SyntheticConfig"]
@@ -59,8 +59,8 @@ class ExamplesConfig(Config):
         raise NotImplementedError
 
     @property
-    def description(self) -> DataDescription:
-        """Vocabulary, longest row with its boundary, and classes (0 where labels are numbers)."""
+    def description(self) -> LabelledDescription:
+        """Vocabulary, longest row with its boundary, and whether labels are classes or numbers."""
         raise NotImplementedError
 
     def protocol(self) -> dict[str, Plain]:

@@ -14,7 +14,7 @@ from datamodules.data import Data, DataConfig, row_conflicts
 from datamodules.documents import Shard, Split
 from datamodules.generators import CopyConfig, GeneratorConfig, String, random_of
 from datamodules.loading import Reading
-from lit_transformers.batch import IGNORED, DataDescription, StringBatch, Vocabulary
+from lit_transformers.batch import IGNORED, DataDescription, StringBatch, StringDescription, Vocabulary
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
 __all__ = ["GeneratedData", "GeneratedDataConfig", "StringEvaluationConfig"]
@@ -55,7 +55,7 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
     workers     worker processes that make batches; 0: the training process makes them
     """
 
-    batches: ClassVar[type] = StringBatch
+    describes: ClassVar[type[DataDescription]] = StringDescription
 
     generator: GeneratorConfig = CopyConfig()
     max_length: Positive = 40
@@ -101,8 +101,9 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
     def protocol(self) -> dict[str, Plain]:
         return {"lengths": list(self.measured_lengths), "examples": self.evaluation.examples}
 
-    def description_from(self, metadata: Mapping[str, Plain]) -> DataDescription:
-        return DataDescription(Vocabulary(self.generator.symbols, 0, "piece", None), int(metadata["max_length"]))
+    def restored(self, metadata: Mapping[str, Plain]) -> StringDescription:
+        vocabulary = Vocabulary(size=self.generator.symbols, boundary=0, unit="piece", byte_lengths=None)
+        return StringDescription(vocabulary=vocabulary, length=int(metadata["max_length"]))
 
 
 class GeneratedData(Data):
@@ -115,10 +116,10 @@ class GeneratedData(Data):
         return f"{self.config.name}-{canonical_hash([VERSION, self.config.generator.to_dict()], 32)}"
 
     @property
-    def description(self) -> DataDescription:
-        return self.config.description_from(self.checkpoint_metadata())
+    def description(self) -> StringDescription:
+        return self.config.restored(self.metadata())
 
-    def checkpoint_metadata(self) -> dict[str, Plain]:
+    def metadata(self) -> dict[str, Plain]:
         return {"max_length": self.config.length}
 
     def example_name(self, ordinal: int) -> str:

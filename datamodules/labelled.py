@@ -15,7 +15,7 @@ from datamodules.examples import Example, Examples, ExamplesConfig
 from datamodules.listops import ListOpsConfig
 from datamodules.loading import Reading
 from datamodules.windows import Endless, Once, Windows
-from lit_transformers.batch import DataDescription, LabelledBatch
+from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import Config, NonNegative, Plain, Positive
 
 __all__ = ["LabelledData", "LabelledDataConfig", "LabelledEvaluationConfig"]
@@ -46,7 +46,7 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
     workers     worker processes that make batches; 0: the training process makes them
     """
 
-    batches: ClassVar[type] = LabelledBatch
+    describes: ClassVar[type[DataDescription]] = LabelledDescription
 
     source: ExamplesConfig = ListOpsConfig()
     batch_size: Positive = 32
@@ -81,7 +81,7 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
     def protocol(self) -> dict[str, Plain]:
         return self.source.protocol() | {"split": self.evaluation.split, "examples": self.evaluation.examples}
 
-    def description_from(self, metadata: Mapping[str, Plain]) -> DataDescription:
+    def restored(self, metadata: Mapping[str, Plain]) -> LabelledDescription:
         return self.source.description
 
 
@@ -99,10 +99,10 @@ class LabelledData(Data):
         return self.examples.fingerprint
 
     @property
-    def description(self) -> DataDescription:
+    def description(self) -> LabelledDescription:
         return self.config.source.description
 
-    def checkpoint_metadata(self) -> dict[str, Plain]:
+    def metadata(self) -> dict[str, Plain]:
         return {}
 
     def example_name(self, ordinal: int) -> str:
@@ -132,8 +132,8 @@ class LabelledData(Data):
     def _shape(self, batch_size: int) -> RowShape:
         description = self.description
         least = description.length if self.config.padding == "fixed" else 0
-        boundary, classes = description.vocabulary.boundary, description.classes > 0
-        return RowShape(self.rows(batch_size), self.config.window, boundary, least, classes)
+        boundary, dtype = description.vocabulary.boundary, description.labels.dtype
+        return RowShape(self.rows(batch_size), self.config.window, boundary, least, dtype)
 
     def _reading(self, split: Split, shape: RowShape, order: partial[Endless] | partial[Once]) -> Reading:
         open_stream = partial(_open, self.examples, split, shape, order)
@@ -142,13 +142,13 @@ class LabelledData(Data):
 
 class RowShape(NamedTuple):
     """rows: of a batch. window: number of batches that are sorted together. boundary: the symbol that a row begins
-    with. least: the minimum length of a row. classes: whether labels are classes."""
+    with. least: the minimum length of a row. label_dtype: that of the labels' tensor."""
 
     rows: int
     window: int
     boundary: int
     least: int
-    classes: bool
+    label_dtype: torch.dtype
 
 
 def batched(shape: RowShape, examples: list[tuple[int, Example]], stream: int, cursor: str) -> LabelledBatch:
@@ -165,7 +165,7 @@ def batched(shape: RowShape, examples: list[tuple[int, Example]], stream: int, c
     return LabelledBatch(
         torch.from_numpy(inputs),
         torch.from_numpy(padding_mask),
-        torch.tensor(labels, dtype=torch.long if shape.classes else torch.float32),
+        torch.tensor(labels, dtype=shape.label_dtype),
         torch.from_numpy(marked) if any(example.marked is not None for _, example in examples) else None,
         torch.tensor([ordinal for ordinal, _ in examples] or [0]),
         stream,

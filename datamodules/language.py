@@ -20,7 +20,7 @@ from datamodules.tokenizers import (
     encode_document,
     tokenizer_from_dict,
 )
-from lit_transformers.batch import DataDescription, TextBatch, Vocabulary
+from lit_transformers.batch import DataDescription, LanguageDescription, Vocabulary
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
 __all__ = ["EvaluationConfig", "LanguageData", "LanguageDataConfig", "reading_lanes"]
@@ -56,7 +56,7 @@ class LanguageDataConfig(DataConfig, kind="language"):
     workers         worker processes that make batches; 0: the training process makes them
     """
 
-    batches: ClassVar[type] = TextBatch
+    describes: ClassVar[type[DataDescription]] = LanguageDescription
 
     source: SourceConfig = StdlibConfig()
     tokenizer: TokenizerConfig = BytesConfig()
@@ -101,8 +101,9 @@ class LanguageDataConfig(DataConfig, kind="language"):
             "documents": self.documents,
         }
 
-    def description_from(self, metadata: Mapping[str, Plain]) -> DataDescription:
-        return DataDescription(tokenizer_from_dict(metadata["tokenizer"]).vocabulary, int(metadata["max_length"]))
+    def restored(self, metadata: Mapping[str, Plain]) -> LanguageDescription:
+        vocabulary = tokenizer_from_dict(metadata["tokenizer"]).vocabulary
+        return LanguageDescription(vocabulary=vocabulary, length=int(metadata["max_length"]))
 
 
 class LanguageData(Data):
@@ -127,10 +128,10 @@ class LanguageData(Data):
         return self.tokenizer.vocabulary
 
     @property
-    def description(self) -> DataDescription:
-        return DataDescription(self.vocabulary, self.config.segment_length)
+    def description(self) -> LanguageDescription:
+        return LanguageDescription(vocabulary=self.vocabulary, length=self.config.segment_length)
 
-    def checkpoint_metadata(self) -> dict[str, Plain]:
+    def metadata(self) -> dict[str, Plain]:
         return {"tokenizer": self.tokenizer.to_dict(), "max_length": self.config.segment_length}
 
     @cached_property

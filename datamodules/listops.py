@@ -11,7 +11,7 @@ from pydantic import Field
 
 from datamodules.errors import DataError
 from datamodules.examples import Example, SyntheticConfig
-from lit_transformers.batch import DataDescription, Vocabulary
+from lit_transformers.batch import ClassLabels, LabelledDescription, Vocabulary
 from lit_transformers.config import Positive
 
 __all__ = ["OPERATORS", "SYMBOLS", "ListOpsConfig"]
@@ -56,8 +56,9 @@ class ListOpsConfig(SyntheticConfig, kind="listops"):
             )
 
     @property
-    def description(self) -> DataDescription:
-        return DataDescription(Vocabulary(len(SYMBOLS) + 1, len(SYMBOLS), "word", None), self.longest + 1, DIGITS)
+    def description(self) -> LabelledDescription:
+        vocabulary = Vocabulary(size=len(SYMBOLS) + 1, boundary=len(SYMBOLS), unit="word", byte_lengths=None)
+        return LabelledDescription(vocabulary=vocabulary, length=self.longest + 1, labels=ClassLabels(count=DIGITS))
 
     def make(self, chance: Random) -> Example:
         """Draws trees until one has an admitted length. Raises DataError where almost none has."""

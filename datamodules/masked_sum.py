@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 
 from datamodules.examples import Example, SyntheticConfig
-from lit_transformers.batch import DataDescription, Vocabulary
+from lit_transformers.batch import LabelledDescription, NumberLabels, Vocabulary
 from lit_transformers.config import Positive
 
 __all__ = ["MaskedSumConfig"]
@@ -35,9 +35,10 @@ class MaskedSumConfig(SyntheticConfig, kind="masked_sum"):
             yield f"{self.length} positions cannot hold {self.ones} ones; lower ones or raise length"
 
     @property
-    def description(self) -> DataDescription:
+    def description(self) -> LabelledDescription:
         size = 2 * self.levels
-        return DataDescription(Vocabulary(size + 1, size, "word", None), self.length + 1)
+        vocabulary = Vocabulary(size=size + 1, boundary=size, unit="word", byte_lengths=None)
+        return LabelledDescription(vocabulary=vocabulary, length=self.length + 1, labels=NumberLabels())
 
     def make(self, chance: Random) -> Example:
         levels = np.array(chance.choices(range(self.levels), k=self.length), np.int64)

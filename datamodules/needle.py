@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from datamodules.examples import Example, SyntheticConfig
-from lit_transformers.batch import DataDescription, Vocabulary
+from lit_transformers.batch import ClassLabels, LabelledDescription, Vocabulary
 from lit_transformers.config import Fraction, Positive
 
 __all__ = ["NeedleConfig"]
@@ -45,9 +45,12 @@ class NeedleConfig(SyntheticConfig, kind="needle"):
             yield f"{self.length} symbols hold no two that are {self.distance} apart; lower distance or raise length"
 
     @property
-    def description(self) -> DataDescription:
+    def description(self) -> LabelledDescription:
         size = self.noise + self.classes
-        return DataDescription(Vocabulary(size + 1, size, "word", None), self.length + 1, self.classes)
+        vocabulary = Vocabulary(size=size + 1, boundary=size, unit="word", byte_lengths=None)
+        return LabelledDescription(
+            vocabulary=vocabulary, length=self.length + 1, labels=ClassLabels(count=self.classes)
+        )
 
     def make(self, chance: Random) -> Example:
         symbols = np.array(chance.choices(range(self.noise), k=self.length), np.int64)

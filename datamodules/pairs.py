@@ -16,11 +16,11 @@ from datamodules.documents import Shard, Split
 from datamodules.errors import DataError
 from datamodules.loading import Reading
 from datamodules.pairs_cleaning import Cleaned, Cleaning, Overlong
-from datamodules.pairs_source import Longest, Pair, Pairs, PairsConfig, PairsRead
+from datamodules.pairs_source import Longest, Pair, Pairs, PairsConfig, PairsRead, Vocabularies
 from datamodules.pairs_strings import StringPairsConfig
 from datamodules.tokenizers import TokenizerConfig
 from datamodules.windows import Endless, Once, Windows
-from lit_transformers.batch import IGNORED, DataDescription, PairBatch
+from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDescription
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
 __all__ = ["PairData", "PairDataConfig", "PairEvaluationConfig"]
@@ -67,7 +67,7 @@ class PairDataConfig(DataConfig, kind="pairs"):
     workers           worker processes that make batches; 0: the training process makes them
     """
 
-    batches: ClassVar[type] = PairBatch
+    describes: ClassVar[type[DataDescription]] = PairDescription
 
     source: PairsConfig = StringPairsConfig()
     tokenizer: TokenizerConfig | None = None
@@ -143,12 +143,20 @@ class PairDataConfig(DataConfig, kind="pairs"):
             "longest_target": longest.target,
         }
 
-    def description_from(self, metadata: Mapping[str, Plain]) -> DataDescription:
-        vocabularies = self.source.vocabularies(metadata)
-        length, source_length = int(metadata["max_length"]), int(metadata["max_source_length"])
-        return DataDescription(
-            vocabularies.target, length, 0, vocabularies.source, source_length, vocabularies.detokenize
-        )
+    def restored(self, metadata: Mapping[str, Plain]) -> PairDescription:
+        longest = Longest(source=int(metadata["max_source_length"]), target=int(metadata["max_length"]))
+        return description_of(self.source.vocabularies(metadata), longest)
+
+
+def description_of(vocabularies: Vocabularies, longest: Longest) -> PairDescription:
+    """Returns the description of pairs with these vocabularies and these longest rows of training."""
+    return PairDescription(
+        vocabulary=vocabularies.target,
+        length=longest.target,
+        source=vocabularies.source,
+        source_length=longest.source,
+        detokenize=vocabularies.detokenize,
+    )
 
 
 def _too_small(place: str, tokens: int, longest: int, ranks: int) -> Iterator[str]:
@@ -174,13 +182,10 @@ class PairData(Data):
         return self.pairs.fingerprint
 
     @property
-    def description(self) -> DataDescription:
-        vocabularies, longest = self.pairs.vocabularies, self.config.longest
-        return DataDescription(
-            vocabularies.target, longest.target, 0, vocabularies.source, longest.source, vocabularies.detokenize
-        )
+    def description(self) -> PairDescription:
+        return description_of(self.pairs.vocabularies, self.config.longest)
 
-    def checkpoint_metadata(self) -> dict[str, Plain]:
+    def metadata(self) -> dict[str, Plain]:
         languages, longest = self.config.source.languages, self.config.longest
         return self.pairs.tokenizers() | {
             "max_length": longest.target,

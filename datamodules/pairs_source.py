@@ -20,7 +20,7 @@ Languages = tuple[str, str]
 
 
 class Pair(NamedTuple):
-    """source, target: symbols without boundaries. asked: the requested length, by which results are grouped, or 0."""
+    """source, target: symbols without boundaries. requested_length: that by which results are grouped, or 0."""
 
     source: Symbols
     target: Symbols
@@ -42,7 +42,7 @@ class Lengths(NamedTuple):
 
 
 class Vocabularies(NamedTuple):
-    """The vocabularies of sources and targets, one object where they share it. written: turns target symbols to
+    """The vocabularies of sources and targets, one object where they share it. detokenize: turns target symbols to
     text."""
 
     source: Vocabulary

@@ -65,7 +65,7 @@ class StringPairsConfig(PairsConfig, kind="strings"):
         return StringPairs(self, how.lengths or (self.max_length,), how.examples)
 
     def vocabularies(self, metadata: Mapping[str, Plain]) -> Vocabularies:
-        vocabulary = Vocabulary(self.generator.symbols, 0, "piece", None)
+        vocabulary = Vocabulary(size=self.generator.symbols, boundary=0, unit="piece", byte_lengths=None)
         return Vocabularies(vocabulary, vocabulary, spelled)
 
 

@@ -16,7 +16,7 @@ from datamodules.index import IndexedCorpus, IndexedDocuments, Text, index_corpu
 from datamodules.reading import Member, members
 from datamodules.sources import locate, split_by_hash
 from datamodules.tokenizers import Bytes
-from lit_transformers.batch import DataDescription
+from lit_transformers.batch import ClassLabels, LabelledDescription
 from lit_transformers.config import Fraction, Plain, Positive, canonical_hash, nearest
 
 __all__ = ["Reviews", "ReviewsConfig"]
@@ -45,8 +45,9 @@ class ReviewsConfig(ExamplesConfig, kind="reviews"):
             yield f"labels must be 2 to 256 different ones, not {list(self.labels)}"
 
     @property
-    def description(self) -> DataDescription:
-        return DataDescription(Bytes().vocabulary, self.length + 1, len(self.labels))
+    def description(self) -> LabelledDescription:
+        labels = ClassLabels(count=len(self.labels))
+        return LabelledDescription(vocabulary=Bytes().vocabulary, length=self.length + 1, labels=labels)
 
     def protocol(self) -> dict[str, Plain]:
         part = f"{self.held_out:g} of train" if self.held_out else "test, as in the Long Range Arena"

@@ -113,7 +113,7 @@ class Bytes(Tokenizer):
     kind = "bytes"
 
     def __init__(self) -> None:
-        self.vocabulary = Vocabulary(257, 256, "byte", (*(1,) * 256, 0))
+        self.vocabulary = Vocabulary(size=257, boundary=256, unit="byte", byte_lengths=(*(1,) * 256, 0))
 
     def encode(self, text: bytes) -> Symbols:
         return np.frombuffer(text, np.uint8)
@@ -149,7 +149,7 @@ class Characters(Tokenizer):
         self.alphabet, self.errors = alphabet, errors
         self.unknown = unknown = len(alphabet)
         lengths = (*(len(character.encode()) for character in alphabet), 1, 0)
-        self.vocabulary = Vocabulary(unknown + 2, unknown + 1, "character", lengths)
+        self.vocabulary = Vocabulary(size=unknown + 2, boundary=unknown + 1, unit="character", byte_lengths=lengths)
         self.symbols = np.full(0x110000, unknown, np.int32)
         self.symbols[[ord(character) for character in alphabet]] = np.arange(unknown)
 
@@ -207,7 +207,7 @@ class Words(Tokenizer):
         self.words, self.errors = words, errors
         self.symbols = {word: symbol for symbol, word in enumerate(words)}
         self.unknown = self.symbols[UNKNOWN]
-        self.vocabulary = Vocabulary(len(words) + 1, len(words), "word", None)
+        self.vocabulary = Vocabulary(size=len(words) + 1, boundary=len(words), unit="word", byte_lengths=None)
 
     def encode(self, text: bytes) -> Symbols:
         get, unknown = self.symbols.get, self.unknown
@@ -270,7 +270,7 @@ class BPE(Tokenizer):
         size = self.model.get_vocab_size()
         # Every character of a byte-level piece stands for one byte.
         lengths = [len(self.model.id_to_token(symbol) or "") for symbol in range(size)]
-        self.vocabulary = Vocabulary(size + 1, size, "piece", (*lengths, 0))
+        self.vocabulary = Vocabulary(size=size + 1, boundary=size, unit="piece", byte_lengths=(*lengths, 0))
 
     def encode(self, text: bytes) -> Symbols:
         [encoded] = self.model.encode_batch_fast([text.decode(errors=self.errors)])  # without offsets into the text

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Self, final
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from lit_transformers.config import ConfigError
 
 IGNORED = -100
 """A target that is not predicted: padding, a boundary between documents, or context already scored."""
@@ -14,12 +19,14 @@ IGNORED = -100
 Unit = Literal["byte", "character", "word", "piece"]
 
 
-class Vocabulary(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
     """What a task must know of a tokenizer.
 
-    ``boundary`` is the symbol fed before a document's first token; it is never a target.
-    ``byte_lengths`` gives the UTF-8 bytes each symbol stands for (None where it cannot be known), for bits per byte.
-    ``unit`` says what one symbol is, for "perplexity per word".
+    size          number of symbols, the boundary included
+    boundary      the symbol that is fed before a document's first token; it is never a target of language modelling
+    unit          what one symbol is, for "perplexity per word"
+    byte_lengths  the UTF-8 bytes that each symbol stands for, for bits per byte; None where they cannot be known
     """
 
     size: int
@@ -28,23 +35,134 @@ class Vocabulary(NamedTuple):
     byte_lengths: tuple[int, ...] | None
 
 
-class DataDescription(NamedTuple):
-    """What a task must know of its data before it reads a batch.
+@dataclass(frozen=True, kw_only=True)
+class DataDescription(ABC):
+    """What a task must know of its data before it reads a batch. There is a class for each kind of data.
 
-    vocabulary     the vocabulary of the inputs; for pairs, of the targets
-    length         tokens of the longest training row (for pairs, of a target): ``Shape.max_length`` of the network
-    classes        the number of labels that an example may have; 0 where the data has none
-    source         pairs only: the vocabulary of the sources; the same object where both sides share one vocabulary
-    source_length  pairs only: tokens of the longest training source
-    written        pairs only: a function that turns the symbols of a target into its text
+    vocabulary  the vocabulary of the inputs; for pairs, of the targets
+    length      tokens of the longest training row; for pairs, of the longest target: ``Shape.max_length`` of a network
+
+    ``kind`` names the kind in checkpoints. ``mismatch`` ends the message to a reader that needs this kind and is given
+    another.
     """
+
+    kind: ClassVar[str]
+    mismatch: ClassVar[str]
 
     vocabulary: Vocabulary
     length: int
-    classes: int = 0
-    source: Vocabulary | None = None
-    source_length: int = 0
-    detokenize: Callable[[Sequence[int]], str] | None = None
+
+    @classmethod
+    def of(cls, data: DataDescription, reader: str) -> Self:
+        """Returns ``data``, which is of this kind. Raises ConfigError where it is not; ``reader`` needs it."""
+        if not isinstance(data, cls):
+            raise ConfigError(f"these data {cls.mismatch.format(reader=reader)}", "data")
+        return data
+
+    @classmethod
+    @abstractmethod
+    def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
+        """Returns a description of this kind, for random rows of ``length`` tokens."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LanguageDescription(DataDescription):
+    """Describes documents that are read in segments (TextBatch), each of ``length`` tokens."""
+
+    kind = "language"
+    mismatch = "are not documents for {reader} to read in segments; set data to language"
+
+    @classmethod
+    def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
+        return cls(vocabulary=vocabulary, length=length)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StringDescription(DataDescription):
+    """Describes questions with their answers (StringBatch), of up to ``length`` tokens together."""
+
+    kind = "strings"
+    mismatch = "have no questions for {reader} to answer; set data to generated"
+
+    @classmethod
+    def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
+        return cls(vocabulary=vocabulary, length=length)
+
+
+class Labels(ABC):
+    """What the labels of examples are. ``dtype`` is the type of their tensor in a batch."""
+
+    dtype: ClassVar[torch.dtype]
+
+    @abstractmethod
+    def random(self, count: int) -> Int[Tensor, " b"] | Float[Tensor, " b"]:
+        """Returns random labels of ``count`` examples."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ClassLabels(Labels):
+    """One of ``count`` classes, which are numbered from 0."""
+
+    dtype = torch.long
+
+    count: int
+
+    def random(self, count: int) -> Int[Tensor, " b"]:
+        return torch.randint(self.count, (count,))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NumberLabels(Labels):
+    """A real number, for regression."""
+
+    dtype = torch.float32
+
+    def random(self, count: int) -> Float[Tensor, " b"]:
+        return torch.randn(count)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LabelledDescription(DataDescription):
+    """Describes sequences with one label each (LabelledBatch), of up to ``length`` tokens with their boundary.
+
+    labels  what the labels are: classes or numbers
+    """
+
+    kind = "labelled"
+    mismatch = "have no labels for {reader} to predict; set data to labelled"
+
+    labels: Labels
+
+    @classmethod
+    def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
+        return cls(vocabulary=vocabulary, length=length, labels=ClassLabels(count=3))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PairDescription(DataDescription):
+    """Describes sources with their targets (PairBatch). ``length`` is that of the longest training target.
+
+    source         the vocabulary of the sources; the same object where both sides share one vocabulary
+    source_length  tokens of the longest training source, with the boundary that ends it
+    detokenize     a function that turns the symbols of a target into its text
+    """
+
+    kind = "pairs"
+    mismatch = "have no sources for {reader} to read; set data to pairs"
+
+    source: Vocabulary
+    source_length: int
+    detokenize: Callable[[Sequence[int]], str]
+
+    @classmethod
+    def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
+        return cls(vocabulary=vocabulary, length=length, source=vocabulary, source_length=length, detokenize=str)
 
 
 class TextBatch(NamedTuple):
@@ -71,11 +189,11 @@ class TextBatch(NamedTuple):
 class StringBatch(NamedTuple):
     """Whole strings, each a question and its answer. Rows do not depend on each other.
 
-    inputs        (b, t) symbols; 0 where padded
-    targets       (b, t) the symbol after each input where it belongs to the answer, else IGNORED
-    padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
-    example       (b,)   ordinal of the string within the pass
-    asked         (b,)   the requested length; results are reported for each length
+    inputs            (b, t) symbols; 0 where padded
+    targets           (b, t) the symbol after each input where it belongs to the answer, else IGNORED
+    padding_mask      (b, t) True at real inputs, False at padding, which stands at the end of a row
+    example           (b,)   ordinal of the string within the pass
+    requested_length  (b,)   the length that the generator was to make; results are reported for each
     stream, cursor as in TextBatch
     """
 
@@ -93,7 +211,7 @@ class LabelledBatch(NamedTuple):
 
     inputs        (b, t) symbols, the boundary first; 0 where padded
     padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
-    labels        (b,)   classes from 0, or numbers where the data describe no classes
+    labels        (b,)   classes from 0, or numbers, as ``LabelledDescription.labels`` says
     marked        (b, t) True at inputs that the data single out; None where they single out nothing
     example       (b,)   ordinal of the example within its split
     stream, cursor as in TextBatch
@@ -122,7 +240,7 @@ class PairBatch(NamedTuple):
     targets              (b, t) the symbol after each input, or IGNORED
     padding_mask         (b, t) True at real inputs, False at padding, which stands at the end of a row
     example              (b,)   ordinal of the pair within its split
-    asked                (b,)   the length that results are reported for; 0 where they are not reported by length
+    requested_length     (b,)   the length that results are reported for; 0 where they are not reported by length
     references           the texts that a row's output is compared with; empty in training
     stream, cursor as in TextBatch
     """

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from lit_transformers.batch import DataDescription, Vocabulary
+from lit_transformers.batch import Vocabulary
 from lit_transformers.miniature import VOCABULARY, probe_length, seeded, shrink
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.task import TaskConfig
 from lit_transformers.training import TrainingConfig
 
 BATCHES, LONG = 6, 128
-CLASSES = 3
 
 
 class ComparedData(Protocol):
@@ -46,7 +45,7 @@ def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
     Rows are as long as the longest length that either model names requires; before two runs are declared equal, they
     are also compared at the training length. Other data, another width or another budget differ by definition.
     """
-    if defining_fields(arm) != defining_fields(baseline) or arm.task.batches is not baseline.task.batches:
+    if defining_fields(arm) != defining_fields(baseline) or arm.task.reads is not baseline.task.reads:
         return False
     sizes = shrunk_memories(arm, baseline)
     length = min(arm.data.length, max(probe_length(config.model) for config in (arm, baseline)))
@@ -91,8 +90,9 @@ def shrunk_memories(*configs: ComparedRun) -> dict[int, int]:
 
 def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Tensor]:
     """Returns the losses and saved bytes of a few updates, the measurements after them, and the final parameters."""
-    vocabulary = Vocabulary(max(VOCABULARY, config.model.tokens.fewest_symbols()), 0, "byte", None)
-    data = DataDescription(vocabulary, length, CLASSES, vocabulary, length, str)
+    size = max(VOCABULARY, config.model.tokens.fewest_symbols())
+    vocabulary = Vocabulary(size=size, boundary=0, unit="byte", byte_lengths=None)
+    data = config.task.reads.for_probe(vocabulary, length)
     model = shrink(config.model, length, {}, depth=4, shorten=sizes.__getitem__)
     evaluation = {path: sizes.get(v, v) if path.endswith("memory") else v for path, v in config.task.evaluation.items()}
     objective = config.task.override({"evaluation": evaluation})

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.batch import DataDescription, Vocabulary
+from lit_transformers.batch import DataDescription, PairDescription, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.models.model import ModelConfig
 
@@ -50,8 +50,8 @@ class Probe(NamedTuple):
 
 def probe_data(symbols: int, length: int) -> DataDescription:
     """Describes data for which every family can be built: pairs with the same vocabulary and length on both sides."""
-    vocabulary = Vocabulary(symbols, 0, "byte", None)
-    return DataDescription(vocabulary, length, source=vocabulary, source_length=length)
+    vocabulary = Vocabulary(size=symbols, boundary=0, unit="byte", byte_lengths=None)
+    return PairDescription.for_probe(vocabulary, length)
 
 
 def probe_length(config: ModelConfig) -> int:

@@ -22,7 +22,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from datamodules import Data, DataConfig, DataError, LanguageDataConfig
 from lit_transformers import gates
 from lit_transformers.averaging import Averager
-from lit_transformers.batch import TextBatch
+from lit_transformers.batch import LanguageDescription
 from lit_transformers.callbacks import (
     Checkpointer,
     Curves,
@@ -85,9 +85,9 @@ class RunConfig(Config):
             )
         if self.training.devices > 1:
             yield from (f"data.{reason}" for reason in self.data.rank_conflicts(self.training.devices))
-        if self.data.batches is not self.task.batches:
+        if self.data.describes is not self.task.reads:
             kinds = {k: data for k, data in DataConfig.kinds.items() if issubclass(data, DataConfig)}
-            suitable = [kind for kind, data in kinds.items() if data.batches is self.task.batches]
+            suitable = [kind for kind, data in kinds.items() if data.describes is self.task.reads]
             yield (
                 f"task {self.task.kind} does not learn from data {self.data.kind}, whose batches are of another type; "
                 f"set data to {' or '.join(suitable)}, or another task"
@@ -269,7 +269,7 @@ def train(
         "trained_by": donor,
     }
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
-    continued = config.data.batches is TextBatch
+    continued = config.data.describes is LanguageDescription
     source, length = config.task.counted_lengths(data.description)
     lengths = flops_by_length(task.network, length, continued, source)
     observations = observe(task, data.val_dataloader()) | {"flops_by_length": [list(row) for row in lengths]}

@@ -135,7 +135,7 @@ class Translator:
         except UnicodeDecodeError as error:
             location = f"line {number}: byte {error.start + 1} is no UTF-8 ({line[error.start]:#04x})"
             raise DataError(f"{location}; convert the text, as with: iconv -f latin1 -t utf8") from None
-        counts, boundary = self.counts, (self.task.data.source or self.task.data.vocabulary).boundary
+        counts, boundary = self.counts, self.task.data.source.boundary
         counts.lines += 1
         if not text.strip():
             counts.empty += 1

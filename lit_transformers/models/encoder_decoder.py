@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.batch import DataDescription
+from lit_transformers.batch import DataDescription, PairDescription
 from lit_transformers.block import Block, add_losses
 from lit_transformers.config import ConfigError, Positive, field_types
 from lit_transformers.mixer import Context, Mixer, MixerConfig, take_rows
@@ -68,18 +68,17 @@ class EncoderDecoder(PairNetwork):
 
     def __init__(self, config: EncoderDecoderConfig, data: DataDescription) -> None:
         super().__init__()
-        if data.source is None:
-            raise ConfigError("these data have no sources for an encoder_decoder to read; set data to pairs", "data")
+        pairs = PairDescription.of(data, "an encoder_decoder")
         encoder, decoder = config.sides()
-        self.tokens = config.tokens.build(data.vocabulary.size, config.dim)
+        self.tokens = config.tokens.build(pairs.vocabulary.size, config.dim)
         self.source_tokens: TokenEmbedding | None = None
-        if not (config.shared_tokens and data.source is data.vocabulary):
-            self.source_tokens = config.tokens.override({"tied": True}).build(data.source.size, config.dim)
+        if not (config.shared_tokens and pairs.source is pairs.vocabulary):
+            self.source_tokens = config.tokens.override({"tied": True}).build(pairs.source.size, config.dim)
             for parameter in self.unused():
                 parameter.requires_grad_(False)
-        self.encoder = encoder.build_stack("bidirectional", data.source_length)
+        self.encoder = encoder.build_stack("bidirectional", pairs.source_length)
         self.encoder_norm = config.final_norm()
-        self.decoder = decoder.build_stack("causal", data.length, config.cross_mixer)
+        self.decoder = decoder.build_stack("causal", pairs.length, config.cross_mixer)
         self.decoder_norm = config.final_norm()
         config.initialise(self, self.tokens)
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.batch import IGNORED, DataDescription, TextBatch
+from lit_transformers.batch import IGNORED, DataDescription, LanguageDescription, TextBatch
 from lit_transformers.config import ConfigError, PositiveFloat
 from lit_transformers.cost import ModelCost, cost
 from lit_transformers.mixer import detach, empty_rows, full_precision, map_state
@@ -32,7 +32,7 @@ class CausalLMConfig(TaskConfig, kind="causal_lm"):
     None of the added losses enters a reported number.
     """
 
-    batches: ClassVar[type] = TextBatch
+    reads: ClassVar[type[DataDescription]] = LanguageDescription
 
     loss: Literal["full", "half", "last"] = "full"
     intermediate: bool = False
@@ -65,7 +65,7 @@ class CausalLM(Task):
     def __init__(
         self, config: CausalLMConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
     ) -> None:
-        """Raises ConfigError where the model cannot be built."""
+        """Raises ConfigError where the model cannot be built, or the data are of another kind."""
         super().__init__(config, model, data, training)
         self.network = require(model, CausalModelConfig, "causal_lm trains").build(data)
         self.future = nn.ModuleList(nn.Linear(model.dim, data.vocabulary.size) for _ in config.future)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from lit_transformers.batch import DataDescription, LabelledBatch
+from lit_transformers.batch import ClassLabels, DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.pooled import PooledMetric, PooledTask, PooledTaskConfig
@@ -22,9 +22,10 @@ class ClassificationConfig(PooledTaskConfig, kind="classification"):
         return Classification(self, model, data, training)
 
     def outputs(self, data: DataDescription) -> int:
-        if not data.classes:
+        labels = LabelledDescription.of(data, self.kind).labels
+        if not isinstance(labels, ClassLabels):
             raise ConfigError("classification needs classes, and these labels are numbers; set task=regression", "task")
-        return data.classes
+        return labels.count
 
 
 class ClassifiedExample(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lit_transformers.batch import DataDescription, LabelledBatch
+from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import ConfigError, Fraction
 from lit_transformers.cost import ModelCost, cost
 from lit_transformers.mixer import full_precision
@@ -31,7 +31,7 @@ class PooledTaskConfig(TaskConfig):
     whole row if the network is a language_model. dropout: of that vector.
     """
 
-    batches: ClassVar[type] = LabelledBatch
+    reads: ClassVar[type[DataDescription]] = LabelledDescription
 
     pooling: Pooling = "first"
     dropout: Fraction = 0.0
@@ -57,7 +57,7 @@ class PooledTaskConfig(TaskConfig):
     def random_batch(self, data: DataDescription) -> LabelledBatch:
         """Returns two rows of random symbols, each with a random label and a random marked token."""
         inputs = torch.randint(1, data.vocabulary.size, (2, data.length))
-        labels = torch.randint(data.classes, (2,)) if data.classes else torch.randn(2)
+        labels = LabelledDescription.of(data, self.kind).labels.random(2)
         marked = torch.arange(data.length) == torch.randint(data.length, (2, 1))
         return LabelledBatch(inputs, torch.ones_like(marked), labels, marked, torch.arange(2), 0, None)
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lit_transformers.batch import IGNORED, DataDescription, PairBatch
+from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDescription
 from lit_transformers.config import Fraction, Plain, Positive
 from lit_transformers.cost import ModelCost, cost
 from lit_transformers.decoding import BeamConfig, DecodingConfig, decode
@@ -33,7 +33,7 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
     source and a target for which FLOPs are reported; None for the longest of training.
     """
 
-    batches: ClassVar[type] = PairBatch
+    reads: ClassVar[type[DataDescription]] = PairDescription
 
     label_smoothing: Fraction = 0.1
     metrics: tuple[Scores, ...] = ("bleu", "chrf")
@@ -48,18 +48,16 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         return cost(pairs_model(model), data, length, source, continued=False)
 
     def counted_lengths(self, data: DataDescription) -> tuple[int, int]:
-        return self.counted or (data.source_length, data.length)
+        return self.counted or (PairDescription.of(data, self.kind).source_length, data.length)
 
     def random_batch(self, data: DataDescription) -> PairBatch:
         """Returns two pairs of random symbols, in which one source is shorter."""
-        assert data.source is not None
-        boundary = data.vocabulary.boundary
-        source = torch.randint(1, data.source.size, (2, data.source_length))
-        source_mask = torch.arange(data.source_length) < torch.tensor(
-            [[data.source_length], [data.source_length // 2 + 1]]
-        )
+        pairs = PairDescription.of(data, self.kind)
+        source = torch.randint(1, pairs.source.size, (2, pairs.source_length))
+        lengths = torch.tensor([[pairs.source_length], [pairs.source_length // 2 + 1]])
+        source_mask = torch.arange(pairs.source_length) < lengths
         target = torch.randint(1, data.vocabulary.size, (2, data.length))
-        inputs = torch.cat([torch.full((2, 1), boundary), target[:, :-1]], dim=1)
+        inputs = torch.cat([torch.full((2, 1), data.vocabulary.boundary), target[:, :-1]], dim=1)
         target_mask, rows = torch.ones(2, data.length, dtype=torch.bool), torch.arange(2)
         return PairBatch(
             source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, ((), ()), 0, None
@@ -81,13 +79,14 @@ class Seq2Seq(Task):
     """Trains and measures a network that maps a source to a target."""
 
     config: Seq2SeqConfig
+    data: PairDescription
     network: PairNetwork
     metric: TextMetric
 
     def __init__(
         self, config: Seq2SeqConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
     ) -> None:
-        """Raises ConfigError where the model cannot be built."""
+        """Raises ConfigError where the model cannot be built, or the data are of another kind."""
         super().__init__(config, model, data, training)
         self.network = pairs_model(model).build(data)
         if self.training_config.compile:
@@ -115,7 +114,6 @@ class Seq2Seq(Task):
 
     def write(self, source: Int[Tensor, "b s"], padding_mask: Bool[Tensor, "b s"]) -> Sequence[str]:
         """Decodes every source and returns the texts."""
-        assert self.data.detokenize is not None
         decoded = decode(self.evaluator(), source, padding_mask, self.config.decoding, self.data.vocabulary.boundary)
         return [self.data.detokenize(symbols) for symbols in decoded.symbols]
 

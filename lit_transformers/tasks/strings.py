@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lit_transformers.batch import IGNORED, DataDescription, StringBatch
+from lit_transformers.batch import IGNORED, DataDescription, StringBatch, StringDescription
 from lit_transformers.cost import ModelCost, cost
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.model import ModelConfig, ModelOutput
@@ -20,7 +20,7 @@ from lit_transformers.training import TrainingConfig
 class StringsConfig(TaskConfig, kind="strings"):
     """Every symbol of an answer is predicted from the question and the correct symbols before it."""
 
-    batches: ClassVar[type] = StringBatch
+    reads: ClassVar[type[DataDescription]] = StringDescription
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Strings:
         return Strings(self, model, data, training)
@@ -46,7 +46,7 @@ class Strings(Task):
     def __init__(
         self, config: StringsConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
     ) -> None:
-        """Raises ConfigError where the model cannot be built."""
+        """Raises ConfigError where the model cannot be built, or the data are of another kind."""
         super().__init__(config, model, data, training)
         self.network = require(model, CausalModelConfig, "strings trains").build(data)
         if self.training_config.compile:

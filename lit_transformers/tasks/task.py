@@ -50,11 +50,11 @@ def token_mean(
 class TaskConfig(Config):
     """Base of every objective's config; the table TASKS lists the kinds.
 
-    ``batches`` is the type of the batches that an objective learns from.
+    ``reads`` is the kind of the data that an objective learns from.
     evaluation: overrides of the model when it is measured, as paths below model: {"mixer.memory": 640}.
     """
 
-    batches: ClassVar[type]
+    reads: ClassVar[type[DataDescription]]
 
     evaluation: dict[str, Plain] = field(default_factory=dict)
 
@@ -89,8 +89,9 @@ class Task(L.LightningModule, ABC):
     def __init__(
         self, config: TaskConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None
     ) -> None:
+        """Raises ConfigError where the data are of another kind than the objective reads."""
         super().__init__()
-        self.model_config, self.data = model, data
+        self.model_config, self.data = model, config.reads.of(data, config.kind)
         self.config, self.training_config = config, training or TrainingConfig()
         self.evaluation_seconds = self._evaluation_began = 0.0
         self._random: list[Tensor] = []

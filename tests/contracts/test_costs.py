@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from lit_transformers.batch import DataDescription, Vocabulary
+from lit_transformers.batch import PairDescription, Vocabulary
 from lit_transformers.block import BlockConfig
 from lit_transformers.cost import cost
 from lit_transformers.encodings import XLConfig
@@ -148,8 +148,10 @@ def test_the_flops_of_a_cross_mixer_are_those_counted(case: Case, queries: int, 
 @pytest.mark.parametrize(("source", "target"), [(16, 16), (9, 30), (300, 5)])
 def test_the_flops_of_a_network_for_pairs_are_those_counted(stack: StackConfig, source: int, target: int) -> None:
     config = EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=4, decoder_depth=2, stack=stack, shared_tokens=False)
-    vocabulary = Vocabulary(11, 0, "byte", None)
-    data = DataDescription(vocabulary, target, 0, vocabulary, source, str)
+    vocabulary = Vocabulary(size=11, boundary=0, unit="byte", byte_lengths=None)
+    data = PairDescription(
+        vocabulary=vocabulary, length=target, source=vocabulary, source_length=source, detokenize=str
+    )
     network = config.build(data)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         output = network(torch.zeros(1, source, dtype=torch.long), torch.zeros(1, target, dtype=torch.long))

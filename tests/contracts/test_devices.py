@@ -14,7 +14,7 @@ from pretended_device import DEVICE
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from lit_transformers.batch import DataDescription, Vocabulary
+from lit_transformers.batch import Vocabulary
 from lit_transformers.decoding import BeamConfig, DecodingConfig, GreedyConfig, decode
 from lit_transformers.encodings import RotaryConfig, XLConfig
 from lit_transformers.generate import beam_search
@@ -73,8 +73,7 @@ def test_a_mixer_computes_elsewhere_what_it_computes_here(case: Case, mode: Mode
         torch.testing.assert_close(expected, result.cpu(), atol=1e-9, rtol=1e-9)
 
 
-VOCABULARY = Vocabulary(11, 10, "byte", tuple(range(1, 12)))
-DATA = DataDescription(VOCABULARY, 9, 3, VOCABULARY, 9, str)
+VOCABULARY = Vocabulary(size=11, boundary=10, unit="byte", byte_lengths=tuple(range(1, 12)))
 MODELS: dict[str, ModelConfig] = {
     "causal_lm": LanguageModelConfig(
         dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(encoding=XLConfig(), memory=4)
@@ -89,15 +88,16 @@ MODELS: dict[str, ModelConfig] = {
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_task_learns_and_is_measured_elsewhere(kind: str) -> None:
     config = TASKS[kind]()
-    task = config.build(MODELS[kind], DATA, TrainingConfig(device="cpu")).to(DEVICE)
+    data = config.reads.for_probe(VOCABULARY, 9)
+    task = config.build(MODELS[kind], data, TrainingConfig(device="cpu")).to(DEVICE)
     for _ in range(2):
-        loss = task.training_step(to_device(config.random_batch(DATA)), 0)["loss"]
+        loss = task.training_step(to_device(config.random_batch(data)), 0)["loss"]
         loss.backward()
         task.after_step()
     task.eval().evaluator().eval()
     with torch.no_grad():
-        assert loss.device == task.measured(to_device(config.random_batch(DATA))).device == DEVICE
-        task.validation_step(to_device(config.random_batch(DATA)), 0)
+        assert loss.device == task.measured(to_device(config.random_batch(data))).device == DEVICE
+        task.validation_step(to_device(config.random_batch(data)), 0)
         assert task.metric.rows()
 
 
@@ -105,7 +105,8 @@ def test_a_network_as_it_is_measured_moves_with_its_task() -> None:
     """As a trainer moves it: to the device, and back when it is through."""
     config = CausalLMConfig(evaluation={"mixer.memory": 8})
     model = LanguageModelConfig(dim=DIM, heads=HEADS, mixer=AttentionConfig(encoding=RotaryConfig(), memory=4))
-    task, batch = config.build(model, DATA, TrainingConfig(device="cpu")).eval(), config.random_batch(DATA)
+    data = config.reads.for_probe(VOCABULARY, 9)
+    task, batch = config.build(model, data, TrainingConfig(device="cpu")).eval(), config.random_batch(data)
     with torch.no_grad():
         task.to(DEVICE)
         with pretended_device.swapping(False):

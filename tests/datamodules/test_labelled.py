@@ -32,7 +32,7 @@ from datamodules import (
 )
 from datamodules.loading import Batches
 from datamodules.windows import Endless, Once
-from lit_transformers.batch import DataDescription, LabelledBatch
+from lit_transformers.batch import LabelledBatch, NumberLabels
 from lit_transformers.config import ConfigError
 
 LISTS = ListOpsConfig(shortest=4, longest=30, train=23, validation=11, test=5)
@@ -79,7 +79,7 @@ def test_padding_to_a_fixed_length_is_to_the_longest_that_can_come() -> None:
 def test_numbers_are_labels_where_there_are_no_classes() -> None:
     data = config(source=MaskedSumConfig(length=6, ones=2)).build()
     batch = next(iter(data.train_dataloader()))
-    assert data.description.classes == 0
+    assert data.description.labels == NumberLabels()
     assert batch.labels.dtype == torch.float32
     assert batch.labels[0].item() == pytest.approx(data.examples.example("train", int(batch.example[0])).label)
 
@@ -255,8 +255,8 @@ def test_the_fingerprint_tells_everything_apart_that_decides_a_batch(changes: di
 
 def test_a_checkpoint_needs_no_data_to_describe_them_and_runs_that_train_alike_share_them() -> None:
     data_config = config(**{"evaluation.examples": 3, "evaluation.split": "test"})
-    assert isinstance(data_config.description_from({}), DataDescription)
-    assert data_config.description_from({}) == data_config.build().description
+    data = data_config.build()
+    assert data_config.description_from(data.checkpoint_metadata()) == data.description
     assert data_config.with_default_evaluation() == config()
     assert data_config.protocol() == {"validation": 11, "test": 5, "split": "test", "examples": 3}
     assert LabelledDataConfig.from_dict(data_config.to_dict()) == data_config

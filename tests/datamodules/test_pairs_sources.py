@@ -414,7 +414,6 @@ def test_multi30k_is_read_whole_within_its_budget(real_data: Path) -> None:
     batches = list(data.val_dataloader())
     assert sorted(ordinal for batch in batches for ordinal in batch.example.tolist()) == list(range(1_014))
     detokenize = data.description.detokenize
-    assert detokenize is not None
     for batch in batches[:2]:
         for row, references in enumerate(batch.references):
             assert detokenize(batch.targets[row][batch.padding_mask[row]].tolist()) == references[0]

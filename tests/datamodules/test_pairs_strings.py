@@ -76,7 +76,7 @@ def test_evaluation_asks_for_as_many_of_every_length_and_tells_them_apart() -> N
         ):
             assert len(source) == len(target) == length
             assert references == (" ".join(map(str, target)),)
-            assert data.description.detokenize is not None and data.description.detokenize(target) == references[0]
+            assert data.description.detokenize(target) == references[0]
     assert [data.example_name(ordinal) for ordinal in (0, 5)] == ["validation:4:0", "validation:30:1"]
     assert data_config.protocol()["lengths"] == [4, 9, 30]
     assert data_config.build().description.length == 10, "the network is built for what it is trained on"

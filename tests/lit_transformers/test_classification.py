@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from datamodules import ListOpsConfig, MaskedSumConfig, NeedleConfig
-from lit_transformers.batch import DataDescription, LabelledBatch, Vocabulary
+from lit_transformers.batch import ClassLabels, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.inert_fields import changes_nothing
 from lit_transformers.models.encoder import Encoder
@@ -352,7 +352,8 @@ def test_a_run_leaves_the_loss_of_every_example_and_is_measured_again(tmp_path: 
 def test_a_network_learns_which_symbol_a_row_holds(model: dict[str, Any]) -> None:
     """One of three symbols, anywhere in a row of nothing."""
     torch.manual_seed(0)
-    description = DataDescription(Vocabulary(6, 5, "word", None), 9, 3)
+    vocabulary = Vocabulary(size=6, boundary=5, unit="word", byte_lengths=None)
+    description = LabelledDescription(vocabulary=vocabulary, length=9, labels=ClassLabels(count=3))
     training = CONFIG.training.override({"steps": 80, "optimizer.learning_rate": 0.01})
     config = CONFIG.task.override({"pooling": "mean" if model is CAUSAL else "first"})
     task = config.build(CONFIG.override({"model": model}).model, description, training)

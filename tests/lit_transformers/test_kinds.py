@@ -59,7 +59,7 @@ def test_only_a_table_that_says_so_implies_a_kind() -> None:
 def test_a_task_survives_plain_data_and_names_what_it_reads(kind: str) -> None:
     config = TASKS[kind]()
     assert type(config).from_dict(config.to_dict()) == config and RunConfig.kinds == {}
-    matching = [name for name, data in DATA.items() if data.batches is TASKS[kind].batches]
+    matching = [name for name, data in DATA.items() if data.describes is TASKS[kind].reads]
     assert matching, "some data gives what the task learns from"
     run = RunConfig().override({"task": kind, "data": matching[0]})
     assert RunConfig.from_dict(yaml.safe_load(run.to_yaml())) == run

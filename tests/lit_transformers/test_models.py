@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.batch import IGNORED, DataDescription, Vocabulary
+from lit_transformers.batch import IGNORED, LanguageDescription, PairDescription, Vocabulary
 from lit_transformers.block import Block
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
@@ -145,11 +145,19 @@ def test_decoding_step_by_step_equals_one_pass() -> None:
     assert torch.allclose(torch.cat(hidden, 1), expected, atol=1e-5)
 
 
-def paired(source: int, target: int, same_vocabulary: bool = False) -> DataDescription:
+def vocabulary(size: int) -> Vocabulary:
+    return Vocabulary(size=size, boundary=0, unit="piece", byte_lengths=None)
+
+
+def paired(source: int, target: int, same_vocabulary: bool = False) -> PairDescription:
     """Data with a vocabulary for each side, or with one for both; sources of 9 symbols and targets of 7."""
-    vocabulary = Vocabulary(target, 0, "piece", None)
-    return DataDescription(
-        vocabulary, 7, 0, vocabulary if same_vocabulary else Vocabulary(source, 0, "piece", None), 9, str
+    target_vocabulary = vocabulary(target)
+    return PairDescription(
+        vocabulary=target_vocabulary,
+        length=7,
+        source=target_vocabulary if same_vocabulary else vocabulary(source),
+        source_length=9,
+        detokenize=str,
     )
 
 
@@ -176,7 +184,7 @@ def test_sides_of_one_vocabulary_share_their_symbols_unless_told_not_to() -> Non
 
 def test_data_without_sources_are_refused() -> None:
     with pytest.raises(ConfigError, match="data: these data have no sources"):
-        EncoderDecoderConfig(**SMALL).build(DataDescription(Vocabulary(11, 0, "piece", None), 7))
+        EncoderDecoderConfig(**SMALL).build(LanguageDescription(vocabulary=vocabulary(11), length=7))
 
 
 def test_a_decoder_is_as_deep_as_it_is_told_to_be() -> None:

@@ -1,0 +1,78 @@
+"""A description of data is of one kind, and whatever needs another kind says so, with the place and the way out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from datamodules import DATA
+from lit_transformers.batch import (
+    ClassLabels,
+    DataDescription,
+    LabelledDescription,
+    LanguageDescription,
+    NumberLabels,
+    PairDescription,
+    StringDescription,
+    Vocabulary,
+)
+from lit_transformers.config import ConfigError
+from lit_transformers.models import MODELS
+from lit_transformers.tasks import TASKS, ClassificationConfig, RegressionConfig, Seq2SeqConfig
+from lit_transformers.training import TrainingConfig
+
+KINDS: list[type[DataDescription]] = [LanguageDescription, StringDescription, LabelledDescription, PairDescription]
+VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)
+READERS = {"classification": "encoder", "regression": "encoder", "seq2seq": "encoder_decoder"}
+SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 1}
+
+
+def described(kind: type[DataDescription]) -> DataDescription:
+    return kind.for_probe(VOCABULARY, 9)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_builds_on_the_kind_that_it_reads_and_refuses_the_others(task: str, kind: type[DataDescription]) -> None:
+    config, model = TASKS[task](), MODELS[READERS.get(task, "language_model")](**SMALL)
+    if kind is config.reads:
+        assert config.build(model, described(kind), TrainingConfig(device="cpu")).data == described(kind)
+        return
+    with pytest.raises(ConfigError, match=f"^data: these data .*{task}.*; set data to ") as refusal:
+        config.build(model, described(kind), TrainingConfig(device="cpu"))
+    remedy = str(refusal.value).rpartition(" ")[-1]
+    assert DATA[remedy].describes is config.reads
+
+
+@pytest.mark.parametrize("config", [Seq2SeqConfig(), ClassificationConfig()], ids=lambda config: config.kind)
+def test_a_cost_and_a_random_batch_of_data_of_another_kind_are_refused(config: Any) -> None:
+    model = MODELS[READERS[config.kind]](**SMALL)
+    with pytest.raises(ConfigError, match=r"^data: these data have no (sources|labels)"):
+        config.cost(model, described(LanguageDescription))
+    with pytest.raises(ConfigError, match=r"^data: these data have no (sources|labels)"):
+        config.random_batch(described(StringDescription))
+
+
+def test_labels_are_classes_or_numbers() -> None:
+    model = MODELS["encoder"](**SMALL)
+    classes = LabelledDescription(vocabulary=VOCABULARY, length=9, labels=ClassLabels(count=5))
+    numbers = LabelledDescription(vocabulary=VOCABULARY, length=9, labels=NumberLabels())
+    assert ClassificationConfig().outputs(classes) == 5 and RegressionConfig().outputs(numbers) == 1
+    assert set(ClassificationConfig().random_batch(classes).labels.tolist()) <= {*range(5)}
+    assert not RegressionConfig().random_batch(numbers).labels.frac().eq(0).any()
+    with pytest.raises(ConfigError, match=r"^task: classification needs classes, .* set task=regression"):
+        ClassificationConfig().cost(model, numbers)
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_a_checkpoint_of_data_of_another_kind_is_refused_by_name(kind: str) -> None:
+    """As where ``evaluate`` is given data of another kind than the checkpoint was trained on."""
+    config = DATA[kind]()
+    for stored in {description.kind for description in KINDS} - {config.describes.kind}:
+        refusal = f"data: the checkpoint describes its data as {stored}, not as {config.describes.kind}; set data back"
+        with pytest.raises(ConfigError, match=f"^{re.escape(refusal)}"):
+            config.description_from({"description": stored})
+    with pytest.raises(ConfigError, match="describes its data as no kind"):
+        config.description_from({})
