@@ -216,7 +216,7 @@ class Reader:
         weights = []
         for one_hot in torch.eye(keys, dtype=inputs.v.dtype, device=x.device).split(width, dim=1):
             v = F.pad(one_hot, (0, width - one_hot.size(1))).expand_as(inputs.v)
-            y, _ = mixer.attend(inputs._replace(v=v), ctx, segment)
+            y = mixer.attend(inputs._replace(v=v), ctx, segment).y
             weights.append(full_precision(y[..., : one_hot.size(1)]).mean(dim=1))
         return torch.cat(weights, dim=-1).unflatten(1, (hypotheses, -1)).sum(dim=2)
 

@@ -95,11 +95,14 @@ class Context(NamedTuple):
 
 
 class MixerOutput(NamedTuple):
-    """``aux`` holds named losses; a task adds them to the training loss and never to a reported metric."""
+    """``aux`` holds named losses, scalars; a task adds them to the training loss and never to a reported metric.
+    ``observed`` holds what the mixer measured in this pass, by name and without gradient, for the module that contains
+    it. Nothing adds it to a loss."""
 
     y: Float[Tensor, "b t d"]
     state: Any = None
     aux: Mapping[str, Tensor] = {}
+    observed: Mapping[str, Tensor] = {}
 
 
 class OutputProjection(nn.Linear):

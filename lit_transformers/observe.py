@@ -170,7 +170,7 @@ def weights_by_part(
     indicators = torch.cat([runs, (place - keys)[:, None]], dim=1).to(inputs.v.dtype)
 
     def attended(v: Float[Tensor, "s k"]) -> Float[Tensor, "h t k"]:
-        y, _ = mixer.attend(inputs._replace(v=F.pad(v, (0, width - v.size(1))).expand_as(inputs.v)), ctx, segment)
+        y = mixer.attend(inputs._replace(v=F.pad(v, (0, width - v.size(1))).expand_as(inputs.v)), ctx, segment).y
         return y[0, ..., : v.size(1)]
 
     outputs = torch.cat([attended(v) - attended(torch.zeros_like(v)) for v in indicators.split(width, dim=1)], dim=-1)

@@ -15,7 +15,7 @@ from torch import Tensor
 from lit_transformers.config import NonNegativeFloat, Positive
 from lit_transformers.executors import AttentionWeighting, Inputs, attend_heads, heads_flops
 from lit_transformers.mixer import Context, Shape
-from lit_transformers.mixers.qkv import QKVConfig, QKVMixer, SegmentInputs
+from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.mixers.spans import Constant, Dynamic, Spans, mean_span
 from lit_transformers.patterns import Band
 from lit_transformers.space import Interval, Space
@@ -104,15 +104,13 @@ class AdaptiveSpan(QKVMixer):
         bands = [Band(min(self.span, max(1, math.ceil(before / TRIM)) * TRIM), -1) for before in furthest]
         return bands if len(bands) == self.heads else bands * self.heads
 
-    def attend(
-        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
-    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         spans = self.spans(segment.x)
         weigh = AttentionWeighting(partial(self.masked, inputs.offset), (spans,))
         y = attend_heads(
             self.patterns(), inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped, weigh=weigh
         )
-        return y, {"span": self.penalty * mean_span(spans, ctx.padding_mask)} if self.learned else {}
+        return HeadsOutput(y, {"span": self.penalty * mean_span(spans, ctx.padding_mask)} if self.learned else {})
 
     def masked(
         self,

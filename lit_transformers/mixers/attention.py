@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jaxtyping import Float
-from torch import Tensor
-
 from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Shape
-from lit_transformers.mixers.qkv import QKVConfig, QKVMixer, SegmentInputs
+from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.patterns import Band
 
 
@@ -36,11 +33,9 @@ class Attention(QKVMixer):
         super().__init__(config, shape)
         self.before = config.memory if config.same_length else None
 
-    def attend(
-        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
-    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         pattern = Band(self.before, 0) if ctx.causal and ctx.source is None else Band(None, None)
-        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
+        return HeadsOutput(attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped))
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         pattern = Band(self.before, 0) if causal else Band(None, None)

@@ -7,13 +7,13 @@ from functools import lru_cache
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lit_transformers.config import NonNegative, Positive
 from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Mode, Shape
-from lit_transformers.mixers.qkv import QKVMixer, ScoresConfig, SegmentInputs
+from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import BLOCK, Graph
 from lit_transformers.space import Choice, Interval, Space
 
@@ -71,15 +71,13 @@ class BigBird(QKVMixer):
             graphs=shape.heads if config.graph_per_head else 1,
         )
 
-    def attend(
-        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
-    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         length = inputs.k.size(-2)
         if inputs.key_mask is None:
             graph = of_full_rows(self.drawing, length, inputs.k.device)
         else:
             graph = self.drawing.graph(lengths(inputs.key_mask), length)
-        return attend(graph, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
+        return HeadsOutput(attend(graph, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped))
 
     def flops(self, queries: int, remembered: int, causal: bool = False) -> int:
         graph = of_full_rows(self.drawing, queries, torch.device("cpu"))

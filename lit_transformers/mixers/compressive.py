@@ -90,7 +90,8 @@ class Compressive(Mixer):
         segment = Past(x.detach(), real)
         past = memory.then(segment)
         if self.watches:
-            past = past._replace(used=F.pad(state["used"], (0, 0, 0, x.size(1))) + output.aux["used"][:, self.slots :])
+            used = output.observed["used"][:, self.slots :]
+            past = past._replace(used=F.pad(state["used"], (0, 0, 0, x.size(1))) + used)
         leaving = max(0, past.key_mask.size(1) - self.memory) // self.rate * self.rate
         old, memory = past.split(leaving)
         new = old if raw else self.compressor(old)

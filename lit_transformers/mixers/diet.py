@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
-from jaxtyping import Float
-from torch import Tensor
-
 from lit_transformers.config import Positive
 from lit_transformers.executors import Inputs, attend_union, union_flops
 from lit_transformers.mixer import Context, Mode, Shape
-from lit_transformers.mixers.qkv import QKVMixer, ScoresConfig, SegmentInputs
+from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import Band
 
 
@@ -63,10 +60,10 @@ class Diet(QKVMixer):
         super().__init__(config, shape)
         self.bands = config.bands(shape.layer)
 
-    def attend(
-        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
-    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        return attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
+    def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
+        return HeadsOutput(
+            attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
+        )
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return self.projection_flops(queries, queries) + union_flops(self.bands, queries, self.width, self.relative)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lit_transformers.config import Positive
 from lit_transformers.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, MixerOutput, Shape
-from lit_transformers.mixers.qkv import QKVConfig, QKVMixer, SegmentInputs
+from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.observable import Observable
 from lit_transformers.patterns import Band
 
@@ -65,12 +65,12 @@ class Entmax(QKVMixer, Observable):
             with torch.no_grad():
                 self.free.clamp_(min=torch.tensor(LEAST).logit().item())
 
-    def attend(
-        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
-    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         pattern = Band(None, 0 if ctx.causal and ctx.source is None else None)
         weigh = self.weigh()
-        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped, weigh=weigh), {}
+        return HeadsOutput(
+            attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped, weigh=weigh)
+        )
 
     def observed(self, inputs: Sequence[Any], output: MixerOutput) -> Mapping[str, Tensor]:
         return {"Alpha of each head": self.alpha.flatten()} if isinstance(self.alpha, Tensor) else {}

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from jaxtyping import Float
-from torch import Tensor
-
 from lit_transformers.config import Positive
 from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Mode, Shape
-from lit_transformers.mixers.qkv import QKVMixer, ScoresConfig, SegmentInputs
+from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import Local
 from lit_transformers.space import Interval, Space
 
@@ -37,11 +34,9 @@ class LocalAttention(QKVMixer):
         super().__init__(config, shape)
         self.block = config.block
 
-    def attend(
-        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
-    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         pattern = Local(self.block, ctx.causal)
-        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped), {}
+        return HeadsOutput(attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped))
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         pattern = Local(self.block, causal)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -45,6 +45,14 @@ class SegmentInputs(NamedTuple):
     marks: Bool[Tensor, "b s"] | None = None
 
 
+class HeadsOutput(NamedTuple):
+    """The outputs of all heads, before they are merged. ``aux`` and ``observed`` are those of MixerOutput."""
+
+    y: Float[Tensor, "b h t k"]
+    aux: Mapping[str, Tensor] = {}
+    observed: Mapping[str, Tensor] = {}
+
+
 class QKVMixer(Mixer):
     """Projects to heads, adds memory, applies the encoding, calls ``attend``, and merges the heads.
 
@@ -75,15 +83,13 @@ class QKVMixer(Mixer):
         self.relative = encoding if isinstance(encoding, Relative) else None
 
     @abstractmethod
-    def attend(
-        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
-    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
-        """Returns the heads' outputs and named losses. The queries are the last keys unless there is a source."""
+    def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
+        """Returns the outputs of the heads. The queries are the last keys unless there is a source."""
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         inputs, state, segment = self.prepared(x, ctx, state)
-        y, aux = self.attend(inputs, ctx, segment)
-        return MixerOutput(self.merge(join(y)), state, aux)
+        y, aux, observed = self.attend(inputs, ctx, segment)
+        return MixerOutput(self.merge(join(y)), state, aux, observed)
 
     def prepared(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> tuple[Inputs, Any, SegmentInputs]:
         """Returns the inputs of ``attend``, the state after the segment, and the segment."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
-from jaxtyping import Float
-from torch import Tensor
-
 from lit_transformers.config import ConfigError, Positive
 from lit_transformers.executors import Inputs, attend_heads, attend_union, heads_flops, union_flops
 from lit_transformers.mixer import Context, Mode, Shape
-from lit_transformers.mixers.qkv import QKVMixer, ScoresConfig, SegmentInputs
+from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import Band, Local, Pattern, Summaries
 from lit_transformers.space import Choice, Space
 
@@ -76,14 +73,12 @@ class Sparse(QKVMixer):
                 elif isinstance(far, Summaries):
                     self.patterns = [far._replace(local=True)] * shape.heads
 
-    def attend(
-        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
-    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         if self.bands:
             y = attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
         else:
             y = attend_heads(self.patterns, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
-        return y, {}
+        return HeadsOutput(y)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         projections = self.projection_flops(queries, queries)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_transformers.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Layered, Shape, at_layer
-from lit_transformers.mixers.qkv import QKVConfig, QKVMixer, SegmentInputs
+from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.patterns import Band
 from lit_transformers.space import Interval, Space
 
@@ -48,12 +48,12 @@ class TopK(QKVMixer):
         super().__init__(config, shape)
         self.kept, self.when = at_layer(config.kept, shape, "mixer.kept"), config.when
 
-    def attend(
-        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
-    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         pattern = Band(None, 0 if ctx.causal and ctx.source is None else None)
         weigh = AttentionWeighting(self.weights)
-        return attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped, weigh=weigh), {}
+        return HeadsOutput(
+            attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped, weigh=weigh)
+        )
 
     def weights(self, logits: Float[Tensor, "b h t s"], i: Tensor, j: Tensor) -> Float[Tensor, "b h t s"]:
         """Returns the weights of a block with every key that its queries see. Masked keys, padding among them, have

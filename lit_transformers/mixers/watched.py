@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lit_transformers.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.mixer import Context
-from lit_transformers.mixers.qkv import QKVMixer, SegmentInputs
+from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, SegmentInputs
 from lit_transformers.patterns import Band
 
 
@@ -30,14 +30,12 @@ class Usage:
 
 
 class UsageAttention(QKVMixer):
-    """Plain softmax attention. Its ``aux`` is not a loss but ``used`` (b, s, 2): the attention that each key received,
-    and the number of real queries that could have attended to it."""
+    """Plain softmax attention. It observes ``used`` (b, s, 2): the attention that each key received, and the number of
+    real queries that could have attended to it."""
 
     causal = streams = True
 
-    def attend(
-        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
-    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         queries, keys = inputs.q.size(-2), inputs.k.size(-2)
         key_mask = inputs.key_mask
         if key_mask is None:
@@ -53,7 +51,7 @@ class UsageAttention(QKVMixer):
         )
         later = key_mask[:, keys - queries :].to(y.dtype).flip(1).cumsum(dim=1).flip(1)  # queries from each key on
         chances = torch.cat([later[:, :1].expand(-1, keys - queries), later], dim=1)
-        return y, {"used": torch.stack([usage.received, chances], dim=-1)}
+        return HeadsOutput(y, observed={"used": torch.stack([usage.received, chances], dim=-1)})
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         keys = queries + min(remembered, self.memory)

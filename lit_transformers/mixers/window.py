@@ -14,7 +14,7 @@ from lit_transformers.executors import Inputs, attend, attend_heads, heads_flops
 from lit_transformers.mixer import Context, Layered, Mode, Shape, at_layer
 from lit_transformers.mixers.global_tokens import GlobalTokens
 from lit_transformers.mixers.heads import split
-from lit_transformers.mixers.qkv import QKVConfig, QKVMixer, SegmentInputs
+from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.patterns import Band, GlobalQueries, Marked, Pattern
 from lit_transformers.space import Interval, Space
 
@@ -104,9 +104,7 @@ class Window(QKVMixer):
         bands = [Band(self.window, 0 if causal else self.window, step) for step in self.dilations]
         return [*bands] if marks is None else [Marked(band, marks, causal) for band in bands]
 
-    def attend(
-        self, inputs: Inputs, ctx: Context, segment: SegmentInputs
-    ) -> tuple[Float[Tensor, "b h t k"], dict[str, Tensor]]:
+    def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         patterns = self.patterns(ctx.causal, segment.marks)
         y = attend_heads(patterns, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
         if segment.marks is not None:
@@ -117,7 +115,7 @@ class Window(QKVMixer):
             outputs = self.see_everything(inputs, indices, ctx.causal)
             with_global = y.index_copy(2, indices, outputs.to(y.dtype))
             y = torch.where(marks[:, None, :, None], with_global, y)
-        return y, {}
+        return HeadsOutput(y)
 
     def of_global_tokens(self, inputs: Inputs, segment: SegmentInputs, causal: bool) -> Inputs:
         """Returns the inputs of global queries, computed with their own projections."""

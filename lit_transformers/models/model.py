@@ -121,7 +121,8 @@ class Network(nn.Module, ABC):
 
 
 class ModelOutput(NamedTuple):
-    """A network's output for a segment. ``layers`` has the outputs of all layers but the last, if requested."""
+    """A network's output for a segment. ``aux`` holds named losses; ``layers`` has the outputs of all layers but the
+    last, if requested."""
 
     hidden: Float[Tensor, "b t d"]
     state: Any

@@ -148,8 +148,9 @@ class ForwardPass:
         call = call._replace(random=random_state(self.device), tape=Tape())
         self.calls[-1].append(call)
         with torch.enable_grad():
-            y, state, aux = self.run(call, x.detach(), source)
-        return MixerOutput(y.detach(), detach(state), {name: loss.detach() for name, loss in aux.items()})
+            output = self.run(call, x.detach(), source)
+        losses = {name: loss.detach() for name, loss in output.aux.items()}
+        return output._replace(y=output.y.detach(), state=detach(output.state), aux=losses)
 
     def compute_again(
         self, call: BranchCall, x: Float[Tensor, "b t d"], source: Float[Tensor, "b s d"] | None

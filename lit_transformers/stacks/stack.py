@@ -20,7 +20,8 @@ MakeBlock = Callable[[int, int], Block]
 
 
 class StackOutput(NamedTuple):
-    """The output of a stack. ``hidden`` has every step's output but the last, if requested."""
+    """The output of a stack. ``aux`` holds the sums of its blocks' losses by name; ``hidden`` has every step's output
+    but the last, if requested."""
 
     y: Float[Tensor, "b t d"]
     state: Any

@@ -287,9 +287,15 @@ def test_every_parameter_has_a_gradient(case: Case) -> None:
 
 
 @mixers()
-def test_aux_holds_named_scalars(case: Case) -> None:
-    mixed = case.build()(noise(2, 5, DIM), context(2, 5, case.mode == "causal"))
-    assert all(loss.dim() == 0 for loss in mixed.aux.values())
+def test_a_mixer_and_every_mixer_within_it_reports_losses_apart_from_what_it_observed(case: Case) -> None:
+    mixer, outputs = case.build(), []
+    for part in mixer.modules():
+        if isinstance(part, Mixer):
+            part.register_forward_hook(lambda _, inputs, output: outputs.append(output))
+    mixer(noise(2, 5, DIM), context(2, 5, case.mode == "causal"))
+    for output in outputs:
+        assert all(loss.dim() == 0 and loss.requires_grad for loss in output.aux.values())
+        assert not any(value.requires_grad for value in output.observed.values())
 
 
 @mixers()

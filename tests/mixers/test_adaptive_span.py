@@ -16,6 +16,7 @@ from lit_transformers.executors import attend
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AdaptiveSpanConfig, AttentionConfig
 from lit_transformers.mixers.adaptive_span import EPSILON, TRIM, AdaptiveSpan
+from lit_transformers.mixers.qkv import HeadsOutput
 from lit_transformers.mixers.spans import Constant, Dynamic
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.patterns import Band
@@ -153,7 +154,7 @@ def test_a_span_beyond_the_history_is_plain_attention_without_the_current_token(
     attention.load_state_dict({name: value for name, value in layer.state_dict().items() if "spans" not in name})
 
     def without_itself(inputs: Any, ctx: Context, segment: Any) -> Any:
-        return attend(Band(None, -1), inputs, encoding=attention.relative, scale=attention.scale), {}
+        return HeadsOutput(attend(Band(None, -1), inputs, encoding=attention.relative, scale=attention.scale))
 
     attention.attend = without_itself  # type: ignore[method-assign]
     x = noise(2, length, DIM)
