@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -18,7 +17,8 @@ from ablations.cache import cached_plan
 from ablations.launchers import cluster_for, require_fitting
 from ablations.plan import Plan, Request, make_plan, read_plan_document
 from ablations.results import write_report
-from lit_transformers.config import Config, ConfigError
+from lit_transformers.config import ConfigError
+from lit_transformers.runner import load_runner
 from sweeps.limits import parse_bytes, parse_seconds
 from sweeps.live import Board, Row
 from sweeps.share import Share, cuda_devices, memory_of, require_cores, share_machine
@@ -172,13 +172,11 @@ def check(
     from ablations.show import gate_table
 
     planned = plan_for(study, runs, request_of(scale, changes, 1, device))
-    runner = importlib.import_module(planned.runner)
-    gates = importlib.import_module(f"{planned.runner.rpartition('.')[0]}.gates")
+    runner = load_runner(planned.runner)
     results: dict[str, Sequence[Any]] = {}
     with out.status("checking"):
         for ticket in planned.tickets():
-            config: Config = runner.RunConfig.from_dict(ticket.config)
-            results[ticket.arm] = gates.check(config.get("model"))
+            results[ticket.arm] = runner.check(runner.config.from_dict(ticket.config))
     out.print(gate_table(results))
     raise typer.Exit(int(any(not gate.passed for arm_results in results.values() for gate in arm_results)))
 
@@ -290,7 +288,7 @@ def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False)
         if warm_up and path.parent == catalog.STUDIES:
             from sweeps.process import prepare_server
 
-            prepare_server("lit_transformers.run")
+            prepare_server(catalog.RUNNER)
         with err.status(f"planning {path.stem}"):
             return make_plan(path.stem, catalog.load(path), request, runs=runs, typed=study)
 

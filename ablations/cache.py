@@ -57,7 +57,7 @@ def _stamp(study: Path, plan: Plan) -> str:
 
 def _source_files(runner: str) -> Iterator[Path]:
     """Yields every source file of the suite and of the runner's package."""
-    for package in sorted({*PACKAGES, runner.split(".")[0]}):
+    for package in sorted({*PACKAGES, runner.partition(":")[0].split(".")[0]}):
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations if spec else None) or ():
             yield from sorted(Path(folder).rglob("*.py"))

@@ -13,9 +13,11 @@ from ablations.ablation import Ablation
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.startup import quick_imports
 
-__all__ = ["STUDIES", "Headline", "find", "headline", "load", "names", "write_new"]
+__all__ = ["RUNNER", "STUDIES", "Headline", "find", "headline", "load", "names", "write_new"]
 
 STUDIES = Path(__file__).parent / "studies"
+RUNNER = "lit_transformers.runs.runner:RUNNER"
+"""The runner of these studies, so that it can be imported elsewhere before a study is."""
 
 
 class Headline(NamedTuple):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self
 
 from ablations.ablation import Ablation, Published, Resolved
 from ablations.arms import require_distinct, select
@@ -18,6 +17,7 @@ from ablations.probing import measured_spending
 from lit_transformers.amounts import count
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
 from lit_transformers.files import PLAN, write_json
+from lit_transformers.runner import Runner, load_runner, runner_of
 from sweeps.study_folder import PLAIN_SCALE, folder_name
 from sweeps.ticket import Ticket
 
@@ -52,7 +52,7 @@ class Request:
 class Plan:
     """The runs of a study: ``document`` is what ``plan.json`` holds, ``configs`` are by key, ``costs`` by arm.
 
-    ``runner`` names the module that does a run.
+    ``runner`` names the object that does a run.
     """
 
     document: dict[str, Plain]
@@ -114,14 +114,6 @@ class Plan:
         return cls(**plain)
 
 
-class Planner(Protocol):
-    """What planning needs from the module of a RunConfig."""
-
-    def describe(self, config: Any) -> Any: ...
-    def run_key(self, config: Any) -> str: ...
-    def changes_nothing(self, arm: Any, baseline: Any) -> bool: ...
-
-
 def plan_path(runs: Path, folder: str) -> Path:
     """Returns the path of a plan's ``plan.json``. folder: the name of its folder, as ``folder_of`` returns it."""
     return runs / "studies" / folder / PLAN
@@ -165,16 +157,16 @@ def make_plan(
 
     tuned: the values that a search selected, by arm; they win over the arm's own overrides. runs: where measurements
     of budgets are kept. typed: the study as the command line names it, where that is not its name.
-    The module that defines the baseline's class also computes what a run costs and what its key is.
+    The runner that the baseline's class names computes what a run costs and what its key is.
     """
-    runner = type(ablation.baseline).__module__
-    planner = cast(Planner, importlib.import_module(runner))
     try:
+        name = runner_of(ablation.baseline)
+        runner = load_runner(name)
         resolved = _with_values(ablation.resolve(request.scale, request.changes), tuned or {})
-        configs, matched = _match_budgets(ablation, resolved, planner, runs)
-        _require_effects(configs, planner)
-        configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.seeds, planner)
-        costs = {name: dict(planner.describe(config)._asdict()) for name, config in configs.items()}
+        configs, matched = _match_budgets(ablation, resolved, name, runs)
+        _require_effects(configs, runner)
+        configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.seeds, runner)
+        costs = {arm: dict(runner.describe(config)._asdict()) for arm, config in configs.items()}
     except ConfigError as error:
         raise ConfigError(str(error), f"study {study}") from None
     document = _document(study, ablation, request, resolved, matched) | {
@@ -186,7 +178,7 @@ def make_plan(
     }
     for arm in document["arms"]:
         arm["runs"] = runs_by_arm[arm["name"]]
-    return Plan(document, configs_by_key, costs, runner)
+    return Plan(document, configs_by_key, costs, name)
 
 
 def _with_values(resolved: Resolved, tuned: Tuned) -> Resolved:
@@ -195,28 +187,28 @@ def _with_values(resolved: Resolved, tuned: Tuned) -> Resolved:
 
 
 def _match_budgets(
-    ablation: Ablation, resolved: Resolved, planner: Planner, runs: Path
+    ablation: Ablation, resolved: Resolved, runner: str, runs: Path
 ) -> tuple[dict[str, Config], dict[str, Matched]]:
     match = ablation.match
     if match is None:
         return resolved.configs, {}
-    runner = type(ablation.baseline).__module__
-    measure = measured_spending(match.on, runner, planner.run_key, runs / "probes") if match.measured else None
-    configs, matched = match_arms(match, resolved.configs, resolved.arms[0].name, planner.describe, measure)
+    measure = measured_spending(match.on, runner, runs / "probes") if match.measured else None
+    describe = load_runner(runner).describe
+    configs, matched = match_arms(match, resolved.configs, resolved.arms[0].name, describe, measure)
     require_distinct(resolved.arms, configs)
     return configs, matched
 
 
-def _require_effects(configs: dict[str, Config], planner: Planner) -> None:
+def _require_effects(configs: dict[str, Config], runner: Runner) -> None:
     """Raises ConfigError for an arm that computes what the baseline computes, though its config differs."""
     baseline, *others = configs
     for name in others:
-        if planner.changes_nothing(configs[name], configs[baseline]):
+        if runner.changes_nothing(configs[name], configs[baseline]):
             raise ConfigError("computes what the baseline computes: what it overrides does nothing here", name)
 
 
 def _list_runs(
-    resolved: Resolved, configs: dict[str, Config], seeds: int, planner: Planner
+    resolved: Resolved, configs: dict[str, Config], seeds: int, runner: Runner
 ) -> tuple[dict[str, dict[str, Plain]], dict[str, list[dict[str, Plain]]]]:
     """Returns the config of every key, and the runs of every arm."""
     configs_by_key: dict[str, dict[str, Plain]] = {}
@@ -224,7 +216,7 @@ def _list_runs(
     for arm in resolved.arms:
         for seed in range(seeds):
             config = configs[arm.name].override(_seed_overrides(configs[arm.name], seed))
-            key = planner.run_key(config)
+            key = runner.run_key(config)
             configs_by_key[key] = config.to_dict()
             runs_by_arm.setdefault(arm.name, []).append({"seed": seed, "key": key})
     return configs_by_key, runs_by_arm

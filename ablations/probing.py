@@ -6,7 +6,6 @@ by time is one of ratios; the report compares what the finished runs have measur
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import platform
@@ -15,10 +14,11 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lit_transformers.config import Config, ConfigError, canonical_hash
 from lit_transformers.files import write_json
+from lit_transformers.runner import load_runner
 from lit_transformers.startup import quick_imports
 from sweeps.share import cuda_devices
 
@@ -35,23 +35,23 @@ class ProbedConfig(NamedTuple):
     memory: float
 
 
-def measured_spending(on: str, runner: str, run_key: Callable[[Any], str], folder: Path) -> Callable[[Config], float]:
+def measured_spending(on: str, runner: str, folder: Path) -> Callable[[Config], float]:
     """Returns a function from a config to its time in seconds (``on`` is "seconds") or its memory in bytes.
 
     Measurements are kept in ``folder`` by key and machine. Raises ConfigError for a run that cannot be done.
     """
 
     def spending(config: Config) -> float:
-        measurement = _probe(config.override({STEPS: 1}), runner, run_key, folder)
+        measurement = _probe(config.override({STEPS: 1}), runner, folder)
         steps = config.get(STEPS)
         return measurement.seconds * steps if on == "seconds" else measurement.memory
 
     return spending
 
 
-def _probe(config: Config, runner: str, run_key: Callable[[Any], str], folder: Path) -> ProbedConfig:
+def _probe(config: Config, runner: str, folder: Path) -> ProbedConfig:
     machine = canonical_hash([platform.machine(), os.cpu_count(), list(cuda_devices())])
-    path = folder / f"{run_key(config)}-{machine}.json"
+    path = folder / f"{load_runner(runner).run_key(config)}-{machine}.json"
     with suppress(OSError, ValueError, TypeError):
         return ProbedConfig(**json.loads(path.read_text(encoding="utf-8")))
     measurement = _measure(config, runner)
@@ -80,9 +80,8 @@ def main() -> None:
     """Measures the run that standard input describes in JSON, and prints the result as the last line."""
     request = json.loads(sys.stdin.read())
     with quick_imports():
-        runner = importlib.import_module(request["runner"])
-        probe_module = importlib.import_module(f"{request['runner'].rpartition('.')[0]}.probe")
-    measurement = probe_module.probe(runner.RunConfig.from_dict(request["config"]))
+        runner = load_runner(request["runner"])
+    measurement = runner.probe(runner.config.from_dict(request["config"]))
     print(json.dumps(measurement._asdict()))
 
 

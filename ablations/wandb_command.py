@@ -123,7 +123,7 @@ def dashboard(
 def _requested_run(
     study: str, request: Request, values: dict[str, Plain], runs: Path, *, searching: bool
 ) -> tuple[Config, str, str]:
-    """Returns the config of the requested run, its arm, and the module that does it.
+    """Returns the config of the requested run, its arm, and the name of its runner.
 
     Raises ConfigError for an unknown arm or an invalid seed.
     """

@@ -28,7 +28,6 @@ from sweeps.process import prepare_server
 from sweeps.share import Share, share_machine
 from sweeps.ticket import State, Ticket
 
-RUNNER = "lit_transformers.run"
 ARMS = 4
 SIZES = {"dim 64, depth 2": (64, 2, 32, 32, 300), "dim 256, depth 4": (256, 4, 64, 16, 40)}
 """Width, depth, segment length, batch size, and updates of a run."""
@@ -65,7 +64,7 @@ def seconds(planned: list[Ticket], share: Share) -> float:
         ledger = Ledger(runs)
         try:
             begun = time.monotonic()
-            launch(runs, ledger, Board(Console(file=StringIO())), rows, Options(RUNNER, share, "val/bpb"))
+            launch(runs, ledger, Board(Console(file=StringIO())), rows, Options(RunConfig.runner, share, "val/bpb"))
             elapsed = time.monotonic() - begun
         finally:
             ledger.close()
@@ -92,7 +91,7 @@ def main(
     """Prints the time of four runs both ways, and their ratio; the goal on two cores is 0.6 for small models."""
     cores = usable_cores()
     ways = {"one after another": Share(1, cores), "side by side": share_machine(ARMS)}
-    prepare_server(RUNNER)
+    prepare_server(RunConfig.runner)
     table = Table("size", *(f"{name}: {share.workers} x {share.threads} s" for name, share in ways.items()), "ratio")
     sizes = {}
     for name, size in SIZES.items():

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import lightning as L
 import torch
@@ -38,7 +38,6 @@ from lit_transformers.config import Config, ConfigError, Plain, Seed, canonical_
 from lit_transformers.cost import flops_by_length
 from lit_transformers.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS, RECORD, RUN, replace_file, write_json
 from lit_transformers.folder import TRAINING, Identity, claim
-from lit_transformers.inert_fields import changes_nothing
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.observe import observe
 from lit_transformers.pruning import Bars, Pruned, Pruner
@@ -59,11 +58,13 @@ from lit_transformers.training import TrainingConfig
 from lit_transformers.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
 from lit_transformers.weight_reuse import offer, take_over
 
-__all__ = ["Interrupted", "Progress", "RunConfig", "changes_nothing", "describe", "evaluate", "fit", "load", "run_key"]
+__all__ = ["Interrupted", "Progress", "RunConfig", "describe", "evaluate", "fit", "load", "run_key"]
 
 
 class RunConfig(Config):
     """All that a run depends on. ``seed`` is for the weights and dropout; the order of the data has its own seed."""
+
+    runner: ClassVar[str] = "lit_transformers.runs.runner:RUNNER"
 
     model: ModelConfig = LanguageModelConfig()
     task: TaskConfig = CausalLMConfig()

@@ -6,13 +6,11 @@ those of the first rank are used: it writes them into the store of the ranks' re
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Protocol, cast
 
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
@@ -21,6 +19,7 @@ from lit_transformers.config import Config, ConfigError, Plain, parse_assignment
 from lit_transformers.files import RECORD
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.ranks import is_first_rank
+from lit_transformers.runner import load_runner
 from lit_transformers.startup import quick_imports
 from lit_transformers.wandb_logging import WandbConfig, upload_finished_run
 from sweeps.lock import locked
@@ -30,13 +29,6 @@ __all__ = ["carry_out", "parameters"]
 
 FILE = "WANDB_SWEEP_PARAM_PATH"
 NAME = "lit_transformers/agent"
-
-
-class Runner(Protocol):
-    """What this module needs from the module of a RunConfig."""
-
-    def run_key(self, config: Any) -> str: ...
-    def fit(self, config: Any, directory: Path, report: None, *, wandb_config: WandbConfig) -> dict[str, Plain]: ...
 
 
 def parameters(arguments: Sequence[str]) -> dict[str, Plain]:
@@ -85,14 +77,14 @@ def _from_file(name: str | None) -> dict[str, Plain]:
         ) from None
 
 
-def carry_out(config: Config, runner: str, runs: Path, wandb_config: WandbConfig) -> dict[str, Plain]:
+def carry_out(config: Config, runner_name: str, runs: Path, wandb_config: WandbConfig) -> dict[str, Plain]:
     """Does the run of a config and returns its record. A finished run is read, and uploaded from its files.
 
     Raises BusyError where another process does the run, and whatever the run itself raises.
     """
     with quick_imports():
-        module = cast(Runner, importlib.import_module(runner))
-    directory = runs / module.run_key(config)
+        runner = load_runner(runner_name)
+    directory = runs / runner.run_key(config)
     with locked(directory / "lock") if is_first_rank() else nullcontext():
         record = read_record(directory).record if is_first_rank() else _read_unchanged(directory)
         if record is not None and record["outcome"] != "failed":
@@ -100,7 +92,7 @@ def carry_out(config: Config, runner: str, runs: Path, wandb_config: WandbConfig
             return record
         if record is not None and is_first_rank() and is_resumable(record):
             (directory / RECORD).unlink()
-        return module.fit(config, directory, None, wandb_config=wandb_config)
+        return runner.fit(config, directory, None, wandb_config=wandb_config)
 
 
 def _read_unchanged(directory: Path) -> dict[str, Plain] | None:

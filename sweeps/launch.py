@@ -41,7 +41,7 @@ MAX_STOPS = 3
 
 
 class Options(NamedTuple):
-    """How runs are done: by which module, on what share of the machine, and which metric of a record decides.
+    """How runs are done: by which runner, on what share of the machine, and which metric of a record decides.
 
     time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
     """

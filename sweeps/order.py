@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -11,12 +10,16 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from lit_transformers.config import Config, Plain
+from lit_transformers.config import Plain
+from lit_transformers.runner import load_runner
 from sweeps.ticket import Ticket
 
-__all__ = ["BUSY", "INTERRUPTED", "Fault", "News", "RunOrder", "Runner", "perform", "reporter"]
+if TYPE_CHECKING:
+    from lit_transformers.wandb_logging import WandbConfig
+
+__all__ = ["BUSY", "INTERRUPTED", "Fault", "News", "RunOrder", "perform", "reporter"]
 
 INTERRUPTED = 75
 """Exit status of a run that was asked to stop and left a checkpoint."""
@@ -38,7 +41,7 @@ class News(NamedTuple):
 
 
 class RunOrder(NamedTuple):
-    """What a run's process receives: which run, where, by which module, and with how many threads per rank."""
+    """What a run's process receives: which run, where, by which runner, and with how many threads per rank."""
 
     ticket: Ticket
     runs: Path
@@ -60,17 +63,6 @@ class RunOrder(NamedTuple):
         return self.ticket.directory(self.runs)
 
 
-class Runner(Protocol):
-    """What the module of a RunConfig provides; outside tests it is ``lit_transformers.run``."""
-
-    RunConfig: type[Config]
-    Interrupted: type[BaseException]
-
-    def fit(
-        self, config: Any, directory: Path, progress: Callable[[Any], None] | None = None, **wandb_config: Any
-    ) -> dict[str, Plain]: ...
-
-
 class Fault(NamedTuple):
     """Why a run ended without a record of its own; resumable: whether running it again may succeed."""
 
@@ -84,12 +76,12 @@ def perform(order: RunOrder, report: Callable[[Any], None] | None) -> dict[str, 
     A fault such as missing data or a missing device is resumable: the user repairs it and runs the command again.
     """
     try:
-        runner = cast(Runner, importlib.import_module(order.runner))
+        runner = load_runner(order.runner)
         _apply_share(order)
-        config = runner.RunConfig.from_dict(order.ticket.config)
+        config = runner.config.from_dict(order.ticket.config)
         try:
-            return runner.fit(config, order.directory, report, **_wandb_argument(order))
-        except runner.Interrupted:
+            return runner.fit(config, order.directory, report, wandb_config=_wandb_config(order))
+        except runner.interrupted:
             return None
     except Exception as error:
         traceback.print_exc()
@@ -114,13 +106,13 @@ def reporter(connection: Connection) -> Callable[[Any], None]:
     return report
 
 
-def _wandb_argument(order: RunOrder) -> dict[str, Any]:
-    """Returns the argument of ``fit`` for Weights & Biases, where it is enabled."""
+def _wandb_config(order: RunOrder) -> WandbConfig | None:
+    """Returns how the run is sent to Weights & Biases, or None where it is not."""
     if order.wandb == "disabled":
-        return {}
+        return None
     from lit_transformers.wandb_logging import WandbConfig
 
-    return {"wandb_config": WandbConfig(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm)}
+    return WandbConfig(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm)
 
 
 def _failure_reason(error: Exception) -> str:

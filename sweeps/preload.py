@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 
+from lit_transformers.runner import load_runner
 from lit_transformers.startup import quick_imports
 
 RUNNER = "LIT_TRANSFORMERS_RUNNER"
@@ -12,5 +13,5 @@ RUNNER = "LIT_TRANSFORMERS_RUNNER"
 
 if runner := os.environ.pop(RUNNER, None):
     with quick_imports():
-        importlib.import_module(runner)
+        load_runner(runner)
         importlib.import_module("sweeps.worker")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
 import threading
 from multiprocessing.connection import Client, Connection
 
+from lit_transformers.runner import load_runner
 from lit_transformers.startup import quick_imports
 from sweeps.order import Fault, RunOrder, perform, reporter
 from sweeps.records import is_resumable
@@ -23,7 +23,7 @@ def live(address: str) -> None:
     connection = Client(address)
     order: RunOrder = connection.recv()
     with quick_imports():
-        importlib.import_module(order.runner)
+        load_runner(order.runner)
     threading.Thread(target=_handle_messages, args=(connection,), daemon=True).start()
     result = perform(order, reporter(connection) if rank == 0 else None)
     match result:

@@ -8,19 +8,19 @@ their own; the reported metric is measured on the test split with the study's se
 from __future__ import annotations
 
 import csv
-import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple
 
 import optuna
 
 from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
 from lit_transformers.files import CURVES, RECORD
 from lit_transformers.pruning import BARS, Bars
+from lit_transformers.runner import Runner, load_runner
 from lit_transformers.space import Knob
 from sweeps.launch import Options, Summary
 from sweeps.live import Row
@@ -75,14 +75,6 @@ class TuningResult(NamedTuple):
     tokens: int
 
 
-class Keys(Protocol):
-    """What this module needs from the module of a RunConfig."""
-
-    RunConfig: type[Config]
-
-    def run_key(self, config: Any) -> str: ...
-
-
 Launch = Callable[[list[Row], Options], Summary]
 
 
@@ -108,7 +100,7 @@ def tune(
 
     A search that was stopped at any moment continues when it is called again. ``launch`` does the waiting rows.
     """
-    runner = cast(Keys, importlib.import_module(options.runner))
+    runner = load_runner(options.runner)
     with _searches(runs, storage, study, arms, goal) as (searches, connection):
         while True:
             with locked(runs / "tuning.lock", LOCK_SECONDS):
@@ -179,7 +171,7 @@ def _outcome_report(search: Search, trial: Trial, outcome: Outcome) -> Callable[
     return lambda: search.tell(trial.number, outcome)
 
 
-def _ticket(arm: Arm, trial: Trial, runner: Keys) -> Ticket:
+def _ticket(arm: Arm, trial: Trial, runner: Runner) -> Ticket:
     config = trial_config(arm.config, trial.values)
     return Ticket(runner.run_key(config), f"{arm.name} #{trial.number}", SEED, config.to_dict())
 

@@ -1,5 +1,5 @@
 """Settings of every test: one thread each, since tests run side by side; no example is timed; the stand-in of
-``lit_transformers.run`` (``tests/standin``) importable here and in the processes that tests start."""
+the library's runner (``tests/standin``) importable here and in the processes that tests start."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Forked:
     """
 
     def __init__(self, log: Path, function: Callable[..., None], *arguments: Any, ranks: int = 1) -> None:
-        prepare_server("lit_transformers.run")
+        prepare_server(RunConfig.runner)
         context = multiprocessing.get_context("forkserver")
         self.log = log
         self.processes = []

@@ -177,7 +177,7 @@ def test_names_say_what_they_hold(path: Path) -> None:
 
 DEFINED_TWICE = {
     "Arm", "Contrast", "Data", "Match", "Matched", "Metric", "Plan", "Published", "Source", "Tuning",
-    "Gate", "Runner",
+    "Gate",
 }  # fmt: skip
 """Classes of which one side writes a plan or a record and the other reads it."""
 

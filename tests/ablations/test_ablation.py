@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from standin.run import RunConfig
+from standin.run import ModelConfig, RunConfig
 
 from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
+from ablations.plan import Request, make_plan
 from lit_transformers.config import ConfigError
 
 FACTORS: dict[str, Any] = {
@@ -146,6 +147,12 @@ def test_a_wrong_spec_is_one_line_that_names_the_place(wrong: dict[str, Any], li
 def test_a_wrong_part_of_a_spec_is_a_config_error(make: Any) -> None:
     with pytest.raises(ConfigError):
         make()
+
+
+def test_a_baseline_that_is_the_config_of_no_run_is_refused_when_it_is_planned() -> None:
+    study = ablation(baseline=ModelConfig(), factors={"width": {"16": {}, "8": {"width": 8}}})
+    with pytest.raises(ConfigError, match="study own: ModelConfig is not the config of a run"):
+        make_plan("own", study, Request())
 
 
 def test_an_unknown_scale_names_those_there_are() -> None:

@@ -33,7 +33,7 @@ def planned(device: str = "cpu") -> Plan:
     }
     configs = {run["key"]: {"training": {"device": device}} for arm in arms for run in arm["runs"]}
     document = {"study": "s", "scale": "gpu", "protocol": "", "match": None, "arms": arms, "left_out": []}
-    return Plan(document, configs, costs, "standin.run")
+    return Plan(document, configs, costs, "standin.run:RUNNER")
 
 
 def finish(runs: Path, key: str, seconds: float, rate: float, measuring: float = 0.0, **environment: Any) -> None:

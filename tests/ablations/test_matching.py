@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from standin.run import RunConfig, describe, run_key
+from standin.run import RunConfig, describe
 
 from ablations.ablation import Match
 from ablations.matching import Measure, match_arms
@@ -26,7 +26,7 @@ def solve(match: Match, measure: Measure | None = None, **changes: object) -> tu
 
 
 def solve_measured(cache: Path, match: Match, **changes: object) -> tuple[Config, float]:
-    return solve(match, measured_spending(match.on, "standin.run", run_key, cache), **changes)
+    return solve(match, measured_spending(match.on, "standin.run:RUNNER", cache), **changes)
 
 
 def test_tokens_are_matched_by_training_longer() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ablations.ablation import Ablation
-from ablations.catalog import find, load, names
+from ablations.catalog import RUNNER, find, load, names
 from lit_transformers.gates import Gate, check
 from lit_transformers.miniature import miniature, probe_length
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.runner import runner_of
 
 STUDIES = {name: load(find(name)) for name in names()}
 
@@ -31,6 +32,10 @@ def test_a_study_names_its_source_and_the_protocol_of_its_cells(study: Ablation)
     assert study.source.arxiv
     assert study.published is not None and study.published.protocol
     assert study.published.cells or study.published.claims
+
+
+def test_the_runner_that_is_imported_while_a_plan_is_in_the_making_is_that_of_every_study() -> None:
+    assert {runner_of(study.baseline) for study in STUDIES.values()} == {RUNNER}
 
 
 def test_the_demo_asks_at_least_recurrence_by_relative_and_absolute_positions() -> None:

@@ -128,7 +128,7 @@ def test_a_worker_leaves_a_folder_that_holds_another_run_as_it_is(config: RunCon
     order = RunOrder(
         Ticket(key, "arm", 7, other_config.to_dict()),
         folder.parent,
-        "lit_transformers.run",
+        RunConfig.runner,
         1,
         None,
         False,

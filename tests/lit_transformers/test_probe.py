@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from ablations.probing import measured_spending
-from lit_transformers.run import RunConfig, run_key
+from lit_transformers.run import RunConfig
 
 
 @pytest.mark.slow
 def test_a_wider_model_takes_longer_and_twice_the_steps_twice_as_long(small_run: RunConfig, tmp_path: Path) -> None:
-    seconds = measured_spending("seconds", "lit_transformers.run", run_key, tmp_path)
-    memory = measured_spending("memory", "lit_transformers.run", run_key, tmp_path)
+    seconds = measured_spending("seconds", RunConfig.runner, tmp_path)
+    memory = measured_spending("memory", RunConfig.runner, tmp_path)
     wide = small_run.override({"model.dim": 512, "model.feedforward.width": 8192})
     assert seconds(wide) > 2 * seconds(small_run) > 0
     assert memory(wide) > memory(small_run) + 4 * 8192 * 512 * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -9,14 +10,17 @@ from typing import Any
 
 from lit_transformers.config import Plain
 from standin import run
-from standin.run import Interrupted, RunConfig, changes_nothing, describe, run_key
+from standin.run import RunConfig
 
-__all__ = ["NOTE", "Interrupted", "RunConfig", "changes_nothing", "describe", "fit", "run_key"]
+__all__ = ["NOTE", "RUNNER"]
 
 NOTE = "processes.json"
 IMPORTER = os.getpid()
 
 
-def fit(config: RunConfig, directory: Path, progress: Any = None) -> dict[str, Plain]:
+def fit(config: RunConfig, directory: Path, report: Any = None, *, wandb_config: None = None) -> dict[str, Plain]:
     (directory / NOTE).write_text(json.dumps([IMPORTER, os.getpid()]))
-    return run.fit(config, directory, progress)
+    return run.fit(config, directory, report)
+
+
+RUNNER = dataclasses.replace(run.RUNNER, fit=fit)

@@ -1,18 +1,23 @@
-"""The real ``lit_transformers.run``, with checkpoints so often that a run which is killed has one to resume from."""
+"""The library's runner, with checkpoints so often that a run which is killed has one to resume from."""
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
+from typing import ClassVar
 
 from lit_transformers import run
-from lit_transformers.run import Interrupted, changes_nothing, describe, run_key
+from lit_transformers.runs.runner import RUNNER as LIBRARY
 
-__all__ = ["Interrupted", "RunConfig", "changes_nothing", "describe", "fit", "run_key"]
+__all__ = ["RUNNER", "RunConfig"]
 
 KEEP_SECONDS = 0.3
 
-fit = partial(run.fit, keep_every=KEEP_SECONDS)
-
 
 class RunConfig(run.RunConfig):
-    """The library's RunConfig under this module's name: a baseline's module determines which ``fit`` its runs use."""
+    """The library's RunConfig, whose runs the runner of this module does."""
+
+    runner: ClassVar[str] = "standin.kept:RUNNER"
+
+
+RUNNER = dataclasses.replace(LIBRARY, config=RunConfig, fit=partial(run.fit, keep_every=KEEP_SECONDS))

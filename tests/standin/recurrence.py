@@ -14,7 +14,7 @@ from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.training import TrainingConfig
-from RUNNER import RunConfig
+from MODULE import RunConfig
 
 ABLATION = Ablation(
     question="Does recurrence help?",
@@ -35,10 +35,10 @@ ABLATION = Ablation(
 """
 
 
-def write_study(path: Path, corpus: Path, *, runner: str = "lit_transformers.run", steps: int, seeds: int) -> None:
-    """Writes a study of two arms with the given seeds and steps, whose runs the module ``runner`` does."""
+def write_study(path: Path, corpus: Path, *, module: str = "lit_transformers.run", steps: int, seeds: int) -> None:
+    """Writes a study of two arms with the given seeds and steps, whose baseline is a RunConfig of ``module``."""
     write_corpus(corpus)
-    substitutions = {"RUNNER": runner, "CORPUS": repr(str(corpus)), "STEPS": str(steps), "SEEDS": str(seeds)}
+    substitutions = {"MODULE": module, "CORPUS": repr(str(corpus)), "STEPS": str(steps), "SEEDS": str(seeds)}
     text = _STUDY
     for name, value in substitutions.items():
         text = text.replace(name, value)

@@ -1,4 +1,4 @@
-"""A stand-in for ``lit_transformers.run`` without torch: deterministic, checkpointing, and able to fail on demand."""
+"""A stand-in for the library's runner without torch: deterministic, checkpointing, and able to fail on demand."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Plain, Positive, canonical_hash
+from lit_transformers.runner import Runner
 
 LEAKED: list[bytes] = []
 
@@ -50,6 +51,8 @@ class TrainingConfig(Config):
 
 
 class RunConfig(Config):
+    runner: ClassVar[str] = "standin.run:RUNNER"
+
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
@@ -67,6 +70,17 @@ class Progress(NamedTuple):
     metrics: dict[str, float]
     seconds_left: float | None
     phase: str
+
+
+class Gate(NamedTuple):
+    name: str
+    passed: bool
+    detail: str
+
+
+class StepProbe(NamedTuple):
+    seconds: float
+    memory: float
 
 
 class Description(NamedTuple):
@@ -101,7 +115,28 @@ def changes_nothing(arm: RunConfig, baseline: RunConfig) -> bool:
 _ENDINGS = {"nan": ("failed", "not-a-number"), "gate": ("invalid", "a gate failed: no future leak")}
 
 
-def fit(config: RunConfig, directory: Path, progress: Callable[[Progress], None] | None = None) -> dict[str, Plain]:
+def check(config: RunConfig) -> list[Gate]:
+    """A width of 13 leaks."""
+    return [Gate("no future leak", config.model.width != 13, "token 3 changes with token 5"), Gate("trains", True, "")]
+
+
+def probe(config: RunConfig) -> StepProbe:
+    """Time and memory by a formula, and a count of how often they are requested."""
+    if config.training.fault == "raise":
+        raise RuntimeError("something broke")
+    if counter_path := os.environ.get("STANDIN_PROBES"):
+        with Path(counter_path).open("a") as file:
+            file.write("probed\n")
+    return StepProbe(1e-3 * config.model.width * config.training.batch, 1e6 + 100.0 * config.model.width**2)
+
+
+def fit(
+    config: RunConfig,
+    directory: Path,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    wandb_config: None = None,
+) -> dict[str, Plain]:
     stop = False
 
     def on_term(number: int, frame: FrameType | None) -> None:
@@ -170,3 +205,6 @@ def _write(path: Path, plain: Plain) -> None:
     partial = path.with_suffix(".part")
     partial.write_text(json.dumps(plain))
     partial.replace(path)
+
+
+RUNNER = Runner(RunConfig, Interrupted, run_key, describe, changes_nothing, fit, probe, check)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 import random
@@ -13,9 +14,10 @@ from typing import Any, ClassVar, Literal
 from lit_transformers.config import Config, NonNegative, Plain, Positive, PositiveFloat, canonical_hash
 from lit_transformers.pruning import Bars
 from lit_transformers.space import Interval, Space
-from standin.run import Description, Interrupted, Progress
+from standin import run
+from standin.run import Description, Progress
 
-__all__ = ["Interrupted", "RunConfig", "changes_nothing", "describe", "fit", "run_key"]
+__all__ = ["RUNNER", "RunConfig", "fit"]
 
 
 class MixerConfig(Config):
@@ -74,6 +76,8 @@ class TrainingConfig(Config):
 
 class RunConfig(Config):
     """All that a run depends on."""
+
+    runner: ClassVar[str] = "standin.tuned:RUNNER"
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
@@ -138,3 +142,8 @@ def fit(
     }
     (directory / "record.json").write_text(json.dumps(record))
     return record
+
+
+RUNNER = dataclasses.replace(
+    run.RUNNER, config=RunConfig, run_key=run_key, describe=describe, changes_nothing=changes_nothing, fit=fit
+)

@@ -17,7 +17,7 @@ from sweeps.share import Share
 from sweeps.survey import survey
 from sweeps.ticket import State, Ticket
 
-OPTIONS = Options("standin.run", Share(workers=2, threads=1), metric="val/bpb")
+OPTIONS = Options("standin.run:RUNNER", Share(workers=2, threads=1), metric="val/bpb")
 
 
 def tickets(count: int = 3, **training: object) -> list[Ticket]:

@@ -16,7 +16,7 @@ from sweeps.share import Share
 from sweeps.ticket import State
 
 COUNT = 3
-RUNNER = "standin.imported"
+RUNNER = "standin.imported:RUNNER"
 
 
 @pytest.mark.slow

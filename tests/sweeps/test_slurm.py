@@ -29,7 +29,7 @@ from sweeps.ticket import State, Ticket
 
 slurm = pytest.importorskip("sweeps.slurm", reason="submitit is not installed: pip install 'lit-transformers[cluster]'")
 SCRIPT = Path(__file__).parents[1] / "services" / "slurm.sh"
-OPTIONS = Options("standin.run", Share(1, 1), metric="val/bpb", study="pauses")
+OPTIONS = Options("standin.run:RUNNER", Share(1, 1), metric="val/bpb", study="pauses")
 PARAMETERS = {"cpus_per_task": 1, "time": 5}
 
 missing = [program for program in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(program) is None]

@@ -27,8 +27,8 @@ from sweeps.survey import survey
 from sweeps.ticket import State, Ticket
 
 pytestmark = pytest.mark.slow
-OPTIONS = Options("standin.kept", Share(workers=1, threads=1), metric="val/bpb")
-"""``standin.kept`` is the real library, with a checkpoint every moment."""
+OPTIONS = Options("standin.kept:RUNNER", Share(workers=1, threads=1), metric="val/bpb")
+"""It is the library's own runner, with a checkpoint every moment."""
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from sweeps.ticket import State
 from sweeps.tune import SEED, Arm, Goal, TuningResult, trial_config, tune
 
 GOAL = Goal("val/bpb", "minimize")
-OPTIONS = Options("standin.tuned", Share(workers=2, threads=1), "val/bpb")
+OPTIONS = Options("standin.tuned:RUNNER", Share(workers=2, threads=1), "val/bpb")
 ARMS = [
     Arm(name, config, searched(config, ["model.mixer.memory"], own=True), 600)
     for name, config in (("on", RunConfig()), ("off", RunConfig().override({"model.mixer.memory": 0})))

@@ -1,0 +1,60 @@
+"""What the processes of a study need of runs. It is an object, so that nobody has to know which modules do a run.
+
+A run's config class names its runner as ``module:attribute``, which is what plans hold and processes receive; importing
+that module may import torch, and importing this one does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from lit_transformers.config import Config, ConfigError, Plain
+
+__all__ = ["Fit", "Runner", "load_runner", "runner_of"]
+
+
+class Fit(Protocol):
+    """Does a run in its directory and returns its record. ``report`` receives its progress; ``wandb_config`` says how
+    it is sent to Weights & Biases."""
+
+    def __call__(
+        self, config: Any, directory: Path, report: Callable[[Any], None] | None = None, *, wandb_config: Any = None
+    ) -> dict[str, Plain]: ...
+
+
+@dataclass(frozen=True)
+class Runner:
+    """The functions that do runs of one class of config.
+
+    run_key: names a run. describe: returns a NamedTuple of its cost. changes_nothing: whether a config computes what
+    another one computes. fit: does the run, and raises ``interrupted`` where it was stopped with a checkpoint.
+    probe: measures a training step and returns its ``seconds`` and its ``memory`` in bytes. check: returns the gates.
+    """
+
+    config: type[Config]
+    interrupted: type[Exception]
+    run_key: Callable[[Any], str]
+    describe: Callable[[Any], Any]
+    changes_nothing: Callable[[Any, Any], bool]
+    fit: Fit
+    probe: Callable[[Any], Any]
+    check: Callable[[Any], Sequence[Any]]
+
+
+def runner_of(config: Config) -> str:
+    """Returns the name of the runner of a config's runs. Raises ConfigError where it is not the config of a run."""
+    name: str | None = getattr(type(config), "runner", None)
+    if name is None:
+        raise ConfigError(f"{type(config).__name__} is not the config of a run: its class names no runner")
+    return name
+
+
+def load_runner(name: str) -> Runner:
+    """Returns the runner of a name such as ``package.module:RUNNER``, which imports its module."""
+    module, _, attribute = name.partition(":")
+    runner: Runner = getattr(importlib.import_module(module), attribute)
+    return runner

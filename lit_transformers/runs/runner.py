@@ -1,0 +1,20 @@
+"""The runner of the library's own runs, which ``RunConfig`` names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lit_transformers import gates
+from lit_transformers.inert_fields import changes_nothing
+from lit_transformers.probe import probe
+from lit_transformers.run import Interrupted, RunConfig, describe, fit, run_key
+from lit_transformers.runner import Runner
+
+__all__ = ["RUNNER"]
+
+
+def _check(config: RunConfig) -> Sequence[gates.Gate]:
+    return gates.check(config.model)
+
+
+RUNNER = Runner(RunConfig, Interrupted, run_key, describe, changes_nothing, fit, probe, _check)
