@@ -14,6 +14,7 @@ from contract_cases import POSITION_CASES, STACK_CASES, name
 from toy_family import DraftedConfig
 
 from lit_transformers import gates
+from lit_transformers.batch import LanguageDescription
 from lit_transformers.config import ConfigError, register
 from lit_transformers.files import CHECKPOINT
 from lit_transformers.inert_fields import changes_nothing
@@ -121,7 +122,8 @@ def test_a_task_that_needs_what_it_cannot_do_refuses_it_and_names_who_can(drafte
     with pytest.raises(ConfigError, match="model: seq2seq trains an encoder_decoder, not a drafted"):
         refused.task.cost(refused.model, data)
     with pytest.raises(ConfigError, match="model: causal_lm trains a drafted or a language_model, not a encoder"):
-        drafted_run.task.build(MODELS["encoder"](), data, drafted_run.training)
+        documents = LanguageDescription.for_probe(data.vocabulary, data.length)
+        drafted_run.task.build(MODELS["encoder"](), documents, drafted_run.training)
 
 
 def test_a_kind_is_registered_once(registered: None) -> None:
