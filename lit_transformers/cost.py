@@ -41,7 +41,7 @@ def cost(
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             network = config.build(data)
-            carried, flops = spent(network, length, source, continued)
+        carried, flops = spent(network, length, source, continued)
     except RuntimeError:  # the cost depends on values: a learned span, a marked token
         with torch.random.fork_rng(devices=[]):
             network = config.build(data)

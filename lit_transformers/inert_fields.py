@@ -59,7 +59,8 @@ def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
     """Returns the fields that differ by definition: data, sizes, the budget, and how results are measured."""
     model, training = config.model, config.training
     budget = (training.steps, training.accumulate, training.average)
-    return config.data, model.dim, model.heads, model.depths(), budget, config.task.protocol()
+    widths = {path: model.get(path) for path in model.widths()}
+    return config.data, widths, model.heads, model.depths(), budget, config.task.protocol()
 
 
 def tensors_equal(first: list[Tensor], second: list[Tensor]) -> bool:

@@ -85,6 +85,15 @@ def below(module: str, *packages: str) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
+def kinds(path: Path) -> list[ast.ClassDef]:
+    """The config classes in a file that have a ``kind``."""
+    return [
+        node
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and any(keyword.arg == "kind" for keyword in node.keywords)
+    ]
+
+
 def crossings(importer: str) -> Iterator[tuple[str, str]]:
     """The pairs of a module in a package and a module of another package that it imports."""
     for module in MODULES:
@@ -124,6 +133,22 @@ def test_what_a_network_is_made_of_knows_no_task_and_no_run(lower: str) -> None:
     for module in MODULES:
         if below(module, f"lit_transformers.{lower}"):
             assert not [target for target in imports(module) if below(target, *upper)], module
+
+
+FAMILIES = [module for module in MODULES if below(module, "lit_transformers.models") and kinds(MODULES[module])]
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if below(module, "lit_transformers")])
+def test_no_module_but_its_own_asks_for_a_family_of_models(module: str) -> None:
+    """A family is its file and a line in the table: all else asks for what it can do."""
+    families = [family for family in FAMILIES if family not in (module, "lit_transformers.models.tokens")]
+    assert families and (module == "lit_transformers.models" or not imports(module) & {*families})
+    nodes = (node for family in families for node in tree(MODULES[family]).body)
+    classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(tree(MODULES[module])):
+        is_check = isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass")
+        if is_check or isinstance(node, ast.MatchClass):
+            assert not classes & {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}, ast.unparse(node)
 
 
 def test_no_imports_go_round_in_a_circle() -> None:
@@ -216,15 +241,6 @@ def test_what_is_public_has_a_docstring(path: Path) -> None:
         and not ast.get_docstring(node)
     ]
     assert not undocumented
-
-
-def kinds(path: Path) -> list[ast.ClassDef]:
-    """The config classes in a file that have a ``kind``."""
-    return [
-        node
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.ClassDef) and any(keyword.arg == "kind" for keyword in node.keywords)
-    ]
 
 
 MECHANISMS = [path for path in SOURCES if path.parent.name in ("mixers", "encodings") and kinds(path)]

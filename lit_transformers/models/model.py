@@ -55,7 +55,10 @@ class ModelConfig(BlockConfig):
         return {"depth": self.depth}
 
     def widths(self) -> dict[str, int]:
-        """Hook: returns how many channels a probe has, by the paths of their fields. By default 8 for each head."""
+        """Hook: returns how many channels a probe has, by the paths of their fields. By default 8 for each head.
+
+        Two runs of which one is wider are never taken for equal.
+        """
         return {"dim": 8 * self.heads}
 
     def parts(self) -> dict[str, MixerConfig | StackConfig]:

@@ -126,6 +126,12 @@ def test_a_task_that_needs_what_it_cannot_do_refuses_it_and_names_who_can(drafte
         drafted_run.task.build(MODELS["encoder"](), documents, drafted_run.training)
 
 
+def test_a_family_without_gates_cannot_be_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DraftedConfig, "gates", "")
+    with pytest.raises(ConfigError, match="no gates are known of a model of kind drafted"):
+        gates.check(DraftedConfig(**SIZES))
+
+
 def test_a_kind_is_registered_once(registered: None) -> None:
     with pytest.raises(TypeError, match="DraftedConfig needs a name of its own"):
         register(MODELS, DraftedConfig)

@@ -105,6 +105,10 @@ def test_a_value_for_each_layer_is_looked_at_in_all_layers() -> None:
     assert changed(windows, "model.mixer.window", [4, 4, 4, 4, 4, 8])
 
 
+def test_groups_of_shared_layers_are_compared_though_layers_become_fewer() -> None:
+    assert changed({"model.depth": 6, "model.stack": {"kind": "shared"}}, "model.stack.groups", 2)
+
+
 def test_a_loss_counts_what_it_says() -> None:
     assert changed({"task.loss": "half"}, "task.loss", "last")
     assert changed({"task.future": [0.5]}, "task.future", [0.5, 0.25])
