@@ -23,7 +23,7 @@ from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
 from lit_transformers.positions import LearnedConfig, SinusoidalConfig
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 from lit_transformers.tasks import ClassificationConfig, RegressionConfig
 from lit_transformers.training import AdamConfig, AdamWConfig, CosineConfig, TrainingConfig
 

@@ -23,7 +23,7 @@ from lit_transformers.mixer import MixerConfig
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.tokens import FullTokenEmbeddingConfig
 from lit_transformers.positions import SinusoidalConfig
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 from lit_transformers.stacks import UniversalConfig
 from lit_transformers.tasks import Seq2SeqConfig
 from lit_transformers.training import AdamConfig, AverageConfig, CosineConfig, InverseSquareRootConfig, TrainingConfig

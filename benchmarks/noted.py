@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lit_transformers import run
+from lit_transformers import runs
 from lit_transformers.config import Plain
 from lit_transformers.runs.runner import RUNNER as LIBRARY
 
@@ -17,7 +17,7 @@ __all__ = ["NOTE", "RUNNER", "RunConfig"]
 NOTE = "worked.json"
 
 
-class RunConfig(run.RunConfig):
+class RunConfig(runs.RunConfig):
     """The library's RunConfig, whose runs the runner of this module does."""
 
     runner: ClassVar[str] = "benchmarks.noted:RUNNER"

@@ -31,11 +31,12 @@ from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.layer_timing import autocast
 from datamodules import LanguageData
 from lit_transformers.batch import IGNORED
-from lit_transformers.callbacks import Checkpointer, Curves, ProgressReporter
+from lit_transformers.callbacks import Checkpointer, Curves, DivergenceCheck
 from lit_transformers.files import CHECKPOINT
 from lit_transformers.mixer import detach, empty_rows
-from lit_transformers.record import quiet
-from lit_transformers.run import RunConfig, contents, make_trainer
+from lit_transformers.reporting import ProgressReporter
+from lit_transformers.runs import RunConfig
+from lit_transformers.runs.train import contents, make_trainer, quiet
 from lit_transformers.stopping import Stop
 
 WARM = 3
@@ -162,9 +163,9 @@ def measure(case: OverheadCase, chunks: int, folder: Path) -> tuple[list[StepSec
     config, alternate = case.config, Alternate(case)
     torch.manual_seed(config.seed)
     data = LanguageData(config.data)
-    checkpointer = Checkpointer(folder / CHECKPOINT, float("inf"), contents(config, data), Stop())
+    checkpointer = Checkpointer(folder / CHECKPOINT, float("inf"), contents(config, data, ""), Stop())
     curves = Curves(config.training.log_every, config.data.tokens_per_step)
-    callbacks = [alternate, curves, ProgressReporter(lambda progress: None), checkpointer]
+    callbacks = [alternate, curves, ProgressReporter(lambda progress: None), DivergenceCheck(), checkpointer]
     trainer = make_trainer(config.training, folder, callbacks)
     with quiet():
         trainer.fit(config.build_task(data), data)

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.hardware import JSON_HELP, describe, save
 from lit_transformers.cores import usable_cores
-from lit_transformers.run import RunConfig, run_key
+from lit_transformers.runs import RunConfig, run_key
 from sweeps.launch import Options, launch
 from sweeps.ledger import Ledger
 from sweeps.live import Board, Row

@@ -41,7 +41,7 @@ from lit_transformers.mixer import detach, map_state, state_tensors
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.models.tokens import AdaptiveTokenEmbedding, AdaptiveTokenEmbeddingConfig
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 
 PUBLISHED = 59_961
 """Tokens a second in training, one A100 40 GB, mixed precision: README of NVIDIA's Transformer-XL for PyTorch."""

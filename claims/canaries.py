@@ -19,7 +19,7 @@ from ablations.pairs import TRANSLATION
 from ablations.studies.universal_depth import ABLATION as UNIVERSAL_DEPTH
 from datamodules import LabelledDataConfig, LabelledEvaluationConfig, NeedleConfig
 from lit_transformers.config import Plain
-from lit_transformers.run import RunConfig, fit
+from lit_transformers.runs import RunConfig, fit
 from lit_transformers.tasks import ClassificationConfig
 
 __all__ = ["CANARIES", "SEEDS", "Canary", "intervals", "score"]

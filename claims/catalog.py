@@ -13,7 +13,7 @@ from claims.canaries import CANARIES, intervals
 from claims.claim import ROOT, Claim
 from claims.shell import metrics_in, run_line
 from lit_transformers.config import Plain
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 from reports.page import find
 from reports.results import RESULTS, read_results
 from reports.sections import all_tables

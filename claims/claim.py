@@ -17,7 +17,8 @@ from lit_transformers.code import code_hash
 from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.files import write_json
 from lit_transformers.record import environment
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
+from lit_transformers.runs.keys import ROOTS
 from lit_transformers.training import TrainingConfig
 
 __all__ = ["RESULTS", "ROOT", "Claim", "ClaimError", "current_commit", "values_of"]
@@ -58,7 +59,7 @@ class Claim:
 
     def code(self) -> str:
         """Returns a hash of the configs and of the code on the claim's path, as they are now."""
-        roots = ("lit_transformers.run", *self.roots)
+        roots = (*ROOTS, *self.roots)
         return canonical_hash([[config.to_dict(), code_hash(config, roots, PACKAGES)] for config in self.configs()])
 
     def read(self) -> dict[str, Plain] | None:

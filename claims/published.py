@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.run import RunConfig, code_of
+from lit_transformers.runs import RunConfig
+from lit_transformers.runs.keys import code_of
 from reports.publish import PUBLISHED, published
 from reports.results import RESULTS
 

@@ -17,7 +17,7 @@ from ablations.baselines import CHARACTERS, TRANSFORMER_XL
 from ablations.pairs import STRINGS, TRANSLATION
 from ablations.studies.universal_depth import ABLATION as UNIVERSAL_DEPTH
 from lit_transformers.config import Plain
-from lit_transformers.run import RunConfig, fit
+from lit_transformers.runs import RunConfig, fit
 
 __all__ = ["CASES", "SEEDS", "StartingWeightsCase", "compared", "configs"]
 

@@ -40,7 +40,7 @@ def fit(
     from rich.console import Console
 
     with quick_imports():
-        from lit_transformers import run as runs
+        from lit_transformers import runs
     from lit_transformers.config import parse_assignments
     from lit_transformers.cores import limit_threads
     from lit_transformers.progress import shown
@@ -73,7 +73,7 @@ def evaluate(
     Example: python -m lit_transformers evaluate runs/KEY/checkpoint.ckpt --set 'task.evaluation={mixer.memory: 512}'
     """
     with quick_imports():
-        from lit_transformers import run as runs
+        from lit_transformers import runs
     from lit_transformers.config import parse_assignments
     from lit_transformers.cores import limit_threads
 
@@ -208,7 +208,7 @@ def kinds(
     Example: python -m lit_transformers kinds model.mixer
     """
     from lit_transformers.kinds import described
-    from lit_transformers.run import RunConfig
+    from lit_transformers.runs import RunConfig
 
     for line in described(RunConfig, path):
         print(line)

@@ -1,13 +1,13 @@
-"""Callbacks of training: curves, checkpoints, progress, and stopping. None of them changes a result."""
+"""Callbacks of training: curves, checkpoints, stopping, and the end of a run that diverged."""
 
 from __future__ import annotations
 
 import csv
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
 import torch
@@ -20,20 +20,6 @@ from lit_transformers.stopping import Stop
 
 Point = tuple[int, int, str, float]
 """A point of a learning curve: step, tokens seen, name, value."""
-
-
-class Progress(NamedTuple):
-    """The progress of a run. ``seconds_left`` is an estimate for this phase, None where there is none."""
-
-    step: int
-    steps: int
-    loss: float
-    metrics: dict[str, float]
-    seconds_left: float | None
-    phase: str
-
-
-Report = Callable[[Progress], None]
 
 
 class Diverged(RuntimeError):
@@ -210,27 +196,18 @@ class Checkpointer(Callback):
         self.saved_at = time.monotonic()
 
 
-class ProgressReporter(Callback):
-    """Reports the progress of training, and raises Diverged when the loss is not finite."""
+class DivergenceCheck(Callback):
+    """Raises Diverged when the loss is not finite. On a device it looks every so many seconds, for reading waits."""
 
-    def __init__(self, report: Report | None, every: float = 0.2) -> None:
-        self.report, self.every = report, every
-        self.reported_at = self.started = 0.0
-        self.first_step = 0
-
-    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        self.started, self.first_step = time.monotonic(), trainer.global_step
+    def __init__(self, every: float = 0.2) -> None:
+        self.every, self.checked_at = every, 0.0
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
         now = time.monotonic()
-        due = trainer.is_global_zero and now - self.reported_at >= self.every
+        due = trainer.is_global_zero and now - self.checked_at >= self.every
         if not due and task.device.type != "cpu":
-            return  # reading the loss would make the device wait
-        self.reported_at = now if due else self.reported_at
+            return
+        self.checked_at = now
         nats = float(outputs["nats"])
         if not math.isfinite(nats):
             raise Diverged(f"the loss is {nats} at step {trainer.global_step}")
-        if due and self.report is not None:
-            step, steps = trainer.global_step, int(trainer.max_steps)
-            pace = (now - self.started) / max(1, step - self.first_step)
-            self.report(Progress(step, steps, nats, measured(trainer), pace * (steps - step), "fit"))

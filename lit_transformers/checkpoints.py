@@ -9,7 +9,10 @@ from typing import Any
 import torch
 
 from lit_transformers.config import ConfigError
-from lit_transformers.record import first_line
+from lit_transformers.errors import first_line
+
+TRAINING = "training_key"
+"""The key of the training key in a checkpoint's plain data."""
 
 
 def read(path: Path, mmap: bool = False) -> dict[str, Any]:

@@ -15,23 +15,29 @@ PACKAGES = ("lit_transformers", "datamodules")
 
 
 def code_hash(config: Config, roots: Iterable[str], packages: Sequence[str] = PACKAGES) -> str:
-    """Returns a hash of every module of ``packages`` that ``roots`` and the config's classes import, without comments
-    and docstrings.
+    """Returns a hash of the modules on a path: see ``modules_on_path``."""
+    hashes = modules_on_path(config, roots, packages)
+    text = "\n".join(f"{module} {hashes[module]}" for module in sorted(hashes))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    The tables in the packages' __init__ files are not followed: a new mixer leaves the runs of the others valid.
+
+def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Returns the hash of every module of ``packages`` that ``roots`` and the config's classes import, of its syntax
+    tree without docstrings.
+
+    The tables in the packages' __init__ files are left out, with what they import: a new mixer leaves the runs of the
+    others valid.
     """
     pending = [*roots, *sorted(modules_of(config))]
     hashes: dict[str, str] = {}
     while pending:
         module = pending.pop()
         path = source(module) if module.split(".")[0] in packages else None
-        if module in hashes or path is None:
+        if module in hashes or path is None or path.name == "__init__.py":
             continue
         hashes[module], imported = read(path)
-        if path.name != "__init__.py":
-            pending.extend(imported)
-    text = "\n".join(f"{module} {hashes[module]}" for module in sorted(hashes))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+        pending.extend(imported)
+    return hashes
 
 
 def modules_of(config: Config) -> set[str]:

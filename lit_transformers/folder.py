@@ -12,15 +12,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lit_transformers.checkpoints import read
+from lit_transformers.checkpoints import TRAINING, read
 from lit_transformers.config import Config, ConfigError, Plain, plain_leaves
 from lit_transformers.files import CHECKPOINT, RECORD, RUN, set_aside
 from lit_transformers.ranks import is_first_rank
 
-__all__ = ["TRAINING", "Identity", "claim"]
+__all__ = ["Identity", "claim"]
 
-TRAINING = "training_key"
-"""The key of the training key in a checkpoint's plain data."""
 SHOWN = 3
 """The most differences that an error names."""
 

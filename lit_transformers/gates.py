@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.callbacks import Progress, Report
 from lit_transformers.config import ConfigError
 from lit_transformers.miniature import Probe, covering, enlarged, miniature, probe_length, seeded
 from lit_transformers.mixer import Mixer, empty_rows
@@ -30,6 +29,7 @@ from lit_transformers.models.capabilities import (
 )
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.models.tokens import TokenEmbedding
+from lit_transformers.reporting import Progress, Report
 
 TOLERANCE = 1e-9
 

@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lit_transformers.record import peak_memory, quiet
-from lit_transformers.run import RunConfig, make_trainer, require_device
+from lit_transformers.record import peak_memory
+from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.fit import require_device
+from lit_transformers.runs.train import make_trainer, quiet
 
 __all__ = ["StepProbe", "probe"]
 

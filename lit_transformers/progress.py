@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 from lit_transformers.amounts import clock
 
 if TYPE_CHECKING:
-    from lit_transformers.callbacks import Progress, Report
+    from lit_transformers.reporting import Progress, Report
 
 __all__ = ["PlainLines", "shown"]
 

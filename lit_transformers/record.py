@@ -1,27 +1,20 @@
-"""What a run records besides its metrics: its environment, the reason of a failure, and its losses by document."""
+"""What a run records besides its metrics: its environment, its memory and the reason of a failure."""
 
 from __future__ import annotations
 
-import csv
 import errno
-import json
-import logging
 import platform
 import resource
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from lit_transformers.callbacks import Diverged
 from lit_transformers.config import Plain
-from lit_transformers.files import replace_file
+from lit_transformers.errors import first_line
 from lit_transformers.machine import processor
 from lit_transformers.training import TrainingConfig
 
@@ -78,11 +71,6 @@ def is_disk_full(error: Exception) -> bool:
     return is_full or (isinstance(error, RuntimeError) and "PytorchStreamWriter failed writing" in str(error))
 
 
-def first_line(error: Exception) -> str:
-    """Returns the first line of an error's message, at most 200 characters, or its type where it has no message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
 def peak_memory() -> int:
     """Returns the peak memory in bytes: of the device where CUDA is used, otherwise of this process."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
@@ -101,43 +89,3 @@ def resident_peak() -> int:
     except (OSError, StopIteration):
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silences Lightning's advice within the block, which concerns choices that the config makes on purpose."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            for text in (".*does not have many workers.*", ".*GPU available but not.*", ".*treespec, LeafSpec.*"):
-                warnings.filterwarnings("ignore", text)
-            yield
-    finally:
-        logger.setLevel(level)
-
-
-def write_documents(path: Path, losses: Sequence[Any], name: Callable[[int], str]) -> None:
-    """Writes the loss of every document or example of the last evaluation; ``name`` returns the name for an ordinal."""
-
-    def write(fresh: Path) -> None:
-        with fresh.open("w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            for index, loss in enumerate(losses):
-                ordinal, *sums = loss
-                if index == 0:
-                    rows.writerow(["document", "name", *loss._fields[1:]])
-                rows.writerow([ordinal, name(ordinal), *(repr(value) for value in sums)])
-
-    replace_file(path, write)
-
-
-def write_outputs(path: Path, outputs: Sequence[dict[str, Plain]]) -> None:
-    """Writes the outputs for the examples of the last evaluation as JSON lines: {"id", "hypothesis", "references"}."""
-
-    def write(fresh: Path) -> None:
-        with fresh.open("w", newline="", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps(output, ensure_ascii=False)}\n" for output in outputs)
-
-    replace_file(path, write)

@@ -16,7 +16,7 @@ from datamodules import DataError, PairsConfig, tokenizers_of
 from datamodules.tokenizers import Symbols
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.decoding import BeamConfig, DecodingConfig, GreedyConfig
-from lit_transformers.run import load
+from lit_transformers.runs import load
 from lit_transformers.tasks.seq2seq import Seq2Seq
 
 __all__ = ["Counts", "TranslationOptions", "Translator", "size_of"]

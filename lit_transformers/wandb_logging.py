@@ -23,9 +23,9 @@ from lightning.pytorch.callbacks import Callback
 
 from lit_transformers.callbacks import Curves
 from lit_transformers.config import Plain
+from lit_transformers.errors import first_line
 from lit_transformers.files import CURVES, DOCUMENTS, OUTPUTS
 from lit_transformers.ranks import is_first_rank
-from lit_transformers.record import first_line
 
 if TYPE_CHECKING:
     import wandb

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from lit_transformers.checkpoints import read
+from lit_transformers.checkpoints import TRAINING, read
 from lit_transformers.config import ConfigError
 from lit_transformers.files import replace_file
-from lit_transformers.folder import TRAINING
 
 FOLDER = "trained"
 

@@ -10,7 +10,7 @@ import torch
 from datamodules import tokenizer_from_dict
 from lit_transformers.config import ConfigError
 from lit_transformers.generate import beam_search, sample
-from lit_transformers.run import load
+from lit_transformers.runs import load
 from lit_transformers.sampling import SamplingConfig
 from lit_transformers.tasks.causal_lm import CausalLM
 from lit_transformers.tasks.seq2seq import Seq2Seq

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lit_transformers.config import Plain
+from lit_transformers.errors import first_line
 from lit_transformers.files import write_json
-from lit_transformers.record import first_line
 
 __all__ = ["build", "define", "has_key", "make_report", "make_workspace", "write_definition"]
 

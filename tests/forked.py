@@ -16,7 +16,7 @@ import torch
 from ports import free_port
 from waiting import SECONDS, wait_for
 
-from lit_transformers.run import Interrupted, RunConfig, fit
+from lit_transformers.runs import Interrupted, RunConfig, fit
 from sweeps.process import prepare_server
 
 

@@ -25,10 +25,9 @@ with quick_imports():
     from datamodules import LanguageData, Shard
     from datamodules.lanes import LaneShape
     from datamodules.language import reading_lanes
-    from lit_transformers import run
     from lit_transformers.batch import TextBatch
     from lit_transformers.files import RECORD
-    from lit_transformers.run import RunConfig
+    from lit_transformers.runs import RunConfig, fit, train
     from lit_transformers.stopping import Stop
     from lit_transformers.training import TrainingConfig
 
@@ -64,13 +63,13 @@ def train_on_rows_of_both(config: RunConfig, directory: Path) -> None:
     single = config.override({"training.devices": 1})
     data = LanguageData(single.data)
     data.train_dataloader = lambda: Both(data)  # type: ignore[method-assign, assignment, return-value]
-    metrics, _, _ = run.train(single, data, directory, None, 30.0, Stop())
+    metrics, _, _ = train.train(single, data, directory, "its own", Stop())
     (directory / RECORD).write_text(json.dumps({"metrics": metrics}))
 
 
 def share_one_device(device: torch.device, backend: str) -> None:
     """Makes all ranks of a run train on ``device`` and communicate by ``backend``."""
-    world, make = int(os.environ["WORLD_SIZE"]), run.make_trainer
+    world, make = int(os.environ["WORLD_SIZE"]), train.make_trainer
 
     def strategy_of(training: TrainingConfig) -> DDPStrategy:
         return DDPStrategy(parallel_devices=[device] * world, process_group_backend=backend)
@@ -78,8 +77,8 @@ def share_one_device(device: torch.device, backend: str) -> None:
     def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Callback]) -> L.Trainer:
         return make(training.override({"devices": 1}), directory, callbacks)  # Lightning counts devices, not ranks
 
-    run.strategy_of = strategy_of  # type: ignore[assignment]
-    run.make_trainer = make_trainer
+    train.strategy_of = strategy_of  # type: ignore[assignment]
+    train.make_trainer = make_trainer
 
 
 def main(config_file: str, folder: str, backend: str) -> Any:
@@ -88,7 +87,7 @@ def main(config_file: str, folder: str, backend: str) -> Any:
     if int(os.environ["WORLD_SIZE"]) == 1:
         train_on_rows_of_both(config, Path(folder))
     else:
-        record = run.fit(config, Path(folder))
+        record = fit(config, Path(folder))
         assert record["outcome"] == "finished", record["reason"]
 
 

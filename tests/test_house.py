@@ -23,7 +23,10 @@ SOURCES = sorted(
     path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if "published" not in path.parts
 )
 MODELS = ("lit_transformers.block", "lit_transformers.mixer", "lit_transformers.models", "lit_transformers.tasks")
-MEETING = {f"lit_transformers.{name}" for name in ("run", "write", "translate", "__main__")}
+MEETING = {
+    f"lit_transformers.{name}"
+    for name in ("runs.config", "runs.keys", "runs.train", "runs.fit", "write", "translate", "__main__")
+}
 """The modules of the library that may import ``datamodules``."""
 
 
@@ -129,7 +132,9 @@ def test_reports_read_records_and_know_no_model_and_no_study() -> None:
     "lower", ["config", "batch", "mixer", "mixers", "encodings", "positions", "patterns", "models"]
 )
 def test_what_a_network_is_made_of_knows_no_task_and_no_run(lower: str) -> None:
-    upper = tuple(f"lit_transformers.{name}" for name in ("tasks", "run", "callbacks", "gates", "training", "generate"))
+    upper = tuple(
+        f"lit_transformers.{name}" for name in ("tasks", "runs", "callbacks", "gates", "training", "generate")
+    )
     for module in MODULES:
         if below(module, f"lit_transformers.{lower}"):
             assert not [target for target in imports(module) if below(target, *upper)], module

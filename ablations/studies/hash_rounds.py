@@ -8,7 +8,7 @@ from datamodules import DuplicationConfig, GeneratedDataConfig
 from lit_transformers.mixers import LSHConfig
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.positions import LearnedConfig
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 from lit_transformers.tasks import StringsConfig
 
 PUBLISHED = {

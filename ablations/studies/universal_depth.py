@@ -8,7 +8,7 @@ from datamodules import AdditionConfig, CopyConfig, GeneratedDataConfig, Reverse
 from lit_transformers.mixers import LSTMConfig
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.positions import SinusoidalConfig
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 from lit_transformers.stacks import HaltingConfig, SequentialConfig, UniversalConfig
 from lit_transformers.tasks import StringsConfig
 

@@ -27,7 +27,7 @@ DESCRIBE = """
 import json
 from lit_transformers.startup import quick_imports
 with quick_imports():
-    import ablations.__main__, lit_transformers.run
+    import ablations.__main__, lit_transformers.runs
     from benchmarks.hardware import describe
 print(json.dumps(describe(("lightning", "transformers", "fla-core"))))
 """

@@ -28,7 +28,7 @@ from lit_transformers.mixers import (
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.observe import AttentionSummary, ModuleCall, attention_summary, call_report, listened, observe
-from lit_transformers.run import RunConfig, fit
+from lit_transformers.runs import RunConfig, fit
 from lit_transformers.stacks import HaltingConfig, UniversalConfig
 
 LENGTH = 12

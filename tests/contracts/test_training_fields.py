@@ -11,7 +11,7 @@ from lit_transformers.inert_fields import changes_nothing
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.mixers import AttentionConfig, SparseConfig, WindowConfig
 from lit_transformers.models import LanguageModelConfig
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 from lit_transformers.tasks.causal_lm import CausalLMConfig
 from lit_transformers.training import OPTIMIZERS, SCHEDULES, TrainingConfig
 

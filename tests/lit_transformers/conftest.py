@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 
 
 @pytest.fixture(scope="session")

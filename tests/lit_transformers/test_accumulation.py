@@ -17,7 +17,8 @@ from datamodules import GeneratedData
 from lit_transformers.batch import IGNORED, StringBatch
 from lit_transformers.callbacks import Interrupted
 from lit_transformers.config import ConfigError
-from lit_transformers.run import RunConfig, describe, fit, load, train
+from lit_transformers.runs import RunConfig, describe, fit, load
+from lit_transformers.runs.train import train
 from lit_transformers.stopping import Stop
 from lit_transformers.tasks.strings import Strings
 from lit_transformers.training import AverageConfig, InverseSquareRootConfig
@@ -88,7 +89,7 @@ def trained_weights(config: RunConfig, directory: Path, loader: Any = None) -> d
     data = GeneratedData(config.data)
     if loader is not None:
         data.train_dataloader = lambda: loader  # type: ignore[method-assign]
-    train(config, data, directory, None, 30.0, Stop())
+    train(config, data, directory, "its own", Stop())
     return weights(load(directory / "checkpoint.ckpt")[0])
 
 

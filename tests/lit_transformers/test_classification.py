@@ -23,7 +23,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.inert_fields import changes_nothing
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.language_model import LanguageModel
-from lit_transformers.run import RunConfig, describe, evaluate, fit, load
+from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
 from lit_transformers.tasks.classification import ClassifiedExample
 from lit_transformers.tasks.pooled import PooledTask, marks, pooled, read_whole
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from lit_transformers import run
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT, RECORD, RUN
-from lit_transformers.run import RunConfig, fit, run_key
+from lit_transformers.runs import RunConfig, fit, keys, run_key
 from sweeps.order import Fault, RunOrder, perform
 from sweeps.ticket import Ticket
 
@@ -89,7 +88,7 @@ def test_a_run_of_other_data_is_refused(config: RunConfig, occupied: Path) -> No
 def test_a_run_of_other_code_is_refused_finished_or_not(
     config: RunConfig, occupied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "code_of", lambda config: "of later code")
+    monkeypatch.setattr(keys, "code_of", lambda config: "of later code")
     assert "the code has changed since" in refusal_message(config, occupied)
     (occupied / RECORD).unlink()
     assert "the code or the data have changed since" in refusal_message(config, occupied)

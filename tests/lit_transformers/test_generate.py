@@ -18,7 +18,7 @@ from lit_transformers.files import CHECKPOINT
 from lit_transformers.generate import beam_search, sample
 from lit_transformers.miniature import probe_data
 from lit_transformers.models.language_model import LanguageModel, LanguageModelConfig
-from lit_transformers.run import RunConfig, fit, load
+from lit_transformers.runs import RunConfig, fit, load
 from lit_transformers.sampling import SamplingConfig
 from lit_transformers.write import write
 

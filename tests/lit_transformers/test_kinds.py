@@ -11,7 +11,7 @@ from datamodules import DATA, GENERATORS, LanguageDataConfig, PeriodicConfig
 from lit_transformers.config import Config, ConfigError, table
 from lit_transformers.kinds import described, places
 from lit_transformers.mixers import MIXERS
-from lit_transformers.run import RunConfig, run_key
+from lit_transformers.runs import RunConfig, run_key
 from lit_transformers.tasks import TASKS, CausalLMConfig
 
 

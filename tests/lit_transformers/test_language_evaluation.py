@@ -11,7 +11,7 @@ import torch
 
 from datamodules import LanguageDataConfig
 from datamodules.language import LanguageData
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 from lit_transformers.tasks.causal_lm import CausalLM
 
 TEXTS = ["Grün ist die Heide,\n", "naïve café – 10 €\n", "日本語と English\n", "plain words, plain words\n", "ß\n"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ablations.probing import measured_spending
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 
 
 @pytest.mark.slow

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from lit_transformers.callbacks import Progress, ProgressReporter
+from lit_transformers.callbacks import DivergenceCheck
 from lit_transformers.progress import PlainLines
-from lit_transformers.run import RunConfig
+from lit_transformers.reporting import Progress
+from lit_transformers.runs import RunConfig
 
 
 def lines_of(steps: int, seconds_a_step: float) -> list[str]:
@@ -55,9 +56,9 @@ class Loss:
 def test_a_device_is_waited_for_now_and_then_also_where_nobody_listens() -> None:
     trainer: Any = SimpleNamespace(is_global_zero=True, global_step=1, max_steps=100)
     task: Any = SimpleNamespace(device=torch.device("cuda"))
-    reporter, loss = ProgressReporter(None, every=3600.0), Loss()
+    check, loss = DivergenceCheck(every=3600.0), Loss()
     for step in range(5):
-        reporter.on_train_batch_end(trainer, task, {"nats": loss}, None, step)
+        check.on_train_batch_end(trainer, task, {"nats": loss}, None, step)
     assert loss.reads == 1
 
 

@@ -15,7 +15,7 @@ from lit_transformers.callbacks import Checkpointer
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT, RECORD
 from lit_transformers.pruning import BARS, Bars
-from lit_transformers.run import RunConfig, fit
+from lit_transformers.runs import RunConfig, fit
 
 NEVER = {10: math.inf, 20: math.inf, 30: math.inf, 40: math.inf}
 

@@ -14,7 +14,7 @@ import shared_device
 import torch
 
 from lit_transformers.files import RECORD
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 REHEARSAL = "LIT_TRANSFORMERS_REHEARSAL"

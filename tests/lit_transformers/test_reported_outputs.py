@@ -12,7 +12,7 @@ import pytest
 import torch
 from wandb.sdk.data_types.table import Table
 
-from lit_transformers.run import RunConfig, fit
+from lit_transformers.runs import RunConfig, fit
 from lit_transformers.wandb_logging import _tables
 from reports.comparisons import Comparison, compare
 from reports.outputs import BLEU_COLUMNS, bleu

@@ -19,7 +19,7 @@ from datamodules import PairDataConfig
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT, RECORD
 from lit_transformers.miniature import probe_data
-from lit_transformers.run import RunConfig, describe, evaluate, fit, load, run_key
+from lit_transformers.runs import RunConfig, describe, evaluate, fit, load, run_key
 
 
 @pytest.fixture(scope="module")

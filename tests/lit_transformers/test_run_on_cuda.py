@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_transformers.callbacks import Interrupted, Progress
+from lit_transformers.callbacks import Interrupted
 from lit_transformers.files import CHECKPOINT
 from lit_transformers.generate import sample
-from lit_transformers.run import RunConfig, evaluate, fit, load
+from lit_transformers.reporting import Progress
+from lit_transformers.runs import RunConfig, evaluate, fit, load
 from lit_transformers.sampling import SamplingConfig
 
 STEPS = 300

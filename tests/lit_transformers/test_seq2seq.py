@@ -20,7 +20,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT, OUTPUTS
 from lit_transformers.inert_fields import changes_nothing
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig, FullTokenEmbeddingConfig, TokenEmbeddingConfig
-from lit_transformers.run import RunConfig, describe, evaluate, fit, load
+from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
 from lit_transformers.tasks.seq2seq import Seq2Seq, real_rows
 from lit_transformers.tasks.task import token_mean
 from lit_transformers.write import write

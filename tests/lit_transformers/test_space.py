@@ -10,7 +10,7 @@ from datamodules import DATA, SOURCES
 from lit_transformers.config import Config, ConfigError
 from lit_transformers.mixers import MIXERS
 from lit_transformers.models import MODELS
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 from lit_transformers.space import Choice, Interval, require_valid, searched
 from lit_transformers.stacks import STACKS
 from lit_transformers.training import OPTIMIZERS, SCHEDULES

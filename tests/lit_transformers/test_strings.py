@@ -21,7 +21,8 @@ from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT
 from lit_transformers.inert_fields import changes_nothing
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Shape
-from lit_transformers.run import RunConfig, describe, evaluate, fit, load, train
+from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
+from lit_transformers.runs.train import train
 from lit_transformers.stopping import Stop
 from lit_transformers.tasks.string_metric import StringMetric
 from lit_transformers.tasks.strings import Strings
@@ -244,7 +245,7 @@ def test_mixers_act_after_every_update_and_before_a_checkpoint_is_kept(
 
     monkeypatch.setattr(Checkpointer, "on_train_batch_end", record_weights)
     config = clamped(SHORT)
-    train(config, GeneratedData(config.data), tmp_path, None, 30.0, Stop())
+    train(config, GeneratedData(config.data), tmp_path, "its own", Stop())
     assert len(largest_weights) == 12 and max(largest_weights) <= 0.01
 
 
@@ -287,11 +288,11 @@ def test_what_a_mixer_draws_depends_on_the_weights_alone_and_training_does_not_n
         changed = config.override({"training.validate_every": interval})
         directory = tmp_path / str(interval)
         directory.mkdir()
-        metrics_by_run.append(train(changed, GeneratedData(config.data), directory, None, 30.0, Stop())[0])
+        metrics_by_run.append(train(changed, GeneratedData(config.data), directory, "its own", Stop())[0])
     assert all(metrics == metrics_by_run[0] for metrics in metrics_by_run)
     second_directory = tmp_path / "again"
     second_directory.mkdir()
-    metrics, measured, _ = train(config, GeneratedData(config.data), second_directory, None, 30.0, Stop())
+    metrics, measured, _ = train(config, GeneratedData(config.data), second_directory, "its own", Stop())
     assert measured["trained_by"] == "None" and metrics == metrics_by_run[0], (
         "weights of another run are measured alike"
     )

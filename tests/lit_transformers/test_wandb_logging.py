@@ -20,8 +20,8 @@ from waiting import wait_for
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made when it is imported
 
 from lit_transformers import wandb_logging
-from lit_transformers.callbacks import Progress
-from lit_transformers.run import Interrupted, RunConfig, fit
+from lit_transformers.reporting import Progress
+from lit_transformers.runs import Interrupted, RunConfig, fit
 from lit_transformers.wandb_logging import WandbConfig, upload_finished_run
 
 OFFLINE = WandbConfig("offline", study="xl_memory", arm="memory 8")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ablations.__main__ import main
 from lit_transformers.config import Config, ConfigError, parse_assignments
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 
 pytestmark = pytest.mark.slow
 

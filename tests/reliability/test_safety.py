@@ -20,7 +20,8 @@ from standin.recurrence import write_study
 import reports
 from ablations.__main__ import main
 from lit_transformers.config import ConfigError
-from lit_transformers.run import RunConfig, load, usable
+from lit_transformers.runs import RunConfig, load
+from lit_transformers.runs.train import usable
 from reports import ReportError
 
 ROOT = Path(__file__).parents[2]

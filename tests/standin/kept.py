@@ -6,7 +6,7 @@ import dataclasses
 from functools import partial
 from typing import ClassVar
 
-from lit_transformers import run
+from lit_transformers import runs
 from lit_transformers.runs.runner import RUNNER as LIBRARY
 
 __all__ = ["RUNNER", "RunConfig"]
@@ -14,10 +14,10 @@ __all__ = ["RUNNER", "RunConfig"]
 KEEP_SECONDS = 0.3
 
 
-class RunConfig(run.RunConfig):
+class RunConfig(runs.RunConfig):
     """The library's RunConfig, whose runs the runner of this module does."""
 
     runner: ClassVar[str] = "standin.kept:RUNNER"
 
 
-RUNNER = dataclasses.replace(LIBRARY, config=RunConfig, fit=partial(run.fit, keep_every=KEEP_SECONDS))
+RUNNER = dataclasses.replace(LIBRARY, config=RunConfig, fit=partial(runs.fit, keep_every=KEEP_SECONDS))

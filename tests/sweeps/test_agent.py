@@ -118,7 +118,7 @@ from ablations.ablation import Ablation, Match, Metric
 from datamodules import EvaluationConfig, FilesConfig, LanguageDataConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import LanguageModelConfig
-from lit_transformers.run import RunConfig
+from lit_transformers.runs import RunConfig
 from lit_transformers.training import TrainingConfig
 
 ABLATION = Ablation(

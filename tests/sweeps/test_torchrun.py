@@ -18,7 +18,7 @@ from rich.console import Console
 from waiting import when
 
 from lit_transformers.config import ConfigError
-from lit_transformers.run import RunConfig, evaluate, run_key
+from lit_transformers.runs import RunConfig, evaluate, run_key
 from sweeps.launch import Options, Summary, launch
 from sweeps.ledger import Ledger
 from sweeps.live import Board

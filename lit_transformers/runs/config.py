@@ -1,0 +1,79 @@
+"""The config of a run, and what a run costs, which is computed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
+
+from datamodules import Data, DataConfig, LanguageDataConfig
+from lit_transformers.config import Config, ConfigError, Seed
+from lit_transformers.models import LanguageModelConfig, ModelConfig
+from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
+from lit_transformers.training import TrainingConfig
+
+__all__ = ["Description", "RunConfig", "describe"]
+
+
+class RunConfig(Config):
+    """All that a run depends on. ``seed`` is for the weights and dropout; the order of the data has its own seed."""
+
+    runner: ClassVar[str] = "lit_transformers.runs.runner:RUNNER"
+
+    model: ModelConfig = LanguageModelConfig()
+    task: TaskConfig = CausalLMConfig()
+    data: DataConfig = LanguageDataConfig()
+    training: TrainingConfig = TrainingConfig()
+    seed: Seed = 0
+
+    def conflicts(self) -> Iterator[str]:
+        try:
+            self.model.override(self.task.evaluation)
+        except ConfigError as error:
+            yield f"task.evaluation changes what model does not have: {error}"
+        if self.training.precision == "bf16" and self.training.device == "cpu":
+            yield "training.precision bf16 needs CUDA, and training.device is cpu"
+        if self.training.strategy == "fsdp" and self.task.evaluation:
+            yield (
+                "training.strategy fsdp cannot measure another network than it trains: "
+                "empty task.evaluation, or set training.strategy to ddp"
+            )
+        if self.training.devices > 1:
+            yield from (f"data.{reason}" for reason in self.data.rank_conflicts(self.training.devices))
+        if self.data.describes is not self.task.reads:
+            kinds = {k: data for k, data in DataConfig.kinds.items() if issubclass(data, DataConfig)}
+            suitable = [kind for kind, data in kinds.items() if data.describes is self.task.reads]
+            yield (
+                f"task {self.task.kind} does not learn from data {self.data.kind}, whose batches are of another type; "
+                f"set data to {' or '.join(suitable)}, or another task"
+            )
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one update, over all its batches and ranks; rows may hold padding."""
+        return self.training.accumulate * self.data.tokens_per_step
+
+    def build_task(self, data: Data) -> Task:
+        """Builds the LightningModule for the description of the data."""
+        return self.task.build(self.model, data.description, self.training)
+
+
+class Description(NamedTuple):
+    """The cost of a run, computed without training. ``flops_per_token`` is for a forward pass in training, and
+    ``train_flops`` counts three times that for every token; evaluations are not included."""
+
+    parameters: int
+    embedding_parameters: int
+    flops_per_token: float
+    train_flops: float
+    tokens: int
+    state_bytes: int
+
+
+def describe(config: RunConfig, data: Data | None = None) -> Description:
+    """Returns the parameters, FLOPs, tokens and state of a run. ``data``: the config's data, where already built."""
+    cost = config.task.cost(config.model, (data or config.data.build()).description)
+    tokens = config.training.steps * config.tokens_per_step
+    train_flops = 3 * cost.flops_per_token * tokens
+    return Description(
+        cost.parameters, cost.embedding_parameters, cost.flops_per_token, train_flops, tokens, cost.state_bytes
+    )

@@ -1,0 +1,43 @@
+"""Reads trained models from checkpoints, and measures them again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import lightning as L
+
+from lit_transformers.callbacks import measured
+from lit_transformers.checkpoints import TRAINING, read
+from lit_transformers.config import Plain
+from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.train import quiet
+from lit_transformers.tasks import Task
+
+__all__ = ["evaluate", "load"]
+
+
+def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[str, float]:
+    """Measures a trained model again and returns the metrics. ``changes`` overrides paths of its run's config:
+    {"task.evaluation": ...}."""
+    task, config, _ = load(checkpoint, changes)
+    with quiet():
+        trainer = L.Trainer(
+            accelerator="auto", devices=1, logger=False, enable_checkpointing=False,
+            enable_progress_bar=sys.stderr.isatty(), enable_model_summary=False, use_distributed_sampler=False,
+        )  # fmt: skip
+        trainer.validate(task, config.data.build(), verbose=False)
+    return measured(trainer)
+
+
+def load(checkpoint: Path, changes: dict[str, Plain] | None = None) -> tuple[Task, RunConfig, dict[str, Plain]]:
+    """Returns a trained task, its run's config, and the metadata of its data. Nothing in the file is executed.
+
+    Raises ConfigError for a file that is damaged or is no checkpoint of this suite.
+    """
+    checkpoint_data = read(checkpoint)
+    extra = checkpoint_data["lit_transformers"]
+    config = RunConfig.from_dict(extra["config"]).override(changes or {})
+    task = config.task.build(config.model, config.data.description_from(extra), config.training)
+    task.load_state_dict(checkpoint_data["state_dict"])
+    return task.eval(), config, {name: value for name, value in extra.items() if name not in ("config", TRAINING)}

@@ -1,0 +1,37 @@
+"""The keys of runs. They cover what changes a run's numbers, which is its config, its data, and the code on the path of
+training and measuring, and nothing else: a gate's message or a line of progress leaves finished runs valid."""
+
+from __future__ import annotations
+
+from datamodules import Data
+from lit_transformers.code import code_hash
+from lit_transformers.config import canonical_hash
+from lit_transformers.folder import Identity
+from lit_transformers.runs.config import RunConfig
+
+__all__ = ["ROOTS", "code_of", "identity_of", "run_key", "training_key"]
+
+ROOTS = ("lit_transformers.runs.train",)
+"""The modules from which all code is imported that computes a run's numbers, the classes of its config apart."""
+
+
+def run_key(config: RunConfig, data: Data | None = None) -> str:
+    """Returns the key of a run: a hash of its config, its data's content and the code of its numbers."""
+    content = (data or config.data.build()).fingerprint
+    return canonical_hash({"config": config.to_dict(), "data": content, "code": code_of(config)})
+
+
+def training_key(config: RunConfig, data: Data) -> str:
+    """Returns the key that all runs with identical training share, however they are measured."""
+    trained_config = config.override({"task.evaluation": {}, "data": config.data.with_default_evaluation()}).to_dict()
+    return canonical_hash({"config": trained_config, "data": data.content, "code": code_of(config)})
+
+
+def code_of(config: RunConfig) -> str:
+    """Returns a hash of the library code that computes the run's numbers."""
+    return code_hash(config, ROOTS)
+
+
+def identity_of(config: RunConfig, data: Data) -> Identity:
+    """Returns what tells the run from others in its folder."""
+    return Identity(config, run_key(config, data), training_key(config, data), code_of(config))

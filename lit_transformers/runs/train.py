@@ -1,0 +1,172 @@
+"""Trains and measures: all that computes the numbers of a run, and nothing that only shows or checks them.
+
+A run's key covers this module and all that it imports (``keys.ROOTS``), so a change here trains every run again.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lightning as L
+from lightning.pytorch.strategies import ModelParallelStrategy
+
+from datamodules import Data
+from lit_transformers.averaging import Averager
+from lit_transformers.batch import LanguageDescription
+from lit_transformers.callbacks import Checkpointer, Curves, DivergenceCheck
+from lit_transformers.checkpoints import TRAINING, read
+from lit_transformers.config import ConfigError, Plain
+from lit_transformers.cost import flops_by_length
+from lit_transformers.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
+from lit_transformers.observe import observe
+from lit_transformers.pruning import Bars, Pruned, Pruner
+from lit_transformers.ranks import is_first_rank
+from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.documents import write_documents, write_outputs
+from lit_transformers.stopping import Stop
+from lit_transformers.training import TrainingConfig
+from lit_transformers.weight_reuse import offer, take_over
+
+__all__ = ["contents", "make_trainer", "quiet", "train", "usable"]
+
+
+def train(
+    config: RunConfig,
+    data: Data,
+    directory: Path,
+    training_key: str,
+    stopping: Stop,
+    keep_every: float = 30.0,
+    observers: Callable[[Curves], list[L.Callback]] = lambda curves: [],
+) -> tuple[dict[str, float], dict[str, Plain], dict[str, Plain]]:
+    """Trains from the checkpoint, if there is one, and measures. Returns the metrics, the measured times and speeds,
+    and the observations of the network.
+
+    training_key: of all runs with identical training, whose weights are taken over. keep_every: seconds between
+    checkpoints. observers: returns callbacks that show the run, and its curves, and change nothing of it.
+    """
+    L.seed_everything(config.seed, workers=True, verbose=False)
+    is_single = config.training.devices == 1  # several ranks would have to agree on the donor
+    donor = (
+        take_over(directory, training_key, CHECKPOINT) if is_single and config.training.validate_every is None else None
+    )
+    task = config.build_task(data)
+    curves = Curves(config.training.log_every, config.tokens_per_step)
+    checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, contents(config, data, training_key), stopping)
+    callbacks: list[L.Callback] = [
+        curves,
+        *observers(curves),
+        DivergenceCheck(),
+    ]
+    bars = Bars.read(directory)
+    if bars:
+        callbacks.append(Pruner(bars, checkpointer))
+    if config.training.average:
+        callbacks.append(Averager(config.training.average))
+    with quiet():
+        evaluation_seconds = 0.0
+        trainer = make_trainer(config.training, directory, [*callbacks, checkpointer])
+        try:
+            trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
+        except Pruned:
+            if is_first_rank():
+                curves.write(directory / CURVES)
+            raise
+        if checkpointer.validated_at != config.training.steps or not task.metric.per_document():
+            trainer.validate(task, data, verbose=False)
+            evaluation_seconds = task.evaluation_seconds
+    losses, outputs = task.metric.per_document(), task.metric.outputs()
+    if is_first_rank():
+        curves.write(directory / CURVES)
+        write_documents(directory / DOCUMENTS, losses, data.example_name)
+        if outputs:
+            write_outputs(directory / OUTPUTS, outputs)
+        if config.training.validate_every is None:
+            offer(directory, training_key)
+    training_seconds = checkpointer.spent()
+    timings = {
+        "seconds": training_seconds + evaluation_seconds,
+        "tokens_per_second": config.training.steps * config.tokens_per_step / training_seconds,
+        "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
+        "trained_by": donor,
+    }
+    metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
+    continued = config.data.describes is LanguageDescription
+    source, length = config.task.counted_lengths(data.description)
+    lengths = flops_by_length(task.network, length, continued, source)
+    observations = observe(task, data.val_dataloader()) | {"flops_by_length": [list(row) for row in lengths]}
+    return metrics, timings, observations
+
+
+def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Callback]) -> L.Trainer:
+    """Returns a Trainer that follows the config, with Lightning's optional features switched off."""
+    return L.Trainer(
+        max_steps=training.steps,
+        accelerator={"cuda": "gpu"}.get(training.device, training.device),
+        devices=training.devices,
+        num_nodes=1,
+        strategy=strategy_of(training),
+        precision="bf16-mixed" if training.precision == "bf16" else "32-true",
+        gradient_clip_val=training.clip,
+        accumulate_grad_batches=training.accumulate,
+        val_check_interval=training.accumulate * (training.validate_every or training.steps + 1),
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        callbacks=callbacks,
+        default_root_dir=directory,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def strategy_of(training: TrainingConfig) -> str | ModelParallelStrategy:
+    """Returns Lightning's strategy for sharing the work between ranks."""
+    if training.strategy == "fsdp":
+        return ModelParallelStrategy(training.devices, tensor_parallel_size=1, save_distributed_checkpoint=False)
+    return "ddp" if training.devices > 1 else "auto"
+
+
+def contents(config: RunConfig, data: Data, training_key: str) -> dict[str, Plain]:
+    """Returns the plain data that a checkpoint needs to be used without the data, and its training key."""
+    return {"config": config.to_dict(), TRAINING: training_key, **data.checkpoint_metadata()}
+
+
+def usable(path: Path) -> Path | None:
+    """Returns the path of an intact checkpoint, or None. A damaged one is moved aside, with a message."""
+    if not path.exists():
+        return None
+    try:
+        read(path, mmap=True)
+    except ConfigError as error:
+        if not is_first_rank():
+            return None
+        damaged_path = path.with_suffix(".damaged")
+        path.replace(damaged_path)
+        print(
+            f"{path} cannot be read: it {error.reason}. It is now {damaged_path.name}, and the run starts anew",
+            flush=True,
+        )
+        return None
+    return path
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silences Lightning's advice within the block, which concerns choices that the config makes on purpose."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for text in (".*does not have many workers.*", ".*GPU available but not.*", ".*treespec, LeafSpec.*"):
+                warnings.filterwarnings("ignore", text)
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,187 @@
+"""The key of a run covers its config, its data, and the code that computes its numbers.
+
+The code is left out that shows a run or judges it, and computes none of its metrics, curves, losses by document,
+observations or costs:
+
+- ``runs.fit`` and ``record``: what is written around the numbers, such as surroundings, times and reasons of failures;
+- ``runs.keys``, ``code``, ``folder``: what is run where. A change of how a key is computed changes the key by itself;
+- ``runs.evaluate``, ``generate``, ``translate``: what is done with a checkpoint after its run;
+- ``gates``, ``miniature``: a gate that fails leaves a run without numbers, and one that passes leaves no trace in them,
+  since training is seeded after the gates;
+- ``inert_fields``, ``probe``, ``runs.runner``: which runs there are, which is in their configs;
+- ``reporting``, ``progress``, ``wandb_logging``, ``reports``: what is shown of a run;
+- tables of kinds in ``__init__`` files: which configs can be written.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from datamodules.lanes import LaneShape
+from datamodules.language import LanguageData
+from lit_transformers import code, gates, mixers
+from lit_transformers.callbacks import Curves
+from lit_transformers.mixers import LinearConfig
+from lit_transformers.mixers.attention import Attention
+from lit_transformers.probe import probe
+from lit_transformers.progress import PlainLines
+from lit_transformers.reporting import ProgressReporter
+from lit_transformers.runs import RunConfig, fit, run_key
+from lit_transformers.runs.keys import ROOTS, code_of
+from lit_transformers.runs.train import train
+from lit_transformers.stopping import Stop
+from lit_transformers.tasks.language_metric import LanguageMetric
+from lit_transformers.tasks.task import Task
+from lit_transformers.training import TrainingConfig
+from lit_transformers.wandb_logging import WandbRun
+from reports.page import write_report
+
+Edit = Callable[[str, str], None]
+
+
+@pytest.fixture
+def edit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Edit:
+    """Returns a function that adds a line to a module, as the hash reads it."""
+    original = code.source
+
+    def add(module: str, line: str) -> None:
+        path = Path(importlib.import_module(module).__file__ or "")
+        changed = tmp_path / path.name
+        changed.write_text(f"{path.read_text(encoding='utf-8')}\n{line}\n", encoding="utf-8")
+        monkeypatch.setattr(code, "source", lambda name: changed if name == module else original(name))
+
+    return add
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(Attention, id="the mixer"),
+        pytest.param(Task, id="the step of training"),
+        pytest.param(train, id="the loop of training"),
+        pytest.param(TrainingConfig, id="the optimizer"),
+        pytest.param(Curves, id="the curves"),
+        pytest.param(LanguageMetric, id="the metric"),
+        pytest.param(LanguageData, id="the data"),
+        pytest.param(LaneShape, id="the order of the data"),
+    ],
+)
+def test_a_change_of_what_computes_the_numbers_changes_the_key(part: Any, edit: Edit) -> None:
+    before = code_of(RunConfig())
+    edit(part.__module__, "CHANGED = True")
+    assert code_of(RunConfig()) != before
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(gates.__name__, id="a gate's message"),
+        pytest.param(WandbRun.__module__, id="a tag on Weights & Biases"),
+        pytest.param(PlainLines.__module__, id="a line of progress"),
+        pytest.param(ProgressReporter.__module__, id="what is reported of a run"),
+        pytest.param(fit.__module__, id="a record's surroundings"),
+        pytest.param(write_report.__module__, id="a page of a report"),
+        pytest.param(probe.__module__, id="a probe"),
+        pytest.param(LinearConfig.__module__, id="another mixer"),
+        pytest.param(mixers.__name__, id="a new mixer in the table"),
+    ],
+)
+def test_a_change_of_what_computes_none_of_the_numbers_leaves_the_key(module: str, edit: Edit) -> None:
+    before = code_of(RunConfig())
+    edit(module, "CHANGED = True")
+    assert code_of(RunConfig()) == before
+
+
+def test_a_mixer_that_another_config_names_is_on_its_path(edit: Edit) -> None:
+    config = RunConfig().override({"model.mixer": LinearConfig()})
+    before = code_of(config)
+    edit(LinearConfig.__module__, "CHANGED = True")
+    assert code_of(config) != before
+
+
+def test_a_comment_leaves_the_key(edit: Edit) -> None:
+    before = code_of(RunConfig())
+    edit(train.__module__, "# a comment")
+    assert code_of(RunConfig()) == before
+
+
+def test_the_key_covers_the_config_and_the_content_of_the_data(small_run: RunConfig) -> None:
+    before = run_key(small_run)
+    assert run_key(small_run.override({"seed": 1})) != before
+    text = next(Path(small_run.data.get("source.path")).glob("*.txt"))
+    content = text.read_text()
+    text.write_text(f"{content} omega")
+    try:
+        assert run_key(small_run) != before
+    finally:
+        text.write_text(content)
+
+
+STRINGS = RunConfig.from_dict(
+    {
+        "model": {"kind": "language_model", "dim": 8, "heads": 2, "depth": 1, "mixer": "lsh", "stack": "reversible"},
+        "task": "strings",
+        "data": {
+            "kind": "generated",
+            "generator": {"kind": "copy", "alphabet": 3},
+            "max_length": 3,
+            "batch_size": 2,
+            "evaluation": {"lengths": [2, 3], "examples": 2},
+        },
+    }
+)
+PAIRS = RunConfig.from_dict(
+    {
+        "model": {"kind": "encoder_decoder", "dim": 8, "heads": 2, "depth": 1, "positions": "sinusoidal"},
+        "task": {"kind": "seq2seq", "metrics": ["bleu", "rouge"]},
+        "data": {
+            "kind": "pairs",
+            "source": {"kind": "strings", "generator": {"kind": "copy", "alphabet": 4}, "max_length": 5},
+            "tokens_per_batch": 64,
+            "window": 64,
+            "evaluation": {"lengths": [3], "examples": 2},
+        },
+    }
+)
+CLASSES = RunConfig.from_dict(
+    {
+        "model": {"kind": "encoder", "dim": 8, "heads": 2, "depth": 1, "mixer": "big_bird"},
+        "task": "classification",
+        "data": {"kind": "labelled", "source": {"kind": "listops", "train": 20, "validation": 4}, "batch_size": 2},
+    }
+)
+
+
+@pytest.mark.parametrize("kind", ["language", "strings", "pairs", "classes"])
+def test_whatever_runs_in_training_and_measuring_is_on_the_path(
+    kind: str, small_run: RunConfig, tmp_path: Path
+) -> None:
+    config = {"language": small_run, "strings": STRINGS, "pairs": PAIRS, "classes": CLASSES}[kind].override(
+        {
+            "training.steps": 2,
+            "training.device": "cpu",
+            "training.average": {"last": 2, "every": 1},
+            "training.validate_every": 1,
+        }
+    )
+    executed: set[str] = set()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name != "<module>":
+            executed.add(frame.f_globals.get("__name__", ""))
+
+    sys.setprofile(note)
+    try:
+        train(config, config.data.build(), tmp_path, "its own", Stop())
+    finally:
+        sys.setprofile(None)
+    own = {module for module in executed if module.split(".")[0] in code.PACKAGES}
+    assert train.__module__ in own
+    assert own <= code.modules_on_path(config, ROOTS).keys()
