@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
-import errno
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from ablations import catalog
-from ablations.cache import cached_plan
 from ablations.launchers import cluster_for, require_fitting
-from ablations.plan import Plan, Request, make_plan, read_plan_document
+from ablations.options import (
+    Device,
+    MemoryLimit,
+    MemoryPerRun,
+    Retry,
+    Scale,
+    Seeds,
+    Set,
+    Study,
+    Threads,
+    TimeLimit,
+    Wandb,
+    Workers,
+    limits_of,
+    look,
+    options_for,
+    out,
+    plan_for,
+    request_of,
+    share_for,
+    train,
+    warn,
+)
+from ablations.plan import read_plan_document
 from ablations.results import write_report
-from lit_transformers.config import ConfigError
+from ablations.tune_command import tune
+from ablations.wandb_command import agent, dashboard, wandb
+from ablations.worker_command import worker
+from lit_transformers.commands import run_command
 from lit_transformers.runner import load_runner
-from sweeps.limits import parse_bytes, parse_seconds
-from sweeps.live import Board, Row
-from sweeps.share import Share, cuda_devices, memory_of, require_cores, share_machine
+from sweeps.live import Board
+from sweeps.options import Runs, Storage
+from sweeps.share import Share, cuda_devices, share_machine
 from sweeps.study_folder import folder_name
 from sweeps.ticket import State
-
-if TYPE_CHECKING:
-    from sweeps.launch import Options, Summary
-    from sweeps.slurm import Cluster
 
 HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
 
@@ -52,6 +71,12 @@ python -m ablations run xl_recurrence --scale gpu --devices 2  every run by two 
 
 python -m ablations run xl_recurrence --launcher slurm --slurm partition=gpu --slurm gpus_per_node=1 --slurm time=2h
 
+python -m ablations tune xl_recurrence --trials 16             every arm at its best, with the same budget
+
+python -m ablations worker xl_recurrence                       on another machine, at any time: does runs that wait
+
+python -m ablations wandb xl_recurrence                        a W&B sweep; its agents run: python -m ablations agent
+
 python -m ablations new longer_memory                          a study of your own, from a commented skeleton
 
 python -m lit_transformers kinds                               what models, mixers, tasks and data can be chosen
@@ -62,27 +87,7 @@ Exit status: 0 all is well, 1 runs or gates failed, 2 bad input, 130 or 143 stop
 app = typer.Typer(
     help=HELP, epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
-out, err = Console(), Console(stderr=True)
 
-Study = Annotated[str, typer.Argument(help="A study's name, or the path of a .py file that defines ABLATION.")]
-Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs, ledger and reports are kept.")]
-Scale = Annotated[str, typer.Option("--scale", help="demo: minutes on a CPU; gpu: under an hour; paper: as published.")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override the baseline, e.g. model.dim=64. Repeatable."),
-]
-Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.", show_default="the study's own")]
-Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda: short for --set training.device=...")]
-Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Runs at a time.", show_default="one a core or GPU")
-]
-Threads = Annotated[
-    int | None,
-    typer.Option("--threads", min=1, help="Threads a run.", show_default="OMP_NUM_THREADS, else cores / workers"),
-]
-Retry = Annotated[
-    bool, typer.Option("--retry-failed", help="Try again what failed by itself, not only what was killed.")
-]
 Unmatched = Annotated[
     bool, typer.Option("--unmatched", help="Give verdicts between arms whose matched budgets differ, too.")
 ]
@@ -98,33 +103,12 @@ Devices = Annotated[
     int | None,
     typer.Option("--devices", min=1, help="Ranks of a run, by torchrun: short for --set training.devices=..."),
 ]
-TimeLimit = Annotated[
-    str | None,
-    typer.Option("--time-limit", metavar="TIME", help="What a run may take, 2h: then it fails, with a checkpoint."),
-]
-MemoryLimit = Annotated[
-    str | None, typer.Option("--memory-limit", metavar="SIZE", help="What a run may hold, 4GiB: with more it fails.")
-]
-MemoryPerRun = Annotated[
-    str | None,
-    typer.Option(
-        "--memory-per-run", metavar="SIZE", help="What a run needs: so many at a time.", show_default="estimated"
-    ),
-]
-Wandb = Annotated[
-    Literal["disabled", "offline", "online"],
-    typer.Option("--wandb", help="Sends every run to Weights & Biases; costs each run about a second."),
-]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        "--storage",
-        metavar="URL",
-        envvar="LIT_TRANSFORMERS_STORAGE",
-        help="The ledger that machines share; for addresses see: python -m sweeps --help.",
-        show_default="runs/ledger.db",
-    ),
-]
+
+app.command()(worker)
+app.command()(tune)
+app.command()(wandb)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(agent)
+app.command()(dashboard)
 
 
 @app.command("list")
@@ -255,154 +239,9 @@ def new(name: Annotated[str, typer.Argument(help="The study's name, or the path 
     out.print(f"{path} is there; edit it, then: python -m ablations plan {name}", markup=False, soft_wrap=True)
 
 
-class Limits(NamedTuple):
-    """The limits of one run: the seconds it may take, the bytes it may hold, and the bytes it declares to need."""
-
-    seconds: float | None
-    memory: int | None
-    needed: int | None
-
-
-def limits_of(time_limit: str | None, memory_limit: str | None, memory_per_run: str | None) -> Limits:
-    """Parses the options that limit a run. Raises ConfigError that names the option."""
-    return Limits(
-        parse_seconds(time_limit, "--time-limit") if time_limit else None,
-        parse_bytes(memory_limit, "--memory-limit") if memory_limit else None,
-        parse_bytes(memory_per_run, "--memory-per-run") if memory_per_run else None,
-    )
-
-
-def request_of(scale: str, changes: list[str] | None, seeds: int | None, device: str | None) -> Request:
-    """Builds the request from the options that select a study's runs."""
-    return Request(scale, (*(changes or ()), *([f"training.device={device}"] if device else ())), seeds)
-
-
-def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False) -> Plan:
-    """Returns the plan of a study, from the cache where it still holds.
-
-    warm_up: runs will follow, so the fork server imports torch while the plan is made.
-    """
-    path = catalog.find(study)
-
-    def make() -> Plan:
-        if warm_up and path.parent == catalog.STUDIES:
-            from sweeps.process import prepare_server
-
-            prepare_server(catalog.RUNNER)
-        with err.status(f"planning {path.stem}"):
-            return make_plan(path.stem, catalog.load(path), request, runs=runs, typed=study)
-
-    return cached_plan(runs, path, study, request, make)
-
-
-def look(
-    planned: Plan, runs: Path, *, retry_failed: bool = False, time_limit: float | None = 0.0
-) -> tuple[list[Row], list[str]]:
-    """Returns a row for every run, filled from its record, and notes about damaged records."""
-    from sweeps.survey import survey
-
-    return survey(runs, planned.tickets(), planned.metric, retry_failed=retry_failed, time_limit=time_limit)
-
-
-def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None, memory: int | None = None) -> Share:
-    """Returns the share of the machine that each run gets; ``memory`` is the bytes that a run declares to need.
-
-    Raises ConfigError where a CUDA device is required and there is none, or a run has more ranks than cores or devices.
-    """
-    settings = [config.get("training") or {} for config in planned.configs.values()]
-    devices = {training.get("device") for training in settings}
-    cuda = bool(devices & {"auto", "cuda"}) and bool(cuda_devices())
-    ranks = max(training.get("devices", 1) for training in settings)
-    if memory is None and not cuda:  # on a CUDA device it is not known without trying
-        memory = ranks * memory_of(int(max(cost["parameters"] for cost in planned.costs.values())))
-    if "cuda" in devices and not cuda:
-        raise ConfigError(
-            "no CUDA device is to be found here; take another machine, or --device cpu", "training.device"
-        )
-    if not cuda:
-        require_cores(ranks)
-    return share_machine(todo, workers, threads, cuda=cuda, ranks=ranks, memory=memory)
-
-
-def options_for(planned: Plan, share: Share, limits: Limits, *, retry_failed: bool, wandb: str) -> Options:
-    """Builds the launch options of a plan's runs."""
-    from sweeps.launch import Options
-
-    return Options(
-        planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limits.seconds, limits.memory
-    )
-
-
-def warn(notes: Iterable[str]) -> None:
-    """Prints each note, of what was damaged and set aside, as a line on standard error."""
-    for note in notes:
-        err.print(note, markup=False, highlight=False, soft_wrap=True)
-
-
-def launched(
-    runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None,
-    begin: Callable[[], None] = lambda: None, board: Board | None = None,
-) -> Summary:  # fmt: skip
-    """Does the runs under the live table, on this machine or on a cluster.
-
-    begin: called once the ledger is open and, on a cluster, SLURM has accepted the jobs. board: shows the runs.
-    """
-    from sweeps.launch import launch
-    from sweeps.ledger import Ledger
-
-    ledger, board = Ledger(runs, storage), board or Board(out, options.metric)
-    try:
-        warn(ledger.notes)
-        if cluster:
-            from sweeps.slurm import launch_on_slurm
-
-            return launch_on_slurm(runs, ledger, board, rows, options, cluster, begin)
-        begin()
-        return launch(runs, ledger, board, rows, options)
-    finally:
-        ledger.close()
-
-
-def train(
-    runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None,
-    begin: Callable[[], None] = lambda: None, board: Board | None = None,
-) -> list[Row]:  # fmt: skip
-    """Does the runs and returns their rows. Where a signal stopped them, raises typer.Exit with 128 plus its number."""
-    summary = launched(runs, rows, options, storage, cluster, begin, board)
-    if summary.stopped_by is not None:
-        out.print("stopped; run the same command to go on", style="yellow")
-        raise typer.Exit(128 + summary.stopped_by)
-    return list(summary.rows)
-
-
-OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "claims")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
     return run_command(app, "python -m ablations", arguments)
-
-
-def run_command(commands: typer.Typer, name: str, arguments: Sequence[str] | None) -> int:
-    """Runs a command and returns its exit status. Bad input ends in one line on standard error."""
-    try:
-        typer.main.get_command(commands).main(arguments, prog_name=name)
-    except SystemExit as exit_request:
-        return exit_request.code if isinstance(exit_request.code, int) else 0
-    except ValueError as error:
-        if type(error).__module__.split(".")[0] not in OWN:
-            raise
-        return complain(str(error))
-    except OSError as error:
-        cause = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
-        return complain(f"{error.filename or 'output'}: {cause}; nothing that was finished is lost")
-    return 0
-
-
-def complain(message: str) -> int:
-    """Prints one line on standard error and returns exit status 2."""
-    err.print(f"error: {' '.join(message.split())}", markup=False, highlight=False, soft_wrap=True)
-    return 2
 
 
 if __name__ == "__main__":

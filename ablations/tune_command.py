@@ -1,4 +1,4 @@
-"""``python -m sweeps tune STUDY``: tunes every arm under the live table, and reports the best configs."""
+"""``python -m ablations tune STUDY``: tunes every arm under the live table, and reports the best configs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablations.__main__ import (
+from ablations.options import (
+    TRIALS,
     Device,
     MemoryLimit,
     MemoryPerRun,
     Retry,
-    Runs,
     Scale,
     Seeds,
     Set,
-    Storage,
     Study,
     Threads,
     TimeLimit,
     Wandb,
+    WithMixer,
     Workers,
     launched,
     limits_of,
@@ -35,12 +35,11 @@ from ablations.__main__ import (
 from ablations.results import write_report
 from lit_transformers.config import ConfigError
 from sweeps.live import Row
+from sweeps.options import Runs, Storage
 from sweeps.ticket import State
 
 if TYPE_CHECKING:
     from sweeps.launch import Options, Summary
-
-TRIALS = 12
 
 Trials = Annotated[
     int | None,
@@ -48,9 +47,6 @@ Trials = Annotated[
 ]
 Tokens = Annotated[
     int | None, typer.Option("--tokens", min=1, help="Training tokens of each arm; what pruning saves buys trials.")
-]
-WithMixer = Annotated[
-    bool, typer.Option("--with-mixer-space", help="Search what an arm's mixer declares too: windows, ranks, blocks.")
 ]
 Prune = Annotated[
     bool, typer.Option("--prune/--no-prune", help="End trials early that lag behind the median of those before.")

@@ -70,7 +70,7 @@ def tuned_plan(tuning: Tuning, results: Sequence[TuningResult], budget: Budget, 
     tuned = {result.arm: {**(result.values or {}), SPLIT: REPORTED_ON} for result in results}
     study = tuning.plan.study
     plan = make_plan(study, tuning.ablation, tuning.request, tuned, runs)
-    tune_command = ["python", "-m", "sweeps", "tune", tuning.typed, *tuning.request.arguments()]
+    tune_command = ["python", "-m", "ablations", "tune", tuning.typed, *tuning.request.arguments()]
     tune_command += ["--trials", str(budget.trials)] if budget.trials else ["--tokens", str(budget.tokens)]
     tune_command += ["--with-mixer-space"] if tuning.own else []
     name = f"{study}_tuned"

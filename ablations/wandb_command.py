@@ -1,4 +1,4 @@
-"""``python -m sweeps wandb | agent | dashboard``: a study on Weights & Biases."""
+"""``python -m ablations wandb | agent | dashboard``: a study on Weights & Biases."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ablations import catalog
-from ablations.__main__ import Device, Runs, Scale, Seeds, Set, Study, out, plan_for, request_of
+from ablations.options import TRIALS, Device, Scale, Seeds, Set, Study, WithMixer, out, plan_for, request_of
 from ablations.plan import Plan, Request, as_typed, plan_path
-from ablations.tune_command import TRIALS, WithMixer
 from lit_transformers.config import Config, ConfigError, Plain, nearest
+from sweeps.options import Runs
 
 if TYPE_CHECKING:
     from ablations.tuning import Tuning
@@ -36,7 +36,7 @@ def wandb(
     study: Study, method: Method = "grid", trials: Trials = TRIALS, runs: Runs = Path("runs"), scale: Scale = "demo",
     changes: Set = None, seeds: Seeds = None, device: Device = None, with_mixer_space: WithMixer = False,
 ) -> None:  # fmt: skip
-    """Write the study as W&B sweeps, whose agents run python -m sweeps agent. Needs no network and no key."""
+    """Write the study as W&B sweeps, whose agents run python -m ablations agent. Needs no network and no key."""
     from sweeps.wandb_sweep import agent_command, grid, search, write_sweep
 
     request = request_of(scale, changes, seeds, device)
@@ -115,7 +115,7 @@ def dashboard(
     for line in (
         "where there is a network:",
         f"wandb sync {runs}/*/wandb/offline-run-*",
-        as_typed(["python", "-m", "sweeps", "dashboard", study, *request.arguments()], runs),
+        as_typed(["python", "-m", "ablations", "dashboard", study, *request.arguments()], runs),
     ):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 

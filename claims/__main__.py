@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ablations.__main__ import run_command
 from claims.catalog import CLAIMS
 from claims.claim import Claim, ClaimError, values_of
 from claims.text import filled, pages, unmeasured
+from lit_transformers.commands import run_command
 from lit_transformers.files import write_text
 
 HELP = """Numbers in README and docs: where each comes from, and whether the code has changed since it was measured.

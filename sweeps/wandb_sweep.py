@@ -1,4 +1,4 @@
-"""A study as a W&B sweep: a file that ``wandb sweep`` reads, and whose agents run ``python -m sweeps agent``."""
+"""A study as a W&B sweep: a file that ``wandb sweep`` reads, and whose agents run ``python -m ablations agent``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Method = Literal["grid", "bayes", "random"]
 
 
 def agent_command(words: Sequence[str], ranks: int = 1) -> list[str]:
-    """Returns an agent's command; ``words`` follow ``python -m sweeps agent``. torchrun starts several ranks."""
+    """Returns an agent's command; ``words`` follow ``python -m ablations agent``. torchrun starts several ranks."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    return ["${env}", "${interpreter}", *torchrun, "-m", "sweeps", "agent", *words, "${args}"]
+    return ["${env}", "${interpreter}", *torchrun, "-m", "ablations", "agent", *words, "${args}"]
 
 
 def grid(
@@ -45,7 +45,7 @@ def _sweep(
 ) -> dict[str, Plain]:
     return {
         "name": name,
-        "program": "sweeps",  # W&B requires one; the command is what is run
+        "program": "ablations",  # W&B requires one; the command is what is run
         "method": method,
         "metric": dict(metric),
         "parameters": dict(parameters),

@@ -117,9 +117,17 @@ def test_data_know_of_the_library_configs_and_batches_alone() -> None:
 
 def test_sweeps_know_runs_and_neither_models_nor_studies_nor_reports() -> None:
     for module, target in crossings("sweeps"):
-        if module == "sweeps.__main__" and below(target, "ablations"):
-            continue  # the command, which nothing imports: a worker has to know which runs a study consists of
         assert below(target, "lit_transformers") and not below(target, *MODELS), f"{module} imports {target}"
+
+
+def test_a_command_imports_commands_of_its_own_alone() -> None:
+    commands = {module for module in MODULES if re.search(r"(\.__main__|_command)$", module)}
+    assert {"ablations.__main__", "ablations.tune_command", "sweeps.__main__"} <= commands
+    for path in (*SOURCES, *(ROOT / "claims").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")):
+        targets = commands.intersection(imported(ast.walk(tree(path))))
+        if path.name == "__main__.py":
+            targets = {target for target in targets if not below(target, path.parent.name)}
+        assert not targets, f"{name(path)} imports {targets}"
 
 
 def test_reports_read_records_and_know_no_model_and_no_study() -> None:

@@ -15,10 +15,12 @@ from databases import SCRIPT, Server, proxy
 from standin.run import RunConfig, fit
 from waiting import wait_for
 
-from ablations.__main__ import main, out
+from ablations.__main__ import main
 from ablations.catalog import load
+from ablations.options import out as ablations_out
 from ablations.plan import Request, make_plan
 from sweeps.__main__ import main as sweeps
+from sweeps.__main__ import out as sweeps_out
 from sweeps.ledger import Ledger, Pulse
 from sweeps.ticket import Ticket
 
@@ -49,10 +51,10 @@ def tickets(study: Path) -> list[Ticket]:
 
 
 class Worker:
-    """``python -m sweeps worker`` in a process of its own."""
+    """``python -m ablations worker`` in a process of its own."""
 
     def __init__(self, study: Path, runs: Path, url: str, *more: str) -> None:
-        words = ["-m", "sweeps", "worker", str(study), "--runs", str(runs), "--workers", "2", *more]
+        words = ["-m", "ablations", "worker", str(study), "--runs", str(runs), "--workers", "2", *more]
         self.process = subprocess.Popen(
             [sys.executable, *words],
             stdout=subprocess.PIPE,
@@ -138,7 +140,8 @@ def test_passwords_are_neither_printed_nor_written(study: Path, tmp_path: Path, 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal on which no cell is cut."""
-    monkeypatch.setattr(out, "width", 200)
+    for out in (ablations_out, sweeps_out):
+        monkeypatch.setattr(out, "width", 200)
 
 
 @pytest.mark.slow
@@ -148,11 +151,11 @@ def test_a_worker_keeps_limits_and_names_the_option_that_it_cannot_read(
     study.write_text(STUDY.replace("0.05", "1.0").replace("seeds=3", "seeds=1"))
     runs = tmp_path / "runs"
     words = ["worker", str(study), "--runs", str(runs), "--workers", "2"]
-    assert sweeps([*words, "--time-limit", "3s"]) == 1
+    assert main([*words, "--time-limit", "3s"]) == 1
     records = [json.loads((ticket.directory(runs) / "record.json").read_text()) for ticket in tickets(study)]
     assert [record["reason"] for record in records] == ["time limit of 3s reached"] * 2
     for option in ("--time-limit", "--memory-limit", "--memory-per-run"):
-        assert sweeps([*words, option, "much"]) == 2
+        assert main([*words, option, "much"]) == 2
         assert option in capsys.readouterr().err
 
 
