@@ -104,12 +104,6 @@ Devices = Annotated[
     typer.Option("--devices", min=1, help="Ranks of a run, by torchrun: short for --set training.devices=..."),
 ]
 
-app.command()(worker)
-app.command()(tune)
-app.command()(wandb)
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(agent)
-app.command()(dashboard)
-
 
 @app.command("list")
 def list_studies() -> None:
@@ -237,6 +231,13 @@ def new(name: Annotated[str, typer.Argument(help="The study's name, or the path 
     """A commented skeleton of a study, ready to run."""
     path = catalog.write_new(name)
     out.print(f"{path} is there; edit it, then: python -m ablations plan {name}", markup=False, soft_wrap=True)
+
+
+app.command()(worker)
+app.command()(tune)
+app.command()(wandb)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(agent)
+app.command()(dashboard)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from rich.console import Console
 from lit_transformers.commands import run_command
 from sweeps.options import Runs, Storage
 
-HELP = """Many machines, one study: workers that join at any time, the ledger that they share, and who does what."""
+HELP = """Many machines, one ledger: who does what, in all studies, and a proxy for hundreds of workers."""
 
 EXAMPLES = """Examples, for a study on several machines that share the folder of runs:
 

@@ -35,7 +35,7 @@ ABLATION = Ablation(
 """
 
 
-def write_study(path: Path, corpus: Path, *, module: str = "lit_transformers.run", steps: int, seeds: int) -> None:
+def write_study(path: Path, corpus: Path, *, module: str = "lit_transformers.runs", steps: int, seeds: int) -> None:
     """Writes a study of two arms with the given seeds and steps, whose baseline is a RunConfig of ``module``."""
     write_corpus(corpus)
     substitutions = {"MODULE": module, "CORPUS": repr(str(corpus)), "STEPS": str(steps), "SEEDS": str(seeds)}
