@@ -26,10 +26,10 @@ class BlockConfig(Config):
     def build_block(self, shape: Shape, mode: Mode, cross: MixerConfig | None = None) -> Block:
         """Builds the layer. Raises ConfigError where a mixer does not support the mode it is used in."""
         mixer = self.mixer.build(shape)
-        mixer.require(mode)
+        self.mixer.require(mode)
         cross_mixer = cross.build(shape) if cross else None
-        if cross_mixer is not None:
-            cross_mixer.require("cross")
+        if cross is not None:
+            cross.require("cross")
         return Block(self, shape, mixer, cross_mixer)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Positive, table
-from lit_transformers.mixer import LengthError, Mixer, full_precision
+from lit_transformers.mixer import LengthError, full_precision
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models.capabilities import PairNetwork
 from lit_transformers.positions import PositionError
@@ -131,10 +131,8 @@ def decode(
 
 def require_streams(network: PairNetwork) -> None:
     """Raises ConfigError where a mixer of the decoder keeps no state."""
-    if not network.streams:
-        mixers = (module for module in network.decoder.modules() if isinstance(module, Mixer))
-        names = sorted({type(mixer).__name__ for mixer in mixers if not mixer.streams})
-        reason = f"{' and '.join(names)} cannot be read symbol by symbol; set task.decoding.cache=false"
+    if network.unreadable:
+        reason = f"{' and '.join(network.unreadable)} cannot be read symbol by symbol; set task.decoding.cache=false"
         raise ConfigError(reason, "task.decoding.cache")
 
 

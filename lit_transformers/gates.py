@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lit_transformers.config import ConfigError
 from lit_transformers.miniature import Probe, covering, enlarged, miniature, probe_length, seeded
-from lit_transformers.mixer import Mixer, empty_rows
+from lit_transformers.mixer import empty_rows
 from lit_transformers.models.capabilities import (
     CausalModelConfig,
     CausalNetwork,
@@ -191,14 +191,14 @@ def streams(probe: Probe) -> str:
     """Checks that segments with state give the outputs of one pass, where memory holds the whole history."""
     leaves, length = dict(probe.config.leaves()), probe.length
     memories = {path: covering(length) for path in leaves if path.rsplit(".", 1)[-1] == "memory"}
-    if any(path.endswith("same_length") and value for path, value in leaves.items()):
+    if probe.config.mixer.promises().constant_reach:
         return "not asked: every query sees a fixed number of tokens"
     try:
         config = probe.config.override(memories)
     except ConfigError:  # a mixer with a field for memory that has no use for it in this configuration
         config = probe.config
     network, symbols = causal(probe._replace(config=config)), probe.symbols()
-    if not all(module.streams for module in network.modules() if isinstance(module, Mixer)):
+    if not config.mixer.promises().streams:
         return "not asked: the mixer makes no such promise"
     cuts = [0, length * 7 // 24, length * 7 // 24 + 1, length * 20 // 24, length]
     worst = 0.0
@@ -213,12 +213,12 @@ def streams(probe: Probe) -> str:
 def decoding_equals_one_pass(probe: Probe) -> str:
     """Checks that reading a target symbol by symbol gives the outputs of one pass, where memory holds all of it."""
     leaves = dict(probe.config.leaves())
-    if leaves.get("decoder_mixer.same_length"):
+    if probe.config.get("decoder_mixer").promises().constant_reach:
         return "not asked: every query sees a fixed number of tokens"
     memories = [path for path in leaves if path.startswith("decoder_mixer.") and path.rsplit(".", 1)[-1] == "memory"]
     changes = {path: covering(probe.length) for path in memories if leaves[path]}
     network, source = paired(probe._replace(config=probe.config.override(changes)))
-    if not network.streams:
+    if network.unreadable:
         return "not asked: the decoder's mixer makes no such promise"
     with torch.no_grad():
         encoded = network.encode(source).hidden

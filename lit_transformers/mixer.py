@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -116,21 +116,62 @@ class OutputProjection(nn.Linear):
         self.sublayers = 2 * shape.depth
 
 
-class MixerConfig(Config):
+class Promises(NamedTuple):
+    """What a mixer can be used for.
+
+    modes            "causal": no position sees a later one; "bidirectional": each may see all others; "cross": each
+                     reads another sequence
+    streams          segments of a sequence, each read with the state that the one before it returned, give the outputs
+                     of one pass while memory holds all earlier tokens
+    constant_reach   every query sees the same number of earlier tokens, which is set by the memory: a longer memory
+                     makes another mixer
+    refusals         for a mode that is not supported, the reason
+    excluding        for a mode that one field excludes, the path of the field; its change restores the mode
+    """
+
+    modes: tuple[Mode, ...]
+    streams: bool = False
+    constant_reach: bool = False
+    refusals: Mapping[Mode, str] = {}
+    excluding: Mapping[Mode, str] = {}
+
+    def without(self, mode: Mode, reason: str, path: str) -> Promises:
+        """Returns the promises without a mode, which the field at ``path`` excludes."""
+        if mode not in self.modes:
+            return self
+        return self._replace(
+            modes=tuple(other for other in self.modes if other != mode),
+            refusals={**self.refusals, mode: reason},
+            excluding={**self.excluding, mode: path},
+        )
+
+
+class MixerConfig(Config, ABC):
     """Base of every mixer's config; the table MIXERS lists the kinds."""
 
+    @abstractmethod
     def build(self, shape: Shape) -> Mixer:
-        raise NotImplementedError
+        """Builds the mixer of one layer."""
+
+    @abstractmethod
+    def promises(self) -> Promises:
+        """Returns what the mixer can be used for, with the fields as they are."""
+
+    @property
+    def mixer_name(self) -> str:
+        """The name of the mixer in messages."""
+        return type(self).__name__.removesuffix("Config")
+
+    def require(self, mode: Mode) -> None:
+        """Raises ConfigError, with the reason, where the mixer does not support the mode."""
+        promises = self.promises()
+        if mode not in promises.modes:
+            reason = promises.refusals.get(mode, "it makes no such promise")
+            raise ConfigError(f"{self.mixer_name} cannot be {mode}: {reason}", promises.excluding.get(mode, "mixer"))
 
 
 class Mixer(nn.Module, ABC):
-    """Mixes a sequence along time. A class declares the modes it supports, and in ``refusals`` why not the others."""
-
-    causal: ClassVar[bool] = False
-    bidirectional: ClassVar[bool] = False
-    cross: ClassVar[bool] = False
-    streams: ClassVar[bool] = False
-    refusals: ClassVar[Mapping[Mode, str]] = {}
+    """Mixes a sequence along time. Its config says what it can be used for: ``MixerConfig.promises``."""
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
@@ -142,17 +183,11 @@ class Mixer(nn.Module, ABC):
         ones. Evaluation spends less on memory, whose projections it keeps (``lit_transformers.mixers.memory``)."""
 
     def cross_flops(self, queries: int, source: int) -> int:
-        """Forward FLOPs for ``queries`` tokens that read ``source`` tokens, of mixers that support ``cross``."""
+        """Hook: forward FLOPs for ``queries`` tokens that read ``source`` tokens, of mixers that support ``cross``."""
         raise NotImplementedError
 
     def after_step(self) -> None:
-        """Hook that is called after every update of the weights, to enforce constraints on them."""
-
-    def require(self, mode: Mode) -> None:
-        """Raises ConfigError, with the reason, where the mixer does not support the mode."""
-        if not getattr(self, mode):
-            reason = self.refusals.get(mode, "it makes no such promise")
-            raise ConfigError(f"{type(self).__name__} cannot be {mode}: {reason}", "mixer")
+        """Hook: called after every update of the weights, to enforce constraints on them."""
 
 
 class LengthError(ValueError):

@@ -229,6 +229,70 @@ def test_a_class_name_means_one_thing() -> None:
     assert {name for name, modules in places.items() if len(modules) > 1} == DEFINED_TWICE
 
 
+CLASSES = {
+    node.name: node
+    for module, path in MODULES.items()
+    if below(module, "lit_transformers")
+    for node in tree(path).body
+    if isinstance(node, ast.ClassDef)
+}
+ROOTS = {"Mixer", "MixerConfig"}
+"""Classes below which every class is abstract or final."""
+
+
+def ancestors(class_name: str) -> Iterator[str]:
+    """The names of the library's classes that a class derives from."""
+    for base in CLASSES[class_name].bases:
+        base_name = ast.unparse(base)
+        if base_name in CLASSES:
+            yield base_name
+            yield from ancestors(base_name)
+
+
+FAMILY = sorted(name for name in CLASSES if ROOTS & {name, *ancestors(name)})
+
+
+def decorators(node: ast.ClassDef | ast.FunctionDef) -> set[str]:
+    return {ast.unparse(decorator) for decorator in node.decorator_list}
+
+
+def concrete_methods(class_name: str) -> set[str]:
+    """The methods that a class defines for good: neither abstract, nor a hook, nor called by Python itself."""
+    return {
+        node.name
+        for node in CLASSES[class_name].body
+        if isinstance(node, ast.FunctionDef)
+        and "abstractmethod" not in decorators(node)
+        and not (ast.get_docstring(node) or "").startswith("Hook")
+        and not node.name.startswith("__")
+    }
+
+
+def defaults(class_name: str) -> set[str]:
+    """The fields and class variables to which a class gives a value."""
+    body = CLASSES[class_name].body
+    annotated = {ast.unparse(node.target) for node in body if isinstance(node, ast.AnnAssign) and node.value}
+    return annotated | {ast.unparse(part) for node in body if isinstance(node, ast.Assign) for part in node.targets}
+
+
+@pytest.mark.parametrize("class_name", FAMILY)
+def test_a_mixer_or_its_config_is_either_abstract_or_final(class_name: str) -> None:
+    node = CLASSES[class_name]
+    is_abstract = "ABC" in map(ast.unparse, node.bases) or any(
+        "abstractmethod" in decorators(method) for method in node.body if isinstance(method, ast.FunctionDef)
+    )
+    assert is_abstract != ("final" in decorators(node))
+
+
+@pytest.mark.parametrize("class_name", FAMILY)
+def test_a_mixer_or_its_config_writes_no_method_and_no_default_anew(class_name: str) -> None:
+    node = CLASSES[class_name]
+    methods = {method.name for method in node.body if isinstance(method, ast.FunctionDef)}
+    for ancestor in ancestors(class_name):
+        assert not methods & concrete_methods(ancestor), ancestor
+        assert not (defaults(class_name) & defaults(ancestor)) - {"space"}, ancestor
+
+
 def test_whatever_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]

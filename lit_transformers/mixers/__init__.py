@@ -22,7 +22,7 @@ from lit_transformers.mixers.top_k import TopKConfig
 from lit_transformers.mixers.window import WindowConfig
 
 MIXERS = table(
-    MixerConfig,
+    MixerConfig,  # type: ignore[type-abstract]
     AttentionConfig,
     LocalConfig,
     WindowConfig,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lit_transformers.config import NonNegativeFloat, Positive
 from lit_transformers.executors import AttentionWeighting, Inputs, attend_heads, heads_flops
-from lit_transformers.mixer import Context, Shape
+from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.mixers.spans import Constant, Dynamic, Spans, mean_span
 from lit_transformers.patterns import Band
@@ -26,6 +26,7 @@ EPSILON = 1e-8
 """Added to the sum of a row's masked weights before the division by it."""
 
 
+@final
 class AdaptiveSpanConfig(QKVConfig, kind="adaptive_span"):
     """span: the largest span, S; ramp: the tokens over which a span fades out, R; penalty: lambda, per token of span.
 
@@ -58,6 +59,17 @@ class AdaptiveSpanConfig(QKVConfig, kind="adaptive_span"):
         if self.learns == "fixed" and self.initial is not None and self.span * self.initial + self.ramp <= 1:
             yield "a span of no token and a ramp of 1 show no key; set a longer one"
 
+    def attention_promises(self) -> Promises:
+        reason = "a span is a distance back from the current token; nothing says how far it looks ahead"
+        return Promises(
+            ("causal",),
+            streams=True,
+            refusals={
+                "bidirectional": reason,
+                "cross": "a span is a distance in one sequence; across two there is none",
+            },
+        )
+
     def build(self, shape: Shape) -> AdaptiveSpan:
         return AdaptiveSpan(self, shape)
 
@@ -70,6 +82,7 @@ class AdaptiveSpanConfig(QKVConfig, kind="adaptive_span"):
         return Constant(self.span, count, self.initial or 0.0, fixed=self.learns == "fixed")
 
 
+@final
 class AdaptiveSpan(QKVMixer):
     """a_tr = m_z(t - r) exp(s_tr) / sum_q m_z(t - q) exp(s_tq) over the S tokens before t, itself not among them
     (section 2), with m_z(x) = clamp((R + z - x) / R, 0, 1). The output of the first token, which sees nothing, is zero.
@@ -78,12 +91,6 @@ class AdaptiveSpan(QKVMixer):
     Keys beyond z + R are not computed: a head costs as much as its own span. Memory has the length ``memory`` even
     where spans are short, so that they may grow again. Dynamic spans are unknown before they are read and cost S.
     """
-
-    causal = streams = True
-    refusals: ClassVar = {
-        "bidirectional": "a span is a distance back from the current token; nothing says how far it looks ahead",
-        "cross": "a span is a distance in one sequence; across two there is none",
-    }
 
     def __init__(self, config: AdaptiveSpanConfig, shape: Shape) -> None:
         super().__init__(config, shape)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import final
 
 from lit_transformers.executors import Inputs, attend, attend_flops
-from lit_transformers.mixer import Context, Shape
+from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.patterns import Band
 
 
+@final
 class AttentionConfig(QKVConfig, kind="attention"):
     """same_length: whether every query sees exactly ``memory`` earlier tokens; otherwise late queries of a segment see
     more of them than early ones."""
@@ -20,14 +22,16 @@ class AttentionConfig(QKVConfig, kind="attention"):
         if self.same_length and not self.memory:
             yield "same_length gives every query as many keys as memory holds, and memory is 0"
 
+    def attention_promises(self) -> Promises:
+        return Promises(("causal", "bidirectional", "cross"), streams=True, constant_reach=self.same_length)
+
     def build(self, shape: Shape) -> Attention:
         return Attention(self, shape)
 
 
+@final
 class Attention(QKVMixer):
     """softmax(Q K^T / sqrt(k)) V. With XL encoding and memory this is Transformer-XL (arXiv:1901.02860)."""
-
-    causal = bidirectional = cross = streams = True
 
     def __init__(self, config: AttentionConfig, shape: Shape) -> None:
         super().__init__(config, shape)

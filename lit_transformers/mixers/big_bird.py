@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Int
@@ -12,12 +12,13 @@ from torch import Tensor
 
 from lit_transformers.config import NonNegative, Positive
 from lit_transformers.executors import Inputs, attend, attend_flops
-from lit_transformers.mixer import Context, Mode, Shape
+from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import BLOCK, Graph
 from lit_transformers.space import Choice, Interval, Space
 
 
+@final
 class BigBirdConfig(ScoresConfig, kind="big_bird"):
     """block: positions per block; random: randomly drawn blocks that each block sees; window: blocks around a block
     that it sees, with itself in the middle (an odd number); either may be 0.
@@ -42,10 +43,21 @@ class BigBirdConfig(ScoresConfig, kind="big_bird"):
         if not (self.random or self.window):
             yield "with neither random nor window blocks most queries see nothing of their surroundings"
 
+    def attention_promises(self) -> Promises:
+        reason = "random and global blocks lie before and after a query, and the paper defines it for encoders"
+        return Promises(
+            ("bidirectional",),
+            refusals={
+                "causal": reason,
+                "cross": "blocks cut one sequence; across two they mean nothing",
+            },
+        )
+
     def build(self, shape: Shape) -> BigBird:
         return BigBird(self, shape)
 
 
+@final
 class BigBird(QKVMixer):
     """Softmax attention over three kinds of blocks, none of them counted twice: random blocks are none of the others.
 
@@ -53,12 +65,6 @@ class BigBird(QKVMixer):
     those of the row that come first in an order which is fixed for every pair of blocks. (The published code draws
     from the first 1,024 tokens only at some lengths, and transformers' uses the first block alone when it evaluates.)
     """
-
-    bidirectional = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "causal": "random and global blocks lie before and after a query, and the paper defines it for encoders",
-        "cross": "blocks cut one sequence; across two they mean nothing",
-    }
 
     def __init__(self, config: BigBirdConfig, shape: Shape) -> None:
         super().__init__(config, shape)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -11,17 +11,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.config import NonNegative, Positive
-from lit_transformers.mixer import Context, Mixer, MixerOutput, Mode, Shape
+from lit_transformers.mixer import Context, Mixer, MixerOutput, Promises, Shape
 from lit_transformers.mixers.attention import AttentionConfig
 from lit_transformers.mixers.compression import LEARNED, Function, Past, compressor
 from lit_transformers.mixers.memory import EVERYTHING
-from lit_transformers.mixers.qkv import QKVConfig, QKVMixer
+from lit_transformers.mixers.qkv import QKVMixer, ScoresConfig
 from lit_transformers.mixers.reconstruction import Auxiliary, frozen, reconstruction
 from lit_transformers.mixers.watched import UsageAttention
 from lit_transformers.space import Interval, Space
 
 
-class CompressiveConfig(QKVConfig, kind="compressive"):
+@final
+class CompressiveConfig(ScoresConfig, kind="compressive"):
     """memory: inputs kept uncompressed; compressed_memory: slots for older ones, ``rate`` inputs each; function: of the
     compression; auxiliary: the loss that trains a learned function, one or one per layer; without, the task's does."""
 
@@ -37,10 +38,21 @@ class CompressiveConfig(QKVConfig, kind="compressive"):
         if self.function not in LEARNED and self.auxiliary != "none":
             yield f"function: {self.function} learns nothing that an auxiliary loss could train; set auxiliary: none"
 
+    def attention_promises(self) -> Promises:
+        return Promises(
+            ("causal",),
+            streams=True,
+            refusals={
+                "bidirectional": "memory is of the past, and there is none where every token sees every other",
+                "cross": "memory is of this sequence's past, not of another sequence",
+            },
+        )
+
     def build(self, shape: Shape) -> Compressive:
         return Compressive(self, shape)
 
 
+@final
 class Compressive(Mixer):
     """Attention over [compressed memory; memory; segment], the oldest first: algorithm 1.
 
@@ -53,12 +65,6 @@ class Compressive(Mixer):
     slots while gradients are on, and they are compressed again in every segment, as memory is projected again, so that
     a task may cut gradients between segments. Without gradients, keys and values are kept.
     """
-
-    causal = streams = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "bidirectional": "memory is of the past, and there is none where every token sees every other",
-        "cross": "memory is of this sequence's past, not of another sequence",
-    }
 
     def __init__(self, config: CompressiveConfig, shape: Shape) -> None:
         super().__init__()

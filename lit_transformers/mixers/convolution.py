@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -17,13 +16,14 @@ from lit_transformers.mixer import (
     Mixer,
     MixerConfig,
     MixerOutput,
-    Mode,
     OutputProjection,
+    Promises,
     Shape,
     at_layer,
 )
 
 
+@final
 class ConvolutionConfig(MixerConfig, kind="convolution"):
     """kernel: the positions that a token reads, its own included, one number or one per layer (arXiv:2004.11886 uses 3,
     7, 15, 31, 31, 31); dynamic: whether weights are a function of the token; heads: groups of channels that share
@@ -38,10 +38,20 @@ class ConvolutionConfig(MixerConfig, kind="convolution"):
     dropout: Fraction = 0.0
     bias: bool = True
 
+    def promises(self) -> Promises:
+        return Promises(
+            ("causal", "bidirectional"),
+            streams=True,
+            refusals={
+                "cross": "it reads the neighbours of a position, and no position of another sequence has a neighbour"
+            },
+        )
+
     def build(self, shape: Shape) -> Convolution:
         return Convolution(self, shape)
 
 
+@final
 class Convolution(Mixer):
     """Linear, gate, depthwise convolution, linear: figure 2 of the paper.
 
@@ -50,11 +60,6 @@ class Convolution(Mixer):
     before it if the kernel is even. Padding counts as zero, as do positions beyond the ends. State holds the last
     kernel - 1 inputs of the convolution, zeros at the start.
     """
-
-    causal = bidirectional = streams = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "cross": "it reads the neighbours of a position, and no position of another sequence has a neighbour"
-    }
 
     def __init__(self, config: ConvolutionConfig, shape: Shape) -> None:
         super().__init__()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from typing import Literal, final
 
 from lit_transformers.config import Positive
 from lit_transformers.executors import Inputs, attend_union, union_flops
-from lit_transformers.mixer import Context, Mode, Shape
+from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import Band
 
 
+@final
 class DietConfig(ScoresConfig, kind="diet"):
     """pattern: what a query sees in layer l, counted from 0:
 
@@ -43,18 +44,22 @@ class DietConfig(ScoresConfig, kind="diet"):
         taps = (self.taps or 3) - 1
         return tuple(Band(taps, 0, step) for step in dict.fromkeys(steps[-1:] if self.pattern == "dilated" else steps))
 
+    def attention_promises(self) -> Promises:
+        return Promises(
+            ("causal",),
+            refusals={
+                "bidirectional": "its patterns are defined for what came before",
+                "cross": "it slides along one sequence; across two there is no neighbourhood",
+            },
+        )
+
     def build(self, shape: Shape) -> Diet:
         return Diet(self, shape)
 
 
+@final
 class Diet(QKVMixer):
     """Softmax attention over few keys, whose reach grows with the layer as that of dilated convolutions does."""
-
-    causal = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "bidirectional": "its patterns are defined for what came before",
-        "cross": "it slides along one sequence; across two there is no neighbourhood",
-    }
 
     def __init__(self, config: DietConfig, shape: Shape) -> None:
         super().__init__(config, shape)

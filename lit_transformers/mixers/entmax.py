@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, final
 
 import torch
 from entmax import entmax15, sparsemax
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lit_transformers.config import Positive
 from lit_transformers.executors import AttentionWeighting, Inputs, attend, attend_flops
-from lit_transformers.mixer import Context, MixerOutput, Shape
+from lit_transformers.mixer import Context, MixerOutput, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.observable import Observable
 from lit_transformers.patterns import Band
@@ -27,6 +27,7 @@ CANDIDATES = 64
 """How many of a row's largest scores are tried first: if the last of them has weight zero, so do all others."""
 
 
+@final
 class EntmaxConfig(QKVConfig, kind="entmax"):
     """alpha: 1 is the softmax, 2 sparsemax; ``learned`` gives each head its own, which starts at 1.5.
 
@@ -40,15 +41,17 @@ class EntmaxConfig(QKVConfig, kind="entmax"):
         if self.iterations is not None and self.alpha in EXACT:
             yield f"iterations are of a bisection, and alpha {self.alpha} needs none; drop them"
 
+    def attention_promises(self) -> Promises:
+        return Promises(("causal", "bidirectional", "cross"), streams=True)
+
     def build(self, shape: Shape) -> Entmax:
         return Entmax(self, shape)
 
 
+@final
 class Entmax(QKVMixer, Observable):
     """p = [(alpha - 1) s - tau]_+ ^ (1 / (alpha - 1)), with tau such that p sums to one; alpha = 1 + sigmoid(a) of each
     head where it is learned. The authors' code draws a from a normal distribution; here it starts at zero."""
-
-    causal = bidirectional = cross = streams = True
 
     def __init__(self, config: EntmaxConfig, shape: Shape) -> None:
         super().__init__(config, shape)

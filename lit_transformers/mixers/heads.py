@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -9,7 +11,7 @@ from lit_transformers.config import ConfigError, Positive
 from lit_transformers.mixer import MixerConfig, Shape
 
 
-class HeadsConfig(MixerConfig):
+class HeadsConfig(MixerConfig, ABC):
     """head_dim: channels of a head (None for dim / heads); bias: whether the projections to heads and back have one."""
 
     head_dim: Positive | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, TypedDict, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.config import Positive, PositiveFloat
-from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Shape, full_precision
+from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape, full_precision
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import refuse_gradients
 from lit_transformers.recompute import no_autocast
 
 
+@final
 class LinearConfig(HeadsConfig, kind="linear"):
     """features: the feature map phi, where elu means elu(x) + 1; eps: added to the denominator; chunk_length: positions
     that a causal pass reads at once, which affects only speed and memory."""
@@ -24,6 +25,9 @@ class LinearConfig(HeadsConfig, kind="linear"):
     features: Features = "elu"
     eps: PositiveFloat = 1e-6
     chunk_length: Positive = 64
+
+    def promises(self) -> Promises:
+        return Promises(("causal", "bidirectional", "cross"), streams=True)
 
     def build(self, shape: Shape) -> Linear:
         return Linear(self, shape)
@@ -37,6 +41,7 @@ class Sums(TypedDict):
     features: Float[Tensor, "b h f"]
 
 
+@final
 class Linear(Mixer):
     """y_i = phi(q_i)^T S_i / (phi(q_i) . Z_i), S_i = sum of phi(k_j) v_j^T and Z_i = sum of phi(k_j), over j <= i where
     causal (equations 8 to 12), over all j of the sequence or of the source where not (equation 5).
@@ -44,8 +49,6 @@ class Linear(Mixer):
     There is no division by sqrt(k). The sums, and all that is computed from phi, are in single precision or finer,
     under autocast too: in half precision they would stop growing. eps is not in the paper; its authors' code has 1e-6.
     """
-
-    causal = bidirectional = cross = streams = True
 
     def __init__(self, config: LinearConfig, shape: Shape) -> None:
         super().__init__()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, cast
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, cast, final
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -16,8 +16,8 @@ from lit_transformers.mixer import (
     LengthError,
     Mixer,
     MixerOutput,
-    Mode,
     OutputProjection,
+    Promises,
     Shape,
     at_layer,
 )
@@ -30,6 +30,7 @@ from lit_transformers.space import Interval, Space
 EVERYTHING = Band(None, None)
 
 
+@final
 class LinformerConfig(HeadsConfig, kind="linformer"):
     """rank: k, the keys that a sequence of the training length is projected to, for all layers or for each; projection:
     its kind; dropout: of the attention weights; frozen: whether the projections keep their random initial values.
@@ -55,22 +56,27 @@ class LinformerConfig(HeadsConfig, kind="linformer"):
         if self.sharing == "layers" and isinstance(self.rank, tuple) and len(set(self.rank)) > 1:
             yield "layers that share one projection have one rank; give one number, or write sharing: key_value"
 
+    def promises(self) -> Promises:
+        reason = "every projected key is made of all positions, later ones too, and no mask takes them out again"
+        return Promises(
+            ("bidirectional",),
+            refusals={
+                "causal": reason,
+                "cross": "its projections are as long as its own sequence, and a source has another length",
+            },
+        )
+
     def build(self, shape: Shape) -> Linformer:
         return Linformer(self, shape)
 
 
+@final
 class Linformer(Mixer):
     """softmax(Q (E K)^T / sqrt(k)) (F V), equation 7, with E and F on projected keys and values.
 
     Padding is set to zero before it is projected. Sequences may be as long as those of training; under pooling and
     convolution a shorter one fills fewer windows, and empty windows are masked, so that padding changes nothing.
     """
-
-    bidirectional = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "causal": "every projected key is made of all positions, later ones too, and no mask takes them out again",
-        "cross": "its projections are as long as its own sequence, and a source has another length",
-    }
 
     def __init__(self, config: LinformerConfig, shape: Shape) -> None:
         super().__init__()

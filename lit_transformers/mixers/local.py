@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, final
 
 from lit_transformers.config import Positive
 from lit_transformers.executors import Inputs, attend, attend_flops
-from lit_transformers.mixer import Context, Mode, Shape
+from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import Local
 from lit_transformers.space import Interval, Space
 
 
+@final
 class LocalConfig(ScoresConfig, kind="local"):
     """block: positions per block. No query sees beyond its own block, so information never leaves it."""
 
@@ -20,15 +20,19 @@ class LocalConfig(ScoresConfig, kind="local"):
 
     block: Positive = 128
 
+    def attention_promises(self) -> Promises:
+        return Promises(
+            ("causal", "bidirectional"),
+            refusals={"cross": "blocks cut one sequence; across two they mean nothing"},
+        )
+
     def build(self, shape: Shape) -> LocalAttention:
         return LocalAttention(self, shape)
 
 
+@final
 class LocalAttention(QKVMixer):
     """softmax(Q K^T / sqrt(k)) V within each block."""
-
-    causal = bidirectional = True
-    refusals: ClassVar[Mapping[Mode, str]] = {"cross": "blocks cut one sequence; across two they mean nothing"}
 
     def __init__(self, config: LocalConfig, shape: Shape) -> None:
         super().__init__(config, shape)

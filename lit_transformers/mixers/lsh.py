@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.config import ConfigError, NonNegative, Positive
+from lit_transformers.config import NonNegative, Positive
 from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
-from lit_transformers.mixer import Context, Mixer, MixerOutput, Mode, OutputProjection, Shape, decide
+from lit_transformers.mixer import Context, Mixer, MixerOutput, Mode, OutputProjection, Promises, Shape, decide
 from lit_transformers.mixers.chunked import Chunked, attend_chunks
 from lit_transformers.mixers.chunks import By, Chunks, chunk_flops, ordered
 from lit_transformers.mixers.hashing import columns, digits, hashed, rotations
 from lit_transformers.mixers.heads import channels_of_a_head, join, split
-from lit_transformers.mixers.qkv import ScoresConfig
+from lit_transformers.mixers.qkv import EncodedConfig
 from lit_transformers.mixers.shared_qk import attend_others, attend_others_flops, unit
 from lit_transformers.recompute import no_autocast
 from lit_transformers.space import Choice, Interval, Space
 
 
-class LSHConfig(ScoresConfig, kind="lsh"):
+@final
+class LSHConfig(EncodedConfig, kind="lsh"):
     """rounds: of hashing; no weight depends on them, so an evaluation may use another number. None: every query sees
     all keys, which is shared QK alone; fields of the hashing then matter only in an evaluation that has rounds.
 
@@ -65,15 +66,24 @@ class LSHConfig(ScoresConfig, kind="lsh"):
             return digits(length, self.chunk_length)
         return (self.buckets,) if isinstance(self.buckets, int) else self.buckets
 
+    def attention_promises(self) -> Promises:
+        refusals: dict[Mode, str] = {"cross": "queries are the keys, so both are of one sequence"}
+        promises = Promises(("causal", "bidirectional"), refusals=refusals)
+        if self.rounds and self.chunks == "by_sort":
+            reason = "a later token moves the chunks that earlier ones see; set chunks: by_rank"
+            return promises.without("causal", reason, "mixer")
+        if self.rounds and self.ahead:
+            return promises.without("causal", "a causal query sees nothing ahead; set ahead: null", "mixer.ahead")
+        return promises
+
     def build(self, shape: Shape) -> LSH:
-        return Sorted(self, shape) if self.rounds and self.chunks == "by_sort" else Ranked(self, shape)
+        return LSH(self, shape)
 
 
+@final
 class LSH(Mixer):
     """Attention with k_j = q_j / |q_j| among tokens of one bucket; a token sees itself only if it sees no other. It
     does not stream: every past token would have to be kept, and hashed by the same rotations."""
-
-    refusals: ClassVar[Mapping[Mode, str]] = {"cross": "queries are the keys, so both are of one sequence"}
 
     def __init__(self, config: LSHConfig, shape: Shape) -> None:
         super().__init__()
@@ -87,11 +97,6 @@ class LSH(Mixer):
         encoding = config.encoding.build(shape, self.head_dim) if config.encoding else None
         self.rotary = encoding if isinstance(encoding, Rotary) else None
         self.relative = encoding if isinstance(encoding, Relative) else None
-
-    def require(self, mode: Any) -> None:
-        super().require(mode)
-        if mode == "causal" and self.config.ahead and self.rounds:
-            raise ConfigError("a causal query sees nothing ahead; set ahead: null", "mixer.ahead")
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         with no_autocast(x.device):  # in half precision tokens near the border of a bucket would change buckets
@@ -131,19 +136,3 @@ class LSH(Mixer):
             return projections + attend_others_flops(queries, self.width, causal=causal, encoding=encoding)
         pairs = chunk_flops(self.chunks(causal), self.rounds, queries, self.width, causal=causal, encoding=encoding)
         return projections + pairs + self.rounds * 2 * queries * self.width * columns(self.counts)
-
-
-class Ranked(LSH):
-    """LSH attention with chunks by rank within a bucket, and shared QK alone."""
-
-    causal = bidirectional = True
-
-
-class Sorted(LSH):
-    """LSH attention with the paper's chunks, which are cut from the sorted tokens."""
-
-    bidirectional = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        **LSH.refusals,
-        "causal": "a later token moves the chunks that earlier ones see; set chunks: by_rank",
-    }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, final
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lit_transformers.config import ConfigError, Positive
-from lit_transformers.mixer import Context, Mixer, MixerOutput, Mode, Shape
+from lit_transformers.mixer import Context, Mixer, MixerOutput, Promises, Shape
 from lit_transformers.mixers.attention import AttentionConfig
 from lit_transformers.mixers.convolution import ConvolutionConfig
 from lit_transformers.mixers.qkv import QKVConfig
@@ -19,6 +19,7 @@ from lit_transformers.mixers.qkv import QKVConfig
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
+@final
 class LSRAConfig(QKVConfig, kind="lsra"):
     """branches: the branches of a layer; fraction: the share of channels that goes to attention if there are both (None
     for half); attention_heads: heads of that branch (None for the model's); convolution: the other branch, its heads
@@ -43,10 +44,20 @@ class LSRAConfig(QKVConfig, kind="lsra"):
             if self.attention_heads is not None:
                 yield "branches: convolution has no attention, so attention_heads does nothing; drop it"
 
+    def attention_promises(self) -> Promises:
+        return Promises(
+            ("causal", "bidirectional"),
+            streams=True,
+            refusals={
+                "cross": "its convolution reads neighbours in its own sequence; the paper's cross mixer is attention"
+            },
+        )
+
     def build(self, shape: Shape) -> LSRA:
         return LSRA(self, shape)
 
 
+@final
 class LSRA(Mixer):
     """Section 4, figure 3: some channels attend to everything, the others read their neighbours, side by side.
 
@@ -54,11 +65,6 @@ class LSRA(Mixer):
     after; only the feed-forward mixes them. Channels are split, not heads. The text describes depthwise convolutions;
     the released models use dynamic ones: ``convolution.dynamic``.
     """
-
-    causal = bidirectional = streams = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "cross": "its convolution reads neighbours in its own sequence; the paper's cross mixer is attention"
-    }
 
     def __init__(self, config: LSRAConfig, shape: Shape) -> None:
         super().__init__()
@@ -89,11 +95,6 @@ class LSRA(Mixer):
                 outputs.append(output.y)
                 new_states[name] = output.state
         return MixerOutput(torch.cat(outputs, dim=-1), new_states)
-
-    def require(self, mode: Mode) -> None:
-        super().require(mode)
-        if self.attention is not None:
-            self.attention.require(mode)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         branches = (branch for branch in (self.attention, self.convolution) if branch is not None)

@@ -3,8 +3,7 @@ bidirectional one (Huang et al. 2015, arXiv:1508.01991, section 2.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,29 +11,35 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lit_transformers.config import Positive
-from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, OutputProjection, Shape
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, OutputProjection, Promises, Shape
 
 
+@final
 class LSTMConfig(MixerConfig, kind="lstm"):
     """width: channels of its hidden state (None for dim)."""
 
     width: Positive | None = None
 
+    def promises(self) -> Promises:
+        return Promises(
+            ("causal",),
+            streams=True,
+            refusals={
+                "bidirectional": "it reads from left to right; the kind bilstm reads both ways",
+                "cross": "it has no queries: what it reads of a sequence is its own state",
+            },
+        )
+
     def build(self, shape: Shape) -> LSTM:
         return LSTM(self, shape)
 
 
+@final
 class LSTM(Mixer):
     """One layer, h_t = o * tanh(c_t) and c_t = f * c_(t-1) + i * g (arXiv:1409.2329, section 3.1), then a linear map.
 
     State is the hidden and the cell vector. Padding is skipped wherever it is, and changes neither.
     """
-
-    causal = streams = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "bidirectional": "it reads from left to right; the kind bilstm reads both ways",
-        "cross": "it has no queries: what it reads of a sequence is its own state",
-    }
 
     def __init__(self, config: LSTMConfig, shape: Shape) -> None:
         super().__init__()
@@ -53,23 +58,28 @@ class LSTM(Mixer):
         return lstm_flops(queries, self.dim, self.width) + 2 * queries * self.width * self.dim
 
 
+@final
 class BiLSTMConfig(MixerConfig, kind="bilstm"):
     """width: channels of the hidden state of each direction (None for dim)."""
 
     width: Positive | None = None
 
+    def promises(self) -> Promises:
+        return Promises(
+            ("bidirectional",),
+            refusals={
+                "causal": "it reads from right to left too; the kind lstm does not",
+                "cross": "it has no queries: what it reads of a sequence is its own state",
+            },
+        )
+
     def build(self, shape: Shape) -> BiLSTM:
         return BiLSTM(self, shape)
 
 
+@final
 class BiLSTM(Mixer):
     """An LSTM in each direction, concatenated, then a linear map to dim (arXiv:1508.01991, section 2.2)."""
-
-    bidirectional = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "causal": "it reads from right to left too; the kind lstm does not",
-        "cross": "it has no queries: what it reads of a sequence is its own state",
-    }
 
     def __init__(self, config: BiLSTMConfig, shape: Shape) -> None:
         super().__init__()

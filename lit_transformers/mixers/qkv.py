@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lit_transformers.config import ConfigError, Fraction, NonNegative
+from lit_transformers.config import Fraction, NonNegative
 from lit_transformers.encodings import EncodingConfig
 from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
-from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Shape
+from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import of_source, remember, some_key, unless_all
 
 
-class ScoresConfig(HeadsConfig):
-    """encoding: of positions in the scores; dropout: of the attention weights; scaled: whether scores are divided by
-    sqrt(head_dim)."""
+class EncodedConfig(HeadsConfig, ABC):
+    """encoding: of positions in the scores; dropout: of the attention weights."""
 
     encoding: EncodingConfig | None = None
     dropout: Fraction = 0.0
+
+    @abstractmethod
+    def attention_promises(self) -> Promises:
+        """Returns what the mixer could be used for without an encoding and without memory."""
+
+    @property
+    def remembered(self) -> int:
+        """Hook: how many past inputs of this layer stay visible."""
+        return 0
+
+    @final
+    def promises(self) -> Promises:
+        promises = self.attention_promises()
+        if self.encoding is not None:
+            reason = "distances between two sequences mean nothing: cross mixers take no encoding"
+            promises = promises.without("cross", reason, "encoding")
+        if self.remembered:
+            reason = "memory is of the past, so a {} mixer has none; set memory: 0"
+            promises = promises.without("bidirectional", reason.format("bidirectional"), "mixer.memory")
+            promises = promises.without("cross", reason.format("cross"), "mixer.memory")
+        return promises
+
+
+class ScoresConfig(EncodedConfig, ABC):
+    """scaled: whether scores are divided by sqrt(head_dim)."""
+
     scaled: bool = True
 
 
-class QKVConfig(ScoresConfig):
+class QKVConfig(ScoresConfig, ABC):
     """memory: how many past inputs of this layer stay visible. For mixers whose patterns do not depend on where a
     segment starts; the others use ScoresConfig."""
 
     memory: NonNegative = 0
+
+    @property
+    def remembered(self) -> int:
+        return self.memory
 
 
 class SegmentInputs(NamedTuple):
@@ -73,7 +102,7 @@ class QKVMixer(Mixer):
         self.head_dim = channels_of_a_head(config.head_dim, shape)
         self.width = self.heads * self.head_dim
         self.dim = shape.dim
-        self.memory = config.memory if isinstance(config, QKVConfig) else 0
+        self.memory = config.remembered
         self.scale = self.head_dim**-0.5 if config.scaled else 1.0
         self.dropout = config.dropout
         self.query, self.key, self.value = (nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3))
@@ -106,13 +135,6 @@ class QKVMixer(Mixer):
         if self.relative is not None:
             inputs = with_tables(self.relative, inputs, ctx.causal)
         return inputs, state, segment
-
-    def require(self, mode: Any) -> None:
-        super().require(mode)
-        if mode == "cross" and (self.rotary is not None or self.relative is not None):
-            raise ConfigError("distances between two sequences mean nothing: cross mixers take no encoding", "encoding")
-        if mode != "causal" and self.memory:
-            raise ConfigError(f"memory is of the past, so a {mode} mixer has none; set memory: 0", "mixer.memory")
 
     def keys(self, x: Float[Tensor, "b s d"]) -> tuple[Float[Tensor, "b h s k"], Float[Tensor, "b h s k"]]:
         """Returns keys and values in heads."""

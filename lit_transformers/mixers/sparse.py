@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Literal, final
 
 from lit_transformers.config import ConfigError, Positive
 from lit_transformers.executors import Inputs, attend_heads, attend_union, heads_flops, union_flops
-from lit_transformers.mixer import Context, Mode, Shape
+from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.patterns import Band, Local, Pattern, Summaries
 from lit_transformers.space import Choice, Space
 
 
+@final
 class SparseConfig(ScoresConfig, kind="sparse"):
     """pattern: "strided" has A1, the last ``block`` keys, and A2, every ``block``-th key back; "fixed" has A1, the
     query's own block, and A2, the last ``summary`` positions of every block (None for an eighth of it).
@@ -34,21 +35,25 @@ class SparseConfig(ScoresConfig, kind="sparse"):
         if self.summary is not None and self.summary > self.block:
             yield f"summary {self.summary} is longer than block {self.block}"
 
+    def attention_promises(self) -> Promises:
+        return Promises(
+            ("causal",),
+            refusals={
+                "bidirectional": "its two patterns are defined for what came before",
+                "cross": "it slides along one sequence; across two there is no neighbourhood",
+            },
+        )
+
     def build(self, shape: Shape) -> Sparse:
         return Sparse(self, shape)
 
 
+@final
 class Sparse(QKVMixer):
     """Attention in two patterns of about sqrt(n) keys each, connecting every position to all later ones in two steps.
 
     In A2 of the fixed pattern every query sees itself too, so that those before the first summary see a key.
     """
-
-    causal = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "bidirectional": "its two patterns are defined for what came before",
-        "cross": "it slides along one sequence; across two there is no neighbourhood",
-    }
 
     def __init__(self, config: SparseConfig, shape: Shape) -> None:
         super().__init__(config, shape)

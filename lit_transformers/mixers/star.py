@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, cast
+from collections.abc import Iterator
+from typing import Any, Literal, cast, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from lit_transformers.config import ConfigError, Positive
 from lit_transformers.executors import Inputs, attend
-from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, Shape
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
 from lit_transformers.patterns import Band
 
 
+@final
 class StarConfig(MixerConfig, kind="star"):
     """cycles: how often satellites and relay are updated; ring: whether satellites see both neighbours; radial: whether
     they see the relay, which sees all of them; inputs: whether they see their own input (e_i) in each cycle; boundary:
@@ -36,6 +37,15 @@ class StarConfig(MixerConfig, kind="star"):
             yield "without a ring there is no boundary; drop boundary, or set ring: true"
         if self.shared and self.cycles == 1:
             yield "one cycle has nothing to share with; drop shared, or set cycles: 2"
+
+    def promises(self) -> Promises:
+        return Promises(
+            ("bidirectional",),
+            refusals={
+                "causal": "every token sees its next neighbour, or a relay that has read the whole sequence",
+                "cross": "its ring and its relay are of one sequence",
+            },
+        )
 
     def build(self, shape: Shape) -> Star:
         return Star(self, shape)
@@ -63,6 +73,7 @@ class Projected(nn.Module):
         return self.norm(self.merge(heads.flatten(2)).relu())
 
 
+@final
 class Star(Mixer):
     """Algorithm 1, section 3.2: C_i = [h_(i-1); h_i; h_(i+1); e_i; s], h_i' = LN(ReLU(MultiAtt(h_i, C_i))), then
     s' = LN(ReLU(MultiAtt(s, [s; H']))) of the new satellites, from H = E and s = mean(E).
@@ -71,12 +82,6 @@ class Star(Mixer):
     cycle updates no relay, which would not be read. Neighbours are the nearest real tokens, whatever padding is
     between; in a ring of one or two a token sees itself or its neighbour twice, as the formula says.
     """
-
-    bidirectional = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "causal": "every token sees its next neighbour, or a relay that has read the whole sequence",
-        "cross": "its ring and its relay are of one sequence",
-    }
 
     def __init__(self, config: StarConfig, shape: Shape) -> None:
         super().__init__()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -17,8 +17,8 @@ from lit_transformers.mixer import (
     LengthError,
     Mixer,
     MixerOutput,
-    Mode,
     OutputProjection,
+    Promises,
     Shape,
     full_precision,
 )
@@ -35,6 +35,7 @@ from lit_transformers.mixers.synthetic import (
 from lit_transformers.patterns import Band, visible
 
 
+@final
 class SynthesizerConfig(HeadsConfig, kind="synthesizer"):
     """members: the sources of logits; several are mixed with learned weights that sum to one.
 
@@ -61,6 +62,15 @@ class SynthesizerConfig(HeadsConfig, kind="synthesizer"):
         if not self.per_head and not any("random" in member for member in self.members):
             yield "per_head is of random matrices, and no member has one; drop it"
 
+    def promises(self) -> Promises:
+        reason = "a synthesised logit is of a place in its own sequence; cross-attention stays one of dot products"
+        return Promises(
+            ("causal", "bidirectional"),
+            refusals={
+                "cross": reason,
+            },
+        )
+
     def build(self, shape: Shape) -> Synthesizer:
         return Synthesizer(self, shape)
 
@@ -80,16 +90,12 @@ class SynthesizerConfig(HeadsConfig, kind="synthesizer"):
                 return DotProduct(shape, head_dim, self.bias)
 
 
+@final
 class Synthesizer(Mixer):
     """softmax(alpha_1 S_1 + ... + alpha_n S_n) V, the alphas of each head a softmax ("Mixture").
 
     Logits belong to positions in a sequence of the training length; a shorter one uses the first rows and columns.
     """
-
-    causal = bidirectional = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "cross": "a synthesised logit is of a place in its own sequence; cross-attention stays one of dot products"
-    }
 
     def __init__(self, config: SynthesizerConfig, shape: Shape) -> None:
         super().__init__()

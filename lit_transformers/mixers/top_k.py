@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.executors import AttentionWeighting, Inputs, attend, attend_flops
-from lit_transformers.mixer import Context, Layered, Shape, at_layer
+from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.patterns import Band
 from lit_transformers.space import Interval, Space
 
 
+@final
 class TopKConfig(QKVConfig, kind="top_k"):
     """kept: how many keys a query keeps, one number for all layers or one per layer; with fewer keys it is plain
     attention.
@@ -31,18 +32,20 @@ class TopKConfig(QKVConfig, kind="top_k"):
     kept: Layered = 8
     when: Literal["before", "after"] = "before"
 
+    def attention_promises(self) -> Promises:
+        return Promises(("causal", "bidirectional", "cross"), streams=True)
+
     def build(self, shape: Shape) -> TopK:
         return TopK(self, shape)
 
 
+@final
 class TopK(QKVMixer):
     """softmax(M(P, k)) V, with M the scores P of each row, minus infinity where they are below the row's k-th largest.
 
     Keys that score as much as the k-th are kept too, so ties keep more than k; a row with fewer keys keeps them all.
     Gradients flow through kept scores alone; ``after`` the softmax they reach the others through its sum.
     """
-
-    causal = bidirectional = cross = streams = True
 
     def __init__(self, config: TopKConfig, shape: Shape) -> None:
         super().__init__(config, shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -29,11 +31,10 @@ class Usage:
         return weights
 
 
+@final
 class UsageAttention(QKVMixer):
     """Plain softmax attention. It observes ``used`` (b, s, 2): the attention that each key received, and the number of
     real queries that could have attended to it."""
-
-    causal = streams = True
 
     def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         queries, keys = inputs.q.size(-2), inputs.k.size(-2)

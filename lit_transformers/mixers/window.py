@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from typing import ClassVar, Literal, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lit_transformers.config import ConfigError, Positive
 from lit_transformers.executors import Inputs, attend, attend_heads, heads_flops, with_tables
-from lit_transformers.mixer import Context, Layered, Mode, Shape, at_layer
+from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer
 from lit_transformers.mixers.global_tokens import GlobalTokens
 from lit_transformers.mixers.heads import split
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
@@ -19,6 +19,7 @@ from lit_transformers.patterns import Band, GlobalQueries, Marked, Pattern
 from lit_transformers.space import Interval, Space
 
 
+@final
 class WindowConfig(QKVConfig, kind="window"):
     """window: keys that a query sees on each side (only before it if causal), besides itself, one number or one per
     layer, or the widest of the schedule. Transformers' ``attention_window`` is twice this, the authors' own is this.
@@ -55,6 +56,13 @@ class WindowConfig(QKVConfig, kind="window"):
         if self.dilated_heads is not None and self.dilation == 1:
             yield "dilated_heads says which heads are dilated, and dilation 1 is none"
 
+    def attention_promises(self) -> Promises:
+        return Promises(
+            ("causal", "bidirectional"),
+            streams=True,
+            refusals={"cross": "a window slides along one sequence; across two there is no neighbourhood"},
+        )
+
     def build(self, shape: Shape) -> Window:
         return Window(self, shape)
 
@@ -74,13 +82,9 @@ def window_of(config: WindowConfig, shape: Shape) -> int:
             return round(sum(windows) / len(windows))
 
 
+@final
 class Window(QKVMixer):
     """Each query sees the keys around it and the global ones; global queries see all keys (if causal, earlier ones)."""
-
-    causal = bidirectional = streams = True
-    refusals: ClassVar[Mapping[Mode, str]] = {
-        "cross": "a window slides along one sequence; across two there is no neighbourhood"
-    }
 
     def __init__(self, config: WindowConfig, shape: Shape) -> None:
         separate = config.global_projections == "separate"

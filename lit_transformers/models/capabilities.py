@@ -74,9 +74,14 @@ class RowModelConfig(ModelConfig):
 
 
 class PairNetwork(Network):
-    """Reads a source once, and a target symbol by symbol. ``decoder`` is the stack that reads targets."""
+    """Reads a source once, and a target symbol by symbol.
+
+    ``decoder`` is the stack that reads targets; ``unreadable`` has the names of its mixers that cannot read one symbol
+    at a time, in alphabetical order.
+    """
 
     decoder: Stack
+    unreadable: list[str]
 
     @abstractmethod
     def forward(
@@ -109,11 +114,6 @@ class PairNetwork(Network):
     ) -> ModelOutput:
         """Decodes target symbols after those that ``state`` remembers. Each row of the source may have several
         consecutive rows of the target, the same number for every source."""
-
-    @property
-    @abstractmethod
-    def streams(self) -> bool:
-        """Whether the decoder can read one symbol at a time."""
 
     @abstractmethod
     def crossings(self) -> list[Mixer]:

@@ -49,6 +49,11 @@ class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
         depth = self.decoder_depth or self.depth
         return encoder, encoder.override({"mixer": unforgetting(self.decoder_mixer), "depth": depth})
 
+    def unreadable_mixers(self) -> list[str]:
+        """Returns the names of the decoder's mixers that cannot read one symbol at a time, in alphabetical order."""
+        mixers = (self.decoder_mixer, self.cross_mixer)
+        return sorted({mixer.mixer_name for mixer in mixers if not mixer.promises().streams})
+
 
 def unforgetting(mixer: MixerConfig) -> MixerConfig:
     """Returns the mixer with an unlimited memory if its field ``memory`` is 0, else the mixer itself."""
@@ -70,6 +75,7 @@ class EncoderDecoder(PairNetwork):
         super().__init__()
         pairs = PairDescription.of(data, "an encoder_decoder")
         encoder, decoder = config.sides()
+        self.unreadable = config.unreadable_mixers()
         self.tokens = config.tokens.build(pairs.vocabulary.size, config.dim)
         self.source_tokens: TokenEmbedding | None = None
         if not (config.shared_tokens and pairs.source is pairs.vocabulary):
@@ -119,10 +125,6 @@ class EncoderDecoder(PairNetwork):
         encoded = self.encode(source, source_padding_mask, offset)
         decoded = self.decode(symbols, encoded.hidden, source_padding_mask, padding_mask=padding_mask, offset=offset)
         return decoded._replace(aux=add_losses(encoded.aux, decoded.aux))
-
-    @property
-    def streams(self) -> bool:
-        return all(module.streams for module in self.decoder.modules() if isinstance(module, Mixer))
 
     def crossings(self) -> list[Mixer]:
         cross_mixers = (block.cross for block in self.decoder.modules() if isinstance(block, Block))

@@ -11,7 +11,7 @@ from lit_transformers.batch import DataDescription
 from lit_transformers.mixer import Context
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelOutput, positions_of
-from lit_transformers.stacks.carried import Carried, leaves_state, read_until_full, remembers
+from lit_transformers.stacks.carried import Carried, leaves_state, read_until_full
 
 
 class LanguageModelConfig(CausalModelConfig, RowModelConfig, kind="language_model"):
@@ -29,7 +29,7 @@ class LanguageModel(CausalNetwork, RowNetwork):
 
     def __init__(self, config: LanguageModelConfig, data: DataDescription) -> None:
         super().__init__()
-        self.dim = config.dim
+        self.dim, self.streams = config.dim, config.mixer.promises().streams
         self.tokens = config.tokens.build(data.vocabulary.size, config.dim)
         self.stack = config.build_stack("causal", data.length)
         self.norm = config.final_norm()
@@ -68,7 +68,7 @@ class LanguageModel(CausalNetwork, RowNetwork):
         return self.tokens.flops(length)
 
     def carried(self, length: int) -> Carried:
-        return read_until_full(self.stack, self.dim, length) if remembers(self) else Carried(0, 0)
+        return read_until_full(self.stack, self.dim, length) if self.streams else Carried(0, 0)
 
     def carries(self) -> bool:
         return leaves_state(self.stack, self.dim)

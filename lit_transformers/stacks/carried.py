@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
-from lit_transformers.mixer import Context, Mixer, detach, state_tensors
+from lit_transformers.mixer import Context, detach, state_tensors
 from lit_transformers.stacks.stack import Stack
 
 LARGEST_PROBE = 64
@@ -36,11 +35,6 @@ def read_until_full(stack: Stack, dim: int, segment_length: int) -> Carried:
             break
         size, tokens_read = new_size, tokens_read + segment_length
     return Carried(tokens_read if size else 0, size)
-
-
-def remembers(network: nn.Module) -> bool:
-    """Whether any mixer declares that it carries state from one segment to the next."""
-    return any(module.streams for module in network.modules() if isinstance(module, Mixer))
 
 
 def leaves_state(stack: Stack, dim: int) -> bool:

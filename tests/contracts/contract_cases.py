@@ -238,15 +238,15 @@ class Case(NamedTuple):
 
     def build(self, mode: Mode | None = None, **changes: Any) -> Mixer:
         torch.manual_seed(0)
-        mixer = self.config.override(changes).build(SHAPE._replace(shared={}))
-        mixer.require(mode or self.mode)
+        config = self.config.override(changes)
+        mixer = config.build(SHAPE._replace(shared={}))
+        config.require(mode or self.mode)
         return placed(randomised(mixer.double()))
 
     @property
     def modes(self) -> list[Mode]:
         """The modes of mixing a sequence with itself that are promised."""
-        mixer, own_modes = self.config.build(SHAPE), ("causal", "bidirectional")
-        return [mode for mode in own_modes if getattr(mixer, mode)]  # type: ignore[misc]
+        return [mode for mode in self.config.promises().modes if mode != "cross"]
 
     @property
     def mode(self) -> Mode:
@@ -309,9 +309,8 @@ def variants(encoded: bool) -> Iterator[Case]:
 
 
 def promises(case: Case, promise: Promise) -> bool:
-    if promise == "cross" and case.encoded:
-        return False
-    return bool(getattr(case.config.build(SHAPE), promise))
+    promised = case.config.promises()
+    return promised.streams if promise == "streams" else promise in promised.modes
 
 
 def name(config: Config) -> str:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 import pytest
 import torch
 from allocations import Kept
-from contract_cases import CASES, DIM, HEADS, SHAPE, SMALL
+from contract_cases import CASES, DIM, HEADS, SMALL
 from torch import Tensor, nn
 
 from lit_transformers.config import Config, field_types
@@ -189,7 +189,7 @@ def network_of(config: Config) -> ModelConfig:
         case ModelConfig():
             return config
         case MixerConfig():
-            base = SMALL if config.build(SHAPE._replace(max_length=LENGTH)).causal else READER
+            base = SMALL if "causal" in config.promises().modes else READER
             return base.override({"mixer": config})
         case EncodingConfig():
             return SMALL.override({"mixer.encoding": config})

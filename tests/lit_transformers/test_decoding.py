@@ -184,7 +184,7 @@ def test_an_output_ends_where_the_weights_of_the_decoder_reach_no_further(
     config: DecodingConfig, fields: dict[str, object]
 ) -> None:
     network, (source, padding_mask) = build(**fields), sources()
-    config = config.override({"cache": network.streams, "extra": 40})
+    config = config.override({"cache": not network.unreadable, "extra": 40})
     with torch.no_grad():
         network.tokens.logits.bias[BOUNDARY] = -1e4  # type: ignore[union-attr, index]
     decoded = decode(network, source, padding_mask, config, BOUNDARY)

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lit_transformers.block import Block, BlockConfig
 from lit_transformers.encodings import XLConfig
 from lit_transformers.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
-from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Shape, decide, state_tensors
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape, decide, state_tensors
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.positions import LearnedConfig, PositionsConfig, SinusoidalConfig
 from lit_transformers.stacks import ReversibleConfig, StackInput, StackOutput
@@ -27,8 +27,6 @@ EXACT = 1e-9
 
 class Draws(Mixer):
     """Reads the sequence in a random order that it draws for each pass, adds noise, and has a loss of its own."""
-
-    causal = True
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -46,6 +44,9 @@ class Draws(Mixer):
 
 
 class DrawsConfig(MixerConfig, kind="draws"):
+    def promises(self) -> Promises:
+        return Promises(("causal",))
+
     def build(self, shape: Shape) -> Draws:
         return Draws(shape)
 

@@ -20,7 +20,7 @@ from lit_transformers.callbacks import Checkpointer, Interrupted
 from lit_transformers.config import ConfigError
 from lit_transformers.files import CHECKPOINT
 from lit_transformers.inert_fields import changes_nothing
-from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Shape
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
 from lit_transformers.runs.train import train
 from lit_transformers.stopping import Stop
@@ -205,14 +205,15 @@ def test_a_model_of_another_kind_is_refused_before_anything_starts(tmp_path: Pat
 class ClampedConfig(MixerConfig):
     """A mixer whose weights must stay in a range."""
 
+    def promises(self) -> Promises:
+        return Promises(("causal",))
+
     def build(self, shape: Shape) -> Mixer:
         return Clamped(shape)
 
 
 class Clamped(Mixer):
     """x W, with |W| at most 0.01 after every update."""
-
-    causal = True
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -261,14 +262,15 @@ def test_named_losses_are_trained_on_and_not_reported() -> None:
 class DrawingConfig(MixerConfig):
     """A mixer that draws random numbers, also when it is measured."""
 
+    def promises(self) -> Promises:
+        return Promises(("causal",))
+
     def build(self, shape: Shape) -> Mixer:
         return Drawing(shape)
 
 
 class Drawing(Mixer):
     """x W with some noise."""
-
-    causal = True
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

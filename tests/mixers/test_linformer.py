@@ -113,7 +113,7 @@ def test_a_causal_model_is_refused_and_the_reason_is_true() -> None:
 
 def test_another_sequence_is_refused_with_a_reason() -> None:
     with pytest.raises(ConfigError, match="Linformer cannot be cross: its projections are as long as its own sequence"):
-        build().require("cross")
+        LinformerConfig().require("cross")
 
 
 @pytest.mark.parametrize("projection", ["linear", "mean", "max", "convolution"])

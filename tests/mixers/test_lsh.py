@@ -362,11 +362,11 @@ def test_a_reversible_stack_that_recomputes_learns_what_one_that_keeps_learns() 
 )
 def test_what_would_leak_or_means_nothing_is_refused(knobs: dict[str, Any], mode: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        build(**knobs).require(mode)
+        LSHConfig(**knobs).require(mode)
 
 
 def test_shared_queries_and_keys_alone_leak_nothing_however_they_would_be_cut() -> None:
-    build(rounds=None, chunks="by_sort", ahead=1).require("causal")
+    LSHConfig(rounds=None, chunks="by_sort", ahead=1).require("causal")
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,6 @@ def test_the_state_of_an_lstm_does_not_grow_with_what_it_has_read() -> None:
 
 def test_each_direction_is_refused_with_the_name_of_the_other() -> None:
     with pytest.raises(ConfigError, match=r"LSTM cannot be bidirectional: .* the kind bilstm reads both ways"):
-        layer(LSTMConfig()).require("bidirectional")
+        LSTMConfig().require("bidirectional")
     with pytest.raises(ConfigError, match=r"BiLSTM cannot be causal: .* the kind lstm does not"):
-        BiLSTMConfig().build(Shape(DIM, 2, 16)).require("causal")
+        BiLSTMConfig().require("causal")

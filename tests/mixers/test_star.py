@@ -154,7 +154,7 @@ def test_cycles_own_their_weights_or_share_them_and_none_is_idle() -> None:
 
 def test_a_star_is_no_decoder() -> None:
     with pytest.raises(ConfigError, match="Star cannot be causal: every token sees its next neighbour, or a relay"):
-        layer(StarConfig()).require("causal")
+        StarConfig().require("causal")
 
 
 @pytest.mark.parametrize(

@@ -209,12 +209,12 @@ def test_synthetic_logits_are_not_divided_by_the_root_of_the_channels(head_dim: 
 
 def test_across_two_sequences_it_is_refused_and_dot_products_are_pointed_to() -> None:
     with pytest.raises(ConfigError, match=r"Synthesizer cannot be cross: .* cross-attention stays one of dot products"):
-        build("dense").require("cross")
+        SynthesizerConfig().require("cross")
 
 
 def test_it_promises_no_stream_and_returns_no_state() -> None:
-    layer = build("dense")
-    assert not layer.streams and layer(noise(1, 3, DIM), context(3)).state is None
+    assert not SynthesizerConfig().promises().streams
+    assert build("dense")(noise(1, 3, DIM), context(3)).state is None
 
 
 @both_ways
