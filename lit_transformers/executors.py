@@ -20,7 +20,7 @@ from lit_transformers.encodings.relative import Gathered, Relative, Table, at_le
 from lit_transformers.flex import flex, flexible
 from lit_transformers.masks import Hidden, hidden_from, indices, listed, one_mask, steady
 from lit_transformers.mixer import full_precision
-from lit_transformers.patterns import BLOCK, NARROW, Band, GlobalQueries, Marked, Pattern, QueryBlock, Without, stacked
+from lit_transformers.patterns import BLOCK, NARROW, Band, Pattern, QueryBlock, Without, stacked
 from lit_transformers.recompute import Cut, Stretch, TensorSlice, folded, in_order, recomputed
 
 
@@ -100,18 +100,18 @@ def attend(
     """
     q, k, v, key_mask = inputs[:4]
     is_plain = encoding is None and weigh is None
-    if is_plain and isinstance(pattern, Band) and fused(pattern, inputs) and (key_mask is None or not dropout):
-        mask, causal = one_mask(key_mask, inputs.crossed), pattern.after == 0 and q.size(-2) > 1
+    if is_plain and fused(pattern, inputs) and (key_mask is None or not dropout):
+        mask, causal = one_mask(key_mask, inputs.crossed), pattern.triangular and q.size(-2) > 1
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
-    if is_plain and not dropout and flexible(q) and not isinstance(pattern, GlobalQueries):
+    if is_plain and not dropout and flexible(q) and pattern.complete:
         return flex(pattern, q, k, v, key_mask, inputs.offset, scale)
     return run(Scoring(pattern, encoding, scale, dropout, weigh), inputs, size)[0]
 
 
-def fused(band: Band, inputs: Inputs) -> bool:
-    """Whether one fused kernel supports the band, with one mask for all queries where there is a mask."""
+def fused(pattern: Pattern, inputs: Inputs) -> bool:
+    """Whether one fused kernel supports the pattern, with one mask for all queries where there is a mask."""
     is_last_token = inputs.q.size(-2) == 1 and not inputs.crossed
-    is_supported = band == Band(None, None) or (band == Band(None, 0) and (inputs.offset == 0 or is_last_token))
+    is_supported = pattern.full or (pattern.triangular and (inputs.offset == 0 or is_last_token))
     return is_supported and (inputs.key_mask is None or is_last_token or inputs.crossed)
 
 
@@ -199,10 +199,8 @@ def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
 
 
 def plan_of(pattern: Pattern, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
-    """Yields the pattern's blocks. Those of a band that ends are shorter: a block reads more than a query sees."""
-    band = pattern.band if isinstance(pattern, Marked) else pattern
-    narrow = isinstance(band, Band) and band.ends
-    return pattern.blocks(queries, keys, offset, min(size, NARROW) if narrow else size)
+    """Yields the pattern's blocks. Those of a narrow one are shorter: a block reads more than a query sees."""
+    return pattern.blocks(queries, keys, offset, min(size, NARROW) if pattern.narrow else size)
 
 
 def at_once(scoring: Scoring, inputs: Inputs, block: QueryBlock) -> int:
@@ -304,7 +302,7 @@ def weighed(
     logits = full_precision(scores(scoring, queries, keys))
     sees_nothing = None
     if mask is not None:
-        if mask.start == 0 and not (isinstance(scoring.pattern, Band) and scoring.pattern.sees_itself):
+        if mask.start == 0 and not scoring.pattern.sees_itself:
             sees_nothing = mask.hidden.all(dim=-1, keepdim=True)
         with torch.no_grad():  # a weight of zero passes no gradient on, so nothing is recorded
             logits[..., mask.start :].masked_fill_(mask.hidden, float("-inf"))
@@ -379,7 +377,7 @@ def heads_flops(
     """Forward FLOPs of ``attend_heads``: one pattern for each head, or for each of as many equal groups of heads."""
     total = encoding.table_flops(keys + (1 if causal else queries)) if encoding else 0
     for pattern in patterns:
-        fusible = pattern == Band(None, None) or (pattern == Band(None, 0) and queries == keys)
+        fusible = pattern.full or (pattern.triangular and queries == keys)
         is_fused = fusible and encoding is None and not weighed
         plan = [QueryBlock(0, queries, 0, keys)] if is_fused else plan_of(pattern, queries, keys, keys - queries, size)
         for block in plan:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from lit_transformers.patterns import Graph, Marked, Pattern
+from lit_transformers.patterns import Pattern
 
 
 def flexible(q: Float[Tensor, "b h t k"]) -> bool:
@@ -31,8 +31,8 @@ def flex(
 ) -> Float[Tensor, "b h t v"]:
     """Softmax attention over a pattern, without encoding. On a CPU the forward pass alone works."""
     shape = (*q.shape[:3], k.size(-2))
-    depends_on_values = key_mask is not None or isinstance(pattern, Marked | Graph)
-    build: Callable[..., BlockMask] = block_mask if depends_on_values else cached_block_mask
+    is_static = key_mask is None and pattern.static
+    build: Callable[..., BlockMask] = cached_block_mask if is_static else block_mask
     return compiled(flex_attention)(
         q, k, v, block_mask=build(pattern, key_mask, offset, shape, str(q.device)), scale=scale
     )
@@ -50,9 +50,8 @@ def block_mask(
     return compiled(create_block_mask)(mask, *shape, device=device)
 
 
-cached_block_mask = lru_cache(maxsize=None, typed=True)(block_mask)
-"""Caches masks: patterns of plain numbers need one mask for all passes of a length. The cache distinguishes types,
-because patterns are tuples, and two kinds of pattern that hold the same numbers compare as equal."""
+cached_block_mask = lru_cache(maxsize=None)(block_mask)
+"""Caches masks: patterns of plain numbers need one mask for all passes of a length."""
 
 
 KERNELS = 1024

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from lit_transformers.patterns import Band, Local, Pattern, QueryBlock, Without, visible
+from lit_transformers.patterns import Band, Pattern, QueryBlock, visible
 from lit_transformers.recompute import folded
 
 
@@ -26,7 +26,7 @@ class Hidden(NamedTuple):
 
 def steady(pattern: Pattern, key_mask: Bool[Tensor, "b s"] | None) -> bool:
     """Whether consecutive blocks of equal shape have equal masks."""
-    return key_mask is None and isinstance(pattern, Band | Without | Local)
+    return key_mask is None and pattern.shift_invariant
 
 
 def one_mask(key_mask: Bool[Tensor, "b s"] | None, crossed: bool) -> Bool[Tensor, "b 1 1 s"] | None:
@@ -53,13 +53,10 @@ def hidden_from(
         if key_mask is None and (far is None or not bool((far < 0).any())):
             return None
         pattern = Band(None, None)
-    elif isinstance(pattern, Band) and key_mask is None and pattern.before is None and pattern.step == block.step:
-        if pattern.after is None:
+    elif key_mask is None and far is None and (first := pattern.first_hidden(block, offset)) is not None:
+        if first == len(block.keys):
             return None
-        first = offset + block.first + (pattern.after + 1) * pattern.step
-        start = min(len(block.keys), max(0, -(-(first - block.start) // block.step)))
-        if start == len(block.keys):
-            return None
+        start = first
     if far is None and steady(pattern, key_mask):
         block = block._replace(times=1)
     i, near = indices(block._replace(further=None), offset, device, rows)

@@ -7,8 +7,10 @@ same function serves as mask, as oracle and as FlexAttention's mask_mod. ``lit_t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Int
@@ -73,22 +75,63 @@ class QueryBlock(NamedTuple):
         return (keys >= self.start) & (keys < self.end) & ((keys - self.start) % self.step == 0)
 
 
-class Pattern(Protocol):
-    """The interface between mixers and executors: which query sees which key."""
+class Pattern(ABC):
+    """The interface between mixers and executors: which query sees which key, and what an executor may rely on.
 
-    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor: ...
+    What it may rely on is False, or None, unless a pattern says otherwise: an executor then does the general thing.
 
+    complete         every query is in one of the blocks
+    static           a function of indices alone, which does not depend on the values of tensors
+    shift_invariant  blocks of equal shape, each moved on by the same number of queries and keys, have equal masks
+    """
+
+    complete: ClassVar[bool] = False
+    static: ClassVar[bool] = False
+    shift_invariant: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Returns whether queries i of rows b and heads h see keys j, as tensors that broadcast."""
+
+    @abstractmethod
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
-        """Yields blocks of about ``size`` queries, with every key that one of them sees. Each query is in one block."""
-        ...
+        """Yields blocks of about ``size`` queries, with every key that one of them sees. No query is in two blocks."""
+
+    @property
+    def full(self) -> bool:
+        """Hook: whether every query sees every key."""
+        return False
+
+    @property
+    def triangular(self) -> bool:
+        """Hook: whether every query sees its own key and all before it, and no other."""
+        return False
+
+    @property
+    def sees_itself(self) -> bool:
+        """Hook: whether every query sees its own key, so that none sees nothing."""
+        return False
+
+    @property
+    def narrow(self) -> bool:
+        """Hook: whether blocks should be short, because a block's keys are many more than those that a query sees."""
+        return False
+
+    def first_hidden(self, block: QueryBlock, offset: int) -> int | None:
+        """Hook: returns how many of a block's keys, from the first on, every query of it sees; None where unknown."""
+        return None
 
 
-class Band(NamedTuple):
+@final
+@dataclass(frozen=True)
+class Band(Pattern):
     """Keys from ``before`` steps back to ``after`` steps ahead of the query; None for no limit.
 
     A step wider than one is a dilation: only keys whose distance it divides are seen (arXiv:2004.05150, section 3.1,
     where a gap of d is written as dilation d and no gap as 1, in the appendix's tables as 0).
     """
+
+    complete = static = shift_invariant = True
 
     before: int | None
     after: int | None
@@ -103,13 +146,28 @@ class Band(NamedTuple):
         return allowed & ((i - j) % self.step == 0) if self.step > 1 else allowed
 
     @property
+    def full(self) -> bool:
+        return (self.before, self.after, self.step) == (None, None, 1)
+
+    @property
+    def triangular(self) -> bool:
+        return (self.before, self.after, self.step) == (None, 0, 1)
+
+    @property
     def sees_itself(self) -> bool:
         return (self.before is None or self.before >= 0) and (self.after is None or self.after >= 0)
 
     @property
-    def ends(self) -> bool:
-        """Whether a query sees only a limited number of steps both back and ahead."""
+    def narrow(self) -> bool:
         return self.before is not None and self.after is not None
+
+    def first_hidden(self, block: QueryBlock, offset: int) -> int | None:
+        if self.before is not None or self.step != block.step:
+            return None
+        if self.after is None:
+            return len(block.keys)
+        first = offset + block.first + (self.after + 1) * self.step
+        return min(len(block.keys), max(0, -(-(first - block.start) // block.step)))
 
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         """Yields the blocks phase by phase: a dilated band is a plain band among the positions of one phase."""
@@ -125,8 +183,12 @@ class Band(NamedTuple):
                 yield QueryBlock(first, stop, start, max(start, end), step)
 
 
-class Local(NamedTuple):
+@final
+@dataclass(frozen=True)
+class Local(Pattern):
     """Keys of the query's own block of ``size`` positions."""
+
+    complete = static = shift_invariant = True
 
     size: int
     causal: bool
@@ -140,9 +202,13 @@ class Local(NamedTuple):
             yield QueryBlock(first, stop, start, min(start + self.size, offset + stop if self.causal else keys))
 
 
-class Summaries(NamedTuple):
+@final
+@dataclass(frozen=True)
+class Summaries(Pattern):
     """The last ``width`` positions of every block of ``size``, up to the query, and the query itself
     (A^(2) of the fixed pattern, arXiv:1904.10509, section 4.3); with ``local``, the query's own block too."""
+
+    complete = static = True
 
     size: int
     width: int
@@ -161,11 +227,15 @@ class Summaries(NamedTuple):
             yield QueryBlock(first, stop, start, offset + stop, further=summaries[summaries < start])
 
 
-class Marked(NamedTuple):
+@final
+@dataclass(frozen=True)
+class Marked(Pattern):
     """A band, and marked keys that are seen from everywhere, though not by earlier queries where ``causal``.
 
     marks (b, s); arXiv:2004.05150, section 3.1, "global attention", its columns. ``GlobalQueries`` is the other half.
     """
+
+    complete = True
 
     band: Band
     marks: Bool[Tensor, "b s"]
@@ -175,6 +245,10 @@ class Marked(NamedTuple):
         marked = self.marks[b, j]
         return self.band(b, h, i, j) | (marked & (j <= i) if self.causal else marked)
 
+    @property
+    def narrow(self) -> bool:
+        return self.band.narrow
+
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         columns = self.marks.any(dim=0).nonzero().squeeze(1)
         for block in self.band.blocks(queries, keys, offset, size):
@@ -182,8 +256,12 @@ class Marked(NamedTuple):
             yield block._replace(further=allowed[~block.holds(allowed)])
 
 
-class GlobalQueries(NamedTuple):
+@final
+@dataclass(frozen=True)
+class GlobalQueries(Pattern):
     """Queries listed in ascending order, each of which sees everything, or everything up to itself."""
+
+    static = True
 
     queries: Sequence[int]
     causal: bool
@@ -202,8 +280,12 @@ class GlobalQueries(NamedTuple):
                 first = place
 
 
-class Without(NamedTuple):
+@final
+@dataclass(frozen=True)
+class Without(Pattern):
     """The pairs that a pattern sees and none of the others does, so that a union of patterns counts no key twice."""
+
+    complete = static = shift_invariant = True
 
     pattern: Band
     others: tuple[Band, ...]
@@ -218,12 +300,16 @@ class Without(NamedTuple):
         return self.pattern.blocks(queries, keys, offset, size)
 
 
-class Graph(NamedTuple):
+@final
+@dataclass(frozen=True)
+class Graph(Pattern):
     """A graph of which blocks of queries see which blocks of keys, one for each row and head, or one for all.
 
     edges (b, h, n, n), or 1 for b or h: True where a block of queries (row) sees a block of keys (column).
     planned: the blocks of the graph, where they have been computed before.
     """
+
+    complete = True
 
     edges: Bool[Tensor, "b h n n"]
     size: int

@@ -320,6 +320,19 @@ def test_what_is_public_has_a_docstring(path: Path) -> None:
     assert not undocumented
 
 
+@pytest.mark.parametrize("module", ["executors", "masks", "flex"])
+def test_executors_ask_a_pattern_and_not_for_its_class(module: str) -> None:
+    path = ROOT / "lit_transformers" / f"{module}.py"
+    patterns = {
+        node.name for node in tree(ROOT / "lit_transformers" / "patterns.py").body if isinstance(node, ast.ClassDef)
+    }
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass", "type"):
+            classes = {name.id for part in node.args[1:] for name in ast.walk(part) if isinstance(name, ast.Name)}
+            assert not classes & patterns, ast.unparse(node)
+        assert not isinstance(node, ast.MatchClass), ast.unparse(node)
+
+
 MECHANISMS = [path for path in SOURCES if path.parent.name in ("mixers", "encodings") and kinds(path)]
 
 

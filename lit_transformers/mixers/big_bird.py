@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar, Literal, NamedTuple, final
 
@@ -133,7 +134,7 @@ def of_full_rows(sampler: GraphSampler, length: int, device: torch.device) -> Gr
         False
     ):  # otherwise a first pass in inference mode would cache tensors that cannot be trained with
         graph = sampler.graph(torch.tensor([length], device=device), length)
-        return graph._replace(planned=tuple(graph.blocks(length, length, 0, BLOCK)))
+        return replace(graph, planned=tuple(graph.blocks(length, length, 0, BLOCK)))
 
 
 def lengths(key_mask: Bool[Tensor, "b s"]) -> Int[Tensor, " b"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal, final
 
 from lit_transformers.config import ConfigError, Positive
@@ -59,24 +60,22 @@ class Sparse(QKVMixer):
         super().__init__(config, shape)
         if config.heads == "halves" and shape.heads < 2:
             raise ConfigError("one head has no halves; set heads: layers or merged", "mixer.heads")
-        near: Band | Local = Band(config.block, 0)
-        far: Band | Summaries = Band(None, 0, step=config.block)
-        if config.pattern == "fixed":
-            summary = config.summary or max(1, config.block // 8)
-            near, far = Local(config.block, causal=True), Summaries(config.block, summary)
+        bands = Band(config.block, 0), Band(None, 0, step=config.block)
+        summaries = Summaries(config.block, config.summary or max(1, config.block // 8))
+        fixed: tuple[Pattern, Pattern] = Local(config.block, causal=True), summaries
+        near, far = fixed if config.pattern == "fixed" else bands
         near_heads = shape.heads - shape.heads // 2
         self.bands: tuple[Band, ...] = ()
         self.patterns: Sequence[Pattern] = ()
-        match config.heads:
-            case "layers":
+        match config.heads, config.pattern:
+            case "layers", _:
                 self.patterns = [near if shape.layer % 2 == 0 else far] * shape.heads
-            case "halves":
+            case "halves", _:
                 self.patterns = [near] * near_heads + [far] * (shape.heads - near_heads)
-            case "merged":
-                if isinstance(near, Band) and isinstance(far, Band):
-                    self.bands = near, far
-                elif isinstance(far, Summaries):
-                    self.patterns = [far._replace(local=True)] * shape.heads
+            case "merged", "strided":
+                self.bands = bands
+            case "merged", "fixed":
+                self.patterns = [replace(summaries, local=True)] * shape.heads
 
     def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         if self.bands:

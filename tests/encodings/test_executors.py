@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -93,7 +95,7 @@ LATER = {"everything", "both ways", "dilated both ways", "local both ways", "mar
 def pattern_of(name: str, keys: int) -> Pattern:
     """The pattern for so many keys."""
     pattern = PATTERNS[name]
-    return pattern._replace(marks=here(MARKS[:, :keys])) if isinstance(pattern, Marked) else pattern
+    return replace(pattern, marks=here(MARKS[:, :keys])) if isinstance(pattern, Marked) else pattern
 
 
 any_device = pytest.mark.any_device
@@ -186,8 +188,9 @@ def test_listed_queries_see_what_dense_attention_shows_them(
     same(rows, expected[:, :, list(query_indices)], exact=1e-12)
 
 
-class Union(NamedTuple):
-    """All that any of the bands sees."""
+@dataclass(frozen=True)
+class Union(Pattern):
+    """All that any of the bands sees. It promises nothing that an executor may rely on."""
 
     bands: tuple[Band, ...]
 
@@ -283,7 +286,6 @@ def test_masks_of_two_patterns_that_hold_the_same_numbers_are_not_taken_for_each
 ) -> None:
     monkeypatch.setattr("lit_transformers.flex.compiled", lambda function: function)
     band, summaries = Band(4, 2, 1), Summaries(4, 2, True)
-    assert band == summaries, "both are tuples"
     band_mask, summaries_mask = (
         cached_block_mask(pattern, None, 0, (1, 1, 8, 8), "cpu") for pattern in (band, summaries)
     )
@@ -410,6 +412,33 @@ def covered_pairs(pattern: Pattern, queries: int, keys: int, size: int) -> Tenso
         covered[:, :, torch.tensor(block.queries)[:, None], j] = visible_keys
     assert sorted(query for block in blocks for query in block.queries) == list(range(queries))
     return covered
+
+
+PROMISING = PATTERNS | {
+    "listed queries": GlobalQueries((0, 1, 4), causal=True),
+    "a graph": Graph(torch.ones(1, 1, 7, 7, dtype=torch.bool), 3),
+    "all at a step": Band(None, None, step=2),
+    "wholly ahead": Band(-1, None),
+}
+
+
+@pytest.mark.parametrize("pattern", PROMISING.values(), ids=PROMISING)
+def test_what_a_pattern_promises_is_what_it_does(pattern: Pattern) -> None:
+    """A promise that is not kept would hide keys, or show them, in whatever executor relies on it."""
+    allowed = visible_pairs(pattern, KEYS, KEYS).expand(2, 1, KEYS, KEYS)[0, 0]
+    assert pattern.full == bool(allowed.all()) or isinstance(pattern, Graph)
+    assert pattern.triangular == torch.equal(allowed, torch.ones_like(allowed).tril()) or isinstance(
+        pattern, GlobalQueries
+    )
+    assert not pattern.sees_itself or allowed.diagonal().all()
+    assert pattern.static == (not any(isinstance(getattr(pattern, part.name), Tensor) for part in fields(pattern)))
+    blocks = [block._replace(further=None) for block in pattern.blocks(KEYS, KEYS, 0, 3)]
+    assert pattern.complete == (sorted(query for block in blocks for query in block.queries) == [*range(KEYS)])
+    for block, following in pairwise(blocks):
+        mask, next_mask = (allowed[block.queries][:, block.keys] for block in (block, following))
+        assert mask[:, : pattern.first_hidden(block, 0) or 0].all()
+        if pattern.shift_invariant and following.follows(block, following.first - block.first):
+            assert torch.equal(mask, next_mask)
 
 
 def visible_pairs(pattern: Pattern, queries: int, keys: int) -> Tensor:

@@ -121,7 +121,7 @@ def test_flex_attention_equals_dense(name: str, padded: bool, dtype: torch.dtype
     pattern = pattern_of(name)
     inputs = random_inputs(pattern, dtype, 64, padded)
     check_against_dense(pattern, inputs)
-    assert len(calls) == (0 if isinstance(pattern, Band) and fused(pattern, inputs) else 1)
+    assert len(calls) == (0 if fused(pattern, inputs) else 1)
 
 
 @dtypes
