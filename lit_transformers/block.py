@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lit_transformers.config import Config, Fraction
+from lit_transformers.config import Config, Dropout, Fraction
 from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, Shape
 from lit_transformers.mixers import AttentionConfig
@@ -21,7 +21,7 @@ class BlockConfig(Config):
     mixer: MixerConfig = AttentionConfig()
     feedforward: TransitionConfig = FeedForwardConfig()
     norm: Literal["pre", "post"] = "pre"
-    dropout: Fraction = 0.0
+    dropout: Annotated[Fraction, Dropout] = 0.0
 
     def build_block(self, shape: Shape, mode: Mode, cross: MixerConfig | None = None) -> Block:
         """Builds the layer. Raises ConfigError where a mixer does not support the mode it is used in."""

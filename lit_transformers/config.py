@@ -43,13 +43,24 @@ from lit_transformers.plain_yaml import read_yaml
 __all__ = [
     "Config",
     "ConfigError",
+    "Dropout",
     "Fraction",
+    "Groups",
+    "HeadWidth",
+    "Heads",
+    "Length",
+    "Memory",
     "NonNegative",
     "NonNegativeFloat",
     "Plain",
     "Positive",
     "PositiveFloat",
+    "RandomSeed",
+    "Role",
+    "Rounds",
     "Seed",
+    "TableLength",
+    "Width",
     "canonical_hash",
     "nearest",
     "parse_assignments",
@@ -68,6 +79,53 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Role:
+    """What a field's value is, for code that treats such fields alike and knows none by its name. It stands in the
+    annotation, outside of everything else: ``Annotated[Positive | None, Length]``."""
+
+
+class Length(Role):
+    """A number of positions, or of what there is at most one of at each: a window, a step, keys, slots, buckets. The
+    mechanism acts only in longer rows."""
+
+
+class Memory(Role):
+    """The number of earlier positions that stay visible from segment to segment; 0 for none."""
+
+
+class TableLength(Role):
+    """The number of positions that a table has vectors for. No row may be longer."""
+
+
+class Width(Role):
+    """The channels of a hidden layer."""
+
+
+class HeadWidth(Role):
+    """The channels of a head."""
+
+
+class Heads(Role):
+    """A number of heads."""
+
+
+class Groups(Role):
+    """A number of groups of layers; at most as many as there are layers."""
+
+
+class Rounds(Role):
+    """How often a computation is repeated, however long its rows are."""
+
+
+class RandomSeed(Role):
+    """A seed of random numbers."""
+
+
+class Dropout(Role):
+    """The share of values that training drops."""
+
 
 C = TypeVar("C", bound="Config")
 
@@ -247,6 +305,15 @@ class Config:
             else:
                 yield f"{prefix}{name}", value
 
+    def leaves_with(self, role: type[Role], prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """Yields the dotted path and the value of every field with a role, in the order of ``leaves``."""
+        for name, hint in field_types(type(self)).items():
+            value = getattr(self, name)
+            if isinstance(value, Config):
+                yield from value.leaves_with(role, f"{prefix}{name}.")
+            elif role in roles(hint):
+                yield f"{prefix}{name}", value
+
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.to_dict() == other.to_dict()
 
@@ -314,6 +381,12 @@ def _number(text: str) -> str | float:
 def field_types(config: type[Config]) -> dict[str, Any]:
     """Returns the resolved annotations of a config's fields, in order."""
     return _field_types(config)  # type: ignore[arg-type]
+
+
+def roles(hint: Any) -> list[type[Role]]:
+    """Returns the roles in a field's annotation."""
+    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return [mark for mark in marks if isinstance(mark, type) and issubclass(mark, Role)]
 
 
 @cache

@@ -6,7 +6,7 @@ It has the signature of a mixer, because a convolution must ignore padding, hide
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from lit_transformers.config import Config, Fraction, Positive, table
+from lit_transformers.config import Config, Dropout, Fraction, Length, Positive, Width, table
 from lit_transformers.mixer import Context, MixerOutput, OutputProjection, Shape
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "identity"]
@@ -26,9 +26,9 @@ class TransitionConfig(Config):
     width: of the hidden layer (None for 4 dim); activation; dropout: after the activation; bias: of the linear maps.
     """
 
-    width: Positive | None = None
+    width: Annotated[Positive | None, Width] = None
     activation: Activation = "relu"
-    dropout: Fraction = 0.0
+    dropout: Annotated[Fraction, Dropout] = 0.0
     bias: bool = True
 
     def build(self, shape: Shape) -> Transition:
@@ -103,7 +103,7 @@ class FeedForward(Transition):
 class SeparableConvolutionConfig(TransitionConfig, kind="separable_convolution"):
     """kernels: the kernel sizes of the first and the second convolution, in positions."""
 
-    kernels: tuple[Positive, Positive] = (3, 5)
+    kernels: Annotated[tuple[Positive, Positive], Length] = (3, 5)
 
     def build(self, shape: Shape) -> SeparableConvolution:
         return SeparableConvolution(self, shape)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, Memory
 from lit_transformers.miniature import Probe, covering, enlarged, miniature, probe_length, seeded
 from lit_transformers.mixer import empty_rows
 from lit_transformers.models.capabilities import (
@@ -189,8 +189,8 @@ def first(symbols: Tensor) -> Tensor:
 
 def streams(probe: Probe) -> str:
     """Checks that segments with state give the outputs of one pass, where memory holds the whole history."""
-    leaves, length = dict(probe.config.leaves()), probe.length
-    memories = {path: covering(length) for path in leaves if path.rsplit(".", 1)[-1] == "memory"}
+    length = probe.length
+    memories = {path: covering(length) for path, _ in probe.config.leaves_with(Memory)}
     if probe.config.mixer.promises().constant_reach:
         return "not asked: every query sees a fixed number of tokens"
     try:
@@ -212,11 +212,11 @@ def streams(probe: Probe) -> str:
 
 def decoding_equals_one_pass(probe: Probe) -> str:
     """Checks that reading a target symbol by symbol gives the outputs of one pass, where memory holds all of it."""
-    leaves = dict(probe.config.leaves())
-    if probe.config.get("decoder_mixer").promises().constant_reach:
+    decoder_mixer = probe.config.get("decoder_mixer")
+    if decoder_mixer.promises().constant_reach:
         return "not asked: every query sees a fixed number of tokens"
-    memories = [path for path in leaves if path.startswith("decoder_mixer.") and path.rsplit(".", 1)[-1] == "memory"]
-    changes = {path: covering(probe.length) for path in memories if leaves[path]}
+    memories = decoder_mixer.leaves_with(Memory, "decoder_mixer.")
+    changes = {path: covering(probe.length) for path, value in memories if value}
     network, source = paired(probe._replace(config=probe.config.override(changes)))
     if network.unreadable:
         return "not asked: the decoder's mixer makes no such promise"
@@ -252,7 +252,7 @@ def emptied_lanes_start_anew(probe: Probe) -> str:
 def every_parameter_learns(probe: Probe) -> str:
     """Checks that every parameter of a language model has a gradient, over enough segments that tokens leave memory."""
     network = causal(probe).train()
-    memories = [value for path, value in probe.config.leaves() if path.rsplit(".", 1)[-1] == "memory"]
+    memories = [value for _, value in probe.config.leaves_with(Memory)]
     state, loss = None, torch.zeros((), dtype=torch.float64)
     for _ in range(2 + max(memories, default=0) // probe.length):
         output = network(probe.symbols(4), state)

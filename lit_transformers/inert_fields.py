@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from lit_transformers.batch import Vocabulary
+from lit_transformers.config import Memory
 from lit_transformers.miniature import VOCABULARY, probe_length, seeded, shrink
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.task import TaskConfig
@@ -79,7 +80,7 @@ def weigh(saved_bytes: dict[int, int], tensor: Tensor) -> Tensor:
 
 def memories(model: ModelConfig) -> dict[str, int]:
     """Returns the paths of a model's config that hold a memory length, with their values."""
-    return {path: value for path, value in model.leaves() if path.rsplit(".", 1)[-1] == "memory"}
+    return dict(model.leaves_with(Memory))
 
 
 def shrunk_memories(*configs: ComparedRun) -> dict[int, int]:
@@ -95,7 +96,9 @@ def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Ten
     vocabulary = Vocabulary(size=size, boundary=0, unit="byte", byte_lengths=None)
     data = config.task.reads.for_probe(vocabulary, length)
     model = shrink(config.model, length, {}, depth=4, shorten=sizes.__getitem__)
-    evaluation = {path: sizes.get(v, v) if path.endswith("memory") else v for path, v in config.task.evaluation.items()}
+    evaluation = dict(config.task.evaluation)
+    evaluated_memories = memories(config.model.override(evaluation))
+    evaluation |= {path: sizes[evaluated_memories[path]] for path in evaluation if path in evaluated_memories}
     objective = config.task.override({"evaluation": evaluation})
     batches = BATCHES if length <= LONG else BATCHES // 2
     with seeded():

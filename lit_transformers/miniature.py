@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, PairDescription, Vocabulary
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, Dropout, Groups, HeadWidth, Length, Memory, TableLength, Width
 from lit_transformers.models.model import ModelConfig
 
 VOCABULARY = 23
@@ -55,17 +55,14 @@ def probe_data(symbols: int, length: int) -> DataDescription:
 
 
 def probe_length(config: ModelConfig) -> int:
-    """Returns a little more than twice the longest length that a mixer or the stack names (a window, a block, a rank).
+    """Returns a little more than twice the longest length that the config names (a window, a block, a rank).
 
     It is at most LONGEST and at most half a table of positions. Memories do not count, because they are shortened.
     """
-    leaves = [leaf for place, part in config.parts().items() for leaf in part.leaves(f"{place}.")]
-    lengths = [
-        number for path, value in leaves if path.rsplit(".", 1)[-1] not in ("memory", "seed") for number in whole(value)
-    ]
+    lengths = [number for _, value in config.leaves_with(Length) for number in whole(value)]
+    tables = [size for _, value in config.leaves_with(TableLength) for size in whole(value)]
     length = max(SHORTEST, min(LONGEST, 2 * max(lengths, default=0) + 3))
-    table = dict(config.leaves()).get("positions.max_length")
-    return length if table is None else min(length, table // 2)
+    return min([length, *(size // 2 for size in tables)])
 
 
 def whole(value: Any) -> list[int]:
@@ -85,15 +82,10 @@ def miniature(config: ModelConfig, length: int) -> ModelConfig:
 
     Lengths that a mixer names stay; layers and memories become fewer where the model can be built so.
     """
-    narrow: dict[str, Any] = {"dropout": 0.0, "initial_std": SMALL}
-    for path, value in config.leaves():
-        name = path.rsplit(".", 1)[-1]
-        if name == "dropout":
-            narrow[path] = 0.0
-        elif path == "feedforward.width" and value:
-            narrow[path] = 16
-        elif name == "head_dim" and value:
-            narrow[path] = 8
+    narrow: dict[str, Any] = {"initial_std": SMALL}
+    narrow |= {path: 0.0 for path, _ in config.leaves_with(Dropout)}
+    narrow |= {path: min(value, 16) for path, value in config.leaves_with(Width) if value}
+    narrow |= {path: 8 for path, value in config.leaves_with(HeadWidth) if value}
     narrow |= {f"tokens.{name}": value for name, value in config.tokens.shrunk(VOCABULARY).items()}
     return shrink(config, length, narrow, depth=2, shorten=lambda memory: min(memory, covering(length)))
 
@@ -104,11 +96,11 @@ def shrink(
     """Returns the config of the same model with few channels and with the given changes, and where it can be built so
     for rows of ``length`` tokens, with at most ``depth`` layers and with memories shortened."""
     narrow = config.widths() | dict(changes)
-    short = {path: shorten(value) for path, value in config.leaves() if path.rsplit(".", 1)[-1] == "memory" and value}
+    short = {path: shorten(value) for path, value in config.leaves_with(Memory) if value}
     shallow: dict[str, int] = {}
     if not keeps_depth(config):
         shallow = {path: min(layers, depth) for path, layers in config.depths().items()}
-        shallow |= {path: min(value, depth) for path, value in config.leaves() if path == "stack.groups"}
+        shallow |= {path: min(value, depth) for path, value in config.leaves_with(Groups)}
     return first_that_builds(config, [narrow | short | shallow, narrow | short, narrow | shallow, narrow], length)
 
 

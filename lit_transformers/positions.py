@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.config import Config, ConfigError, NonNegative, Positive, table
+from lit_transformers.config import Config, ConfigError, NonNegative, Positive, TableLength, table
 from lit_transformers.mixer import Shape
 
 Restart = Literal["segment", "document"]
@@ -108,7 +108,7 @@ class LearnedConfig(PositionsConfig, kind="learned"):
     """
 
     per_layer: bool = False
-    max_length: Positive | None = None
+    max_length: Annotated[Positive | None, TableLength] = None
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from datamodules import tokenizer_from_dict
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, Memory
 from lit_transformers.generate import beam_search, sample
 from lit_transformers.runs import load
 from lit_transformers.sampling import SamplingConfig
@@ -35,10 +35,11 @@ def write(
     if not isinstance(task, CausalLM):
         raise ConfigError(f"only a causal_lm writes text, and this is a run of the task {config.task.kind}", "task")
     model = config.model
-    if "mixer.memory" in dict(model.leaves()):
-        visible_tokens = model.get("mixer.memory") + task.data.length
+    memories = dict(model.leaves_with(Memory))
+    if memories:
+        visible_tokens = {path: value + task.data.length for path, value in memories.items()}
         task.config = task.config.override(
-            {"evaluation": {"mixer.memory": visible_tokens if memory is None else memory}}
+            {"evaluation": visible_tokens if memory is None else dict.fromkeys(memories, memory)}
         )
     elif memory is not None:
         raise ConfigError(f"a {model.get('mixer.kind')} mixer has no memory to set", "memory")

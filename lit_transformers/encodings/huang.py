@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lit_transformers.config import NonNegative
+from lit_transformers.config import Length, NonNegative
 from lit_transformers.encodings.clipped import distance_vectors
 from lit_transformers.encodings.encoding import EncodingConfig
 from lit_transformers.encodings.relative import Relative, Table, for_keys, for_queries
@@ -16,7 +18,7 @@ class HuangConfig(EncodingConfig, kind="huang"):
     """distance: the clipping distance; per_head: whether each head has its own table, which serves queries and keys;
     share_layers: whether all layers use the same one."""
 
-    distance: NonNegative = 16
+    distance: Annotated[NonNegative, Length] = 16
     per_head: bool = False
     share_layers: bool = False
 

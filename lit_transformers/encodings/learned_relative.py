@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.config import Positive
+from lit_transformers.config import Length, Positive
 from lit_transformers.encodings.encoding import EncodingConfig
 from lit_transformers.encodings.relative import Relative, Table, for_queries
 from lit_transformers.mixer import Shape
@@ -19,8 +20,8 @@ class LearnedRelativeConfig(EncodingConfig, kind="learned_relative"):
     """buckets: the number of buckets; in each direction half of them hold a single distance, and the rest grow
     logarithmically up to max_distance; share_layers: whether all layers use one table, as in T5."""
 
-    buckets: Positive = 32
-    max_distance: Positive = 128
+    buckets: Annotated[Positive, Length] = 32
+    max_distance: Annotated[Positive, Length] = 128
     share_layers: bool = True
 
     def conflicts(self) -> Iterator[str]:

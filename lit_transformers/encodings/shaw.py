@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lit_transformers.config import NonNegative
+from lit_transformers.config import Length, NonNegative
 from lit_transformers.encodings.clipped import distance_vectors
 from lit_transformers.encodings.encoding import EncodingConfig
 from lit_transformers.encodings.relative import Relative, Table, for_queries, of_weights
@@ -18,7 +19,7 @@ class ShawConfig(EncodingConfig, kind="shaw"):
     """distance: the clipping distance k; keys, values: whether there are a^K and a^V; per_head: whether each head has
     its own tables; share_layers: whether all layers use the same ones."""
 
-    distance: NonNegative = 16
+    distance: Annotated[NonNegative, Length] = 16
     keys: bool = True
     values: bool = True
     per_head: bool = False

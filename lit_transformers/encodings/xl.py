@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.config import ConfigError, NonNegative
+from lit_transformers.config import ConfigError, Length, NonNegative
 from lit_transformers.encodings.encoding import EncodingConfig
 from lit_transformers.encodings.relative import Relative, Table, for_queries
 from lit_transformers.mixer import Shape
@@ -25,7 +25,7 @@ class XLConfig(EncodingConfig, kind="xl"):
     biases: Literal["shared", "per_layer"] = "shared"
     content_bias: bool = True
     position_bias: bool = True
-    clamp_length: NonNegative | None = None
+    clamp_length: Annotated[NonNegative | None, Length] = None
 
     def conflicts(self) -> Iterator[str]:
         if self.biases == "per_layer" and not (self.content_bias or self.position_bias):

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from lit_transformers.config import NonNegativeFloat, Positive
+from lit_transformers.config import Length, NonNegativeFloat, Positive
 from lit_transformers.executors import AttentionWeighting, Inputs, attend_heads, heads_flops
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
@@ -38,8 +38,8 @@ class AdaptiveSpanConfig(QKVConfig, kind="adaptive_span"):
     """
 
     space: ClassVar[Space] = {"ramp": Interval(8, 64, log=True), "penalty": Interval(1e-7, 1e-4, log=True)}
-    span: Positive = 1024
-    ramp: Positive = 32
+    span: Annotated[Positive, Length] = 1024
+    ramp: Annotated[Positive, Length] = 32
     penalty: NonNegativeFloat = 2e-6
     learns: Literal["adaptive", "dynamic", "fixed"] = "adaptive"
     initial: Annotated[float, Field(ge=0, le=1)] | None = None

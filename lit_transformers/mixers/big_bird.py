@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple, final
+from typing import Annotated, ClassVar, Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lit_transformers.config import NonNegative, Positive
+from lit_transformers.config import Length, NonNegative, Positive, RandomSeed
 from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
@@ -31,11 +31,11 @@ class BigBirdConfig(ScoresConfig, kind="big_bird"):
 
     space: ClassVar[Space] = {"block": Choice((16, 32, 64)), "random": Interval(1, 4)}
 
-    block: Positive = 64
-    random: NonNegative = 3
-    window: NonNegative = 3
+    block: Annotated[Positive, Length] = 64
+    random: Annotated[NonNegative, Length] = 3
+    window: Annotated[NonNegative, Length] = 3
     global_blocks: Literal["none", "first", "ends"] = "ends"
-    seed: NonNegative = 0
+    seed: Annotated[NonNegative, RandomSeed] = 0
     graph_per_head: bool = True
 
     def conflicts(self) -> Iterator[str]:

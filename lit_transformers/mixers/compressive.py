@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, final
+from typing import Annotated, Any, ClassVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.config import NonNegative, Positive
+from lit_transformers.config import Length, Memory, NonNegative, Positive
 from lit_transformers.mixer import Context, Mixer, MixerOutput, Promises, Shape
 from lit_transformers.mixers.attention import AttentionConfig
 from lit_transformers.mixers.compression import LEARNED, Function, Past, compressor
@@ -28,9 +28,9 @@ class CompressiveConfig(ScoresConfig, kind="compressive"):
 
     space: ClassVar[Space] = {"rate": Interval(2, 4)}
 
-    memory: NonNegative = 64
-    compressed_memory: Positive = 64
-    rate: Positive = 3
+    memory: Annotated[NonNegative, Memory] = 64
+    compressed_memory: Annotated[Positive, Length] = 64
+    rate: Annotated[Positive, Length] = 3
     function: Function = "convolution"
     auxiliary: Auxiliary | tuple[Auxiliary, ...] = "attention_reconstruction"
 

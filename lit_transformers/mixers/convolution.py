@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.config import ConfigError, Fraction, Positive
+from lit_transformers.config import ConfigError, Dropout, Fraction, Heads, Length, Positive
 from lit_transformers.mixer import (
     Context,
     Layered,
@@ -30,12 +30,12 @@ class ConvolutionConfig(MixerConfig, kind="convolution"):
     weights (None for the model's); softmax: whether weights are normalised over the kernel; glu: whether there is a
     gate before the convolution; dropout: of the weights (DropConnect, section 3); bias: of the two linear maps."""
 
-    kernel: Layered = 7
+    kernel: Annotated[Layered, Length] = 7
     dynamic: bool = False
-    heads: Positive | None = None
+    heads: Annotated[Positive | None, Heads] = None
     softmax: bool = True
     glu: bool = True
-    dropout: Fraction = 0.0
+    dropout: Annotated[Fraction, Dropout] = 0.0
     bias: bool = True
 
     def promises(self) -> Promises:

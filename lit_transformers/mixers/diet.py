@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, final
+from typing import Annotated, Literal, final
 
-from lit_transformers.config import Positive
+from lit_transformers.config import Length, Positive
 from lit_transformers.executors import Inputs, attend_union, union_flops
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
@@ -22,10 +22,10 @@ class DietConfig(ScoresConfig, kind="diet"):
     """
 
     pattern: Literal["dilated", "dilated_memory", "cascade"] = "dilated"
-    base: Positive | None = None
-    taps: Positive | None = None
-    window: Positive | None = None
-    growth: Positive | None = None
+    base: Annotated[Positive | None, Length] = None
+    taps: Annotated[Positive | None, Length] = None
+    window: Annotated[Positive | None, Length] = None
+    growth: Annotated[Positive | None, Length] = None
 
     def conflicts(self) -> Iterator[str]:
         cascade = self.pattern == "cascade"

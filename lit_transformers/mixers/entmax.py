@@ -12,7 +12,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from lit_transformers.config import Positive
+from lit_transformers.config import Positive, Rounds
 from lit_transformers.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, MixerOutput, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
@@ -35,7 +35,7 @@ class EntmaxConfig(QKVConfig, kind="entmax"):
     """
 
     alpha: Annotated[float, Field(ge=1, le=2)] | Literal["learned"] = "learned"
-    iterations: Positive | None = None
+    iterations: Annotated[Positive | None, Rounds] = None
 
     def conflicts(self) -> Iterator[str]:
         if self.iterations is not None and self.alpha in EXACT:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC
+from typing import Annotated
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lit_transformers.config import ConfigError, Positive
+from lit_transformers.config import ConfigError, HeadWidth, Positive
 from lit_transformers.mixer import MixerConfig, Shape
 
 
 class HeadsConfig(MixerConfig, ABC):
     """head_dim: channels of a head (None for dim / heads); bias: whether the projections to heads and back have one."""
 
-    head_dim: Positive | None = None
+    head_dim: Annotated[Positive | None, HeadWidth] = None
     bias: bool = False
 
 

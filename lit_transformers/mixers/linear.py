@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, final
+from typing import Annotated, Any, TypedDict, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.config import Positive, PositiveFloat
+from lit_transformers.config import Length, Positive, PositiveFloat
 from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape, full_precision
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
@@ -24,7 +24,7 @@ class LinearConfig(HeadsConfig, kind="linear"):
 
     features: Features = "elu"
     eps: PositiveFloat = 1e-6
-    chunk_length: Positive = 64
+    chunk_length: Annotated[Positive, Length] = 64
 
     def promises(self) -> Promises:
         return Promises(("causal", "bidirectional", "cross"), streams=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, cast, final
+from typing import Annotated, Any, ClassVar, Literal, cast, final
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lit_transformers.config import Fraction
+from lit_transformers.config import Dropout, Fraction, Length
 from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import (
     Context,
@@ -41,11 +41,11 @@ class LinformerConfig(HeadsConfig, kind="linformer"):
 
     space: ClassVar[Space] = {"rank": Interval(16, 256, log=True)}
 
-    rank: Layered = 128
+    rank: Annotated[Layered, Length] = 128
     projection: ProjectionKind = "linear"
     sharing: Literal["none", "heads", "key_value", "layers"] = "none"
     frozen: bool = False
-    dropout: Fraction = 0.0
+    dropout: Annotated[Fraction, Dropout] = 0.0
 
     def conflicts(self) -> Iterator[str]:
         if self.projection in ("mean", "max"):

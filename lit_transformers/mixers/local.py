@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
 
-from lit_transformers.config import Positive
+from lit_transformers.config import Length, Positive
 from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
@@ -18,7 +18,7 @@ class LocalConfig(ScoresConfig, kind="local"):
 
     space: ClassVar[Space] = {"block": Interval(16, 256, log=True)}
 
-    block: Positive = 128
+    block: Annotated[Positive, Length] = 128
 
     def attention_promises(self) -> Promises:
         return Promises(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, final
+from typing import Annotated, Any, ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.config import NonNegative, Positive
+from lit_transformers.config import Length, NonNegative, Positive, RandomSeed, Rounds
 from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
 from lit_transformers.executors import Inputs, with_tables
@@ -42,15 +42,15 @@ class LSHConfig(EncodedConfig, kind="lsh"):
     """
 
     space: ClassVar[Space] = {"chunk_length": Choice((16, 32, 64, 128)), "rounds": Interval(1, 8, log=True)}
-    rounds: Positive | None = 4
-    chunk_length: Positive = 64
-    back: NonNegative = 1
-    ahead: NonNegative | None = None
+    rounds: Annotated[Positive | None, Rounds] = 4
+    chunk_length: Annotated[Positive, Length] = 64
+    back: Annotated[NonNegative, Length] = 1
+    ahead: Annotated[NonNegative | None, Length] = None
     chunks: By = "by_rank"
     across_buckets: bool = False
-    buckets: Positive | tuple[Positive, ...] | None = None
+    buckets: Annotated[Positive | tuple[Positive, ...] | None, Length] = None
     correct_duplicates: bool = True
-    seed: NonNegative | None = None
+    seed: Annotated[NonNegative | None, RandomSeed] = None
     scaled: bool = False
 
     def conflicts(self) -> Iterator[str]:

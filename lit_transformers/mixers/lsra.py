@@ -10,7 +10,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from lit_transformers.config import ConfigError, Positive
+from lit_transformers.config import ConfigError, Heads, Positive
 from lit_transformers.mixer import Context, Mixer, MixerOutput, Promises, Shape
 from lit_transformers.mixers.attention import AttentionConfig
 from lit_transformers.mixers.convolution import ConvolutionConfig
@@ -28,7 +28,7 @@ class LSRAConfig(QKVConfig, kind="lsra"):
 
     branches: Literal["both", "attention", "convolution"] = "both"
     fraction: Share | None = None
-    attention_heads: Positive | None = None
+    attention_heads: Annotated[Positive | None, Heads] = None
     convolution: ConvolutionConfig = ConvolutionConfig()
 
     def conflicts(self) -> Iterator[str]:

@@ -3,14 +3,14 @@ bidirectional one (Huang et al. 2015, arXiv:1508.01991, section 2.2)."""
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lit_transformers.config import Positive
+from lit_transformers.config import Positive, Width
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, OutputProjection, Promises, Shape
 
 
@@ -18,7 +18,7 @@ from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Out
 class LSTMConfig(MixerConfig, kind="lstm"):
     """width: channels of its hidden state (None for dim)."""
 
-    width: Positive | None = None
+    width: Annotated[Positive | None, Width] = None
 
     def promises(self) -> Promises:
         return Promises(
@@ -62,7 +62,7 @@ class LSTM(Mixer):
 class BiLSTMConfig(MixerConfig, kind="bilstm"):
     """width: channels of the hidden state of each direction (None for dim)."""
 
-    width: Positive | None = None
+    width: Annotated[Positive | None, Width] = None
 
     def promises(self) -> Promises:
         return Promises(

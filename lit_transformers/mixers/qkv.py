@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, final
+from typing import Annotated, Any, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lit_transformers.config import Fraction, NonNegative
+from lit_transformers.config import Dropout, Fraction, Memory, NonNegative
 from lit_transformers.encodings import EncodingConfig
 from lit_transformers.encodings.relative import Relative
 from lit_transformers.encodings.rotary import Rotary
@@ -24,7 +24,7 @@ class EncodedConfig(HeadsConfig, ABC):
     """encoding: of positions in the scores; dropout: of the attention weights."""
 
     encoding: EncodingConfig | None = None
-    dropout: Fraction = 0.0
+    dropout: Annotated[Fraction, Dropout] = 0.0
 
     @abstractmethod
     def attention_promises(self) -> Promises:
@@ -58,7 +58,7 @@ class QKVConfig(ScoresConfig, ABC):
     """memory: how many past inputs of this layer stay visible. For mixers whose patterns do not depend on where a
     segment starts; the others use ScoresConfig."""
 
-    memory: NonNegative = 0
+    memory: Annotated[NonNegative, Memory] = 0
 
     @property
     def remembered(self) -> int:

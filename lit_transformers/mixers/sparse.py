@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
-from lit_transformers.config import ConfigError, Positive
+from lit_transformers.config import ConfigError, Length, Positive
 from lit_transformers.executors import Inputs, attend_heads, attend_union, heads_flops, union_flops
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
@@ -26,8 +26,8 @@ class SparseConfig(ScoresConfig, kind="sparse"):
     space: ClassVar[Space] = {"block": Choice((32, 64, 128))}
 
     pattern: Literal["strided", "fixed"] = "strided"
-    block: Positive = 128
-    summary: Positive | None = None
+    block: Annotated[Positive, Length] = 128
+    summary: Annotated[Positive | None, Length] = None
     heads: Literal["layers", "merged", "halves"] = "merged"
 
     def conflicts(self) -> Iterator[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, cast, final
+from typing import Annotated, Any, Literal, cast, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.config import ConfigError, Positive
+from lit_transformers.config import ConfigError, Positive, Rounds
 from lit_transformers.executors import Inputs, attend
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
 from lit_transformers.patterns import Band
@@ -22,7 +22,7 @@ class StarConfig(MixerConfig, kind="star"):
     what the ends see beyond themselves: the other end (the paper), a key and a value of zeros, or nothing; shared:
     whether all cycles use the same weights; bias: whether the projections have one."""
 
-    cycles: Positive = 2
+    cycles: Annotated[Positive, Rounds] = 2
     ring: bool = True
     radial: bool = True
     inputs: bool = True

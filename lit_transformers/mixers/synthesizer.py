@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.config import Fraction, Positive
+from lit_transformers.config import Dropout, Fraction, Length, Positive
 from lit_transformers.mixer import (
     Context,
     LengthError,
@@ -45,10 +45,10 @@ class SynthesizerConfig(HeadsConfig, kind="synthesizer"):
     """
 
     members: tuple[Member, ...] = ("dense",)
-    factor: Positive | None = None
-    rank: Positive | None = None
+    factor: Annotated[Positive | None, Length] = None
+    rank: Annotated[Positive | None, Length] = None
     per_head: bool = True
-    dropout: Fraction = 0.0
+    dropout: Annotated[Fraction, Dropout] = 0.0
 
     def conflicts(self) -> Iterator[str]:
         if not self.members or self.members == ("dot_product",):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lit_transformers.config import Length
 from lit_transformers.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
@@ -29,7 +30,7 @@ class TopKConfig(QKVConfig, kind="top_k"):
 
     space: ClassVar[Space] = {"kept": Interval(2, 64, log=True)}
 
-    kept: Layered = 8
+    kept: Annotated[Layered, Length] = 8
     when: Literal["before", "after"] = "before"
 
     def attention_promises(self) -> Promises:

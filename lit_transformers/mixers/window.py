@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal, final
+from typing import Annotated, ClassVar, Literal, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.config import ConfigError, Positive
+from lit_transformers.config import ConfigError, Heads, Length, Positive
 from lit_transformers.executors import Inputs, attend, attend_heads, heads_flops, with_tables
 from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer
 from lit_transformers.mixers.global_tokens import GlobalTokens
@@ -33,13 +33,13 @@ class WindowConfig(QKVConfig, kind="window"):
 
     space: ClassVar[Space] = {"window": Interval(16, 256, log=True)}
 
-    window: Layered = 128
-    smallest: Positive | None = None
+    window: Annotated[Layered, Length] = 128
+    smallest: Annotated[Positive | None, Length] = None
     schedule: Literal["increasing", "fixed", "decreasing"] = "increasing"
-    dilation: Layered = 1
-    dilated_heads: Positive | None = None
+    dilation: Annotated[Layered, Length] = 1
+    dilated_heads: Annotated[Positive | None, Heads] = None
     global_tokens: Literal["none", "first", "marked", "periodic"] = "none"
-    global_count: Positive = 1
+    global_count: Annotated[Positive, Length] = 1
     global_projections: Literal["separate", "shared"] = "shared"
 
     def conflicts(self) -> Iterator[str]:

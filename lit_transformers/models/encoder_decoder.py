@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, PairDescription
 from lit_transformers.block import Block, add_losses
-from lit_transformers.config import ConfigError, Positive, field_types
+from lit_transformers.config import ConfigError, Memory, Positive
 from lit_transformers.mixer import Context, Mixer, MixerConfig, take_rows
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.mixers.memory import EVERYTHING
@@ -56,11 +56,9 @@ class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
 
 
 def unforgetting(mixer: MixerConfig) -> MixerConfig:
-    """Returns the mixer with an unlimited memory if its field ``memory`` is 0, else the mixer itself."""
-    if "memory" not in field_types(type(mixer)) or mixer.get("memory"):
-        return mixer
+    """Returns the mixer with an unlimited memory if it has one of length 0, else the mixer itself."""
     try:
-        return mixer.override({"memory": EVERYTHING})
+        return mixer.override({path: EVERYTHING for path, length in mixer.leaves_with(Memory) if not length})
     except ConfigError:  # this mixer's other fields exclude a memory
         return mixer
 

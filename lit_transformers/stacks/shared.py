@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from lit_transformers.config import ConfigError, Positive
+from lit_transformers.config import ConfigError, Groups, Positive
 from lit_transformers.mixer import Shape
 from lit_transformers.stacks.sequential import Sequential
 from lit_transformers.stacks.stack import MakeBlock, StackConfig, StackInput
@@ -19,7 +19,7 @@ class SharedConfig(StackConfig, kind="shared"):
     """
 
     share: Literal["all", "mixer", "feedforward"] = "all"
-    groups: Positive = 1
+    groups: Annotated[Positive, Groups] = 1
 
     def build(self, shape: Shape, make: MakeBlock, entry: StackInput) -> Sequential:
         depth = shape.depth

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
-from lit_transformers.config import ConfigError, Fraction
+from lit_transformers.config import ConfigError, Dropout, Fraction
 from lit_transformers.cost import ModelCost, cost
 from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
@@ -34,7 +34,7 @@ class PooledTaskConfig(TaskConfig):
     reads: ClassVar[type[DataDescription]] = LabelledDescription
 
     pooling: Pooling = "first"
-    dropout: Fraction = 0.0
+    dropout: Annotated[Fraction, Dropout] = 0.0
 
     def outputs(self, data: DataDescription) -> int:
         """Returns the number of outputs per sequence. Raises ConfigError for data that it cannot learn from."""

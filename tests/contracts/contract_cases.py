@@ -14,7 +14,7 @@ import torch
 from numerics import placed, real
 from torch import Tensor, nn
 
-from lit_transformers.config import Config, field_types
+from lit_transformers.config import Config, Dropout, Memory, field_types
 from lit_transformers.encodings import (
     ENCODINGS,
     EncodingConfig,
@@ -264,7 +264,7 @@ class Case(NamedTuple):
 
     @property
     def remembers(self) -> bool:
-        return "memory" in field_types(type(self.config))
+        return bool(dict(self.config.leaves_with(Memory)))
 
 
 SHAPE = Shape(DIM, HEADS, MAX_LENGTH)
@@ -294,7 +294,7 @@ def dropping() -> pytest.MarkDecorator:
 
 def dropouts_of(config: Config) -> list[str]:
     """The paths of all of its fields that drop."""
-    return [path for path, _ in config.leaves() if path.rsplit(".", 1)[-1] == "dropout"]
+    return [path for path, _ in config.leaves_with(Dropout)]
 
 
 def variants(encoded: bool) -> Iterator[Case]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
 import torch
+from pydantic.fields import FieldInfo
 
 from lit_transformers import gates, miniature
 from lit_transformers.config import Config, ConfigError, field_types
@@ -57,7 +58,9 @@ def random_value(hint: Any, random: Random) -> Any:
         item_hints = members[:1] * random.randint(1, 3) if members[-1] is Ellipsis else members
         return [random_value(item_hint, random) for item_hint in item_hints]
     assert origin is Annotated, hint
-    limits = [limit for constraint in members[1:] for limit in constraint.metadata]
+    if members[0] not in (int, float):
+        return random_value(members[0], random)
+    limits = [limit for constraint in members[1:] if isinstance(constraint, FieldInfo) for limit in constraint.metadata]
     values = [value for value in (WHOLE if members[0] is int else FRACTIONS) if within(value, limits)]
     return random.choice(values)
 

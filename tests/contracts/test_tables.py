@@ -7,13 +7,13 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
 from contract_cases import CASES, name
 
-from lit_transformers.config import Config
+from lit_transformers.config import Config, field_types, roles
 from lit_transformers.stacks import SequentialConfig
 
 CITED = ("MIXERS", "ENCODINGS", "POSITIONS", "STACKS", "FEEDFORWARDS")
@@ -63,6 +63,20 @@ def config_leaves_without_kinds(config: Config) -> Iterator[tuple[str, object]]:
 @pytest.mark.parametrize("config", list(every_case()), ids=name)
 def test_the_name_of_a_kind_stands_for_its_defaults(config: Config) -> None:
     assert abstract(config).from_dict(config.kind) == type(config)()
+
+
+PARTS = [config for table in ("MIXERS", "ENCODINGS", "STACKS") for config in CASES[table][0].values()]
+
+
+def holds_whole_numbers(hint: Any) -> bool:
+    """Whether an annotation admits integers; a Literal admits its choices alone."""
+    return hint is int or (get_origin(hint) is not Literal and any(map(holds_whole_numbers, get_args(hint))))
+
+
+@pytest.mark.parametrize("config", PARTS, ids=lambda config: config.__name__)
+def test_every_whole_number_of_a_part_says_whether_rows_must_be_longer(config: type[Config]) -> None:
+    """By its role: a miniature whose rows are too short for a length would test nothing of the mechanism."""
+    assert [name for name, hint in field_types(config).items() if holds_whole_numbers(hint) and not roles(hint)] == []
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from lit_transformers import gates, miniature
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, Dropout, Fraction, Length, Memory, NonNegative, Positive, Rounds
 from lit_transformers.encodings import ENCODINGS, ShawConfig, XLConfig
+from lit_transformers.inert_fields import memories
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
 from lit_transformers.mixers import MIXERS, AttentionConfig, WindowConfig
+from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
 from lit_transformers.positions import LearnedConfig
@@ -225,6 +227,29 @@ def test_a_small_model_keeps_the_lengths_of_its_mixer_and_a_layer_for_each_value
     small = miniature.miniature(config, 131)
     assert (small.dim, small.depth, small.dropout, small.mixer) == (64, 5, 0.0, config.mixer)
     assert miniature.miniature(config.override({"mixer.window": 50}), 103).depth == 2
+
+
+class UnusualConfig(BrokenConfig):
+    """A sound mixer from outside of the library, whose fields have roles that their names do not betray."""
+
+    horizon: Annotated[Positive | tuple[Positive, ...], Length] = 8
+    past: Annotated[NonNegative, Memory] = 0
+    lapse: Annotated[Fraction, Dropout] = 0.0
+    memory: Annotated[Positive, Rounds] = 1
+
+
+def test_a_miniature_goes_by_the_roles_of_fields_and_not_by_their_names() -> None:
+    mixer = UnusualConfig(horizon=(3, 90), past=4096, lapse=0.5, memory=100)
+    config = LanguageModelConfig(mixer=mixer)
+    assert miniature.probe_length(config) == 2 * 90 + 3, "neither the past nor what is repeated is a length"
+    assert miniature.shrink(config, 183).mixer == mixer.override({"past": 192, "lapse": 0.0})
+    assert memories(config) == {"mixer.past": 4096}
+    assert [gate for gate in gates.check(config) if not gate.passed] == []
+
+
+def test_a_decoder_without_a_memory_forgets_nothing_whatever_the_field_is_called() -> None:
+    _, decoder = EncoderDecoderConfig(decoder_mixer=UnusualConfig()).sides()
+    assert decoder.mixer == UnusualConfig(past=EVERYTHING)
 
 
 @pytest.mark.parametrize("kind", MIXERS)
