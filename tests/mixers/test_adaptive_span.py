@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import RotaryConfig, ShawConfig, XLConfig
 from lit_transformers.executors import attend
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AdaptiveSpanConfig, AttentionConfig
 from lit_transformers.mixers.adaptive_span import EPSILON, TRIM, AdaptiveSpan
@@ -235,7 +236,7 @@ def test_a_fixed_span_has_no_penalty_and_no_parameter() -> None:
 
 def test_a_model_adds_the_penalties_of_its_layers() -> None:
     mixer = AdaptiveSpanConfig(span=100, penalty=0.01, initial=0.5)
-    network = LanguageModelConfig(dim=8, heads=2, depth=3, mixer=mixer).build(11, 16)
+    network = LanguageModelConfig(dim=8, heads=2, depth=3, mixer=mixer).build(probe_data(11, 16))
     assert network(torch.zeros(1, 16, dtype=torch.long)).aux["span"].item() == pytest.approx(3 * 0.01 * 50)
 
 
@@ -269,7 +270,7 @@ def test_the_gradient_of_a_span_is_its_finite_difference(fractions: tuple[float,
 @pytest.mark.parametrize("learns", ["adaptive", "dynamic"])
 def test_spans_are_of_heads_of_layers_or_of_the_model(share: Any, count: int, learns: Any) -> None:
     mixer = AdaptiveSpanConfig(share=share, learns=learns)
-    network = LanguageModelConfig(dim=8, heads=2, depth=3, mixer=mixer).build(11, 16)
+    network = LanguageModelConfig(dim=8, heads=2, depth=3, mixer=mixer).build(probe_data(11, 16))
     spans = {id(module): module for module in network.modules() if isinstance(module, Constant | Dynamic)}
     first = "fraction" if learns == "adaptive" else "offset"
     assert sum(getattr(module, first).numel() for module in spans.values()) == count

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.config import ConfigError
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Context, LengthError, Shape
 from lit_transformers.mixers import AttentionConfig, LinformerConfig
 from lit_transformers.mixers.linformer import Linformer
@@ -104,7 +105,7 @@ def test_a_causal_model_is_refused_and_the_reason_is_true() -> None:
     with pytest.raises(
         ConfigError, match=r"mixer: Linformer cannot be causal: .* made of all positions, later ones too"
     ):
-        LanguageModelConfig(dim=DIM, heads=HEADS, depth=1, mixer=LinformerConfig()).build(11, LENGTH)
+        LanguageModelConfig(dim=DIM, heads=HEADS, depth=1, mixer=LinformerConfig()).build(probe_data(11, LENGTH))
     layer, x = build(), noise(LENGTH, DIM).requires_grad_()
     first_key = matrix(layer.keys, 0, LENGTH)[0] @ x @ layer.key.weight[:HEAD_DIM].T
     (gradient,) = torch.autograd.grad(first_key.sum(), x)

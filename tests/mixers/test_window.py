@@ -29,6 +29,7 @@ from lit_transformers import executors
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import EncodingConfig, RotaryConfig, ShawConfig, XLConfig
 from lit_transformers.executors import Inputs, attend, dense
+from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Shape
 from lit_transformers.mixers import AttentionConfig, WindowConfig
 from lit_transformers.mixers.window import Window, window_of
@@ -227,7 +228,7 @@ def test_marks_are_remembered_with_what_they_mark(
 def test_an_encoder_hands_its_marks_to_every_layer() -> None:
     config = EncoderConfig(dim=DIM, heads=HEADS, depth=2, mixer=WindowConfig(window=1, global_tokens="marked"))
     torch.manual_seed(0)
-    network, symbols = config.build(7, 12).double(), torch.randint(7, (1, 12))
+    network, symbols = config.build(probe_data(7, 12)).double(), torch.randint(7, (1, 12))
     marked = torch.arange(12)[None] == 3
     embedded: list[Tensor] = []
     network.stack.register_forward_pre_hook(lambda _, inputs: embedded.append(inputs[0]))
