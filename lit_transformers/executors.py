@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -21,7 +20,7 @@ from lit_transformers.flex import flex, flexible
 from lit_transformers.masks import Hidden, hidden_from, indices, listed, one_mask, steady
 from lit_transformers.mixer import full_precision
 from lit_transformers.patterns import BLOCK, NARROW, Band, Pattern, QueryBlock, Without, stacked
-from lit_transformers.recompute import Cut, Stretch, TensorSlice, folded, in_order, recomputed
+from lit_transformers.recompute import Cut, Stretch, Tensors, TensorSlice, folded, in_order, leaves_of, recomputed
 
 
 class Inputs(NamedTuple):
@@ -175,8 +174,7 @@ def dense(
     """Computes attention in one block with the whole score matrix: the oracle of the other executors."""
     scoring = Scoring(pattern, encoding, scale, weigh=weigh)
     block = QueryBlock(0, inputs.q.size(-2), 0, inputs.k.size(-2))
-    tensors = learning(inputs, weigh)
-    leaves = [part.read(tensors) for part in parts_of(block, inputs, weigh)]
+    leaves = leaves_of(parts_of(block, inputs), learning(inputs, weigh))
     return compute(scoring, inputs, block, leaves)[0]
 
 
@@ -187,10 +185,10 @@ def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
     stacked_blocks = stacked(blocks, partial(at_once, scoring, inputs))
     plan = [block.on(inputs.q.device, rows, heads) for block in stacked_blocks]
 
-    def work(number: int, leaves: list[Tensor]) -> tuple[Tensor, ...]:
+    def work(number: int, leaves: Tensors) -> tuple[Tensor, ...]:
         return compute(scoring, inputs, plan[number], leaves)
 
-    cuts = [parts_of(block, inputs, scoring.weigh) for block in plan]
+    cuts = [parts_of(block, inputs) for block in plan]
     places = [Stretch(block.first, block.stop, block.step, block.times, block.stride) for block in plan]
     if sum(place.length * place.times for place in places) < queries:
         places = in_order([place.length for place in places])
@@ -224,36 +222,54 @@ def light(scoring: Scoring, inputs: Inputs, block: QueryBlock) -> bool:
     return keys <= block.times * heads * inputs.v.size(-1) and (not is_copied or keys <= 4 * queries)
 
 
-def learning(inputs: Inputs, weigh: AttentionWeighting | None) -> list[Tensor]:
-    """Returns all tensors that gradients flow through, in the order that ``parts_of`` and ``compute`` expect."""
-    return [inputs.q, *inputs.others, inputs.k, inputs.v, *inputs.tables, *(weigh.tensors if weigh else ())]
+def learning(inputs: Inputs, weigh: AttentionWeighting | None) -> Tensors:
+    """Returns all tensors that gradients flow through, by the names that ``parts_of`` slices them by."""
+    return {
+        "queries": (inputs.q, *inputs.others),
+        "keys": (inputs.k,),
+        "values": (inputs.v,),
+        "tables": inputs.tables,
+        "weighing": weigh.tensors if weigh else (),
+    }
 
 
-def parts_of(block: QueryBlock, inputs: Inputs, weigh: AttentionWeighting | None) -> Cut:
-    """Returns the slices of each tensor that a block reads, in the order that ``compute`` expects."""
-    forms = 1 + len(inputs.others)
-    tables = range(forms + 2, forms + 2 + len(inputs.tables))
+def parts_of(block: QueryBlock, inputs: Inputs) -> Cut:
+    """Returns what a block reads, by the names that ``compute`` expects: "further" are the keys that it lists."""
     key_rows = Stretch(block.start, block.end, block.step, block.times, block.stride)
     query_rows = Stretch(block.first, block.stop, block.step, block.times, block.stride)
-    parts = [TensorSlice(form, rows=query_rows) for form in range(forms)]
+    queries, weighing = TensorSlice("queries", rows=query_rows), TensorSlice("weighing")
     if fetched_whole(block, inputs):
         _, key_indices = indices(block, inputs.offset, inputs.k.device, inputs.q.size(0))
         chosen = key_indices.squeeze(-2).clamp(min=0)
-        parts += [TensorSlice(forms, chosen=chosen), TensorSlice(forms + 1, chosen=chosen)]
-        return parts + [TensorSlice(forms + 2 + number) for number in range(len(weigh.tensors) if weigh else 0)]
-    parts += [TensorSlice(forms, rows=key_rows), TensorSlice(forms + 1, rows=key_rows)]
+        keys, values = TensorSlice("keys", chosen=chosen), TensorSlice("values", chosen=chosen)
+        return {
+            "queries": queries,
+            "keys": keys,
+            "values": values,
+            "tables": TensorSlice("tables"),
+            "weighing": weighing,
+        }
     last, far = inputs.q.size(-2) - 1, block.further  # the tables' first row is of the last query and the first key
     first_row = last - block.queries[-1] + block.start
     width = (len(block.queries) + len(block.keys)) * block.step
-    parts += [TensorSlice(table, rows=Stretch(first_row, first_row + width, block.step)) for table in tables]
+    parts = {
+        "queries": queries,
+        "keys": TensorSlice("keys", rows=key_rows),
+        "values": TensorSlice("values", rows=key_rows),
+        "tables": TensorSlice("tables", rows=Stretch(first_row, first_row + width, block.step)),
+    }
     if far is not None:
         chosen = (far if far.dim() == 1 else folded(far)).clamp(min=0)
-        parts += [TensorSlice(forms, chosen=chosen), TensorSlice(forms + 1, chosen=chosen)]
+        parts |= {
+            "further keys": TensorSlice("keys", chosen=chosen),
+            "further values": TensorSlice("values", chosen=chosen),
+            "further tables": TensorSlice("tables"),
+        }
         if inputs.tables:
             i, _ = indices(block._replace(further=None), 0, far.device, inputs.q.size(0))
             distances = (last - i + listed(far).clamp(min=0)).clamp(max=inputs.tables[0].size(-2) - 1)
-            parts += [TensorSlice(table, listed=distances) for table in tables]
-    return parts + [TensorSlice(tables.stop + number) for number in range(len(weigh.tensors) if weigh else 0)]
+            parts["further tables"] = TensorSlice("tables", listed=distances)
+    return parts | {"weighing": weighing}
 
 
 def fetched_whole(block: QueryBlock, inputs: Inputs) -> bool:
@@ -262,21 +278,15 @@ def fetched_whole(block: QueryBlock, inputs: Inputs) -> bool:
     return block.further is not None and block.further.dim() > 1 and not inputs.tables
 
 
-def compute(scoring: Scoring, inputs: Inputs, block: QueryBlock, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def compute(scoring: Scoring, inputs: Inputs, block: QueryBlock, leaves: Tensors) -> tuple[Tensor, ...]:
     """Returns the outputs of one block, given the slices that it read, and the log-sum-exp of its rows if required."""
-    remaining = iter(leaves)
-
-    def take(count: int) -> tuple[Tensor, ...]:
-        return tuple(islice(remaining, count))
-
-    tables = len(inputs.tables)
-    queries, (k, v), near_tables = take(1 + len(inputs.others)), take(2), take(tables)
+    queries, (k,), (v,) = leaves["queries"], leaves["keys"], leaves["values"]
     keys: list[tuple[Tensor, tuple[Table, ...]]] = [
-        (k, tuple(at_least(table, k.size(-2) + 1) for table in near_tables))
+        (k, tuple(at_least(table, k.size(-2) + 1) for table in leaves["tables"]))
     ]
-    if block.further is not None and not fetched_whole(block, inputs):
-        far_k, far_v = take(2)
-        keys.append((far_k, tuple(Gathered(table) for table in take(tables))))
+    if "further keys" in leaves:
+        (far_k,), (far_v,) = leaves["further keys"], leaves["further values"]
+        keys.append((far_k, tuple(Gathered(table) for table in leaves["further tables"])))
         k, v = torch.cat([k, far_k], dim=-2), torch.cat([v, far_v], dim=-2)
     rows, heads = inputs.q.shape[:2]
     mask = hidden_from(scoring.pattern, block, inputs.key_mask, inputs.offset, rows, heads, v.device)
@@ -286,7 +296,7 @@ def compute(scoring: Scoring, inputs: Inputs, block: QueryBlock, leaves: Sequenc
             queries[0], k, v, attn_mask=attn_mask, scale=scoring.scale, dropout_p=scoring.dropout
         )
         return (y,)
-    weigh_arguments = (*indices(block, inputs.offset, v.device), *remaining) if scoring.weigh else ()
+    weigh_arguments = (*indices(block, inputs.offset, v.device), *leaves["weighing"]) if scoring.weigh else ()
     return weighed(scoring, queries, keys, v, mask, weigh_arguments)
 
 

@@ -6,17 +6,20 @@ pieces times length. Here the gradient is added in place, to the part of the ten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import accumulate
-from typing import Any, NamedTuple
+from itertools import accumulate, islice
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-Work = Callable[[int, list[Tensor]], tuple[Tensor, ...]]
+T = TypeVar("T")
+Tensors = Mapping[str, tuple[Tensor, ...]]
+"""Groups of tensors by name."""
+Work = Callable[[int, Tensors], tuple[Tensor, ...]]
 """Computes the outputs of piece ``number`` from the parts that it reads; every piece has equally many outputs."""
 
 
@@ -74,20 +77,20 @@ def in_order(lengths: Sequence[int]) -> list[Stretch]:
 
 
 class TensorSlice(NamedTuple):
-    """What a piece reads of the tensor with index ``source``: all of it, or, of its last but one dimension,
+    """What a piece reads of each tensor in the group ``source``: all of it, or, of its last but one dimension,
 
     rows    a stretch, possibly repeated
     chosen  the listed indices: (n,), or, for c blocks of each row of a tensor (b, h, s, k), (b c, h, n)
     listed  indices for a tensor (w, k) or (h, w, k): (t, n) gives (*h, t, n, k), (b, h, t, n) gives (b, h, t, n, k)
     """
 
-    source: int
+    source: str
     rows: Stretch | None = None
     chosen: Int[Tensor, "*n"] | None = None
     listed: Int[Tensor, "*t n"] | None = None
 
-    def read(self, tensors: Sequence[Tensor]) -> Tensor:
-        tensor = tensors[self.source]
+    def read(self, tensor: Tensor) -> Tensor:
+        """Returns the part of one tensor."""
         if self.rows is not None:
             return self.rows.fold(self.rows.seen_in(tensor))
         if self.chosen is not None:
@@ -149,14 +152,20 @@ def zeros_for(tensor: Tensor) -> Tensor:
     return torch.zeros_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
 
 
-Cut = list[TensorSlice]
+Cut = Mapping[str, TensorSlice]
+"""What a piece reads, by the name that its work knows it by."""
+
+
+def leaves_of(cut: Cut, tensors: Tensors) -> Tensors:
+    """Returns what a piece reads."""
+    return {name: tuple(part.read(tensor) for tensor in tensors[part.source]) for name, part in cut.items()}
 
 
 def recomputed(
     work: Work,
     cuts: Sequence[Cut],
     places: Sequence[Stretch],
-    tensors: Sequence[Tensor],
+    tensors: Tensors,
     random: bool,
     stored: Sequence[bool] = (),
 ) -> tuple[Tensor, ...]:
@@ -166,16 +175,25 @@ def recomputed(
     none by default. A single piece is computed directly. Several pieces have no second derivatives.
     """
     if len(cuts) == 1 and places[0].times == 1:
-        return work(0, [part.read(tensors) for part in cuts[0]])
+        return work(0, leaves_of(cuts[0], tensors))
     apply: Callable[..., tuple[Tensor, ...]] = torch.compiler.disable(Pieces.apply)
     has_gradients = torch.is_grad_enabled()
     keeps_graph = [has_gradients and is_stored for is_stored in stored] or [False] * len(cuts)
-    return apply(work, cuts, places, random, keeps_graph, *tensors)
+    sizes = {name: len(group) for name, group in tensors.items()}
+    return apply(
+        work, cuts, places, random, keeps_graph, sizes, *(part for group in tensors.values() for part in group)
+    )
+
+
+def grouped(flat: Iterable[T], sizes: Mapping[str, int]) -> dict[str, tuple[T, ...]]:
+    """Returns items in groups of the given sizes, by name."""
+    remaining = iter(flat)
+    return {name: tuple(islice(remaining, size)) for name, size in sizes.items()}
 
 
 class Pieces(torch.autograd.Function):
     """Saves only the input tensors, and the graphs of the pieces in ``stored``. Every tensor that gradients flow
-    through must be among the inputs."""
+    through must be among the inputs, which are the groups of ``sizes`` one after another."""
 
     @staticmethod
     def forward(
@@ -185,9 +203,11 @@ class Pieces(torch.autograd.Function):
         places: Sequence[Stretch],
         random: bool,
         stored: Sequence[bool],
-        *tensors: Tensor,
+        sizes: Mapping[str, int],
+        *flat: Tensor,
     ) -> tuple[Tensor, ...]:
-        device, needs_gradient = tensors[0].device, [tensor.requires_grad for tensor in tensors]
+        device, tensors = flat[0].device, grouped(flat, sizes)
+        needs_gradient = grouped([tensor.requires_grad for tensor in flat], sizes)
         merged: tuple[Tensor, ...] = ()
         ctx.graphs, states = {}, []
         # The last piece reads the most where later rows see more. Done first, it leaves room that the others fit in;
@@ -198,58 +218,71 @@ class Pieces(torch.autograd.Function):
                 ctx.graphs[number] = graph = graph_of(work, cuts, number, tensors, needs_gradient)
                 outputs = tuple(output.detach() for output in graph.outputs)
             else:
-                outputs = work(number, [part.read(tensors) for part in cuts[number]])
+                outputs = work(number, leaves_of(cuts[number], tensors))
             merged = merged or tuple(room_for(output, places, number) for output in outputs)
             for result, output in zip(merged, outputs, strict=True):
                 places[number].seen_in(result).copy_(places[number].unfold(output))
-        ctx.save_for_backward(*tensors)
-        ctx.work, ctx.cuts, ctx.places, ctx.states = work, cuts, places, states[::-1]
+        ctx.save_for_backward(*flat)
+        ctx.work, ctx.cuts, ctx.places, ctx.states, ctx.sizes = work, cuts, places, states[::-1], sizes
         ctx.cast = autocast_of(device)
         return merged
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        tensors: tuple[Tensor, ...] = ctx.saved_tensors
-        needs_gradient = ctx.needs_input_grad[5:]
-        device = tensors[0].device
-        totals = [
-            zeros_for(tensor) if is_needed else None for tensor, is_needed in zip(tensors, needs_gradient, strict=True)
-        ]
+        flat: tuple[Tensor, ...] = ctx.saved_tensors
+        device, needed = flat[0].device, ctx.needs_input_grad[6:]
+        sums = [zeros_for(tensor) if is_needed else None for tensor, is_needed in zip(flat, needed, strict=True)]
+        tensors, needs_gradient, totals = (grouped(part, ctx.sizes) for part in (flat, needed, sums))
         for number in reversed(range(len(ctx.cuts))):
             cut, stretch = ctx.cuts[number], ctx.places[number]
             graph = ctx.graphs.get(number)
             if graph is None:
                 with ctx.cast(), drawn_again(ctx.states[number], device):
                     graph = graph_of(ctx.work, ctx.cuts, number, tensors, needs_gradient)
-            indices = [index for index, part in enumerate(cut) if needs_gradient[part.source]]
+            learning = [
+                (name, place)
+                for name, part in cut.items()
+                for place, is_needed in enumerate(needs_gradient[part.source])
+                if is_needed
+            ]
             leaf_gradients = torch.autograd.grad(
                 graph.outputs,
-                [graph.leaves[index] for index in indices],
+                [graph.leaves[name][place] for name, place in learning],
                 [stretch.fold(stretch.seen_in(gradient)) for gradient in gradients],
                 retain_graph=number in ctx.graphs,
                 allow_unused=True,
             )
-            for index, gradient in zip(indices, leaf_gradients, strict=True):
-                total = totals[cut[index].source]
+            for (name, place), gradient in zip(learning, leaf_gradients, strict=True):
+                total = totals[cut[name].source][place]
                 if gradient is not None and total is not None:
-                    cut[index].add(total, gradient)
-        cast = (None if total is None else total.to(t.dtype) for total, t in zip(totals, tensors, strict=True))
-        return None, None, None, None, None, *cast
+                    cut[name].add(total, gradient)
+        cast = (None if total is None else total.to(t.dtype) for total, t in zip(sums, flat, strict=True))
+        return None, None, None, None, None, None, *cast
 
 
 class PieceGraph(NamedTuple):
     """The leaves and outputs of a piece, as its backward pass needs them."""
 
-    leaves: list[Tensor]
+    leaves: Tensors
     outputs: tuple[Tensor, ...]
 
 
 def graph_of(
-    work: Work, cuts: Sequence[Cut], number: int, tensors: Sequence[Tensor], needs_gradient: Sequence[bool]
+    work: Work,
+    cuts: Sequence[Cut],
+    number: int,
+    tensors: Tensors,
+    needs_gradient: Mapping[str, tuple[bool, ...]],
 ) -> PieceGraph:
     """Computes the piece with gradients, on detached leaves of its own."""
-    leaves = [part.read(tensors).detach().requires_grad_(needs_gradient[part.source]) for part in cuts[number]]
+    leaves = {
+        name: tuple(
+            leaf.detach().requires_grad_(is_needed)
+            for leaf, is_needed in zip(group, needs_gradient[cuts[number][name].source], strict=True)
+        )
+        for name, group in leaves_of(cuts[number], tensors).items()
+    }
     with torch.enable_grad():
         return PieceGraph(leaves, work(number, leaves))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from lit_transformers.executors import Inputs
 from lit_transformers.mixer import full_precision
 from lit_transformers.mixers.chunks import BucketOrder, rows_of
 from lit_transformers.mixers.shared_qk import ITSELF
-from lit_transformers.recompute import Cut, TensorSlice, in_order, recomputed
+from lit_transformers.recompute import Cut, Tensors, TensorSlice, in_order, recomputed
 
 PAIRS = 2**20
 """Pairs of a query and a key in a piece, or their channels where an encoding has a vector for each pair."""
@@ -51,14 +51,19 @@ def attend_chunks(chunked: Chunked, inputs: Inputs) -> Float[Tensor, "b h t v"]:
     """
     rows, heads, t, _ = inputs.q.shape
     plan = list(pieces(chunked, inputs))
-    flat = [part.flatten(0, 2) for part in (inputs.q, *inputs.others, inputs.k, inputs.v)]
+    tensors = {
+        "queries": tuple(part.flatten(0, 2) for part in (inputs.q, *inputs.others)),
+        "keys": (inputs.k.flatten(0, 2),),
+        "values": (inputs.v.flatten(0, 2),),
+        "tables": inputs.tables,
+    }
 
-    def work(number: int, leaves: list[Tensor]) -> tuple[Tensor, ...]:
-        return compute(chunked, plan[number], leaves, 1 + len(inputs.others))
+    def work(number: int, leaves: Tensors) -> tuple[Tensor, ...]:
+        return compute(chunked, plan[number], leaves)
 
     cuts = [parts_of(piece, inputs) for piece in plan]
     stretches = in_order([piece.queries.numel() for piece in plan])
-    y, z = recomputed(work, cuts, stretches, [*flat, *inputs.tables], chunked.dropout > 0)
+    y, z = recomputed(work, cuts, stretches, tensors, chunked.dropout > 0)
     rounds = chunked.order.tokens.size(2)
     owners = torch.cat([rows_of(piece.queries, t, fill=rows * heads * t) for piece in plan]).view(rounds, -1)
     output_indices = torch.arange(owners.numel(), device=owners.device).view_as(owners)
@@ -80,23 +85,27 @@ def pieces(chunked: Chunked, inputs: Inputs) -> Iterator[Piece]:
 
 def parts_of(piece: Piece, inputs: Inputs) -> Cut:
     """Returns the slices that a piece reads of queries, their other forms, keys, values and tables."""
-    t, forms = inputs.q.size(-2), 1 + len(inputs.others)
+    t = inputs.q.size(-2)
     query_rows, key_rows = rows_of(piece.queries, t), rows_of(piece.keys, t)
-    parts = [TensorSlice(form, chosen=query_rows) for form in range(forms)]
-    parts += [TensorSlice(forms, chosen=key_rows), TensorSlice(forms + 1, chosen=key_rows)]
+    parts = {
+        "queries": TensorSlice("queries", chosen=query_rows),
+        "keys": TensorSlice("keys", chosen=key_rows),
+        "values": TensorSlice("values", chosen=key_rows),
+        "tables": TensorSlice("tables"),
+    }
     if inputs.tables:  # their first row belongs to the last query and the first key
         table_rows = (t - 1 - piece.queries[..., None] + piece.keys[..., None, :]).flatten(2, 3)
         table_rows = table_rows.clamp(0, inputs.tables[0].size(-2) - 1)
-        parts += [TensorSlice(forms + 2 + number, listed=table_rows) for number in range(len(inputs.tables))]
+        parts["tables"] = TensorSlice("tables", listed=table_rows)
     return parts
 
 
-def compute(chunked: Chunked, piece: Piece, leaves: Sequence[Tensor], forms: int) -> tuple[Tensor, Tensor]:
-    """Returns outputs (n, v) and log-sum-exps (n, 1) of a piece; the first ``forms`` leaves are of the queries."""
+def compute(chunked: Chunked, piece: Piece, leaves: Tensors) -> tuple[Tensor, Tensor]:
+    """Returns outputs (n, v) and log-sum-exps (n, 1) of a piece."""
     encoding, query_shape = chunked.encoding, piece.queries.shape
-    queries = tuple(part.view(*query_shape, -1) for part in leaves[:forms])
-    k, v = (part.view(*piece.keys.shape, -1) for part in leaves[forms : forms + 2])
-    tables = tuple(Gathered(rows.unflatten(2, query_shape[2:])) for rows in leaves[forms + 2 :])
+    queries = tuple(part.view(*query_shape, -1) for part in leaves["queries"])
+    k, v = (part.view(*piece.keys.shape, -1) for part in (*leaves["keys"], *leaves["values"]))
+    tables = tuple(Gathered(rows.unflatten(2, query_shape[2:])) for rows in leaves["tables"])
     if encoding is None:
         logits = full_precision((queries[0] * chunked.scale) @ k.mT)
     else:

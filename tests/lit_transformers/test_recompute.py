@@ -22,12 +22,12 @@ def test_stretches_read_together_are_those_read_one_by_one(stretch: Stretch) -> 
     tensor = torch.randn(2, 3, 17, 5, dtype=torch.float64).transpose(1, 2).contiguous().transpose(1, 2)
     starts = [time * stretch.stride for time in range(stretch.times)]
     row_lists = [list(range(stretch.first + start, stretch.stop + start, stretch.step)) for start in starts]
-    slices, total = TensorSlice(0, rows=stretch).read([tensor]), zeros_for(tensor)
+    slices, total = TensorSlice("keys", rows=stretch).read(tensor), zeros_for(tensor)
     expected = torch.stack([tensor[:, :, rows] for rows in row_lists], dim=1).flatten(0, 1)
     assert torch.equal(slices, expected)
 
     gradient, expected_total = torch.randn_like(slices), torch.zeros_like(tensor)
-    TensorSlice(0, rows=stretch).add(total, gradient)
+    TensorSlice("keys", rows=stretch).add(total, gradient)
     for index, rows in enumerate(row_lists):
         expected_total.index_add_(2, torch.tensor(rows), gradient[index :: stretch.times])
     torch.testing.assert_close(total, expected_total)
@@ -40,11 +40,11 @@ def test_rows_that_are_listed_are_those_that_gather_finds(heads_last: bool) -> N
         tensor = tensor.transpose(1, 2).contiguous().transpose(1, 2)
     chosen = torch.randint(17, (4, 3, 6))  # two blocks of each row
     gather_index, repeated = chosen[..., None].expand(-1, -1, -1, 5), tensor.repeat_interleave(2, dim=0)
-    slices, total = TensorSlice(0, chosen=chosen).read([tensor]), zeros_for(tensor)
+    slices, total = TensorSlice("keys", chosen=chosen).read(tensor), zeros_for(tensor)
     assert torch.equal(slices, repeated.gather(2, gather_index))
 
     gradient = torch.randn_like(slices)
-    TensorSlice(0, chosen=chosen).add(total, gradient)
+    TensorSlice("keys", chosen=chosen).add(total, gradient)
     expected_total = torch.zeros_like(repeated).scatter_add_(2, gather_index, gradient).unflatten(0, (2, 2)).sum(dim=1)
     torch.testing.assert_close(total, expected_total)
 
