@@ -40,13 +40,13 @@ from ablations.results import write_report
 from ablations.tune_command import tune
 from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
-from lit_transformers.commands import run_command
+from lit_transformers.cli.commands import run_command
 from lit_transformers.runner import load_runner
+from sweeps.launchers.share import Share, cuda_devices, share_machine
+from sweeps.ledger.ticket import State
 from sweeps.live import Board
 from sweeps.options import Runs, Storage
-from sweeps.share import Share, cuda_devices, share_machine
 from sweeps.study_folder import folder_name
-from sweeps.ticket import State
 
 HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
 

@@ -19,13 +19,13 @@ from datamodules import (
     StdlibConfig,
 )
 from lit_transformers.encodings import HuangConfig, LearnedRelativeConfig, RotaryConfig, ShawConfig, XLConfig
+from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
-from lit_transformers.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.runs import RunConfig
 from lit_transformers.tasks import ClassificationConfig, RegressionConfig
-from lit_transformers.training import AdamConfig, AdamWConfig, CosineConfig, TrainingConfig
+from lit_transformers.training.config import AdamConfig, AdamWConfig, CosineConfig, TrainingConfig
 
 TRANSFORMER_XL = RunConfig(
     model=LanguageModelConfig(

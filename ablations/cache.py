@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ablations.plan import Plan, Request
 from lit_transformers.config import Plain, canonical_hash
-from lit_transformers.files import write_json
+from lit_transformers.records.files import write_json
 
 __all__ = ["cached_plan"]
 

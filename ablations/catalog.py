@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ablations.ablation import Ablation
+from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import ConfigError, nearest
-from lit_transformers.startup import quick_imports
 
 __all__ = ["RUNNER", "STUDIES", "Headline", "find", "headline", "load", "names", "write_new"]
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ablations.plan import Plan
-from lit_transformers.files import RECORD
-from lit_transformers.machine import processor
-from sweeps.share import cuda_devices
+from lit_transformers.records.files import RECORD
+from lit_transformers.records.machine import processor
+from sweeps.launchers.share import cuda_devices
 
 __all__ = ["ASSUMED_RATE", "ENOUGH_SECONDS", "TimeEstimate", "estimate"]
 
@@ -29,7 +29,7 @@ ENOUGH_SECONDS = 20.0
 ASSUMED_DEVICE = "one A100 of 40 GB"
 ASSUMED_RATE = 31e12
 """Training FLOPs per second of the assumed device: what NVIDIA's own Transformer-XL (base, mixed precision) reaches.
-That is 59,961 tokens a second by its README, at the 0.52 GFLOPs a training token that ``lit_transformers.cost`` counts.
+That is 59,961 tokens a second by its README, at the 0.52 GFLOPs a training token that ``models.cost`` counts.
 """
 
 

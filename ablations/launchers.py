@@ -11,7 +11,7 @@ from lit_transformers.config import ConfigError
 
 if TYPE_CHECKING:
     from ablations.plan import Request
-    from sweeps.slurm import Cluster
+    from sweeps.launchers.slurm import Cluster
 
 __all__ = ["cluster_for", "require_fitting"]
 
@@ -34,7 +34,7 @@ def require_fitting(launcher: str, slurm: Sequence[str] | None, local: Mapping[s
 def cluster_for(study: str, runs: Path, request: Request, parameters: list[str], storage: str | None) -> Cluster:
     """Returns how to submit the jobs of a study and its report. Raises ConfigError where submitit is not installed."""
     try:
-        from sweeps.slurm import Cluster, parse_parameters
+        from sweeps.launchers.slurm import Cluster, parse_parameters
     except ModuleNotFoundError as error:
         raise ConfigError(f"needs {error.name}: pip install 'lit-transformers[cluster]'", "--launcher slurm") from None
     report = (sys.executable, "-m", "ablations", "report", study, *request.arguments(), "--runs", str(runs.resolve()))

@@ -13,13 +13,13 @@ from ablations import catalog
 from ablations.cache import cached_plan
 from ablations.plan import Plan, Request, make_plan
 from lit_transformers.config import ConfigError
-from sweeps.limits import parse_bytes, parse_seconds
+from sweeps.launchers.limits import parse_bytes, parse_seconds
+from sweeps.launchers.share import Share, cuda_devices, memory_of, require_cores, share_machine
 from sweeps.live import Board, Row
-from sweeps.share import Share, cuda_devices, memory_of, require_cores, share_machine
 
 if TYPE_CHECKING:
-    from sweeps.launch import Options, Summary
-    from sweeps.slurm import Cluster
+    from sweeps.launchers.local import Options, Summary
+    from sweeps.launchers.slurm import Cluster
 
 out, err = Console(), Console(stderr=True)
 
@@ -96,7 +96,7 @@ def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False)
 
     def make() -> Plan:
         if warm_up and path.parent == catalog.STUDIES:
-            from sweeps.process import prepare_server
+            from sweeps.process.child import prepare_server
 
             prepare_server(catalog.RUNNER)
         with err.status(f"planning {path.stem}"):
@@ -136,7 +136,7 @@ def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None
 
 def options_for(planned: Plan, share: Share, limits: Limits, *, retry_failed: bool, wandb: str) -> Options:
     """Builds the launch options of a plan's runs."""
-    from sweeps.launch import Options
+    from sweeps.launchers.local import Options
 
     return Options(
         planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limits.seconds, limits.memory
@@ -157,14 +157,14 @@ def launched(
 
     begin: called once the ledger is open and, on a cluster, SLURM has accepted the jobs. board: shows the runs.
     """
-    from sweeps.launch import launch
-    from sweeps.ledger import Ledger
+    from sweeps.launchers.local import launch
+    from sweeps.ledger.ledger import Ledger
 
     ledger, board = Ledger(runs, storage), board or Board(out, options.metric)
     try:
         warn(ledger.notes)
         if cluster:
-            from sweeps.slurm import launch_on_slurm
+            from sweeps.launchers.slurm import launch_on_slurm
 
             return launch_on_slurm(runs, ledger, board, rows, options, cluster, begin)
         begin()

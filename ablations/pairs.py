@@ -17,16 +17,22 @@ from datamodules import (
     QMSumConfig,
     StringPairsConfig,
 )
-from lit_transformers.decoding import BeamConfig, GreedyConfig
-from lit_transformers.feedforward import FeedForwardConfig
+from lit_transformers.decoding.decode import BeamConfig, GreedyConfig
+from lit_transformers.encodings.positions import SinusoidalConfig
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.tokens import FullTokenEmbeddingConfig
-from lit_transformers.positions import SinusoidalConfig
 from lit_transformers.runs import RunConfig
 from lit_transformers.stacks import UniversalConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig
 from lit_transformers.tasks import Seq2SeqConfig
-from lit_transformers.training import AdamConfig, AverageConfig, CosineConfig, InverseSquareRootConfig, TrainingConfig
+from lit_transformers.training.config import (
+    AdamConfig,
+    AverageConfig,
+    CosineConfig,
+    InverseSquareRootConfig,
+    TrainingConfig,
+)
 
 BLEU = Metric("val/bleu", goal="maximize", label="BLEU")
 ROUGE = Metric("val/rougeL", goal="maximize", label="ROUGE-L")

@@ -14,12 +14,12 @@ from ablations.ablation import Ablation, Published, Resolved
 from ablations.arms import require_distinct, select
 from ablations.matching import Matched, match_arms
 from ablations.probing import measured_spending
-from lit_transformers.amounts import count
+from lit_transformers.cli.amounts import count
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
-from lit_transformers.files import PLAN, write_json
+from lit_transformers.records.files import PLAN, write_json
 from lit_transformers.runner import Runner, load_runner, runner_of
+from sweeps.ledger.ticket import Ticket
 from sweeps.study_folder import PLAIN_SCALE, folder_name
-from sweeps.ticket import Ticket
 
 __all__ = ["Plan", "Request", "as_typed", "folder_of", "make_plan", "plan_path", "read_plan_document", "write_document"]
 

@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import Config, ConfigError, canonical_hash
-from lit_transformers.files import write_json
+from lit_transformers.records.files import write_json
 from lit_transformers.runner import load_runner
-from lit_transformers.startup import quick_imports
-from sweeps.share import cuda_devices
+from sweeps.launchers.share import cuda_devices
 
 __all__ = ["ProbedConfig", "measured_spending"]
 

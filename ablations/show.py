@@ -15,14 +15,14 @@ from ablations.ablation import Ablation
 from ablations.catalog import Headline
 from ablations.estimate import TimeEstimate
 from ablations.plan import Plan
-from lit_transformers.amounts import assignments, count
+from lit_transformers.cli.amounts import assignments, count
+from sweeps.ledger.ticket import State
 from sweeps.live import Row, clock
 from sweeps.status import add_columns, cells, plain_table
-from sweeps.ticket import State
 
 if TYPE_CHECKING:
-    from sweeps.ledger import ActiveRun
-    from sweeps.tune import TuningResult
+    from sweeps.ledger.ledger import ActiveRun
+    from sweeps.tuning.tune import TuningResult
 
 __all__ = [
     "found_table",

@@ -34,12 +34,12 @@ from ablations.options import (
 )
 from ablations.results import write_report
 from lit_transformers.config import ConfigError
+from sweeps.ledger.ticket import State
 from sweeps.live import Row
 from sweeps.options import Runs, Storage
-from sweeps.ticket import State
 
 if TYPE_CHECKING:
-    from sweeps.launch import Options, Summary
+    from sweeps.launchers.local import Options, Summary
 
 Trials = Annotated[
     int | None,
@@ -67,8 +67,8 @@ def tune(
     """
     from ablations.show import found_table
     from ablations.tuning import prepare, tuned_plan
-    from sweeps.search import Budget
-    from sweeps.tune import tune as search
+    from sweeps.tuning.search import Budget
+    from sweeps.tuning.tune import tune as search
 
     if trials and tokens:
         raise ConfigError("a budget is of trials or of tokens, not of both", "--trials")

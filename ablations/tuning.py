@@ -16,8 +16,8 @@ from ablations.ablation import Ablation
 from ablations.plan import Plan, Request, as_typed, folder_of, make_plan
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.space import Choice, Knob, is_own, searched
-from sweeps.search import Budget
-from sweeps.tune import REPORTED_ON, SELECTED_ON, SPLIT, Arm, Goal, TuningResult, trial_config
+from sweeps.tuning.search import Budget
+from sweeps.tuning.tune import REPORTED_ON, SELECTED_ON, SPLIT, Arm, Goal, TuningResult, trial_config
 
 __all__ = ["Tuning", "prepare", "tuned_plan"]
 

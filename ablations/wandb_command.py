@@ -37,7 +37,7 @@ def wandb(
     changes: Set = None, seeds: Seeds = None, device: Device = None, with_mixer_space: WithMixer = False,
 ) -> None:  # fmt: skip
     """Write the study as W&B sweeps, whose agents run python -m ablations agent. Needs no network and no key."""
-    from sweeps.wandb_sweep import agent_command, grid, search, write_sweep
+    from sweeps.wandb.sweep import agent_command, grid, search, write_sweep
 
     request = request_of(scale, changes, seeds, device)
     words = [study, "--runs", str(runs), *request.arguments()]
@@ -73,10 +73,10 @@ def agent(
 
     An ordinary run in its own directory: one that is finished is read. Under torchrun the ranks train as one run.
     """
-    from lit_transformers.cores import limit_threads
-    from lit_transformers.ranks import is_first_rank
-    from lit_transformers.wandb_logging import WandbConfig
-    from sweeps.agent import carry_out, describe, parameters
+    from lit_transformers.cli.cores import limit_threads
+    from lit_transformers.records.wandb_logging import WandbConfig
+    from lit_transformers.training.ranks import is_first_rank
+    from sweeps.wandb.agent import carry_out, describe, parameters
 
     limit_threads()
     values = parameters(context.args)
@@ -97,7 +97,7 @@ def dashboard(
 ) -> None:  # fmt: skip
     """Build a W&B workspace and report of the study, where there is a network and a key; else say how, and leave both
     as a file."""
-    from sweeps.dashboard import build, define, has_key, write_definition
+    from sweeps.wandb.dashboard import build, define, has_key, write_definition
 
     request = request_of(scale, changes, seeds, device)
     planned = plan_for(study, runs, request)
@@ -140,7 +140,7 @@ def _requested_run(
         raise ConfigError(f"no arm is called {arm!r}; {nearest(str(arm), arms)}", "--arm")
     config: Config = type(ablation.baseline).from_dict(planned.configs[arms[arm]])
     if searching:
-        from sweeps.tune import trial_config
+        from sweeps.tuning.tune import trial_config
 
         return trial_config(config, values), str(arm), planned.runner
     seed_overrides = {path: seed for path, _ in config.leaves() if path in ("seed", "data.seed")}

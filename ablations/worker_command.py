@@ -34,9 +34,9 @@ from ablations.options import (
     warn,
 )
 from ablations.show import summary_line
+from sweeps.ledger.ticket import State
 from sweeps.live import Row, clock
 from sweeps.options import Runs, Storage
-from sweeps.ticket import State
 
 
 def worker(

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import torch
 
-from lit_transformers.files import write_json
-from lit_transformers.record import commit
+from lit_transformers.records.files import write_json
+from lit_transformers.records.record import commit
 
 RESULTS = Path(__file__).with_name("results")
 EVERYWHERE = ("torch", "triton")

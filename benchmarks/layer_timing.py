@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lit_transformers.attention.patterns import BLOCK
 from lit_transformers.mixer import Context, MixerConfig, Shape
-from lit_transformers.patterns import BLOCK
-from lit_transformers.record import reason
+from lit_transformers.records.record import reason
 
 DIM, HEADS = 256, 4
 ABSENT = "not installed"

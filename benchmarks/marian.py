@@ -8,14 +8,14 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
-from lit_transformers.block import Block
-from lit_transformers.feedforward import FeedForward, FeedForwardConfig
-from lit_transformers.miniature import probe_data
+from lit_transformers.checks.miniature import probe_data
+from lit_transformers.encodings.positions import SinusoidalConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder
 from lit_transformers.models.tokens import FullTokenEmbedding, FullTokenEmbeddingConfig
-from lit_transformers.positions import SinusoidalConfig
+from lit_transformers.stacks.block import Block
+from lit_transformers.stacks.feedforward import FeedForward, FeedForwardConfig
 
 BOUNDARY = 0
 

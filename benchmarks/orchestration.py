@@ -26,13 +26,13 @@ from rich.table import Table
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.noted import NOTE, RUNNER, RunConfig
 from benchmarks.overhead import config
-from sweeps.launch import Options, launch
-from sweeps.ledger import Ledger
+from sweeps.launchers.local import Options, launch
+from sweeps.launchers.share import Share
+from sweeps.ledger.ledger import Ledger
+from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
-from sweeps.process import prepare_server
-from sweeps.share import Share
+from sweeps.process.child import prepare_server
 from sweeps.survey import survey
-from sweeps.ticket import State, Ticket
 
 GOAL_SHARE, GOAL_SECONDS, GOAL_GAP = 0.02, 1.0, 2.0
 METRIC = "val/bpb"

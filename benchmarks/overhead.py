@@ -31,13 +31,13 @@ from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.layer_timing import autocast
 from datamodules import LanguageData
 from lit_transformers.batch import IGNORED
-from lit_transformers.callbacks import Checkpointer, Curves, DivergenceCheck
-from lit_transformers.files import CHECKPOINT
 from lit_transformers.mixer import detach, empty_rows
-from lit_transformers.reporting import ProgressReporter
+from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.train import contents, make_trainer, quiet
-from lit_transformers.stopping import Stop
+from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
+from lit_transformers.training.reporting import ProgressReporter
+from lit_transformers.training.stopping import Stop
 
 WARM = 3
 """Warm-up chunks, which are not counted."""

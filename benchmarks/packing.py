@@ -19,14 +19,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.hardware import JSON_HELP, describe, save
-from lit_transformers.cores import usable_cores
+from lit_transformers.cli.cores import usable_cores
 from lit_transformers.runs import RunConfig, run_key
-from sweeps.launch import Options, launch
-from sweeps.ledger import Ledger
+from sweeps.launchers.local import Options, launch
+from sweeps.launchers.share import Share, share_machine
+from sweeps.ledger.ledger import Ledger
+from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
-from sweeps.process import prepare_server
-from sweeps.share import Share, share_machine
-from sweeps.ticket import State, Ticket
+from sweeps.process.child import prepare_server
 
 ARMS = 4
 SIZES = {"dim 64, depth 2": (64, 2, 32, 32, 300), "dim 256, depth 4": (256, 4, 64, 16, 40)}

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from benchmarks.layer_timing import DIM, HEADS, Step, Work, stepper
-from lit_transformers.flex import compiled
+from lit_transformers.attention.flex import compiled
 from lit_transformers.mixers.feature_maps import elu_plus_one
 
 WINDOW, BLOCK, CHUNK, ROUNDS, RANK, KEPT = 128, 64, 64, 4, 128, 8

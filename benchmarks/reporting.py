@@ -20,7 +20,7 @@ import numpy as np
 import typer
 
 from benchmarks.hardware import JSON_HELP, describe, save
-from lit_transformers.files import CURVES, DOCUMENTS, PLAN, RECORD, write_json
+from lit_transformers.records.files import CURVES, DOCUMENTS, PLAN, RECORD, write_json
 
 STUDY = "xl_recurrence"
 SECONDS, BYTES = 20.0, 2e9

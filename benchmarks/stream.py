@@ -31,7 +31,7 @@ from datamodules import (
     TokenizerConfig,
     WordsConfig,
 )
-from datamodules.tokenizers import encode_document
+from datamodules.core.tokenizers import encode_document
 from lit_transformers.batch import TextBatch
 
 MEGABYTE = 1_000_000

@@ -28,7 +28,7 @@ from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.layer_timing import autocast
 from benchmarks.marian import BOUNDARY, Sizes, copied, theirs
 from lit_transformers.batch import IGNORED
-from lit_transformers.decoding import BeamConfig, DecodingConfig, GreedyConfig, decode
+from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig, decode
 from lit_transformers.models.encoder_decoder import EncoderDecoder
 from lit_transformers.models.tokens import FullTokenEmbedding
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from claims.catalog import CLAIMS
 from claims.claim import Claim, ClaimError, values_of
 from claims.text import filled, pages, unmeasured
-from lit_transformers.commands import run_command
-from lit_transformers.files import write_text
+from lit_transformers.cli.commands import run_command
+from lit_transformers.records.files import write_text
 
 HELP = """Numbers in README and docs: where each comes from, and whether the code has changed since it was measured.
 

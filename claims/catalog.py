@@ -14,10 +14,10 @@ from claims.claim import ROOT, Claim
 from claims.shell import metrics_in, run_line
 from lit_transformers.config import Plain
 from lit_transformers.runs import RunConfig
-from reports.page import find
-from reports.results import RESULTS, read_results
-from reports.sections import all_tables
-from reports.tables import to_rich
+from reports.read.results import RESULTS, read_results
+from reports.report import find
+from reports.show.sections import all_tables
+from reports.show.tables import to_rich
 
 __all__ = ["CLAIMS"]
 
@@ -63,7 +63,7 @@ CLAIMS = {
             (f"python -m ablations run {STUDY} --runs {{folder}}",),
             _measure_demo,
             _demo_configs,
-            (f"ablations.studies.{STUDY}", "reports.comparisons"),
+            (f"ablations.studies.{STUDY}", "reports.judge.comparisons"),
             minutes=7,
         ),
         Claim(

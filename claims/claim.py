@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lit_transformers.code import code_hash
 from lit_transformers.config import Plain, canonical_hash
-from lit_transformers.files import write_json
-from lit_transformers.record import environment
+from lit_transformers.records.files import write_json
+from lit_transformers.records.record import environment
 from lit_transformers.runs import RunConfig
+from lit_transformers.runs.code import code_hash
 from lit_transformers.runs.keys import ROOTS
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
 
 __all__ = ["RESULTS", "ROOT", "Claim", "ClaimError", "current_commit", "values_of"]
 

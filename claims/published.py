@@ -11,7 +11,7 @@ from lit_transformers.config import ConfigError, Plain
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.keys import code_of
 from reports.publish import PUBLISHED, published
-from reports.results import RESULTS
+from reports.read.results import RESULTS
 
 __all__ = ["PublishedStanding", "published_standings"]
 

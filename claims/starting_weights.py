@@ -1,8 +1,8 @@
 """Compares three ways to choose the starting weights, for language models, string tasks and translation.
 
-The ways are by place (``model.initial_std`` of None, see ``lit_transformers/initialisation.py``), 0.02 everywhere, and
-dim^-0.5 everywhere. The factors that might decide between them are varied: depth, norm, scaled symbols and learning
-rate.
+The ways are by place (``model.initial_std`` of None, see ``lit_transformers/models/initialisation.py``), 0.02
+everywhere, and dim^-0.5 everywhere. The factors that might decide between them are varied: depth, norm, scaled symbols
+and learning rate.
 """
 
 from __future__ import annotations

@@ -2,40 +2,11 @@
 
 from __future__ import annotations
 
-from datamodules.data import Data, DataConfig
-from datamodules.documents import Corpus, Document, Documents, DocumentStream, Limit, Shard, Split, cache_folder
-from datamodules.errors import DataError
-from datamodules.examples import Example, Examples, ExamplesConfig, SyntheticConfig
-from datamodules.generated import GeneratedData, GeneratedDataConfig, StringEvaluationConfig
-from datamodules.generators import (
-    GENERATORS,
-    AdditionConfig,
-    CopyConfig,
-    DuplicationConfig,
-    GeneratorConfig,
-    RecallConfig,
-    ReverseConfig,
-)
-from datamodules.hub import HubConfig
-from datamodules.labelled import LabelledData, LabelledDataConfig, LabelledEvaluationConfig
-from datamodules.language import EvaluationConfig, LanguageData, LanguageDataConfig
-from datamodules.listops import ListOpsConfig
-from datamodules.masked_sum import MaskedSumConfig
-from datamodules.needle import NeedleConfig
-from datamodules.pairs import PairData, PairDataConfig, PairEvaluationConfig
-from datamodules.pairs_catalogues import CataloguesConfig, MessagesConfig
-from datamodules.pairs_docstrings import DocstringsConfig
-from datamodules.pairs_hub import HubPairsConfig
-from datamodules.pairs_json import JsonPairsConfig, QMSumConfig, SciTLDRConfig
-from datamodules.pairs_papers import SciSummNetConfig
-from datamodules.pairs_parallel import Multi30kConfig, ParallelConfig
-from datamodules.pairs_source import PairsConfig
-from datamodules.pairs_store import tokenizers_of
-from datamodules.pairs_strings import StringPairsConfig
-from datamodules.periodic import PeriodicConfig
-from datamodules.reviews import ReviewsConfig
-from datamodules.sources import BooksConfig, FilesConfig, SourceConfig, StdlibConfig, WikitextConfig
-from datamodules.tokenizers import (
+from datamodules.core.data import Data, DataConfig
+from datamodules.core.documents import Corpus, Document, Documents, DocumentStream, Limit, Shard, Split, cache_folder
+from datamodules.core.errors import DataError
+from datamodules.core.examples import Example, Examples, ExamplesConfig, SyntheticConfig
+from datamodules.core.tokenizers import (
     BPEConfig,
     BytesConfig,
     CharactersConfig,
@@ -44,6 +15,35 @@ from datamodules.tokenizers import (
     WordsConfig,
     tokenizer_from_dict,
 )
+from datamodules.labelled.labelled import LabelledData, LabelledDataConfig, LabelledEvaluationConfig
+from datamodules.labelled.listops import ListOpsConfig
+from datamodules.labelled.masked_sum import MaskedSumConfig
+from datamodules.labelled.needle import NeedleConfig
+from datamodules.labelled.periodic import PeriodicConfig
+from datamodules.labelled.reviews import ReviewsConfig
+from datamodules.pairs.catalogues import CataloguesConfig, MessagesConfig
+from datamodules.pairs.docstrings import DocstringsConfig
+from datamodules.pairs.hub import HubPairsConfig
+from datamodules.pairs.json import JsonPairsConfig, QMSumConfig, SciTLDRConfig
+from datamodules.pairs.pairs import PairData, PairDataConfig, PairEvaluationConfig
+from datamodules.pairs.papers import SciSummNetConfig
+from datamodules.pairs.parallel import Multi30kConfig, ParallelConfig
+from datamodules.pairs.source import PairsConfig
+from datamodules.pairs.store import tokenizers_of
+from datamodules.pairs.strings import StringPairsConfig
+from datamodules.strings.generated import GeneratedData, GeneratedDataConfig, StringEvaluationConfig
+from datamodules.strings.generators import (
+    GENERATORS,
+    AdditionConfig,
+    CopyConfig,
+    DuplicationConfig,
+    GeneratorConfig,
+    RecallConfig,
+    ReverseConfig,
+)
+from datamodules.text.hub import HubConfig
+from datamodules.text.language import EvaluationConfig, LanguageData, LanguageDataConfig
+from datamodules.text.sources import BooksConfig, FilesConfig, SourceConfig, StdlibConfig, WikitextConfig
 from lit_transformers.config import table
 
 __all__ = [

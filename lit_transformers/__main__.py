@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from lit_transformers.startup import quick_imports
+from lit_transformers.cli.startup import quick_imports
 
 app = typer.Typer(
     help="One model at a time: train a run again, measure a checkpoint, or let it write.",
@@ -41,10 +41,10 @@ def fit(
 
     with quick_imports():
         from lit_transformers import runs
+    from lit_transformers.cli.cores import limit_threads
+    from lit_transformers.cli.progress import shown
     from lit_transformers.config import parse_assignments
-    from lit_transformers.cores import limit_threads
-    from lit_transformers.progress import shown
-    from lit_transformers.ranks import is_first_rank
+    from lit_transformers.training.ranks import is_first_rank
 
     limit_threads()
     config = runs.RunConfig.from_yaml(run).override(parse_assignments(changes or []))
@@ -74,8 +74,8 @@ def evaluate(
     """
     with quick_imports():
         from lit_transformers import runs
+    from lit_transformers.cli.cores import limit_threads
     from lit_transformers.config import parse_assignments
-    from lit_transformers.cores import limit_threads
 
     limit_threads()
     for name, value in runs.evaluate(checkpoint, parse_assignments(changes or [])).items():
@@ -100,11 +100,11 @@ def generate(
 
     Example: python -m lit_transformers generate runs/KEY/checkpoint.ckpt --prompt "def "
     """
-    from lit_transformers.cores import limit_threads
+    from lit_transformers.cli.cores import limit_threads
 
     with quick_imports():
-        from lit_transformers.sampling import SamplingConfig
-        from lit_transformers.write import write
+        from lit_transformers.decoding.sampling import SamplingConfig
+        from lit_transformers.decoding.write import write
 
     limit_threads()
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
@@ -152,10 +152,10 @@ def write_lines(
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    from lit_transformers.cores import limit_threads
+    from lit_transformers.cli.cores import limit_threads
 
     with quick_imports():
-        from lit_transformers.translate import TranslationOptions, Translator, size_of
+        from lit_transformers.decoding.translate import TranslationOptions, Translator, size_of
 
     limit_threads()
     window = window or (1 if sys.stdin.isatty() else 1000)

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from lit_transformers.attention.recompute import RandomState, go_on_from, random_state
 from lit_transformers.config import Config, ConfigError, Positive
-from lit_transformers.recompute import RandomState, go_on_from, random_state
 
 Mode = Literal["causal", "bidirectional", "cross"]
 

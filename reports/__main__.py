@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 
 from lit_transformers.config import ConfigError, parse_assignments
-from lit_transformers.files import PLAN
+from lit_transformers.records.files import PLAN
 from reports.publish import PUBLISHED, published
-from reports.records import ReportError, require_name
-from reports.results import RESULTS, read_results
+from reports.read.records import ReportError, require_name
+from reports.read.results import RESULTS, read_results
 from sweeps.study_folder import PLAIN_SCALE, folder_name
 
 HELP = """What studies have found: published, compared, and made again from their results alone.
@@ -85,7 +85,7 @@ def gallery(
 ) -> None:
     """An index over all published studies: what the source found, what was found here, and whether they agree."""
     from reports.gallery import write_gallery
-    from reports.page import render
+    from reports.report import render
 
     for directory in published(folder) if again else ():
         render(directory, public=True)
@@ -114,7 +114,7 @@ def report(
     folder: Folder = PUBLISHED,
 ) -> None:
     """Makes a report again from its results: those of the last run here, else the published ones."""
-    from reports.page import render
+    from reports.report import render
 
     directory = _results_of(study, runs, folder)
     _print_path(render(directory, out, public=directory.parent == folder))
@@ -129,10 +129,10 @@ def compare(
     to: Annotated[Path | None, typer.Option("--to", metavar="FILE.md", help="Write it as Markdown, too.")] = None,
 ) -> None:
     """Two runs or two studies: configs path by path, metrics with intervals, costs as ratios."""
-    from lit_transformers.files import write_text
+    from lit_transformers.records.files import write_text
     from reports.compare import compare as compare_sides
     from reports.compare import find_side, to_page
-    from reports.tables import to_rich
+    from reports.show.tables import to_rich
 
     sides = find_side(one, runs, folder), find_side(other, runs, folder)
     tables, notes = compare_sides(*sides)

@@ -14,19 +14,19 @@ from typing import Any, Literal
 import numpy as np
 
 from lit_transformers.config import nearest, plain_leaves
-from lit_transformers.files import PLAN, RECORD
-from reports.comparisons import Comparison
-from reports.comparisons import compare as compare_arms
-from reports.costs import CostRatio, cost_ratio
-from reports.evidence import gather
-from reports.fairness import mean_cost
-from reports.plans import Arm, Contrast, Metric, Plan, PlannedRun
+from lit_transformers.records.files import PLAN, RECORD
+from reports.judge.comparisons import Comparison
+from reports.judge.comparisons import compare as compare_arms
+from reports.judge.costs import CostRatio, cost_ratio
+from reports.judge.evidence import gather
+from reports.judge.fairness import mean_cost
+from reports.judge.statistics import LEVEL, ConfidenceInterval
 from reports.publish import PUBLISHED, published
-from reports.records import ReportError, Run, RunData, Study, assemble, load_study, read_run, require_name
-from reports.results import RESULTS, read_results
-from reports.sections import COSTS
-from reports.statistics import LEVEL, ConfidenceInterval
-from reports.tables import Cell, Column, Table, escape_markdown, plain, to_markdown
+from reports.read.plans import Arm, Contrast, Metric, Plan, PlannedRun
+from reports.read.records import ReportError, Run, RunData, Study, assemble, load_study, read_run, require_name
+from reports.read.results import RESULTS, read_results
+from reports.show.sections import COSTS
+from reports.show.tables import Cell, Column, Table, escape_markdown, plain, to_markdown
 
 _ALL = "all arms"
 

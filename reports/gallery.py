@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from lit_transformers.files import write_text
-from reports.agreement import AGREEMENTS, RULE, JudgedComparison, judge_comparisons
-from reports.answer import headline
-from reports.fairness import environments
-from reports.html import document
-from reports.markup import Html, element, joined, paragraphs
-from reports.page import find, render_site
+from lit_transformers.records.files import write_text
+from reports.judge.agreement import AGREEMENTS, RULE, JudgedComparison, judge_comparisons
+from reports.judge.fairness import environments
 from reports.publish import PUBLISHED, published
-from reports.records import ReportError
-from reports.results import RESULTS, read_results
-from reports.sections import Findings
-from reports.tables import Cell, Column, Table, escape_markdown, to_html, to_markdown
+from reports.read.records import ReportError
+from reports.read.results import RESULTS, read_results
+from reports.report import find, render_site
+from reports.show.answer import headline
+from reports.show.html import document
+from reports.show.markup import Html, element, joined, paragraphs
+from reports.show.sections import Findings
+from reports.show.tables import Cell, Column, Table, escape_markdown, to_html, to_markdown
 
 TITLE = "What was asked, and what was found"
 UNSOURCED = "No source"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lit_transformers.commands import run_command
+from lit_transformers.cli.commands import run_command
 from sweeps.options import Runs, Storage
 
 HELP = """Many machines, one ledger: who does what, in all studies, and a proxy for hundreds of workers."""
@@ -64,7 +64,7 @@ def status(runs: Runs = Path("runs"), storage: Storage = None) -> None:
 @app.command()
 def serve(runs: Runs = Path("runs"), storage: Storage = None, host: Host = "localhost", port: Port = 13000) -> None:
     """Stand in front of the ledger's database, so that hundreds of workers need no connection each."""
-    from sweeps.serve import serve as listen
+    from sweeps.ledger.serve import serve as listen
 
     listen(runs, storage, host, port, lambda line: out.print(line, markup=False, highlight=False, soft_wrap=True))
 

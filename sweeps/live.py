@@ -16,8 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lit_transformers.amounts import clock
-from sweeps.ticket import State, Ticket
+from lit_transformers.cli.amounts import clock
+from sweeps.ledger.ticket import State, Ticket
 
 __all__ = ["Board", "Row", "clock"]
 

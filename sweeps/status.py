@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from lit_transformers.files import CHECKPOINT
+from lit_transformers.records.files import CHECKPOINT
+from sweeps.ledger.lock import is_locked
+from sweeps.ledger.ticket import State
 from sweeps.live import Row, clock
-from sweeps.lock import is_locked
-from sweeps.ticket import State
 
 if TYPE_CHECKING:
-    from sweeps.ledger import ActiveRun
+    from sweeps.ledger.ledger import ActiveRun
 
 __all__ = ["add_columns", "bring_up_to_date", "cells", "plain_table", "standings", "work_table"]
 
@@ -29,7 +29,7 @@ def standings(runs: Path, storage: str | None) -> dict[str, ActiveRun]:
     """Returns the runs that workers hold, by key; empty where there is no ledger yet, which is not created."""
     if storage is None and not (runs / "ledger.db").exists():
         return {}
-    from sweeps.ledger import Ledger  # Optuna takes a second, and most looks need none
+    from sweeps.ledger.ledger import Ledger  # Optuna takes a second, and most looks need none
 
     ledger = Ledger(runs, storage)
     try:

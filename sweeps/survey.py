@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeps.ledger.records import is_resumable, read_record
+from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Row
-from sweeps.records import is_resumable, read_record
-from sweeps.ticket import State, Ticket
 
 __all__ = ["close", "survey"]
 

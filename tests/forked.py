@@ -17,7 +17,7 @@ from ports import free_port
 from waiting import SECONDS, wait_for
 
 from lit_transformers.runs import Interrupted, RunConfig, fit
-from sweeps.process import prepare_server
+from sweeps.process.child import prepare_server
 
 
 class Forked:

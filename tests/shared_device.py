@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lit_transformers.startup import quick_imports
+from lit_transformers.cli.startup import quick_imports
 
 with quick_imports():
     import lightning as L
@@ -23,13 +23,13 @@ with quick_imports():
     from lightning.pytorch.strategies import DDPStrategy
 
     from datamodules import LanguageData, Shard
-    from datamodules.lanes import LaneShape
-    from datamodules.language import reading_lanes
+    from datamodules.text.lanes import LaneShape
+    from datamodules.text.language import reading_lanes
     from lit_transformers.batch import TextBatch
-    from lit_transformers.files import RECORD
+    from lit_transformers.records.files import RECORD
     from lit_transformers.runs import RunConfig, fit, train
-    from lit_transformers.stopping import Stop
-    from lit_transformers.training import TrainingConfig
+    from lit_transformers.training.config import TrainingConfig
+    from lit_transformers.training.stopping import Stop
 
 
 def batches_of_both(data: LanguageData) -> Iterator[TextBatch]:

@@ -66,6 +66,8 @@ def test_a_measurement_that_fails_leaves_the_result_as_it_was(measured: Claim, t
 
 
 def test_nothing_is_measured_on_code_that_no_commit_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "_git", lambda *words: " M lit_transformers/cost.py\n" if words[0] == "status" else "0")
-    with pytest.raises(ClaimError, match=r"lit_transformers/cost\.py differs .* commit first"):
+    monkeypatch.setattr(
+        claims, "_git", lambda *words: " M lit_transformers/batch.py\n" if words[0] == "status" else "0"
+    )
+    with pytest.raises(ClaimError, match=r"lit_transformers/batch\.py differs .* commit first"):
         current_commit()

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from lit_transformers.config import Config, ConfigError, canonical_hash, parse_assignments
 from lit_transformers.encodings import EncodingConfig, HuangConfig, LearnedRelativeConfig, ShawConfig, XLConfig
+from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.mixers import AttentionConfig, MixerConfig
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
-from lit_transformers.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.stacks import SharedConfig
 
 MODEL = LanguageModelConfig(

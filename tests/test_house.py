@@ -22,10 +22,23 @@ PACKAGES = ("lit_transformers", "datamodules", "sweeps", "reports", "ablations")
 SOURCES = sorted(
     path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if "published" not in path.parts
 )
-MODELS = ("lit_transformers.block", "lit_transformers.mixer", "lit_transformers.models", "lit_transformers.tasks")
+MODELS = (
+    "lit_transformers.stacks.block",
+    "lit_transformers.mixer",
+    "lit_transformers.models",
+    "lit_transformers.tasks",
+)
 MEETING = {
     f"lit_transformers.{name}"
-    for name in ("runs.config", "runs.keys", "runs.train", "runs.fit", "write", "translate", "__main__")
+    for name in (
+        "runs.config",
+        "runs.keys",
+        "runs.train",
+        "runs.fit",
+        "decoding.write",
+        "decoding.translate",
+        "__main__",
+    )
 }
 """The modules of the library that may import ``datamodules``."""
 
@@ -132,17 +145,13 @@ def test_a_command_imports_commands_of_its_own_alone() -> None:
 
 def test_reports_read_records_and_know_no_model_and_no_study() -> None:
     for module, target in crossings("reports"):
-        light = (f"lit_transformers.{name}" for name in ("amounts", "config", "files", "scores"))
+        light = (f"lit_transformers.{name}" for name in ("cli.amounts", "config", "records.files", "scores"))
         assert below(target, "sweeps", *light), f"{module} imports {target}"
 
 
-@pytest.mark.parametrize(
-    "lower", ["config", "batch", "mixer", "mixers", "encodings", "positions", "patterns", "models"]
-)
+@pytest.mark.parametrize("lower", ["config", "batch", "mixer", "mixers", "encodings", "attention", "stacks", "models"])
 def test_what_a_network_is_made_of_knows_no_task_and_no_run(lower: str) -> None:
-    upper = tuple(
-        f"lit_transformers.{name}" for name in ("tasks", "runs", "callbacks", "gates", "training", "generate")
-    )
+    upper = tuple(f"lit_transformers.{name}" for name in ("tasks", "runs", "training", "checks", "decoding"))
     for module in MODULES:
         if below(module, f"lit_transformers.{lower}"):
             assert not [target for target in imports(module) if below(target, *upper)], module
@@ -322,9 +331,11 @@ def test_what_is_public_has_a_docstring(path: Path) -> None:
 
 @pytest.mark.parametrize("module", ["executors", "masks", "flex"])
 def test_executors_ask_a_pattern_and_not_for_its_class(module: str) -> None:
-    path = ROOT / "lit_transformers" / f"{module}.py"
+    path = ROOT / "lit_transformers" / "attention" / f"{module}.py"
     patterns = {
-        node.name for node in tree(ROOT / "lit_transformers" / "patterns.py").body if isinstance(node, ast.ClassDef)
+        node.name
+        for node in tree(ROOT / "lit_transformers" / "attention" / "patterns.py").body
+        if isinstance(node, ast.ClassDef)
     }
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass", "type"):
@@ -333,7 +344,7 @@ def test_executors_ask_a_pattern_and_not_for_its_class(module: str) -> None:
         assert not isinstance(node, ast.MatchClass), ast.unparse(node)
 
 
-MECHANISMS = [path for path in SOURCES if path.parent.name in ("mixers", "encodings") and kinds(path)]
+MECHANISMS = [path for path in SOURCES if {"mixers", "encodings"} & {*path.parts} and kinds(path)]
 
 
 @pytest.mark.parametrize("path", MECHANISMS, ids=name)

@@ -13,7 +13,7 @@ import torch
 from numerics import PRECISIONS, MadeByTests, Numerics
 from pretended_device import DEVICE
 
-OF_THE_LIBRARY = compile("torch.ones(2), torch.tensor([1.0])", "/somewhere/lit_transformers/masks.py", "eval")
+OF_THE_LIBRARY = compile("torch.ones(2), torch.tensor([1.0])", "/somewhere/lit_transformers/attention/masks.py", "eval")
 
 
 @pytest.fixture(params=["float32", "bf16"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ablations.ablation import Ablation, Match, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import ENWIK8, GPU, TRANSFORMER_XL
+from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.mixers import AttentionConfig
-from lit_transformers.positions import LearnedConfig
 
 ABLATION = Ablation(
     question="Which of the three auxiliary losses does a deep character transformer need?",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import TRANSFORMER_XL
 from datamodules import DuplicationConfig, GeneratedDataConfig
+from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.mixers import LSHConfig
 from lit_transformers.models import LanguageModelConfig
-from lit_transformers.positions import LearnedConfig
 from lit_transformers.runs import RunConfig
 from lit_transformers.tasks import StringsConfig
 

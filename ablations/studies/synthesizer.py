@@ -5,7 +5,7 @@ from __future__ import annotations
 from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
 from lit_transformers.mixers import SynthesizerConfig
-from lit_transformers.mixers.synthetic import Member
+from lit_transformers.mixers.synthesizer.logits import Member
 
 MEMBERS: dict[str, tuple[Member, ...]] = {
     "fixed_random": ("fixed_random",),

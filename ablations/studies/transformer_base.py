@@ -8,7 +8,7 @@ from __future__ import annotations
 from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
 from ablations.baselines import leaving
 from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES
-from lit_transformers.positions import LearnedConfig
+from lit_transformers.encodings.positions import LearnedConfig
 
 SAME, OTHER, LATER = "what this scale's baseline has", "too far from this scale's baseline", "left to the larger scales"
 LEFT_OUT = {

@@ -8,7 +8,7 @@ from ablations.ablation import Ablation, Contrast, Match, Published, PublishedVa
 from ablations.baselines import leaving
 from ablations.pairs import BLEU, TRANSLATION, TRANSLATION_SCALES
 from lit_transformers.encodings import ShawConfig
-from lit_transformers.positions import LearnedConfig
+from lit_transformers.encodings.positions import LearnedConfig
 
 
 def relative(encoding: ShawConfig) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ablations.ablation import Ablation, Contrast, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import TRANSFORMER_XL
 from datamodules import AdditionConfig, CopyConfig, GeneratedDataConfig, ReverseConfig, StringEvaluationConfig
+from lit_transformers.encodings.positions import SinusoidalConfig
 from lit_transformers.mixers import LSTMConfig
 from lit_transformers.models import LanguageModelConfig
-from lit_transformers.positions import SinusoidalConfig
 from lit_transformers.runs import RunConfig
 from lit_transformers.stacks import HaltingConfig, SequentialConfig, UniversalConfig
 from lit_transformers.tasks import StringsConfig

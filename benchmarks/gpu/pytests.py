@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.runner import ROOT
-from lit_transformers.files import write_json
+from lit_transformers.records.files import write_json
 
 TESTS = str(ROOT / "tests")
 

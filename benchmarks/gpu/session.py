@@ -18,14 +18,14 @@ from rich.console import Console
 from benchmarks.gpu.job import PARTS, KitJob, jobs, rehearsals
 from benchmarks.gpu.runner import GRACE_SECONDS, ROOT, Kit, attempts_in, last_attempts
 from benchmarks.gpu.summary import markdown, table_of
-from lit_transformers.files import replace_file, write_json, write_text
+from lit_transformers.records.files import replace_file, write_json, write_text
 
 __all__ = ["Session", "SessionError", "pack", "unpack"]
 
 MACHINE, SUMMARY, RUNS = "machine.json", "summary.md", "runs.tar.gz"
 DESCRIBE = """
 import json
-from lit_transformers.startup import quick_imports
+from lit_transformers.cli.startup import quick_imports
 with quick_imports():
     import ablations.__main__, lit_transformers.runs
     from benchmarks.hardware import describe

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from lit_transformers.config import parse_assignments
-from lit_transformers.files import PLAN, RECORD, write_json
+from lit_transformers.records.files import PLAN, RECORD, write_json
 from sweeps.study_folder import folder_name
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from lit_transformers.config import ConfigError, Length, NonNegative
 from lit_transformers.encodings.encoding import EncodingConfig
+from lit_transformers.encodings.positions import sinusoids
 from lit_transformers.encodings.relative import Relative, Table, for_queries
 from lit_transformers.mixer import Shape
-from lit_transformers.positions import sinusoids
 
 
 class XLConfig(EncodingConfig, kind="xl"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import final
 
-from lit_transformers.executors import Inputs, attend, attend_flops
+from lit_transformers.attention.executors import Inputs, attend, attend_flops
+from lit_transformers.attention.patterns import Band
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
-from lit_transformers.patterns import Band
 
 
 @final

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from lit_transformers.attention.executors import Inputs, attend, attend_flops
+from lit_transformers.attention.patterns import BLOCK, Graph
 from lit_transformers.config import Length, NonNegative, Positive, RandomSeed
-from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
-from lit_transformers.patterns import BLOCK, Graph
 from lit_transformers.space import Choice, Interval, Space
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal, final
 
+from lit_transformers.attention.executors import Inputs, attend_union, union_flops
+from lit_transformers.attention.patterns import Band
 from lit_transformers.config import Length, Positive
-from lit_transformers.executors import Inputs, attend_union, union_flops
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
-from lit_transformers.patterns import Band
 
 
 @final

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
+from lit_transformers.attention.executors import AttentionWeighting, Inputs, attend, attend_flops
+from lit_transformers.attention.patterns import Band
 from lit_transformers.config import Positive, Rounds
-from lit_transformers.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, MixerOutput, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 from lit_transformers.observable import Observable
-from lit_transformers.patterns import Band
 
 EXACT = (1.0, 1.5, 2.0)
 """The alphas whose weights need no bisection."""

@@ -9,12 +9,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.attention.recompute import no_autocast
 from lit_transformers.config import Length, Positive, PositiveFloat
 from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape, full_precision
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import refuse_gradients
-from lit_transformers.recompute import no_autocast
 
 
 @final

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, final
 
+from lit_transformers.attention.executors import Inputs, attend, attend_flops
+from lit_transformers.attention.patterns import Local
 from lit_transformers.config import Length, Positive
-from lit_transformers.executors import Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
-from lit_transformers.patterns import Local
 from lit_transformers.space import Interval, Space
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, final
 
+from lit_transformers.attention.executors import Inputs, attend_heads, attend_union, heads_flops, union_flops
+from lit_transformers.attention.patterns import Band, Local, Pattern, Summaries
 from lit_transformers.config import ConfigError, Length, Positive
-from lit_transformers.executors import Inputs, attend_heads, attend_union, heads_flops, union_flops
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
-from lit_transformers.patterns import Band, Local, Pattern, Summaries
 from lit_transformers.space import Choice, Space
 
 

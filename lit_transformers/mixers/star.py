@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from lit_transformers.attention.executors import Inputs, attend
+from lit_transformers.attention.patterns import Band
 from lit_transformers.config import ConfigError, Positive, Rounds
-from lit_transformers.executors import Inputs, attend
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
-from lit_transformers.patterns import Band
 
 
 @final

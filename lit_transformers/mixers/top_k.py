@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lit_transformers.attention.executors import AttentionWeighting, Inputs, attend, attend_flops
+from lit_transformers.attention.patterns import Band
 from lit_transformers.config import Length
-from lit_transformers.executors import AttentionWeighting, Inputs, attend, attend_flops
 from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
-from lit_transformers.patterns import Band
 from lit_transformers.space import Interval, Space
 
 

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from lit_transformers.attention.executors import Inputs, attend, attend_heads, heads_flops, with_tables
+from lit_transformers.attention.patterns import Band, GlobalQueries, Marked, Pattern
 from lit_transformers.config import ConfigError, Heads, Length, Positive
-from lit_transformers.executors import Inputs, attend, attend_heads, heads_flops, with_tables
 from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer
 from lit_transformers.mixers.global_tokens import GlobalTokens
 from lit_transformers.mixers.heads import split
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
-from lit_transformers.patterns import Band, GlobalQueries, Marked, Pattern
 from lit_transformers.space import Interval, Space
 
 

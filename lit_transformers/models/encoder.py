@@ -23,7 +23,7 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
     BigBird's ETC adds them for its global attention (arXiv:2007.14062, section 2).
     """
 
-    gates: ClassVar[str] = "lit_transformers.gates:BIDIRECTIONAL"
+    gates: ClassVar[str] = "lit_transformers.checks.gates:BIDIRECTIONAL"
     first_sees_all: ClassVar[bool] = True
 
     extra_tokens: NonNegative = 0

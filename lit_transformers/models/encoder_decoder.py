@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, PairDescription
-from lit_transformers.block import Block, add_losses
 from lit_transformers.config import ConfigError, Memory, Positive
 from lit_transformers.mixer import Context, Mixer, MixerConfig, take_rows
 from lit_transformers.mixers import AttentionConfig
@@ -16,6 +15,7 @@ from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork
 from lit_transformers.models.model import ModelConfig, ModelOutput, positions_of
 from lit_transformers.models.tokens import TokenEmbedding
+from lit_transformers.stacks.block import Block, add_losses
 
 
 class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
@@ -29,7 +29,7 @@ class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
     ``memory`` of 0 remembers all that was decoded, which changes nothing where a target is read at once.
     """
 
-    gates: ClassVar[str] = "lit_transformers.gates:PAIRED"
+    gates: ClassVar[str] = "lit_transformers.checks.gates:PAIRED"
 
     decoder_mixer: MixerConfig = AttentionConfig()
     cross_mixer: MixerConfig = AttentionConfig()

@@ -11,14 +11,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.block import Block, BlockConfig
 from lit_transformers.config import Config, Positive, PositiveFloat, field_types
-from lit_transformers.initialisation import initialise_normal, initialise_scaled
+from lit_transformers.encodings.positions import PositionsConfig
 from lit_transformers.mixer import MixerConfig, Mode, Shape
+from lit_transformers.models.initialisation import initialise_normal, initialise_scaled
 from lit_transformers.models.tokens import FullTokenEmbeddingConfig, TokenEmbedding, TokenEmbeddingConfig
-from lit_transformers.positions import PositionsConfig
 from lit_transformers.space import Interval, Space
 from lit_transformers.stacks import SequentialConfig, Stack, StackConfig, StackInput
+from lit_transformers.stacks.block import Block, BlockConfig
 from lit_transformers.stacks.carried import Carried
 
 
@@ -29,7 +29,7 @@ class ModelConfig(BlockConfig):
     ``gates`` names the family's gates, a mapping from their names to functions of a probe, as "module:attribute". It is
     read where gates are run, so that what a gate says is no part of the code that a run depends on.
     initial_std: standard deviation of the normal distribution that all linear and embedding weights start from; None
-        for one that depends on where a weight is in the network (``lit_transformers/initialisation.py``).
+        for one that depends on where a weight is in the network (``lit_transformers/models/initialisation.py``).
     """
 
     space: ClassVar[Space] = {"dropout": Interval(0.0, 0.3)}

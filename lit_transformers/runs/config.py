@@ -9,7 +9,7 @@ from datamodules import Data, DataConfig, LanguageDataConfig
 from lit_transformers.config import Config, ConfigError, Seed
 from lit_transformers.models import LanguageModelConfig, ModelConfig
 from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
 
 __all__ = ["Description", "RunConfig", "describe"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_transformers.config import Plain
-from lit_transformers.files import replace_file
+from lit_transformers.records.files import replace_file
 
 __all__ = ["write_documents", "write_outputs"]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import lightning as L
 
-from lit_transformers.callbacks import measured
-from lit_transformers.checkpoints import TRAINING, read
 from lit_transformers.config import Plain
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.train import quiet
 from lit_transformers.tasks import Task
+from lit_transformers.training.callbacks import measured
+from lit_transformers.training.checkpoints import TRAINING, read
 
 __all__ = ["evaluate", "load"]
 

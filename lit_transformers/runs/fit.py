@@ -17,21 +17,21 @@ import lightning as L
 import torch
 
 from datamodules import DataError
-from lit_transformers import gates
-from lit_transformers.callbacks import Curves, Interrupted
+from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.files import RECORD, RUN, replace_file, write_json
-from lit_transformers.folder import claim
-from lit_transformers.pruning import Pruned
-from lit_transformers.ranks import is_first_rank
-from lit_transformers.record import VERSION, environment, is_disk_full, peak_memory, reason
-from lit_transformers.reporting import ProgressReporter, Report
+from lit_transformers.records.files import RECORD, RUN, replace_file, write_json
+from lit_transformers.records.record import VERSION, environment, is_disk_full, peak_memory, reason
+from lit_transformers.records.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
 from lit_transformers.runs.config import RunConfig, describe
+from lit_transformers.runs.folder import claim
 from lit_transformers.runs.keys import identity_of
 from lit_transformers.runs.train import train
-from lit_transformers.stopping import stop_requests
-from lit_transformers.training import TrainingConfig
-from lit_transformers.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
+from lit_transformers.training.callbacks import Curves, Interrupted
+from lit_transformers.training.config import TrainingConfig
+from lit_transformers.training.pruning import Pruned
+from lit_transformers.training.ranks import is_first_rank
+from lit_transformers.training.reporting import ProgressReporter, Report
+from lit_transformers.training.stopping import stop_requests
 
 __all__ = ["fit", "require_device"]
 

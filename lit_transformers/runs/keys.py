@@ -4,10 +4,10 @@ training and measuring, and nothing else: a gate's message or a line of progress
 from __future__ import annotations
 
 from datamodules import Data
-from lit_transformers.code import code_hash
 from lit_transformers.config import canonical_hash
-from lit_transformers.folder import Identity
+from lit_transformers.runs.code import code_hash
 from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.folder import Identity
 
 __all__ = ["ROOTS", "code_of", "identity_of", "run_key", "training_key"]
 

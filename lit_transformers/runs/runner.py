@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lit_transformers import gates
-from lit_transformers.inert_fields import changes_nothing
-from lit_transformers.probe import probe
+from lit_transformers.checks import gates
+from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.runner import Runner
 from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key
+from lit_transformers.runs.probe import probe
 
 __all__ = ["RUNNER"]
 

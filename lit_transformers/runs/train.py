@@ -15,21 +15,21 @@ import lightning as L
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 from datamodules import Data
-from lit_transformers.averaging import Averager
 from lit_transformers.batch import LanguageDescription
-from lit_transformers.callbacks import Checkpointer, Curves, DivergenceCheck
-from lit_transformers.checkpoints import TRAINING, read
+from lit_transformers.checks.observe import observe
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.cost import flops_by_length
-from lit_transformers.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
-from lit_transformers.observe import observe
-from lit_transformers.pruning import Bars, Pruned, Pruner
-from lit_transformers.ranks import is_first_rank
+from lit_transformers.models.cost import flops_by_length
+from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.documents import write_documents, write_outputs
-from lit_transformers.stopping import Stop
-from lit_transformers.training import TrainingConfig
-from lit_transformers.weight_reuse import offer, take_over
+from lit_transformers.runs.weight_reuse import offer, take_over
+from lit_transformers.training.averaging import Averager
+from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
+from lit_transformers.training.checkpoints import TRAINING, read
+from lit_transformers.training.config import TrainingConfig
+from lit_transformers.training.pruning import Bars, Pruned, Pruner
+from lit_transformers.training.ranks import is_first_rank
+from lit_transformers.training.stopping import Stop
 
 __all__ = ["contents", "make_trainer", "quiet", "train", "usable"]
 

@@ -8,9 +8,9 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lit_transformers.block import Block, add_losses
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, MixerOutput, Shape
+from lit_transformers.stacks.block import Block, add_losses
 from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
 
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.block import Block
 from lit_transformers.config import Config, ConfigError
+from lit_transformers.encodings.positions import Positions
 from lit_transformers.mixer import Context, Shape
-from lit_transformers.positions import Positions
+from lit_transformers.stacks.block import Block
 
 MakeBlock = Callable[[int, int], Block]
 """Builds block ``layer`` of ``depth`` blocks that have their own weights."""

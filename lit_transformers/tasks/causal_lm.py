@@ -11,14 +11,14 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, LanguageDescription, TextBatch
 from lit_transformers.config import ConfigError, PositiveFloat
-from lit_transformers.cost import ModelCost, cost
 from lit_transformers.mixer import detach, empty_rows, full_precision, map_state
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
+from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
-from lit_transformers.ranks import from_all_ranks
 from lit_transformers.tasks.language_metric import LanguageMetric
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
+from lit_transformers.training.ranks import from_all_ranks
 
 
 class CausalLMConfig(TaskConfig, kind="causal_lm"):

@@ -12,7 +12,7 @@ from lit_transformers.batch import ClassLabels, DataDescription, LabelledBatch, 
 from lit_transformers.config import ConfigError
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.pooled import PooledMetric, PooledTask, PooledTaskConfig
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
 
 
 class ClassificationConfig(PooledTaskConfig, kind="classification"):

@@ -10,7 +10,7 @@ from torch import Tensor
 from lit_transformers.batch import DataDescription, LabelledBatch
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.pooled import PooledMetric, PooledTask, PooledTaskConfig
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
 
 
 class RegressionConfig(PooledTaskConfig, kind="regression"):

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDescription
 from lit_transformers.config import Fraction, Plain, Positive
-from lit_transformers.cost import ModelCost, cost
-from lit_transformers.decoding import BeamConfig, DecodingConfig, decode
+from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, decode
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork, require
+from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.tasks.text_metric import Scores, TextMetric, signatures
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
 
 WRITTEN: frozenset[Scores] = frozenset({"bleu", "chrf", "rouge"})
 """Scores of decoded texts; the others are computed from predictions after the correct symbols."""

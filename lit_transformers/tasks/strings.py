@@ -9,12 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, StringBatch, StringDescription
-from lit_transformers.cost import ModelCost, cost
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
+from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.string_metric import StringMetric
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
 
 
 class StringsConfig(TaskConfig, kind="strings"):

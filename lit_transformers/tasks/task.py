@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, Plain
-from lit_transformers.cost import ModelCost
 from lit_transformers.mixer import Mixer
+from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, Network
-from lit_transformers.ranks import mean_over_ranks
-from lit_transformers.shards import put_together, shard
 from lit_transformers.tasks.example_metric import ExampleMetric
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
+from lit_transformers.training.ranks import mean_over_ranks
+from lit_transformers.training.shards import put_together, shard
 
 
 class TokenMean(NamedTuple):

@@ -18,7 +18,7 @@ from waiting import wait_for
 from ablations import catalog
 from ablations.__main__ import main
 from ablations.plan import Request, make_plan
-from lit_transformers.cores import usable_cores
+from lit_transformers.cli.cores import usable_cores
 
 STUDY = """
 from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source

@@ -12,7 +12,7 @@ from ablations import estimate as estimates
 from ablations.estimate import ASSUMED_RATE, ENOUGH_SECONDS, estimate
 from ablations.plan import Plan
 from ablations.show import plan_view
-from lit_transformers.machine import processor
+from lit_transformers.records.machine import processor
 
 FLOPS = 1e12
 H100 = "NVIDIA H100 80GB HBM3"

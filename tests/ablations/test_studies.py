@@ -6,8 +6,8 @@ import pytest
 
 from ablations.ablation import Ablation
 from ablations.catalog import RUNNER, find, load, names
-from lit_transformers.gates import Gate, check
-from lit_transformers.miniature import miniature, probe_length
+from lit_transformers.checks.gates import Gate, check
+from lit_transformers.checks.miniature import miniature, probe_length
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.runner import runner_of
 

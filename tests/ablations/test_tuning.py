@@ -10,8 +10,8 @@ from standin.tuned import RunConfig
 from ablations.plan import Request
 from ablations.tuning import prepare, tuned_plan
 from lit_transformers.config import ConfigError
-from sweeps.search import Budget
-from sweeps.tune import TuningResult
+from sweeps.tuning.search import Budget
+from sweeps.tuning.tune import TuningResult
 
 STUDY = """
 from ablations.ablation import Ablation, Match, Metric

@@ -24,12 +24,7 @@ from lit_transformers.encodings import (
     ShawConfig,
     XLConfig,
 )
-from lit_transformers.feedforward import (
-    FEEDFORWARDS,
-    FeedForwardConfig,
-    SeparableConvolutionConfig,
-    TransitionConfig,
-)
+from lit_transformers.encodings.positions import POSITIONS, LearnedConfig, SinusoidalConfig
 from lit_transformers.mixer import Context, Mixer, MixerConfig, Mode, Shape
 from lit_transformers.mixers import (
     MIXERS,
@@ -55,7 +50,6 @@ from lit_transformers.mixers import (
 )
 from lit_transformers.models import MODELS, EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import TOKENS, AdaptiveTokenEmbeddingConfig, FullTokenEmbeddingConfig
-from lit_transformers.positions import POSITIONS, LearnedConfig, SinusoidalConfig
 from lit_transformers.stacks import (
     STACKS,
     HaltingConfig,
@@ -64,6 +58,12 @@ from lit_transformers.stacks import (
     SharedConfig,
     StackConfig,
     UniversalConfig,
+)
+from lit_transformers.stacks.feedforward import (
+    FEEDFORWARDS,
+    FeedForwardConfig,
+    SeparableConvolutionConfig,
+    TransitionConfig,
 )
 
 Network = TypeVar("Network", bound=nn.Module)

@@ -24,17 +24,17 @@ from contract_cases import (
 from numerics import bound, placed, same, same_gradients, unmoved
 from torch import Tensor, nn
 
-from lit_transformers.block import Block, BlockConfig
+from lit_transformers.checks.gates import check
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError, field_types
 from lit_transformers.encodings import RotaryConfig, XLConfig
-from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
-from lit_transformers.gates import check
-from lit_transformers.miniature import probe_data
+from lit_transformers.encodings.positions import PositionsConfig
 from lit_transformers.mixer import Context, MixerConfig, Mode, OutputProjection, Shape, empty_rows, state_tensors
 from lit_transformers.mixers import AttentionConfig, StarConfig
 from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
-from lit_transformers.positions import PositionsConfig
 from lit_transformers.stacks import ReversibleConfig, SharedConfig, Stack, StackConfig, StackInput
+from lit_transformers.stacks.block import Block, BlockConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionConfig
 
 pytestmark = pytest.mark.any_device
 DEPTH = 4

@@ -11,10 +11,10 @@ from contract_cases import DIM, HEADS, Case, context, mixers, noise, randomised
 from numerics import placed, same, same_gradients
 from torch import Tensor
 
-from lit_transformers.miniature import probe_data
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.mixer import Context, state_tensors
 from lit_transformers.mixers import CompressiveConfig
-from lit_transformers.mixers.compressive import Compressive
+from lit_transformers.mixers.compressive.compressive import Compressive
 from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder

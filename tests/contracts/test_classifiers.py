@@ -8,10 +8,10 @@ from contract_cases import DIM, HEADS, SHAPE, Case, mixers
 from numerics import placed, same
 
 from lit_transformers.batch import ClassLabels, LabelledBatch, LabelledDescription, Vocabulary
+from lit_transformers.encodings.positions import SinusoidalConfig
 from lit_transformers.models import EncoderConfig
-from lit_transformers.positions import SinusoidalConfig
 from lit_transformers.tasks.classification import ClassificationConfig
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
 
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)
 DATA = LabelledDescription(vocabulary=VOCABULARY, length=SHAPE.max_length, labels=ClassLabels(count=3))

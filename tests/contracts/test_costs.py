@@ -11,18 +11,18 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from lit_transformers.attention.patterns import BLOCK
 from lit_transformers.batch import PairDescription, Vocabulary
-from lit_transformers.block import BlockConfig
-from lit_transformers.cost import cost
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.encodings import XLConfig
-from lit_transformers.feedforward import FeedForwardConfig, TransitionConfig
-from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Context, MixerConfig, Shape
 from lit_transformers.mixers import AttentionConfig, LSRAConfig, TopKConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
+from lit_transformers.models.cost import cost
 from lit_transformers.models.tokens import TokenEmbeddingConfig
-from lit_transformers.patterns import BLOCK
 from lit_transformers.stacks import StackConfig
+from lit_transformers.stacks.block import BlockConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionConfig
 
 LENGTHS = [(1, 0), (7, 0), (7, 5), (1, 300), (BLOCK, 0), (BLOCK + 44, 0), (2 * BLOCK + 1, 100)]
 TOLERANCE = 0.02

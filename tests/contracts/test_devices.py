@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from lit_transformers.batch import Vocabulary
-from lit_transformers.decoding import BeamConfig, DecodingConfig, GreedyConfig, decode
+from lit_transformers.checks.miniature import probe_data
+from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig, decode
+from lit_transformers.decoding.generate import beam_search
 from lit_transformers.encodings import RotaryConfig, XLConfig
-from lit_transformers.generate import beam_search
-from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Mode
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig
 from lit_transformers.tasks import TASKS, CausalLMConfig
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
 
 
 @pytest.fixture(autouse=True)

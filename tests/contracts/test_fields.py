@@ -18,10 +18,10 @@ from allocations import Kept
 from contract_cases import CASES, DIM, HEADS, SMALL
 from torch import Tensor, nn
 
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import Config, field_types
 from lit_transformers.encodings import EncodingConfig, LearnedRelativeConfig, RotaryConfig
-from lit_transformers.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
-from lit_transformers.miniature import probe_data
+from lit_transformers.encodings.positions import LearnedConfig, PositionError, PositionsConfig, SinusoidalConfig
 from lit_transformers.mixer import MixerConfig, state_tensors
 from lit_transformers.mixers import (
     AdaptiveSpanConfig,
@@ -45,8 +45,8 @@ from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.encoder_decoder import EncoderDecoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig, TokenEmbeddingConfig
-from lit_transformers.positions import LearnedConfig, PositionError, PositionsConfig, SinusoidalConfig
 from lit_transformers.stacks import HaltingConfig, SharedConfig, StackConfig, UniversalConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
 
 VOCABULARY, LENGTH = 11, 6
 READER = EncoderConfig(dim=DIM, heads=HEADS, depth=4)

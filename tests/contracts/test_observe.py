@@ -12,9 +12,16 @@ import torch
 from contract_cases import DIM, HEADS, MIXER_CASES, Case, context, name, noise, variants
 from torch import Tensor
 
-from lit_transformers.cost import cost, flops_by_length
+from lit_transformers.checks.miniature import probe_data
+from lit_transformers.checks.observe import (
+    AttentionSummary,
+    ModuleCall,
+    attention_summary,
+    call_report,
+    listened,
+    observe,
+)
 from lit_transformers.encodings import ShawConfig, XLConfig
-from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Mode
 from lit_transformers.mixers import (
     AdaptiveSpanConfig,
@@ -27,7 +34,7 @@ from lit_transformers.mixers import (
 )
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models import LanguageModelConfig
-from lit_transformers.observe import AttentionSummary, ModuleCall, attention_summary, call_report, listened, observe
+from lit_transformers.models.cost import cost, flops_by_length
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.stacks import HaltingConfig, UniversalConfig
 

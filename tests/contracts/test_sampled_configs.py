@@ -12,8 +12,9 @@ import pytest
 import torch
 from pydantic.fields import FieldInfo
 
-from lit_transformers import gates, miniature
+from lit_transformers.checks import gates, miniature
 from lit_transformers.config import Config, ConfigError, field_types
+from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.mixers import (
     MIXERS,
@@ -29,7 +30,6 @@ from lit_transformers.mixers import (
     WindowConfig,
 )
 from lit_transformers.models import MODELS, EncoderConfig, EncoderDecoderConfig, ModelConfig
-from lit_transformers.positions import LearnedConfig
 from lit_transformers.stacks import UniversalConfig
 
 ROUNDS = 3

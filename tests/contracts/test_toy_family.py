@@ -14,16 +14,16 @@ from contract_cases import POSITION_CASES, STACK_CASES, name
 from lit_transformers.run import RunConfig, describe, evaluate, fit
 from toy_family import DraftedConfig
 
-from lit_transformers import gates
 from lit_transformers.batch import LanguageDescription
+from lit_transformers.checks import gates
+from lit_transformers.checks.inert_fields import changes_nothing
+from lit_transformers.checks.miniature import miniature, probe_data
 from lit_transformers.config import ConfigError, register
-from lit_transformers.files import CHECKPOINT
-from lit_transformers.inert_fields import changes_nothing
-from lit_transformers.miniature import miniature, probe_data
+from lit_transformers.encodings.positions import PositionsConfig
 from lit_transformers.mixer import Context
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import MODELS, LanguageModelConfig
-from lit_transformers.positions import PositionsConfig
+from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.stacks import StackConfig
 
 SIZES: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 3, "mixer": AttentionConfig(memory=8)}

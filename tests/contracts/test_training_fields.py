@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.config import Config, field_types
-from lit_transformers.inert_fields import changes_nothing
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.mixers import AttentionConfig, SparseConfig, WindowConfig
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.runs import RunConfig
 from lit_transformers.tasks.causal_lm import CausalLMConfig
-from lit_transformers.training import OPTIMIZERS, SCHEDULES, TrainingConfig
+from lit_transformers.training.config import OPTIMIZERS, SCHEDULES, TrainingConfig
 
 MODEL = LanguageModelConfig(dim=16, heads=2, depth=2, mixer=AttentionConfig(memory=8))
 SEEN_ELSEWHERE = {

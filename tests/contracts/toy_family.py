@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lit_transformers import gates
 from lit_transformers.batch import DataDescription
+from lit_transformers.checks import gates
+from lit_transformers.checks.miniature import Probe
 from lit_transformers.config import Positive
-from lit_transformers.miniature import Probe
 from lit_transformers.mixer import Context
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork
 from lit_transformers.models.model import ModelOutput, positions_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.index import IndexedDocuments, Text, index_corpus
+from datamodules.core.index import IndexedDocuments, Text, index_corpus
 
 MakeDocuments = Callable[[Sequence[bytes]], IndexedDocuments]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datamodules import DataError, Example, ListOpsConfig, MaskedSumConfig, NeedleConfig, SyntheticConfig
-from datamodules.listops import OPERATORS, SYMBOLS
+from datamodules.labelled.listops import OPERATORS, SYMBOLS
 from lit_transformers.config import ConfigError
 
 SHORT = ListOpsConfig(shortest=4, longest=60)
@@ -139,7 +139,7 @@ def test_lists_that_cannot_be_are_refused(changes: dict[str, int], message: str)
 
 
 def test_lists_that_hardly_ever_are_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datamodules.listops.TRIES", 50)
+    monkeypatch.setattr("datamodules.labelled.listops.TRIES", 50)
     with pytest.raises(DataError, match="of 50 lists none has 1000 to 1000 symbols"):
         ListOpsConfig(shortest=1_000, longest=1_000, depth=4).build()
 

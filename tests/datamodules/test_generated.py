@@ -25,7 +25,7 @@ from datamodules import (
     ReverseConfig,
     Shard,
 )
-from datamodules.generated import StringEvaluationConfig
+from datamodules.strings.generated import StringEvaluationConfig
 from lit_transformers.batch import IGNORED, StringBatch
 from lit_transformers.config import ConfigError, field_types
 

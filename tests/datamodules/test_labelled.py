@@ -30,8 +30,8 @@ from datamodules import (
     ReviewsConfig,
     Shard,
 )
-from datamodules.loading import Batches
-from datamodules.windows import Endless, Once
+from datamodules.core.loading import Batches
+from datamodules.core.windows import Endless, Once
 from lit_transformers.batch import LabelledBatch, NumberLabels
 from lit_transformers.config import ConfigError
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datamodules.documents import Limit, Shard
-from datamodules.index import IndexedDocuments
-from datamodules.lanes import Lanes, LaneShape
-from datamodules.tokenizers import Bytes, Words
+from datamodules.core.documents import Limit, Shard
+from datamodules.core.index import IndexedDocuments
+from datamodules.core.tokenizers import Bytes, Words
+from datamodules.text.lanes import Lanes, LaneShape
 from lit_transformers.batch import IGNORED, TextBatch
 
 MakeDocuments = Callable[[Sequence[bytes]], IndexedDocuments]

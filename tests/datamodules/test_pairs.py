@@ -27,8 +27,8 @@ from datamodules import (
     WordsConfig,
     tokenizers_of,
 )
-from datamodules.loading import Batches
-from datamodules.pairs_source import Pair
+from datamodules.core.loading import Batches
+from datamodules.pairs.source import Pair
 from lit_transformers.batch import IGNORED, PairBatch
 from lit_transformers.config import ConfigError
 

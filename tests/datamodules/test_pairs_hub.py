@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from datamodules import DataError, HubPairsConfig, PairDataConfig
-from datamodules.documents import SPLITS, Split
-from datamodules.pairs_store import Texts, _texts
+from datamodules.core.documents import SPLITS, Split
+from datamodules.pairs.store import Texts, _texts
 from lit_transformers.config import ConfigError
 
 COUNTS = {"train": 60, "validation": 8, "test": 5}

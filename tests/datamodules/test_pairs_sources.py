@@ -25,9 +25,9 @@ from datamodules import (
     SciSummNetConfig,
     SciTLDRConfig,
 )
-from datamodules import pairs_docstrings as docstrings
-from datamodules.documents import SPLITS, Split
-from datamodules.pairs_store import TextPairsConfig, Texts, _texts
+from datamodules.core.documents import SPLITS, Split
+from datamodules.pairs import docstrings
+from datamodules.pairs.store import TextPairsConfig, Texts, _texts
 from lit_transformers.config import ConfigError
 
 
@@ -265,7 +265,7 @@ def test_messages_of_the_installed_package_are_pairs() -> None:
 
 
 def test_a_missing_package_says_how_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datamodules.pairs_catalogues.PACKAGE", "no-such-package-of-messages")
+    monkeypatch.setattr("datamodules.pairs.catalogues.PACKAGE", "no-such-package-of-messages")
     with pytest.raises(DataError, match=r"is not installed; pip install 'lit-transformers\[messages\]'"):
         read_pairs(MessagesConfig())
     monkeypatch.setitem(__import__("sys").modules, "polib", None)

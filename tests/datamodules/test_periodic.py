@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from datamodules import LanguageData, LanguageDataConfig, PeriodicConfig
-from datamodules.documents import SPLITS
+from datamodules.core.documents import SPLITS
 from lit_transformers.config import ConfigError, field_types
 
 SMALL = PeriodicConfig(width=12, height=10, period=2, images=60, validation=0.2, test=0.2)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from datamodules import BooksConfig, Corpus, DataError, FilesConfig, SourceConfig, StdlibConfig, WikitextConfig
-from datamodules.articles import articles
-from datamodules.documents import SPLITS
-from datamodules.reading import cut
-from datamodules.tokenizers import WordsConfig, encode_document
+from datamodules.core.documents import SPLITS
+from datamodules.core.reading import cut
+from datamodules.core.tokenizers import WordsConfig, encode_document
+from datamodules.text.articles import articles
 from lit_transformers.config import ConfigError
 
 
@@ -168,7 +168,7 @@ def test_only_a_changed_corpus_is_read_again(tmp_path: Path, monkeypatch: pytest
     config = FilesConfig(path=str(tmp_path))
     fingerprint = config.build().fingerprint
     with monkeypatch.context() as context:
-        context.setattr("datamodules.index.made_aside", None)
+        context.setattr("datamodules.core.index.made_aside", None)
         assert config.build().fingerprint == fingerprint
     (tmp_path / "a.txt").write_text("afterwards")
     assert config.build().fingerprint != fingerprint

@@ -19,7 +19,7 @@ from datamodules import (
     WordsConfig,
     tokenizer_from_dict,
 )
-from datamodules.tokenizers import cached_tokenizer, encode_document
+from datamodules.core.tokenizers import cached_tokenizer, encode_document
 
 MakeDocuments = Callable[[Sequence[bytes]], Documents]
 TEXT = "the cat sat on the mat .\nthe naïve dog — ate it\n"

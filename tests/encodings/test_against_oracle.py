@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lit_transformers.block import Block, BlockConfig
 from lit_transformers.encodings import (
     EncodingConfig,
     HuangConfig,
@@ -18,11 +17,12 @@ from lit_transformers.encodings import (
     ShawConfig,
     XLConfig,
 )
-from lit_transformers.feedforward import FeedForwardConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.mixers.attention import Attention
 from lit_transformers.stacks import SequentialConfig, Stack, StackInput
+from lit_transformers.stacks.block import Block, BlockConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig
 
 DIM, HEADS, MEMORY, LENGTH = 8, 2, 4, 5
 

@@ -17,16 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from lit_transformers.encodings import (
-    EncodingConfig,
-    HuangConfig,
-    LearnedRelativeConfig,
-    RotaryConfig,
-    ShawConfig,
-    XLConfig,
-)
-from lit_transformers.encodings.relative import Relative
-from lit_transformers.executors import (
+from lit_transformers.attention.executors import (
     AttentionWeighting,
     Inputs,
     attend,
@@ -36,11 +27,9 @@ from lit_transformers.executors import (
     dense,
     with_tables,
 )
-from lit_transformers.flex import cached_block_mask, compiled, flex
-from lit_transformers.masks import indices
-from lit_transformers.mixer import Context, Shape
-from lit_transformers.mixers import AttentionConfig
-from lit_transformers.patterns import (
+from lit_transformers.attention.flex import cached_block_mask, compiled, flex
+from lit_transformers.attention.masks import indices
+from lit_transformers.attention.patterns import (
     BLOCK,
     Band,
     GlobalQueries,
@@ -53,6 +42,17 @@ from lit_transformers.patterns import (
     Without,
     visible,
 )
+from lit_transformers.encodings import (
+    EncodingConfig,
+    HuangConfig,
+    LearnedRelativeConfig,
+    RotaryConfig,
+    ShawConfig,
+    XLConfig,
+)
+from lit_transformers.encodings.relative import Relative
+from lit_transformers.mixer import Context, Shape
+from lit_transformers.mixers import AttentionConfig
 
 attend, attend_heads, attend_union, dense, with_tables = map(
     as_trained, (attend, attend_heads, attend_union, dense, with_tables)
@@ -284,7 +284,7 @@ def test_the_flops_of_a_pattern_are_those_counted(name: str, config: EncodingCon
 def test_masks_of_two_patterns_that_hold_the_same_numbers_are_not_taken_for_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lit_transformers.flex.compiled", lambda function: function)
+    monkeypatch.setattr("lit_transformers.attention.flex.compiled", lambda function: function)
     band, summaries = Band(4, 2, 1), Summaries(4, 2, True)
     band_mask, summaries_mask = (
         cached_block_mask(pattern, None, 0, (1, 1, 8, 8), "cpu") for pattern in (band, summaries)
@@ -294,7 +294,7 @@ def test_masks_of_two_patterns_that_hold_the_same_numbers_are_not_taken_for_each
 
 @pytest.mark.slow
 def test_a_kernel_for_too_many_shapes_is_an_error_and_never_runs_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lit_transformers.flex.KERNELS", 2)
+    monkeypatch.setattr("lit_transformers.attention.flex.KERNELS", 2)
     double = compiled(lambda x: 2 * x)
     for length in (2, 3):
         assert torch.equal(double(torch.ones(length)), torch.full((length,), 2.0))

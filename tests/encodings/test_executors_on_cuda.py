@@ -13,13 +13,13 @@ from numerics import PRECISIONS, compare
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lit_transformers import executors, flex
+from lit_transformers.attention import executors, flex
+from lit_transformers.attention.executors import Inputs, attend, dense, fused, with_tables
+from lit_transformers.attention.flex import flexible
+from lit_transformers.attention.patterns import Band, Graph, Local, Marked, Pattern, Summaries
 from lit_transformers.encodings import XLConfig
 from lit_transformers.encodings.relative import Relative
-from lit_transformers.executors import Inputs, attend, dense, fused, with_tables
-from lit_transformers.flex import flexible
 from lit_transformers.mixer import Shape
-from lit_transformers.patterns import Band, Graph, Local, Marked, Pattern, Summaries
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 CUDA = torch.device("cuda")

@@ -9,8 +9,8 @@ import torch
 
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import LearnedRelativeConfig, RotaryConfig, XLConfig
+from lit_transformers.encodings.positions import LearnedConfig, PositionError, SinusoidalConfig, sinusoids
 from lit_transformers.mixer import Shape
-from lit_transformers.positions import LearnedConfig, PositionError, SinusoidalConfig, sinusoids
 
 SHAPE = Shape(dim=6, heads=2, max_length=4, layer=0, depth=3)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_transformers.checkpoints import read
 from lit_transformers.config import ConfigError
+from lit_transformers.training.checkpoints import read
 
 HELD = {"lit_transformers": {"config": {"seed": 3}}, "state_dict": {"weight": torch.arange(40.0), "steps": 7}}
 

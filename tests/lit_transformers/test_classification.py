@@ -19,8 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from datamodules import ListOpsConfig, MaskedSumConfig, NeedleConfig
 from lit_transformers.batch import ClassLabels, LabelledBatch, LabelledDescription, Vocabulary
+from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.config import ConfigError
-from lit_transformers.inert_fields import changes_nothing
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
-from lit_transformers.decoding import (
+from lit_transformers.decoding.decode import (
     DECODINGS,
     BeamConfig,
     BeamSearch,
@@ -19,11 +20,10 @@ from lit_transformers.decoding import (
     SampledConfig,
     decode,
 )
-from lit_transformers.miniature import probe_data
+from lit_transformers.decoding.sampling import SamplingConfig, choose
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models import EncoderDecoderConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder
-from lit_transformers.sampling import SamplingConfig, choose
 
 SIZE, BOUNDARY = 7, 0
 

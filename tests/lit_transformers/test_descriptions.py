@@ -21,7 +21,7 @@ from lit_transformers.batch import (
 from lit_transformers.config import ConfigError
 from lit_transformers.models import MODELS
 from lit_transformers.tasks import TASKS, ClassificationConfig, RegressionConfig, Seq2SeqConfig
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
 
 KINDS: list[type[DataDescription]] = [LanguageDescription, StringDescription, LabelledDescription, PairDescription]
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)

@@ -13,9 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.config import ConfigError
-from lit_transformers.feedforward import Activation, FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.models import LanguageModelConfig
+from lit_transformers.stacks.feedforward import (
+    Activation,
+    FeedForwardConfig,
+    SeparableConvolutionConfig,
+    TransitionConfig,
+)
 
 DIM, LENGTH = 6, 9
 

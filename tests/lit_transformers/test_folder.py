@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from lit_transformers.config import ConfigError
-from lit_transformers.files import CHECKPOINT, RECORD, RUN
+from lit_transformers.records.files import CHECKPOINT, RECORD, RUN
 from lit_transformers.runs import RunConfig, fit, keys, run_key
-from sweeps.order import Fault, RunOrder, perform
-from sweeps.ticket import Ticket
+from sweeps.ledger.ticket import Ticket
+from sweeps.process.order import Fault, RunOrder, perform
 
 EVALUATED = {"task.evaluation": {"mixer.memory": 24}}
 

@@ -24,24 +24,25 @@ from typing import Any
 
 import pytest
 
-from datamodules.lanes import LaneShape
-from datamodules.language import LanguageData
-from lit_transformers import code, gates, mixers
-from lit_transformers.callbacks import Curves
+from datamodules.text.lanes import LaneShape
+from datamodules.text.language import LanguageData
+from lit_transformers import mixers
+from lit_transformers.checks import gates
+from lit_transformers.cli.progress import PlainLines
 from lit_transformers.mixers import LinearConfig
 from lit_transformers.mixers.attention import Attention
-from lit_transformers.probe import probe
-from lit_transformers.progress import PlainLines
-from lit_transformers.reporting import ProgressReporter
-from lit_transformers.runs import RunConfig, fit, run_key
+from lit_transformers.records.wandb_logging import WandbRun
+from lit_transformers.runs import RunConfig, code, fit, run_key
 from lit_transformers.runs.keys import ROOTS, code_of
+from lit_transformers.runs.probe import probe
 from lit_transformers.runs.train import train
-from lit_transformers.stopping import Stop
 from lit_transformers.tasks.language_metric import LanguageMetric
 from lit_transformers.tasks.task import Task
-from lit_transformers.training import TrainingConfig
-from lit_transformers.wandb_logging import WandbRun
-from reports.page import write_report
+from lit_transformers.training.callbacks import Curves
+from lit_transformers.training.config import TrainingConfig
+from lit_transformers.training.reporting import ProgressReporter
+from lit_transformers.training.stopping import Stop
+from reports.report import write_report
 
 Edit = Callable[[str, str], None]
 

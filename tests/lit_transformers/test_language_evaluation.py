@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from datamodules import LanguageDataConfig
-from datamodules.language import LanguageData
+from datamodules.text.language import LanguageData
 from lit_transformers.runs import RunConfig
 from lit_transformers.tasks.causal_lm import CausalLM
 

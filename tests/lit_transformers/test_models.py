@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, LanguageDescription, PairDescription, Vocabulary
-from lit_transformers.block import Block
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
-from lit_transformers.miniature import probe_data
+from lit_transformers.encodings.positions import LearnedConfig, PositionError, SinusoidalConfig
 from lit_transformers.mixers import AttentionConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import (
@@ -20,8 +20,8 @@ from lit_transformers.models.tokens import (
     TokenEmbedding,
     TokenEmbeddingConfig,
 )
-from lit_transformers.positions import LearnedConfig, PositionError, SinusoidalConfig
 from lit_transformers.stacks import SharedConfig
+from lit_transformers.stacks.block import Block
 
 SMALL = {"dim": 32, "heads": 4, "depth": 2}
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from lit_transformers.callbacks import DivergenceCheck
-from lit_transformers.progress import PlainLines
-from lit_transformers.reporting import Progress
+from lit_transformers.cli.progress import PlainLines
 from lit_transformers.runs import RunConfig
+from lit_transformers.training.callbacks import DivergenceCheck
+from lit_transformers.training.reporting import Progress
 
 
 def lines_of(steps: int, seconds_a_step: float) -> list[str]:

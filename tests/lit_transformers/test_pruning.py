@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from forked import training
 
-from lit_transformers.callbacks import Checkpointer
 from lit_transformers.config import ConfigError
-from lit_transformers.files import CHECKPOINT, RECORD
-from lit_transformers.pruning import BARS, Bars
+from lit_transformers.records.files import CHECKPOINT, RECORD
 from lit_transformers.runs import RunConfig, fit
+from lit_transformers.training.callbacks import Checkpointer
+from lit_transformers.training.pruning import BARS, Bars
 
 NEVER = {10: math.inf, 20: math.inf, 30: math.inf, 40: math.inf}
 

@@ -13,7 +13,7 @@ import pytest
 import shared_device
 import torch
 
-from lit_transformers.files import RECORD
+from lit_transformers.records.files import RECORD
 from lit_transformers.runs import RunConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

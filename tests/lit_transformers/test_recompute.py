@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lit_transformers.attention.recompute import Stretch, TensorSlice, zeros_for
 from lit_transformers.mixers.memory import unless_all
-from lit_transformers.recompute import Stretch, TensorSlice, zeros_for
 
 STRETCHES = {
     "one": Stretch(2, 9, 2),

@@ -12,12 +12,12 @@ import pytest
 import torch
 from wandb.sdk.data_types.table import Table
 
+from lit_transformers.records.wandb_logging import _tables
 from lit_transformers.runs import RunConfig, fit
-from lit_transformers.wandb_logging import _tables
-from reports.comparisons import Comparison, compare
-from reports.outputs import BLEU_COLUMNS, bleu
-from reports.records import Study, load_study
-from reports.sections import Findings, all_tables
+from reports.judge.comparisons import Comparison, compare
+from reports.read.outputs import BLEU_COLUMNS, bleu
+from reports.read.records import Study, load_study
+from reports.show.sections import Findings, all_tables
 
 pytestmark = pytest.mark.slow
 SEEDS = (0, 1)

@@ -12,13 +12,13 @@ from forked import Forked
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lit_transformers.block import Block, BlockConfig
 from lit_transformers.encodings import XLConfig
-from lit_transformers.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
+from lit_transformers.encodings.positions import LearnedConfig, PositionsConfig, SinusoidalConfig
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape, decide, state_tensors
 from lit_transformers.mixers import AttentionConfig
-from lit_transformers.positions import LearnedConfig, PositionsConfig, SinusoidalConfig
 from lit_transformers.stacks import ReversibleConfig, StackInput, StackOutput
+from lit_transformers.stacks.block import Block, BlockConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
 from lit_transformers.stacks.reversible import Reversible
 
 DIM, HEADS, LENGTH = 8, 2, 6

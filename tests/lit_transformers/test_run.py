@@ -16,9 +16,9 @@ import torch
 from forked import training
 
 from datamodules import PairDataConfig
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
-from lit_transformers.files import CHECKPOINT, RECORD
-from lit_transformers.miniature import probe_data
+from lit_transformers.records.files import CHECKPOINT, RECORD
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load, run_key
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_transformers.callbacks import Interrupted
-from lit_transformers.files import CHECKPOINT
-from lit_transformers.generate import sample
-from lit_transformers.reporting import Progress
+from lit_transformers.decoding.generate import sample
+from lit_transformers.decoding.sampling import SamplingConfig
+from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, evaluate, fit, load
-from lit_transformers.sampling import SamplingConfig
+from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.reporting import Progress
 
 STEPS = 300
 

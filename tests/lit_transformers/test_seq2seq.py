@@ -15,15 +15,15 @@ import torch
 
 from datamodules import Data
 from lit_transformers.batch import IGNORED, PairBatch
-from lit_transformers.callbacks import Interrupted
+from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.config import ConfigError
-from lit_transformers.files import CHECKPOINT, OUTPUTS
-from lit_transformers.inert_fields import changes_nothing
+from lit_transformers.decoding.write import write
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig, FullTokenEmbeddingConfig, TokenEmbeddingConfig
+from lit_transformers.records.files import CHECKPOINT, OUTPUTS
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
 from lit_transformers.tasks.seq2seq import Seq2Seq, real_rows
 from lit_transformers.tasks.task import token_mean
-from lit_transformers.write import write
+from lit_transformers.training.callbacks import Interrupted
 
 CONFIG = RunConfig.from_dict(
     {

@@ -13,7 +13,7 @@ from lit_transformers.models import MODELS
 from lit_transformers.runs import RunConfig
 from lit_transformers.space import Choice, Interval, require_valid, searched
 from lit_transformers.stacks import STACKS
-from lit_transformers.training import OPTIMIZERS, SCHEDULES
+from lit_transformers.training.config import OPTIMIZERS, SCHEDULES
 
 KINDS = [
     config

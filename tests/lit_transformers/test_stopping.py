@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from lit_transformers.files import CHECKPOINT, RECORD
-from lit_transformers.reporting import Progress
+from lit_transformers.records.files import CHECKPOINT, RECORD
 from lit_transformers.runs import Interrupted, RunConfig, fit
-from lit_transformers.stopping import Stop, stop_requests
 from lit_transformers.tasks.causal_lm import CausalLM
+from lit_transformers.training.reporting import Progress
+from lit_transformers.training.stopping import Stop, stop_requests
 
 
 @pytest.fixture(scope="module")

@@ -16,17 +16,17 @@ from torch import Tensor
 
 from datamodules import GeneratedData
 from lit_transformers.batch import IGNORED, StringBatch
-from lit_transformers.callbacks import Checkpointer, Interrupted
+from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.config import ConfigError
-from lit_transformers.files import CHECKPOINT
-from lit_transformers.inert_fields import changes_nothing
+from lit_transformers.decoding.write import write
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
+from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
 from lit_transformers.runs.train import train
-from lit_transformers.stopping import Stop
 from lit_transformers.tasks.string_metric import StringMetric
 from lit_transformers.tasks.strings import Strings
-from lit_transformers.write import write
+from lit_transformers.training.callbacks import Checkpointer, Interrupted
+from lit_transformers.training.stopping import Stop
 
 XL = {"kind": "attention", "encoding": "xl"}
 CONFIG = RunConfig.from_dict(

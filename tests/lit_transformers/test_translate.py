@@ -15,9 +15,9 @@ import torch
 from datamodules import DataError, DocstringsConfig, JsonPairsConfig
 from lit_transformers.__main__ import main
 from lit_transformers.config import ConfigError
-from lit_transformers.files import CHECKPOINT
+from lit_transformers.decoding.translate import TranslationOptions, Translator, batches, require_purpose
+from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig, fit
-from lit_transformers.translate import TranslationOptions, Translator, batches, require_purpose
 
 WORDS = ["red", "green", "blue", "one", "two", "six"]
 LONGEST = 7

@@ -16,7 +16,7 @@ from forked import training
 from shared_device import train_on_rows_of_both
 
 from datamodules import LanguageData, Shard
-from lit_transformers.files import CHECKPOINT, DOCUMENTS, OUTPUTS, RECORD
+from lit_transformers.records.files import CHECKPOINT, DOCUMENTS, OUTPUTS, RECORD
 from lit_transformers.runs import RunConfig, evaluate, fit, load
 
 pytestmark = pytest.mark.slow

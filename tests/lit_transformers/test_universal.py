@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from lit_transformers.block import Block, BlockConfig
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
-from lit_transformers.miniature import probe_data
+from lit_transformers.encodings.positions import PositionsConfig, SinusoidalConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.encoder_decoder import EncoderDecoder
 from lit_transformers.models.language_model import LanguageModel
-from lit_transformers.positions import PositionsConfig, SinusoidalConfig
 from lit_transformers.stacks import HaltingConfig, SharedConfig, StackConfig, StackInput, UniversalConfig
+from lit_transformers.stacks.block import Block, BlockConfig
 from lit_transformers.stacks.universal import Halting, HaltingState, Universal
 
 DIM, DEPTH, LENGTH = 4, 5, 3

@@ -19,10 +19,10 @@ import wandb
 from waiting import wait_for
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made when it is imported
 
-from lit_transformers import wandb_logging
-from lit_transformers.reporting import Progress
+from lit_transformers.records import wandb_logging
+from lit_transformers.records.wandb_logging import WandbConfig, upload_finished_run
 from lit_transformers.runs import Interrupted, RunConfig, fit
-from lit_transformers.wandb_logging import WandbConfig, upload_finished_run
+from lit_transformers.training.reporting import Progress
 
 OFFLINE = WandbConfig("offline", study="xl_memory", arm="memory 8")
 

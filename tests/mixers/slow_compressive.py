@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from lit_transformers.mixers import CompressiveConfig
-from lit_transformers.mixers.compression import Convolved, Dilated
-from lit_transformers.mixers.compressive import Compressive
-from lit_transformers.mixers.reconstruction import AutoEncoding
+from lit_transformers.mixers.compressive.compression import Convolved, Dilated
+from lit_transformers.mixers.compressive.compressive import Compressive
+from lit_transformers.mixers.compressive.reconstruction import AutoEncoding
 
 
 class Slow:

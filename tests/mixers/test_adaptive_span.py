@@ -10,17 +10,17 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from lit_transformers.attention.executors import attend
+from lit_transformers.attention.patterns import Band
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import RotaryConfig, ShawConfig, XLConfig
-from lit_transformers.executors import attend
-from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AdaptiveSpanConfig, AttentionConfig
-from lit_transformers.mixers.adaptive_span import EPSILON, TRIM, AdaptiveSpan
+from lit_transformers.mixers.adaptive_span.adaptive_span import EPSILON, TRIM, AdaptiveSpan
+from lit_transformers.mixers.adaptive_span.spans import Constant, Dynamic
 from lit_transformers.mixers.qkv import HeadsOutput
-from lit_transformers.mixers.spans import Constant, Dynamic
 from lit_transformers.models import LanguageModelConfig
-from lit_transformers.patterns import Band
 
 DIM, HEADS, HEAD_DIM = 6, 2, 3
 SHAPE = Shape(DIM, HEADS, 32)

@@ -17,7 +17,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.encodings import EncodingConfig, RotaryConfig, ShawConfig, XLConfig
 from lit_transformers.mixer import Context, Shape, detach, empty_rows
 from lit_transformers.mixers import AttentionConfig, CompressiveConfig
-from lit_transformers.mixers.compressive import Compressive
+from lit_transformers.mixers.compressive.compressive import Compressive
 
 DIM, HEADS = 4, 2
 FUNCTIONS: dict[str, dict[str, Any]] = {

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.cost import cost
-from lit_transformers.miniature import probe_data
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.mixer import Context, Shape, detach, map_state, state_tensors
 from lit_transformers.mixers import LinearConfig
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
 from lit_transformers.mixers.linear import Linear, causal
 from lit_transformers.models import LanguageModelConfig
+from lit_transformers.models.cost import cost
 
 DIM, HEADS, HEAD_DIM, LENGTH, EPS = 6, 2, 3, 7, 1e-3
 SHAPE = Shape(DIM, HEADS, LENGTH)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
-from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Context, LengthError, Shape
 from lit_transformers.mixers import AttentionConfig, LinformerConfig
-from lit_transformers.mixers.linformer import Linformer
-from lit_transformers.mixers.projections import LinearProjection, Size, build_projection
+from lit_transformers.mixers.linformer.linformer import Linformer
+from lit_transformers.mixers.linformer.projections import LinearProjection, Size, build_projection
 from lit_transformers.models import LanguageModelConfig
 
 DIM, HEADS, HEAD_DIM, LENGTH, RANK = 6, 2, 3, 8, 3

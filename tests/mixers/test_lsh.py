@@ -10,18 +10,19 @@ from allocations import Allocations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.block import BlockConfig
+from lit_transformers.attention.executors import Inputs
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import LearnedRelativeConfig, RotaryConfig
 from lit_transformers.encodings.learned_relative import LearnedRelative
-from lit_transformers.executors import Inputs
 from lit_transformers.mixer import Context, Shape, Tape
-from lit_transformers.mixers import LSHConfig, chunked
-from lit_transformers.mixers.chunked import Chunked, attend_chunks
-from lit_transformers.mixers.chunks import Chunks, ordered
-from lit_transformers.mixers.hashing import digits, hashed, rotations
-from lit_transformers.mixers.lsh import LSH
+from lit_transformers.mixers import LSHConfig
+from lit_transformers.mixers.reformer import chunked
+from lit_transformers.mixers.reformer.chunked import Chunked, attend_chunks
+from lit_transformers.mixers.reformer.chunks import Chunks, ordered
+from lit_transformers.mixers.reformer.hashing import digits, hashed, rotations
+from lit_transformers.mixers.reformer.lsh import LSH
 from lit_transformers.stacks import ReversibleConfig, StackInput
+from lit_transformers.stacks.block import BlockConfig
 
 DIM, HEADS, HEAD_DIM, LENGTH = 8, 2, 4, 29
 SMALL: dict[str, Any] = {"rounds": 3, "chunk_length": 3, "buckets": 4, "seed": 0}

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.block import BlockConfig
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
-from lit_transformers.feedforward import FeedForwardConfig
 from lit_transformers.mixer import Context, Mixer, MixerConfig, Shape
 from lit_transformers.mixers import AttentionConfig, ConvolutionConfig, LSRAConfig
 from lit_transformers.mixers.convolution import Convolution
 from lit_transformers.mixers.lsra import LSRA
+from lit_transformers.stacks.block import BlockConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig
 
 DIM, HEADS = 8, 2
 CONVOLUTIONS = {

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.block import BlockConfig
 from lit_transformers.config import ConfigError
-from lit_transformers.feedforward import FeedForwardConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import StarConfig
 from lit_transformers.mixers.star import Projected, Star
+from lit_transformers.stacks.block import BlockConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig
 
 DIM, HEADS = 6, 2
 CASES = {

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, LengthError, Shape
 from lit_transformers.mixers import AttentionConfig, SynthesizerConfig
-from lit_transformers.mixers.synthesizer import Synthesizer
-from lit_transformers.mixers.synthetic import (
+from lit_transformers.mixers.synthesizer.logits import (
     Dense,
     DotProduct,
     FactorisedDense,
@@ -22,6 +21,7 @@ from lit_transformers.mixers.synthetic import (
     PerHead,
     Random,
 )
+from lit_transformers.mixers.synthesizer.synthesizer import Synthesizer
 
 DIM, HEADS, HEAD_DIM, LENGTH = 6, 2, 3, 12
 MEMBERS = ("dense", "random", "fixed_random", "factorised_dense", "factorised_random")

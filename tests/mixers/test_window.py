@@ -25,16 +25,16 @@ from slow_patterns import (
 )
 from torch import Tensor
 
-from lit_transformers import executors
+from lit_transformers.attention import executors
+from lit_transformers.attention.executors import Inputs, attend, dense
+from lit_transformers.attention.patterns import Band, GlobalQueries
+from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import EncodingConfig, RotaryConfig, ShawConfig, XLConfig
-from lit_transformers.executors import Inputs, attend, dense
-from lit_transformers.miniature import probe_data
 from lit_transformers.mixer import Shape
 from lit_transformers.mixers import AttentionConfig, WindowConfig
 from lit_transformers.mixers.window import Window, window_of
 from lit_transformers.models import EncoderConfig
-from lit_transformers.patterns import Band, GlobalQueries
 
 both_ways = pytest.mark.parametrize("causal", [True, False])
 every_encoding = pytest.mark.parametrize(

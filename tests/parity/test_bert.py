@@ -11,12 +11,12 @@ from torch import Tensor
 from transformers import BertConfig
 from transformers.models.bert.modeling_bert import BertLayer
 
-from lit_transformers.block import Block, BlockConfig
 from lit_transformers.encodings import EncodingConfig, HuangConfig, ShawConfig
 from lit_transformers.encodings.clipped import DistanceVectors
-from lit_transformers.feedforward import FeedForwardConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
+from lit_transformers.stacks.block import Block, BlockConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig
 
 DIM, HEADS, WIDTH = 16, 2, 24
 LONGEST = 11

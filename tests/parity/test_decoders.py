@@ -12,12 +12,12 @@ from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention, GPT
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from lit_transformers.block import BlockConfig
 from lit_transformers.encodings import LearnedRelativeConfig, RotaryConfig
 from lit_transformers.encodings.learned_relative import LearnedRelative
-from lit_transformers.feedforward import FeedForwardConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
+from lit_transformers.stacks.block import BlockConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig
 
 DIM, HEADS, LENGTH = 32, 2, 11
 TOLERANCE = 2e-5

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerModel, LongformerSelfAttention
 
-from lit_transformers.block import Block, BlockConfig
-from lit_transformers.feedforward import FeedForwardConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import WindowConfig
 from lit_transformers.mixers.window import Window
+from lit_transformers.stacks.block import Block, BlockConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig
 
 DIM, HEADS, WIDTH = 16, 2, 24
 WINDOWS = (2, 4)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import MarianMTModel
 
 from benchmarks.marian import BOUNDARY, Sizes, copied, theirs
-from lit_transformers.decoding import BeamConfig, DecodingConfig, GreedyConfig, decode
+from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, GreedyConfig, decode
 
 SIZES = Sizes(symbols=17, dim=16, heads=2, width=24, depth=2, decoder_depth=3, longest=64)
 LONGEST = 14

@@ -17,13 +17,13 @@ from torch import Tensor
 from transformers import ReformerConfig
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
-from lit_transformers.executors import Inputs
+from lit_transformers.attention.executors import Inputs
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import LSHConfig
-from lit_transformers.mixers.chunked import Chunked, attend_chunks
-from lit_transformers.mixers.chunks import Chunks, ordered
-from lit_transformers.mixers.lsh import LSH
-from lit_transformers.mixers.shared_qk import attend_others, unit
+from lit_transformers.mixers.reformer.chunked import Chunked, attend_chunks
+from lit_transformers.mixers.reformer.chunks import Chunks, ordered
+from lit_transformers.mixers.reformer.lsh import LSH
+from lit_transformers.mixers.reformer.shared_qk import attend_others, unit
 
 DIM, HEADS, HEAD_DIM, CHUNK, LENGTH, SEED = 12, 3, 4, 4, 32, 7
 EXACT, SINGLE = 1e-9, 1e-6

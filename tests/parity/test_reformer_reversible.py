@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.block import Block, BlockConfig
 from lit_transformers.encodings import RotaryConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.stacks import ReversibleConfig, StackInput
+from lit_transformers.stacks.block import Block, BlockConfig
 from lit_transformers.stacks.reversible import Reversible
 
 reversible = pytest.importorskip("reformer_pytorch.reversible")

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from transformers import XLNetConfig
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
-from lit_transformers.block import Block, BlockConfig
 from lit_transformers.encodings import XLConfig
 from lit_transformers.encodings.xl import XL, HeadBias
-from lit_transformers.feedforward import FeedForwardConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.mixers.attention import Attention
 from lit_transformers.stacks import SequentialConfig, Stack, StackInput
+from lit_transformers.stacks.block import Block, BlockConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig
 
 DIM, HEADS, HEAD_DIM, DEPTH, LENGTH, MEMORY = 12, 2, 5, 2, 4, 6
 TOLERANCE = 3e-5

@@ -15,12 +15,12 @@ from garbage import broken, examples, one_line
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reports.page import find
-from reports.records import ReportError, load_study
-from reports.sections import all_tables
-from reports.tables import to_csv, to_latex, to_markdown
+from reports.read.records import ReportError, load_study
+from reports.report import find
+from reports.show.sections import all_tables
+from reports.show.tables import to_csv, to_latex, to_markdown
+from sweeps.ledger.ticket import State, Ticket
 from sweeps.survey import survey
-from sweeps.ticket import State, Ticket
 
 pytestmark = pytest.mark.slow
 

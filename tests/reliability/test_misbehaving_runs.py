@@ -16,13 +16,13 @@ from rich.console import Console
 import reports
 from ablations import catalog
 from ablations.plan import Plan, Request, make_plan
-from reports.tables import escape_markdown
-from sweeps.launch import Options, Summary, launch
-from sweeps.ledger import Ledger
+from reports.show.tables import escape_markdown
+from sweeps.launchers.local import Options, Summary, launch
+from sweeps.launchers.share import Share
+from sweeps.ledger.ledger import Ledger
+from sweeps.ledger.ticket import State
 from sweeps.live import Board
-from sweeps.share import Share
 from sweeps.survey import survey
-from sweeps.ticket import State
 
 pytestmark = pytest.mark.slow
 

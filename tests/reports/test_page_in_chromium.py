@@ -12,9 +12,9 @@ import pytest
 from hostile import NAMES, write_hostile
 from study_on_disk import write_product
 
-from reports.html import write_html
-from reports.page import find
-from reports.records import load_study
+from reports.read.records import load_study
+from reports.report import find
+from reports.show.html import write_html
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from reports.figures import drawings
 from reports.gallery import read_entries, to_gallery_markdown
-from reports.page import PUBLIC_FORMATS, REPORT, find, markdown
 from reports.publish import PUBLISHED, published
-from reports.results import RESULTS, read_results
+from reports.read.results import RESULTS, read_results
+from reports.report import PUBLIC_FORMATS, REPORT, find, markdown
+from reports.show.figures import drawings
 
 
 @pytest.mark.parametrize("directory", published(), ids=lambda directory: directory.name)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, write_plan, write_product, write_run
 
-from reports.answer import answer, headline
-from reports.page import find
-from reports.records import load_study
-from reports.sections import Findings
+from reports.read.records import load_study
+from reports.report import find
+from reports.show.answer import answer, headline
+from reports.show.sections import Findings
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 

@@ -20,11 +20,11 @@ from study_on_disk import (
     write_run,
 )
 
-from reports.comparisons import Comparison, compare
-from reports.measurements import as_documents
-from reports.measures import measure_of
-from reports.records import load_study
-from reports.statistics import holm
+from reports.judge.comparisons import Comparison, compare
+from reports.judge.measures import measure_of
+from reports.judge.statistics import holm
+from reports.read.measurements import as_documents
+from reports.read.records import load_study
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 OFF_AGAINST_ON = "recurrence=off against the baseline"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, write_plan, write_product, write_run
 
-from reports.comparisons import compare
-from reports.fairness import provenance
-from reports.page import find, write_report
-from reports.records import load_study
-from reports.results import RESULTS, read_results
-from reports.sections import all_tables
-from reports.tables import Table, plain, to_csv, to_markdown
+from reports.judge.comparisons import compare
+from reports.judge.fairness import provenance
+from reports.read.records import load_study
+from reports.read.results import RESULTS, read_results
+from reports.report import find, write_report
+from reports.show.sections import all_tables
+from reports.show.tables import Table, plain, to_csv, to_markdown
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 OFF_AGAINST_ON = "recurrence=off against the baseline"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from study_on_disk import name_of, product_arms, write_product
 
-from reports.curves import band, load_curves
-from reports.looks import spread
-from reports.records import load_study
+from reports.read.records import load_study
+from reports.show.curves import band, load_curves
+from reports.show.looks import spread
 
 
 def test_a_band_is_the_mean_and_the_range_of_seeds_where_all_have_been() -> None:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from study_on_disk import name_of, product_arms, write_plan, write_product
 
 import reports
-from reports.arm_details import differences
-from reports.html import to_html, write_html
-from reports.looks import VARIABLES
-from reports.markup import element, escape
-from reports.observed import png
-from reports.page import find
-from reports.records import load_study
+from reports.read.records import load_study
+from reports.report import find
+from reports.show.arm_details import differences
+from reports.show.html import to_html, write_html
+from reports.show.looks import VARIABLES
+from reports.show.markup import element, escape
+from reports.show.observed import png
 
 VOID = {"meta", "img", "br", "link"}
 STUDY = "xl_recurrence"
@@ -68,7 +68,7 @@ def page_of(runs: Path) -> str:
 
 
 def test_the_style_sheet_names_the_colours_of_the_figures() -> None:
-    sheet = (Path(reports.__file__).parent / "page.css").read_text(encoding="utf-8")
+    sheet = (Path(reports.__file__).parent / "show" / "page.css").read_text(encoding="utf-8")
     for colour, variable in VARIABLES.items():
         name = variable.removeprefix("var(").removesuffix(")")
         assert re.search(rf"{name}: light-dark\({colour if name != '--plate' else '.*'},", sheet), name

@@ -10,10 +10,10 @@ import pytest
 from hostile import write_hostile
 from study_on_disk import write_product
 
-from reports.page import find
-from reports.records import load_study
-from reports.sections import all_tables
-from reports.tables import Cell, Column, Table, to_latex
+from reports.read.records import load_study
+from reports.report import find
+from reports.show.sections import all_tables
+from reports.show.tables import Cell, Column, Table, to_latex
 
 
 def missing_requirement() -> str:

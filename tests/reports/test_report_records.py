@@ -19,8 +19,8 @@ from study_on_disk import (
     write_run,
 )
 
-from reports.measurements import read_curves, read_documents
-from reports.records import ReportError, load_study
+from reports.read.measurements import read_curves, read_documents
+from reports.read.records import ReportError, load_study
 
 ARM = name_of(product_arms()[0])
 

@@ -13,10 +13,10 @@ import pytest
 from study_on_disk import BYTES, key_of, name_of, product_arms, write_plan, write_product, write_run
 
 from reports import ReportError, write_report
-from reports.page import find, markdown, render
-from reports.records import Study, load_study
-from reports.results import RESULTS, read_results, write_results
-from reports.sections import all_tables
+from reports.read.records import Study, load_study
+from reports.read.results import RESULTS, read_results, write_results
+from reports.report import find, markdown, render
+from reports.show.sections import all_tables
 
 ON, _, OFF, _ = map(name_of, product_arms())
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from reports import evidence, statistics
-from reports.comparisons import compare
-from reports.measurements import DocumentLosses, Measurements
-from reports.measures import measure_of
-from reports.plans import Arm, Metric, Plan, PlannedRun
-from reports.records import Record, Run, Study
+from reports.judge import evidence, statistics
+from reports.judge.comparisons import compare
+from reports.judge.measures import measure_of
+from reports.read.measurements import DocumentLosses, Measurements
+from reports.read.plans import Arm, Metric, Plan, PlannedRun
+from reports.read.records import Record, Run, Study
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from reports.statistics import (
+from reports.judge.statistics import (
     LEVEL,
     MOST_GROUPS,
     Resampled,

@@ -8,7 +8,7 @@ import io
 import pytest
 from rich.console import Console
 
-from reports.tables import (
+from reports.show.tables import (
     Cell,
     Column,
     Table,

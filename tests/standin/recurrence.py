@@ -13,7 +13,7 @@ from datamodules import EvaluationConfig, FilesConfig, LanguageDataConfig
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import LanguageModelConfig
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
 from MODULE import RunConfig
 
 ABLATION = Ablation(

@@ -10,12 +10,12 @@ import psutil
 from rich.console import Console
 from standin.run import RunConfig, fit, run_key
 
-from sweeps.launch import Options, Summary, launch
-from sweeps.ledger import Ledger
+from sweeps.launchers.local import Options, Summary, launch
+from sweeps.launchers.share import Share
+from sweeps.ledger.ledger import Ledger
+from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
-from sweeps.share import Share
 from sweeps.survey import survey
-from sweeps.ticket import State, Ticket
 
 OPTIONS = Options("standin.run:RUNNER", Share(workers=2, threads=1), metric="val/bpb")
 

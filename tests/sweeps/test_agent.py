@@ -18,10 +18,10 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from lit_transformers.config import ConfigError
 from lit_transformers.space import Choice, Interval, searched
-from sweeps import agent
-from sweeps.agent import FILE, parameters
-from sweeps.dashboard import define, make_report, make_workspace
-from sweeps.wandb_sweep import agent_command, grid, search, write_sweep
+from sweeps.wandb import agent
+from sweeps.wandb.agent import FILE, parameters
+from sweeps.wandb.dashboard import define, make_report, make_workspace
+from sweeps.wandb.sweep import agent_command, grid, search, write_sweep
 
 METRIC = {"name": "val/bpb", "goal": "minimize"}
 
@@ -119,7 +119,7 @@ from datamodules import EvaluationConfig, FilesConfig, LanguageDataConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.runs import RunConfig
-from lit_transformers.training import TrainingConfig
+from lit_transformers.training.config import TrainingConfig
 
 ABLATION = Ablation(
     question="Does memory help?",

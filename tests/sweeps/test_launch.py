@@ -28,10 +28,10 @@ from standin_runs import (
 from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
-from sweeps.lock import locked
-from sweeps.share import Share, memory_of, share_machine
+from sweeps.launchers.share import Share, memory_of, share_machine
+from sweeps.ledger.lock import locked
+from sweeps.ledger.ticket import State
 from sweeps.survey import survey
-from sweeps.ticket import State
 
 
 def command_for(runs: Path, count: int, pause: float, steps: int) -> list[str]:
@@ -98,7 +98,7 @@ def test_a_damaged_record_is_moved_aside_and_its_run_repeated(tmp_path: Path) ->
 def test_a_run_in_other_hands_is_waited_for(tmp_path: Path) -> None:
     run_tickets = tickets(1)
     script = (
-        "import sys, time; from pathlib import Path; from sweeps.lock import locked\n"
+        "import sys, time; from pathlib import Path; from sweeps.ledger.lock import locked\n"
         "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(1.5)"
     )
     directory = run_tickets[0].directory(tmp_path)
@@ -178,7 +178,7 @@ def strike(process: int, number: signal.Signals) -> None:
 
 def have_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
     """Makes this many cores usable, and unsets OMP_NUM_THREADS."""
-    monkeypatch.setattr("sweeps.share.usable_cores", lambda: cores)
+    monkeypatch.setattr("sweeps.launchers.share.usable_cores", lambda: cores)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
@@ -246,7 +246,7 @@ def test_several_runs_share_a_device_where_its_memory_allows(monkeypatch: pytest
 
 
 def test_a_lock_is_held_by_one_process_and_may_be_nested(tmp_path: Path) -> None:
-    script = "import sys, pathlib, sweeps.lock; sys.exit(sweeps.lock.is_locked(pathlib.Path(sys.argv[1])))"
+    script = "import sys, pathlib, sweeps.ledger.lock as lock; sys.exit(lock.is_locked(pathlib.Path(sys.argv[1])))"
     command = [sys.executable, "-c", script, str(tmp_path / "lock")]
     with locked(tmp_path / "lock"), locked(tmp_path / "lock"):
         assert subprocess.run(command).returncode == 1

@@ -16,9 +16,9 @@ from pathlib import Path
 import optuna
 import pytest
 
-from sweeps.ledger import LOOK_SECONDS, Ending, Ledger, LedgerError, Pulse
-from sweeps.owner import Machine
-from sweeps.ticket import Ticket
+from sweeps.ledger.ledger import LOOK_SECONDS, Ending, Ledger, LedgerError, Pulse
+from sweeps.ledger.owner import Machine
+from sweeps.ledger.ticket import Ticket
 
 TICKETS = [Ticket(f"key{number}", "arm", number, {}) for number in range(3)]
 
@@ -66,7 +66,7 @@ def test_a_run_given_back_waits_again_and_its_attempts_are_counted(ledger: Ledge
 
 def test_the_run_of_a_process_that_died_here_is_given_to_the_next_at_once(ledger: Ledger, tmp_path: Path) -> None:
     script = (
-        "import sys, pathlib, sweeps.ledger as l, sweeps.ticket as t\n"
+        "import sys, pathlib, sweeps.ledger.ledger as l, sweeps.ledger.ticket as t\n"
         "l.Ledger(pathlib.Path(sys.argv[1])).claim(t.Ticket('key0', 'arm', 0, {}))"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", script, str(tmp_path)], check=True)
@@ -125,9 +125,9 @@ def test_time_in_which_nobody_could_speak_is_no_silence(tmp_path: Path, elsewher
 def test_a_container_of_the_same_name_is_another_machine(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeps.ledger.machine", lambda: Machine(socket.gethostname(), "pid:[1]"))
+    monkeypatch.setattr("sweeps.ledger.ledger.machine", lambda: Machine(socket.gethostname(), "pid:[1]"))
     script = (
-        "import sys, pathlib, sweeps.ledger as l, sweeps.ticket as t\n"
+        "import sys, pathlib, sweeps.ledger.ledger as l, sweeps.ledger.ticket as t\n"
         "l.Ledger(pathlib.Path(sys.argv[1])).claim(t.Ticket('key0', 'arm', 0, {}))"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", script, str(tmp_path)], check=True)
@@ -141,7 +141,7 @@ def test_a_run_ended_by_another_machine_waits_for_its_record_to_be_seen(
     assert claim is not None
     elsewhere.settle(claim, "finished", value=1.0)
     assert ledger.claim(TICKETS[0]) is None
-    monkeypatch.setattr("sweeps.ledger.DISK_SECONDS", 0.0)
+    monkeypatch.setattr("sweeps.ledger.ledger.DISK_SECONDS", 0.0)
     assert ledger.claim(TICKETS[0]) is not None  # there is none: it was deleted, and the run is repeated
 
 
@@ -172,8 +172,8 @@ def test_who_does_what_is_told_with_the_last_pulse(ledger: Ledger, elsewhere: Le
 
 RACE = """
 import pathlib, sys, time
-from sweeps.ledger import Ledger
-from sweeps.ticket import Ticket
+from sweeps.ledger.ledger import Ledger
+from sweeps.ledger.ticket import Ticket
 
 runs, url, count, start = pathlib.Path(sys.argv[1]), sys.argv[2] or None, int(sys.argv[3]), float(sys.argv[4])
 ledger = Ledger(runs, url)
@@ -282,7 +282,7 @@ def test_a_file_that_another_program_writes_to_is_waited_for_and_said(ledger: Le
 def test_a_file_that_stays_locked_is_one_clear_error(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeps.storage.LOCK_SECONDS", 1.0)
+    monkeypatch.setattr("sweeps.ledger.storage.LOCK_SECONDS", 1.0)
     pattern = r"ledger .*ledger.db: database is locked; another program holds it"
     with locked_by_another(tmp_path / "ledger.db"), pytest.raises(LedgerError, match=pattern):
         ledger.reap()
@@ -291,7 +291,7 @@ def test_a_file_that_stays_locked_is_one_clear_error(
 def test_a_person_who_stops_the_command_does_not_wait_for_the_ledger(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeps.storage.LOCK_SECONDS", 90.0)
+    monkeypatch.setattr("sweeps.ledger.storage.LOCK_SECONDS", 90.0)
     begun = time.monotonic()
     ledger.attend(lambda message: None, lambda: False)
     with locked_by_another(tmp_path / "ledger.db"), pytest.raises(LedgerError):
@@ -316,7 +316,7 @@ def test_a_person_who_stops_the_command_does_not_wait_for_the_ledger(
 def test_a_storage_that_cannot_be_used_is_one_clear_error_without_its_password(
     tmp_path: Path, url: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeps.storage.FIRST_SECONDS", 1.0)
+    monkeypatch.setattr("sweeps.ledger.storage.FIRST_SECONDS", 1.0)
     monkeypatch.setitem(sys.modules, "MySQLdb", None)
     with pytest.raises(LedgerError, match=line) as raised:
         Ledger(tmp_path, url)

@@ -9,8 +9,8 @@ import pytest
 from standin_runs import OPTIONS, finishes, go, metrics, never_interrupted, states, tickets, workers_of
 
 from lit_transformers.config import ConfigError
-from sweeps.limits import parse_bytes, parse_seconds, write_bytes, write_seconds
-from sweeps.ticket import State
+from sweeps.launchers.limits import parse_bytes, parse_seconds, write_bytes, write_seconds
+from sweeps.ledger.ticket import State
 
 SHORT = OPTIONS._replace(time_limit=6.0)
 

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from ablations.show import preliminary_view
+from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row, clock
-from sweeps.ticket import State, Ticket
 
 
 def rows(count: int) -> list[Row]:

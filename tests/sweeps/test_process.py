@@ -12,8 +12,8 @@ import pytest
 from standin.imported import NOTE
 from standin_runs import OPTIONS, go, states, tickets
 
-from sweeps.share import Share
-from sweeps.ticket import State
+from sweeps.launchers.share import Share
+from sweeps.ledger.ticket import State
 
 COUNT = 3
 RUNNER = "standin.imported:RUNNER"

@@ -11,7 +11,7 @@ import pytest
 from optuna.pruners import MedianPruner
 
 from lit_transformers.space import Choice, Interval
-from sweeps.search import JUDGES, ROUND, Budget, Outcome, Search, Trial
+from sweeps.tuning.search import JUDGES, ROUND, Budget, Outcome, Search, Trial
 
 SPACE = {"rate": Interval(1e-4, 1e-1, log=True), "width": Interval(1, 64), "way": Choice(("one", "other"))}
 STEPS, PRICE = 60, 600

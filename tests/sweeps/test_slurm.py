@@ -20,14 +20,16 @@ from standin_runs import finishes, metrics, never_interrupted, tickets
 from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
-from sweeps.launch import Options, Summary
-from sweeps.ledger import Ledger
+from sweeps.launchers.local import Options, Summary
+from sweeps.launchers.share import Share
+from sweeps.ledger.ledger import Ledger
+from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
-from sweeps.share import Share
 from sweeps.survey import survey
-from sweeps.ticket import State, Ticket
 
-slurm = pytest.importorskip("sweeps.slurm", reason="submitit is not installed: pip install 'lit-transformers[cluster]'")
+slurm = pytest.importorskip(
+    "sweeps.launchers.slurm", reason="submitit is not installed: pip install 'lit-transformers[cluster]'"
+)
 SCRIPT = Path(__file__).parents[1] / "services" / "slurm.sh"
 OPTIONS = Options("standin.run:RUNNER", Share(1, 1), metric="val/bpb", study="pauses")
 PARAMETERS = {"cpus_per_task": 1, "time": 5}

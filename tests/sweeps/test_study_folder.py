@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reports.records import require_name
+from reports.read.records import require_name
 from sweeps.study_folder import folder_name
 
 

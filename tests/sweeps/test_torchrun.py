@@ -19,12 +19,12 @@ from waiting import when
 
 from lit_transformers.config import ConfigError
 from lit_transformers.runs import RunConfig, evaluate, run_key
-from sweeps.launch import Options, Summary, launch
-from sweeps.ledger import Ledger
+from sweeps.launchers.local import Options, Summary, launch
+from sweeps.launchers.share import Share
+from sweeps.ledger.ledger import Ledger
+from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
-from sweeps.share import Share
 from sweeps.survey import survey
-from sweeps.ticket import State, Ticket
 
 pytestmark = pytest.mark.slow
 OPTIONS = Options("standin.kept:RUNNER", Share(workers=1, threads=1), metric="val/bpb")
@@ -74,7 +74,11 @@ def ranks_of(runs: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             is_ours = str(Path(f"/proc/{process.pid}/fd/1").readlink()).startswith(str(runs))
-            if is_ours and "sweeps.rank" in process.cmdline() and "torch.distributed.run" not in process.cmdline():
+            if (
+                is_ours
+                and "sweeps.process.rank" in process.cmdline()
+                and "torch.distributed.run" not in process.cmdline()
+            ):
                 ranks.append(process)
         except (OSError, psutil.Error):
             continue

@@ -14,16 +14,16 @@ from standin.run import RunConfig as WithoutSplits
 from standin.tuned import RunConfig, fit
 
 from lit_transformers.config import ConfigError
-from lit_transformers.pruning import BARS
 from lit_transformers.space import searched
-from sweeps.launch import Options, Summary
+from lit_transformers.training.pruning import BARS
+from sweeps.launchers.local import Options, Summary
+from sweeps.launchers.share import Share
+from sweeps.ledger.storage import Address, Opened
+from sweeps.ledger.ticket import State
 from sweeps.live import Row
-from sweeps.search import Budget
-from sweeps.share import Share
-from sweeps.storage import Address, Opened
 from sweeps.survey import close
-from sweeps.ticket import State
-from sweeps.tune import SEED, Arm, Goal, TuningResult, trial_config, tune
+from sweeps.tuning.search import Budget
+from sweeps.tuning.tune import SEED, Arm, Goal, TuningResult, trial_config, tune
 
 GOAL = Goal("val/bpb", "minimize")
 OPTIONS = Options("standin.tuned:RUNNER", Share(workers=2, threads=1), "val/bpb")
@@ -41,7 +41,7 @@ def databases(monkeypatch: pytest.MonkeyPatch) -> dict[str, BaseStorage]:
     def opened(address: Address) -> Opened:
         return Opened(storages.setdefault(address.url, InMemoryStorage()), lambda: None)
 
-    monkeypatch.setattr("sweeps.tune.open_storage", opened)
+    monkeypatch.setattr("sweeps.tuning.tune.open_storage", opened)
     return storages
 
 

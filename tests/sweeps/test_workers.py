@@ -21,8 +21,8 @@ from ablations.options import out as ablations_out
 from ablations.plan import Request, make_plan
 from sweeps.__main__ import main as sweeps
 from sweeps.__main__ import out as sweeps_out
-from sweeps.ledger import Ledger, Pulse
-from sweeps.ticket import Ticket
+from sweeps.ledger.ledger import Ledger, Pulse
+from sweeps.ledger.ticket import Ticket
 
 STUDY = """
 from ablations.ablation import Ablation, Metric, Scale

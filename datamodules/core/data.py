@@ -1,0 +1,232 @@
+"""The interface of all data: batches for a Lightning trainer, a description, a fingerprint, a position to resume."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, ClassVar, final
+
+import lightning as L
+import torch
+
+from datamodules.core.documents import Shard, Split
+from datamodules.core.errors import DataError
+from datamodules.core.loading import EvaluationLoader, Position, Reading, TrainingLoader, gathered
+from lit_transformers.batch import DataDescription
+from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
+
+__all__ = ["Data", "DataConfig", "row_conflicts"]
+
+DESCRIPTION = "description"
+"""The key under which a checkpoint names the kind of its data's description."""
+
+
+class DataConfig(Config):
+    """Base of every config of data; the table DATA lists the kinds.
+
+    ``describes`` is the kind of the data's description; a task that reads data of another kind is refused. Its
+    ``seed`` alone decides the order of training. Its ``evaluation``, a config with defaults and a ``split``, decides
+    what is measured and how.
+    """
+
+    describes: ClassVar[type[DataDescription]]
+
+    def build(self) -> Data:
+        """Opens the data. Raises DataError."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The name of the data in records."""
+        raise NotImplementedError
+
+    @property
+    def length(self) -> int:
+        """Number of tokens of the longest training row."""
+        raise NotImplementedError
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Number of tokens of one update over all ranks; rows may hold padding."""
+        raise NotImplementedError
+
+    def rank_conflicts(self, ranks: int) -> Iterator[str]:
+        """Yields a sentence, beginning with the field's name, for each batch size that so many ranks cannot share."""
+        raise NotImplementedError
+
+    def protocol(self) -> dict[str, Plain]:
+        """Returns the settings by which evaluation reads the data; they are recorded with every number."""
+        raise NotImplementedError
+
+    def with_default_evaluation(self) -> DataConfig:
+        """Returns the config with the default evaluation: runs that agree in it are trained only once."""
+        return self.override({"evaluation": type(self.get("evaluation"))()})
+
+    @final
+    def description_from(self, metadata: Mapping[str, Plain]) -> DataDescription:
+        """Returns the description from ``Data.checkpoint_metadata``, without opening the data itself.
+
+        Raises ConfigError where the metadata are of data of another kind.
+        """
+        stored = metadata.get(DESCRIPTION, "no kind")
+        if stored != self.describes.kind:
+            raise ConfigError(
+                f"the checkpoint describes its data as {stored}, not as {self.describes.kind}; "
+                "set data back or train anew",
+                "data",
+            )
+        return self.restored(metadata)
+
+    def restored(self, metadata: Mapping[str, Plain]) -> DataDescription:
+        """Returns the description from the metadata of such data."""
+        raise NotImplementedError
+
+
+def row_conflicts(ranks: int, **rows: int | None) -> Iterator[str]:
+    """Yields a sentence for each number of rows, named by its field, that ranks cannot share in equal parts."""
+    for name, count in rows.items():
+        if count is not None and count % ranks:
+            yield f"{name}: {count} rows cannot be shared by {ranks} ranks; make it a multiple of them"
+
+
+class Data(L.LightningDataModule, ABC):
+    """Batches of one kind. A checkpoint holds the position of training, so that resuming gives the next batch."""
+
+    config: DataConfig
+
+    def __init__(self, config: DataConfig) -> None:
+        super().__init__()
+        self.config = config
+        self._position: Position | None = None
+        self._loaded: Mapping[str, Plain] | None = None
+
+    @property
+    @abstractmethod
+    def content(self) -> str:
+        """A fingerprint of the source's content, whatever part of it is used."""
+
+    @property
+    @abstractmethod
+    def description(self) -> DataDescription:
+        """The properties of the data that a task needs."""
+
+    @final
+    def checkpoint_metadata(self) -> dict[str, Plain]:
+        """Returns plain data for a checkpoint; ``DataConfig.description_from`` makes the description from it."""
+        return {DESCRIPTION: self.description.kind} | self.metadata()
+
+    @abstractmethod
+    def metadata(self) -> dict[str, Plain]:
+        """Returns what ``DataConfig.restored`` needs of these data besides their config."""
+
+    @abstractmethod
+    def example_name(self, ordinal: int) -> str:
+        """Returns the name of the document or example with that ordinal in the split that validation reads."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Plain]:
+        """Returns every value that decides a training batch, by the name of its field."""
+
+    def measures(self) -> Plain:
+        """Returns every value that decides an evaluation batch."""
+        return self.config.get("evaluation").to_dict()
+
+    @abstractmethod
+    def training(self) -> Reading:
+        """Returns the reading of this rank's training batches, which do not end."""
+
+    @abstractmethod
+    def evaluation(self, split: Split) -> Reading:
+        """Returns the reading of one pass of this rank over its share of a split."""
+
+    @property
+    def validation_split(self) -> Split:
+        """The split that validation reads; testing reads test."""
+        split: Split = self.config.get("evaluation.split")
+        return split
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the content and of every field that decides a batch; not of where files lie."""
+        return canonical_hash(self.identity() | {"evaluation": self.measures()}, 32)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Starts a new fit at the beginning; a checkpoint, which is loaded after this, sets the position."""
+        if stage == "fit":
+            self._position = self._loaded = None
+
+    def train_dataloader(self) -> TrainingLoader:
+        return TrainingLoader(self.training, self._resume_position)
+
+    def val_dataloader(self) -> EvaluationLoader:
+        return self.evaluation_dataloader(self.validation_split)
+
+    def test_dataloader(self) -> EvaluationLoader:
+        return self.evaluation_dataloader("test")
+
+    def evaluation_dataloader(self, split: Split) -> EvaluationLoader:
+        """Returns a loader of one pass over a split; ordinals in the batches are those in that split."""
+        return EvaluationLoader(lambda: self.evaluation(split), self._device())
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Keeps the position after each batch that training uses; one that was only fetched ahead does not count."""
+        if self.trainer is not None and self.trainer.training:
+            self._position = (self._position or self.training().start()).after(batch)
+        return batch
+
+    def state_dict(self) -> dict[str, Plain]:
+        """Returns the position of every rank and the identity of the data it belongs to, as plain data."""
+        if self._position is None:
+            return dict(self._loaded or {})
+        ranks = [[list(position.cursors), position.turn] for position in gathered(self._position, self.rank())]
+        return {"of": self.identity(), "ranks": ranks}
+
+    def load_state_dict(self, state_dict: Mapping[str, Plain]) -> None:
+        """Takes over a position. It is checked when training reads batches, for evaluation needs none."""
+        self._position, self._loaded = None, dict(state_dict)
+
+    def rank(self) -> Shard:
+        """Returns the number of this process and the number of processes that train together."""
+        if self.trainer is not None:
+            return Shard(self.trainer.global_rank, self.trainer.world_size)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return Shard(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        return Shard()
+
+    def rows(self, batch_size: int) -> int:
+        """Returns this rank's number of rows of a batch. Raises DataError where ranks cannot share the batch."""
+        total = self.rank().total
+        for conflict in row_conflicts(total, batch_size=batch_size):
+            raise DataError(f"data.{conflict}")
+        return batch_size // total
+
+    def _resume_position(self, reading: Reading) -> Position:
+        """Returns the position to resume from. Raises DataError where the checkpoint has other data or ranks."""
+        if self._position is None and self._loaded:
+            self._check(self._loaded["of"])
+            ranks = self._loaded["ranks"]
+            if len(ranks) != reading.rank.total:
+                raise DataError(
+                    f"training.devices: the checkpoint was made by {len(ranks)} ranks, each with a share of the data, "
+                    f"not by {reading.rank.total}; use as many or start anew"
+                )
+            cursors, turn = ranks[reading.rank.number]
+            self._position = Position(tuple(cursors), int(turn))
+        return self._position or reading.start()
+
+    def _check(self, saved: Mapping[str, Plain]) -> None:
+        """Raises DataError where the identity of the data that a checkpoint has saved differs from this one."""
+        for name, value in self.identity().items():
+            if saved.get(name) != value:
+                raise DataError(
+                    f"data.{name}: the checkpoint's position in the data was made with {saved.get(name)!r}, "
+                    f"not {value!r}; set it back or start anew"
+                )
+
+    def _device(self) -> torch.device:
+        """Returns the device on which ranks exchange whether they have finished."""
+        if self.trainer is not None:
+            return self.trainer.strategy.root_device
+        initialised = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return torch.device("cuda" if initialised and torch.distributed.get_backend() == "nccl" else "cpu")

@@ -1,0 +1,118 @@
+"""Labelled examples, which are read or generated, and the base of those that are generated."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from datamodules.core.documents import SPLITS, Split
+from lit_transformers.batch import LabelledDescription
+from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
+
+__all__ = ["Example", "Examples", "ExamplesConfig", "Synthetic", "SyntheticConfig"]
+
+FINGERPRINTED = 4
+"""Number of examples of each split in a fingerprint, which changes when the code that generates them does."""
+
+
+class Example(NamedTuple):
+    """symbols: without the boundary that a row begins with. label: a class from 0, or a number.
+
+    marked: positions of marked symbols, or None where none are marked.
+    """
+
+    symbols: npt.NDArray[np.int64]
+    label: float
+    marked: tuple[int, ...] | None = None
+
+
+class Examples(ABC):
+    """The labelled examples of all splits, read one at a time. Cheap to pickle. Raises DataError from every method.
+
+    ``fingerprint`` identifies everything that decides an example.
+    """
+
+    fingerprint: str
+
+    @abstractmethod
+    def count(self, split: Split) -> int:
+        """Returns the number of examples of a split."""
+
+    @abstractmethod
+    def example(self, split: Split, ordinal: int) -> Example:
+        """Returns the example with that ordinal, the same in every call."""
+
+    @abstractmethod
+    def name(self, split: Split, ordinal: int) -> str:
+        """Returns the name of the example with that ordinal."""
+
+
+class ExamplesConfig(Config):
+    """Base of every config of labelled examples; the table EXAMPLES lists the kinds."""
+
+    def build(self) -> Examples:
+        """Opens the examples. Raises DataError."""
+        raise NotImplementedError
+
+    @property
+    def description(self) -> LabelledDescription:
+        """Vocabulary, longest row with its boundary, and whether labels are classes or numbers."""
+        raise NotImplementedError
+
+    def protocol(self) -> dict[str, Plain]:
+        """Returns the settings of the source that a reported number depends on."""
+        raise NotImplementedError
+
+
+class SyntheticConfig(ExamplesConfig):
+    """Base of examples that are generated on demand, from ``seed``, their split and their ordinal alone.
+
+    train, validation, test: the number of examples of each split. Splits share no seed, but a very short example of one
+    may occur in another.
+    """
+
+    train: Positive = 96_000
+    validation: Positive = 2_000
+    test: Positive = 2_000
+    seed: NonNegative = 0
+
+    def make(self, chance: Random) -> Example:
+        """Makes an example from random numbers of ``chance`` alone."""
+        raise NotImplementedError
+
+    def build(self) -> Synthetic:
+        return Synthetic(self)
+
+    def protocol(self) -> dict[str, Plain]:
+        return {"validation": self.validation, "test": self.test}
+
+
+class Synthetic(Examples):
+    """Examples that are generated in every call; none is stored.
+
+    Python promises that ``Random.random`` gives the same numbers in every version.
+    """
+
+    def __init__(self, config: SyntheticConfig) -> None:
+        self.config = config
+        samples = [self.example(split, ordinal) for split in SPLITS for ordinal in range(FINGERPRINTED)]
+        contents = [[example.symbols.tolist(), example.label, example.marked] for example in samples]
+        self.fingerprint = f"{config.kind}-{canonical_hash([config.to_dict(), contents], 32)}"
+
+    def count(self, split: Split) -> int:
+        counts: dict[Split, int] = {
+            "train": self.config.train,
+            "validation": self.config.validation,
+            "test": self.config.test,
+        }
+        return counts[split]
+
+    def example(self, split: Split, ordinal: int) -> Example:
+        return self.config.make(Random(f"{self.config.seed} {split} {ordinal}"))
+
+    def name(self, split: Split, ordinal: int) -> str:
+        return f"{split}:{ordinal}"

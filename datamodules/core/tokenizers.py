@@ -1,0 +1,332 @@
+"""Tokenizers turn text into symbols and back. Each converts to plain data, so that a checkpoint can hold it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from datamodules.core.documents import Document, Documents, cache_folder
+from datamodules.core.errors import DataError
+from lit_transformers.batch import Vocabulary
+from lit_transformers.config import Config, Plain, Positive, canonical_hash
+
+__all__ = [
+    "BPE",
+    "BPEConfig",
+    "Bytes",
+    "BytesConfig",
+    "Characters",
+    "CharactersConfig",
+    "Symbols",
+    "Tokenizer",
+    "TokenizerConfig",
+    "Words",
+    "WordsConfig",
+    "cached_tokenizer",
+    "encode_document",
+    "tokenizer_from_dict",
+]
+
+Symbols = npt.NDArray[np.integer[Any]]
+Errors = Literal["strict", "replace"]
+UNKNOWN, LINE_END = "<unk>", "<eos>"
+
+
+class Tokenizer(ABC):
+    """Base of all tokenizers. Symbols are numbered from 0; the last, ``vocabulary.boundary``, precedes each document.
+
+    ``unknown``: the symbol of text that has no symbol of its own; None where all text has one.
+    """
+
+    kind: ClassVar[str]
+    vocabulary: Vocabulary
+    unknown: int | None = None
+
+    @abstractmethod
+    def encode(self, text: bytes) -> Symbols:
+        """Returns the symbols of a text, without the boundary. Raises UnicodeDecodeError for text that must be
+        UTF-8."""
+
+    @abstractmethod
+    def decode(self, symbols: Iterable[int]) -> str:
+        """Returns the text of symbols; boundaries are left out."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Plain]:
+        """Returns plain data from which ``tokenizer_from_dict`` makes the same tokenizer."""
+
+
+class TokenizerConfig(Config):
+    """Base of every tokenizer's config; the table TOKENIZERS lists the kinds."""
+
+    def build(self, documents: Documents | Iterable[Document]) -> Tokenizer:
+        """Makes the tokenizer, from the train split where it needs a text to learn from. Raises DataError."""
+        raise NotImplementedError
+
+
+def encode_document(tokenizer: Tokenizer, document: Document) -> Symbols:
+    """Returns the symbols of a document. Raises DataError, which names the byte, where it is not UTF-8."""
+    try:
+        return tokenizer.encode(document.text)
+    except UnicodeDecodeError as error:
+        raise _undecodable(document, error) from None
+
+
+def _undecodable(document: Document, error: UnicodeDecodeError) -> DataError:
+    """Returns the error for a document that is not UTF-8."""
+    place = f"{document.name.rpartition('@')[0] or document.name if document.offset else document.name}"
+    return DataError(
+        f"{place}: byte {document.offset + error.start} is not UTF-8 ({error.reason}); "
+        "set tokenizer.errors=replace, or tokenizer=bytes"
+    )
+
+
+def _texts(documents: Iterable[Document], errors: Errors) -> Iterator[str]:
+    for document in documents:
+        try:
+            yield document.text.decode(errors=errors)
+        except UnicodeDecodeError as error:
+            raise _undecodable(document, error) from None
+
+
+class BytesConfig(TokenizerConfig, kind="bytes"):
+    """Every byte is a symbol: nothing is learned, and nothing is unknown."""
+
+    def build(self, documents: Documents | Iterable[Document]) -> Bytes:
+        return Bytes()
+
+
+class Bytes(Tokenizer):
+    """Symbols 0 to 255 are the bytes."""
+
+    kind = "bytes"
+
+    def __init__(self) -> None:
+        self.vocabulary = Vocabulary(size=257, boundary=256, unit="byte", byte_lengths=(*(1,) * 256, 0))
+
+    def encode(self, text: bytes) -> Symbols:
+        return np.frombuffer(text, np.uint8)
+
+    def decode(self, symbols: Iterable[int]) -> str:
+        return bytes(symbol for symbol in symbols if symbol < 256).decode(errors="replace")
+
+    def to_dict(self) -> dict[str, Plain]:
+        return {"kind": self.kind}
+
+
+class CharactersConfig(TokenizerConfig, kind="characters"):
+    """The characters of the train split, and one symbol for all others. errors: how undecodable bytes are treated."""
+
+    errors: Errors = "strict"
+
+    def build(self, documents: Documents | Iterable[Document]) -> Characters:
+        characters: set[str] = set()
+        for text in _texts(documents, self.errors):
+            characters.update(text)
+        return Characters("".join(sorted(characters)), self.errors)
+
+
+class Characters(Tokenizer):
+    """Symbol i is the character ``alphabet[i]``; the next symbol stands for every unknown character.
+
+    An unknown character counts as one byte, the minimum, so that bits per byte are never underestimated.
+    """
+
+    kind = "characters"
+
+    def __init__(self, alphabet: str, errors: Errors) -> None:
+        self.alphabet, self.errors = alphabet, errors
+        self.unknown = unknown = len(alphabet)
+        lengths = (*(len(character.encode()) for character in alphabet), 1, 0)
+        self.vocabulary = Vocabulary(size=unknown + 2, boundary=unknown + 1, unit="character", byte_lengths=lengths)
+        self.symbols = np.full(0x110000, unknown, np.int32)
+        self.symbols[[ord(character) for character in alphabet]] = np.arange(unknown)
+
+    def encode(self, text: bytes) -> Symbols:
+        points = np.frombuffer(text.decode(errors=self.errors).encode("utf-32-le"), np.uint32)
+        return self.symbols[points]
+
+    def decode(self, symbols: Iterable[int]) -> str:
+        letters = f"{self.alphabet}\ufffd"
+        return "".join(letters[symbol] for symbol in symbols if symbol < len(letters))
+
+    def to_dict(self) -> dict[str, Plain]:
+        return {"kind": self.kind, "alphabet": self.alphabet, "errors": self.errors}
+
+
+class WordsConfig(TokenizerConfig, kind="words"):
+    """The words of the train split between white space; a line end is a word of its own, <eos>.
+
+    minimum  rarer words become <unk>
+    size     number of words, the most frequent ones, with <unk> and <eos>; None for all
+    """
+
+    minimum: Positive = 1
+    size: Annotated[int, Field(ge=3)] | None = None
+    errors: Errors = "strict"
+
+    def build(self, documents: Documents | Iterable[Document]) -> Words:
+        counts: Counter[str] = Counter({UNKNOWN: 0, LINE_END: 0})
+        for text in _texts(documents, self.errors):
+            counts.update(_split(text))
+        special = (UNKNOWN, LINE_END)
+        ranked = sorted(
+            (item for item in counts.items() if item[0] not in special), key=lambda item: (-item[1], item[0])
+        )
+        limit = None if self.size is None else self.size - len(special)
+        frequent = [item for item in ranked if item[1] >= self.minimum][:limit]
+        unknown_count = counts.total() - sum(count for _, count in frequent) - counts[LINE_END]
+        # Frequent words first: the adaptive softmax defines its clusters by symbol number.
+        counted_words = sorted(
+            [*frequent, (UNKNOWN, unknown_count), (LINE_END, counts[LINE_END])], key=lambda item: (-item[1], item[0])
+        )
+        return Words([word for word, _ in counted_words], self.errors)
+
+
+def _split(text: str) -> list[str]:
+    return text.replace("\n", f" {LINE_END} ").split()
+
+
+class Words(Tokenizer):
+    """Symbol i is ``words[i]``, the most frequent first."""
+
+    kind = "words"
+
+    def __init__(self, words: list[str], errors: Errors) -> None:
+        self.words, self.errors = words, errors
+        self.symbols = {word: symbol for symbol, word in enumerate(words)}
+        self.unknown = self.symbols[UNKNOWN]
+        self.vocabulary = Vocabulary(size=len(words) + 1, boundary=len(words), unit="word", byte_lengths=None)
+
+    def encode(self, text: bytes) -> Symbols:
+        get, unknown = self.symbols.get, self.unknown
+        return np.array([get(word, unknown) for word in _split(text.decode(errors=self.errors))], np.int32)
+
+    def decode(self, symbols: Iterable[int]) -> str:
+        words = " ".join(self.words[symbol] for symbol in symbols if symbol < len(self.words))
+        return re.sub(f" ?{LINE_END} ?", "\n", words)
+
+    def to_dict(self) -> dict[str, Plain]:
+        return {"kind": self.kind, "words": self.words, "errors": self.errors}
+
+
+class BPEConfig(TokenizerConfig, kind="bpe"):
+    """Byte-level byte-pair encoding (arXiv:1508.07909; over bytes as in GPT-2), learned on the train split.
+
+    size        number of pieces, the 256 bytes included
+    train_bytes the merges are learned on the first documents of the train split, about so many bytes
+    """
+
+    size: Annotated[int, Field(ge=257)] = 8192
+    train_bytes: Positive = 200_000_000
+    errors: Errors = "strict"
+
+    def build(self, documents: Documents | Iterable[Document]) -> BPE:
+        from tokenizers import Tokenizer as Model
+        from tokenizers import decoders, models, pre_tokenizers, trainers
+
+        model = Model(models.BPE())
+        model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        model.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=self.size, initial_alphabet=alphabet, show_progress=False)
+        model.train_from_iterator(_texts(_first(documents, self.train_bytes), self.errors), trainer)
+        # The library complains when a process that has used its threads forks, as data loaders do.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        return BPE(model.to_str(), self.errors)
+
+
+def _first(documents: Iterable[Document], limit: int) -> Iterator[Document]:
+    """Yields the first documents, as many as reach ``limit`` bytes."""
+    size = 0
+    for document in documents:
+        yield document
+        size += len(document.text)
+        if size >= limit:
+            return
+
+
+class BPE(Tokenizer):
+    """``model``: the JSON of the Hugging Face tokenizer."""
+
+    kind = "bpe"
+
+    def __init__(self, model: str, errors: Errors) -> None:
+        from tokenizers import Tokenizer as Model
+
+        self.serialised, self.errors = model, errors
+        self.model = Model.from_str(model)
+        size = self.model.get_vocab_size()
+        # Every character of a byte-level piece stands for one byte.
+        lengths = [len(self.model.id_to_token(symbol) or "") for symbol in range(size)]
+        self.vocabulary = Vocabulary(size=size + 1, boundary=size, unit="piece", byte_lengths=(*lengths, 0))
+
+    def encode(self, text: bytes) -> Symbols:
+        [encoded] = self.model.encode_batch_fast([text.decode(errors=self.errors)])  # without offsets into the text
+        return np.array(encoded.ids, np.int32)
+
+    def decode(self, symbols: Iterable[int]) -> str:
+        boundary = self.vocabulary.boundary
+        return str(self.model.decode([symbol for symbol in symbols if symbol != boundary]))
+
+    def to_dict(self) -> dict[str, Plain]:
+        return {"kind": self.kind, "model": self.serialised, "errors": self.errors}
+
+
+def tokenizer_from_dict(plain: Mapping[str, Plain]) -> Tokenizer:
+    """Makes a tokenizer from its ``to_dict``. Raises DataError for anything else."""
+    classes: dict[str, type[Any]] = {
+        tokenizer_class.kind: tokenizer_class for tokenizer_class in (Bytes, Characters, Words, BPE)
+    }
+    fields = dict(plain)
+    kind = fields.pop("kind", None)
+    try:
+        tokenizer: Tokenizer = classes[str(kind)](**fields)
+    except (KeyError, TypeError):
+        raise DataError(
+            f"tokenizer: not the description of one (kind {kind!r}); there are {', '.join(classes)}"
+        ) from None
+    return tokenizer
+
+
+def cached_tokenizer(config: TokenizerConfig, documents: Documents | Iterable[Document], corpus: str) -> Tokenizer:
+    """Returns the tokenizer of a corpus, from the cache or made now. ``corpus``: its fingerprint."""
+    if isinstance(config, BytesConfig):
+        return Bytes()
+    path = cache_folder() / "tokenizers" / f"{canonical_hash([config.to_dict(), corpus], 32)}.json"
+    if path.exists():
+        return _load(path)
+    tokenizer = config.build(documents)
+    _save(tokenizer, path)
+    return tokenizer
+
+
+def _load(path: Path) -> Tokenizer:
+    try:
+        return tokenizer_from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: damaged cache ({error}); remove this file and it is made again") from None
+
+
+def _save(tokenizer: Tokenizer, path: Path) -> None:
+    """Writes a temporary file beside the path and moves it there, so that no reader sees a partial one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
+            json.dump(tokenizer.to_dict(), file)
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot write the cache ({error.strerror}); set LIT_CACHE to a folder with room"
+        ) from None

@@ -1,0 +1,109 @@
+"""The order in which ordinals are read, and windows of them that are cut into batches of about equal lengths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from random import Random
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from datamodules.core.documents import Shard
+from datamodules.core.errors import DataError
+
+__all__ = ["Endless", "Once", "Windows", "shuffled"]
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+class Endless:
+    """The ordinals of a shard in training: every pass has an order of its own, which the shards divide completely."""
+
+    def __init__(self, count: int, seed: int, shard: Shard) -> None:
+        if count < shard.total:
+            raise DataError(
+                f"source: {count} examples cannot feed {shard.total} readers (ranks x workers); use fewer or more data"
+            )
+        self.total, self.seed, self.shard = count, seed, shard
+        self.count = len(range(shard.number, count, shard.total))
+
+    def slice(self, start: int, stop: int) -> list[int]:
+        """Returns the ordinals from place ``start`` to ``stop``, counted over all passes."""
+        return [self._at(*divmod(place, self.count)) for place in range(start, stop)]
+
+    def _at(self, epoch: int, place: int) -> int:
+        return int(shuffled(self.total, self.seed, epoch)[self.shard.number + place * self.shard.total])
+
+    def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
+        """Returns the batches of a window, which are sorted by length, in random order."""
+        chance = Random(f"{self.seed} {start} {self.shard.number}")
+        return sorted(batches, key=lambda _: chance.random())
+
+
+class Once:
+    """The ordinals of a shard in evaluation: one pass over all, or over a part that is the same for every run."""
+
+    def __init__(self, count: int, limit: int | None, shard: Shard) -> None:
+        ordinals = range(count) if limit is None else sorted(shuffled(count, 0, 0)[:limit].tolist())
+        self.ordinals = [*ordinals[shard.number :: shard.total]]
+
+    def slice(self, start: int, stop: int) -> list[int]:
+        """Returns the ordinals from place ``start`` to ``stop``, fewer at the end."""
+        return self.ordinals[start:stop]
+
+    def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
+        """Returns the batches as they are, because their order decides nothing."""
+        return batches
+
+
+@lru_cache(maxsize=2)
+def shuffled(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """Returns the order of a pass over ``count`` examples."""
+    return np.random.default_rng([seed, epoch]).permutation(count)
+
+
+class Windows(Iterator[Made], Generic[Item, Made]):
+    """The batches of one worker: windows of ``size`` ordinals, each read at once and cut into batches.
+
+    group: reads the items of a window's ordinals, as lists of a batch each. batch: makes a batch of a list, with its
+    stream and cursor.
+    """
+
+    def __init__(
+        self,
+        order: Endless | Once,
+        size: int,
+        group: Callable[[list[int]], list[list[Item]]],
+        batch: Callable[[list[Item], int, str], Made],
+        number: int,
+    ) -> None:
+        self.order, self.size, self.group, self.batch, self.number = order, size, group, batch, number
+        self.start = self.place = 0
+        self.batches: list[list[Item]] = []
+
+    def __next__(self) -> Made:
+        if not self.batches:
+            self._read_window()
+        elif self.place == len(self.batches):
+            self.start += self.size
+            self._read_window()
+        if not self.batches:
+            raise StopIteration
+        items = self.batches[self.place]
+        self.place += 1
+        return self.batch(items, self.number, json.dumps([self.start, self.place]))
+
+    def go_to(self, cursor: str) -> None:
+        """Makes the next batch the one that came next when ``cursor`` was taken."""
+        self.start, place = json.loads(cursor)
+        self._read_window()
+        self.place = place
+
+    def _read_window(self) -> None:
+        """Reads the window that begins at ``start``."""
+        batches = self.group(self.order.slice(self.start, self.start + self.size))
+        self.batches, self.place = self.order.arrange(batches, self.start), 0

@@ -1,0 +1,1 @@
+"""Sequences with one label each: data sets, generators and their data module."""

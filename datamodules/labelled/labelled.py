@@ -1,0 +1,193 @@
+"""The data of tasks that predict one label for a whole sequence: a class or a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from datamodules.core.data import Data, DataConfig, row_conflicts
+from datamodules.core.documents import Shard, Split
+from datamodules.core.examples import Example, Examples, ExamplesConfig
+from datamodules.core.loading import Reading
+from datamodules.core.windows import Endless, Once, Windows
+from datamodules.labelled.listops import ListOpsConfig
+from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
+from lit_transformers.config import Config, NonNegative, Plain, Positive
+
+__all__ = ["LabelledData", "LabelledDataConfig", "LabelledEvaluationConfig"]
+
+
+class LabelledEvaluationConfig(Config):
+    """How a model is evaluated: part of the protocol, so recorded with every number.
+
+    batch_size  None: as in training
+    examples    at most so many, the same for all runs, chosen at random: files may be in the order of their labels
+    split       what validation reads; testing reads test
+    """
+
+    batch_size: Positive | None = None
+    examples: Positive | None = None
+    split: Literal["train", "validation", "test"] = "validation"
+
+
+class LabelledDataConfig(DataConfig, kind="labelled"):
+    """Labelled sequences as batches (LabelledBatch). Every row begins with the boundary of the vocabulary.
+
+    source      the examples; the table EXAMPLES lists the kinds
+    batch_size  rows over all ranks together
+    window      number of batches whose examples are sorted together by length, before the batches are shuffled, so that
+                rows of a batch have about the same length; 1: examples are not sorted
+    padding     longest: to the longest row of the batch. fixed: to the longest row of the source
+    seed        of the order of examples; the source alone decides what they are
+    workers     worker processes that make batches; 0: the training process makes them
+    """
+
+    describes: ClassVar[type[DataDescription]] = LabelledDescription
+
+    source: ExamplesConfig = ListOpsConfig()
+    batch_size: Positive = 32
+    window: Positive = 16
+    padding: Literal["longest", "fixed"] = "longest"
+    seed: NonNegative = 0
+    workers: NonNegative = 0
+    evaluation: LabelledEvaluationConfig = LabelledEvaluationConfig()
+
+    def build(self) -> LabelledData:
+        return LabelledData(self)
+
+    @property
+    def name(self) -> str:
+        return self.source.kind
+
+    @property
+    def length(self) -> int:
+        return self.source.description.length
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Counts every row as the longest one: lengths are not known before rows are read."""
+        return self.batch_size * self.length
+
+    def rank_conflicts(self, ranks: int) -> Iterator[str]:
+        yield from row_conflicts(ranks, batch_size=self.batch_size)
+        yield from (
+            f"evaluation.{conflict}" for conflict in row_conflicts(ranks, batch_size=self.evaluation.batch_size)
+        )
+
+    def protocol(self) -> dict[str, Plain]:
+        return self.source.protocol() | {"split": self.evaluation.split, "examples": self.evaluation.examples}
+
+    def restored(self, metadata: Mapping[str, Plain]) -> LabelledDescription:
+        return self.source.description
+
+
+class LabelledData(Data):
+    """Batches of labelled sequences."""
+
+    config: LabelledDataConfig
+
+    @cached_property
+    def examples(self) -> Examples:
+        return self.config.source.build()
+
+    @property
+    def content(self) -> str:
+        return self.examples.fingerprint
+
+    @property
+    def description(self) -> LabelledDescription:
+        return self.config.source.description
+
+    def metadata(self) -> dict[str, Plain]:
+        return {}
+
+    def example_name(self, ordinal: int) -> str:
+        return self.examples.name(self.validation_split, ordinal)
+
+    def identity(self) -> dict[str, Plain]:
+        config = self.config
+        return {
+            "source": self.content,
+            "batch_size": config.batch_size,
+            "window": config.window,
+            "padding": config.padding,
+            "seed": config.seed,
+            "workers": config.workers,
+        }
+
+    def training(self) -> Reading:
+        config = self.config
+        order = partial(Endless, self.examples.count("train"), config.seed)
+        return self._reading("train", self._shape(config.batch_size), order)
+
+    def evaluation(self, split: Split) -> Reading:
+        config, evaluation = self.config, self.config.evaluation
+        order = partial(Once, self.examples.count(split), evaluation.examples)
+        return self._reading(split, self._shape(evaluation.batch_size or config.batch_size), order)
+
+    def _shape(self, batch_size: int) -> RowShape:
+        description = self.description
+        least = description.length if self.config.padding == "fixed" else 0
+        boundary, dtype = description.vocabulary.boundary, description.labels.dtype
+        return RowShape(self.rows(batch_size), self.config.window, boundary, least, dtype)
+
+    def _reading(self, split: Split, shape: RowShape, order: partial[Endless] | partial[Once]) -> Reading:
+        open_stream = partial(_open, self.examples, split, shape, order)
+        return Reading(open_stream, partial(batched, shape, [], 0, ""), self.rank(), self.config.workers)
+
+
+class RowShape(NamedTuple):
+    """rows: of a batch. window: number of batches that are sorted together. boundary: the symbol that a row begins
+    with. least: the minimum length of a row. label_dtype: that of the labels' tensor."""
+
+    rows: int
+    window: int
+    boundary: int
+    least: int
+    label_dtype: torch.dtype
+
+
+def batched(shape: RowShape, examples: list[tuple[int, Example]], stream: int, cursor: str) -> LabelledBatch:
+    """Makes a batch of examples with their ordinals; of none, one row of padding, for a rank that has nothing left."""
+    count = max(len(examples), 1)
+    longest = max([shape.least, 1, *(len(example.symbols) + 1 for _, example in examples)])
+    inputs, padding_mask = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.bool_)
+    marked = np.zeros((count, longest), np.bool_)
+    for row, (_, example) in enumerate(examples):
+        length = len(example.symbols) + 1
+        inputs[row, 0], inputs[row, 1:length], padding_mask[row, :length] = shape.boundary, example.symbols, True
+        marked[row, [place + 1 for place in example.marked or ()]] = True
+    labels = [example.label for _, example in examples] or [0]
+    return LabelledBatch(
+        torch.from_numpy(inputs),
+        torch.from_numpy(padding_mask),
+        torch.tensor(labels, dtype=shape.label_dtype),
+        torch.from_numpy(marked) if any(example.marked is not None for _, example in examples) else None,
+        torch.tensor([ordinal for ordinal, _ in examples] or [0]),
+        stream,
+        cursor,
+    )
+
+
+def grouped(examples: Examples, split: Split, shape: RowShape, ordinals: list[int]) -> list[list[tuple[int, Example]]]:
+    """Reads a window of examples with their ordinals and cuts it into batches of about equal lengths."""
+    window = [(ordinal, examples.example(split, ordinal)) for ordinal in ordinals]
+    if shape.window > 1:
+        window.sort(key=lambda item: len(item[1].symbols))
+    return [window[start : start + shape.rows] for start in range(0, len(window), shape.rows)]
+
+
+def _open(
+    examples: Examples,
+    split: Split,
+    shape: RowShape,
+    order: partial[Endless] | partial[Once],
+    shard: Shard,
+    stream: int,
+) -> Windows[tuple[int, Example], LabelledBatch]:
+    group = partial(grouped, examples, split, shape)
+    return Windows(order(shard), shape.rows * shape.window, group, partial(batched, shape), stream)

@@ -1,0 +1,85 @@
+"""Cleaning of pairs: which are read, and which are left out or cut, counted by reason."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from datamodules.core.documents import Split
+from datamodules.core.errors import DataError
+from datamodules.pairs.source import Lengths, Longest, Pairs
+
+__all__ = ["Cleaned", "Cleaning", "Overlong"]
+
+Overlong = Literal["cut", "drop", "refuse"]
+Mask = npt.NDArray[np.bool_]
+
+
+class Cleaned(NamedTuple):
+    """ordinals: of the pairs that are read; None for all. counts: numbers of pairs that are read, left out or cut."""
+
+    ordinals: npt.NDArray[np.int64] | None
+    counts: dict[str, int]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count:,} {reason}" for reason, count in self.counts.items() if count or reason == "read")
+
+
+class Cleaning(NamedTuple):
+    """How pairs are cleaned: fully for training; in evaluation no pair is left out, and what is too long is cut."""
+
+    longest: Longest
+    ratio: float | None
+    overlong: Overlong
+
+    def clean(self, pairs: Pairs, split: Split, dropping: bool) -> Cleaned:
+        """Returns the pairs of a split that are read. dropping: whether any may be left out. Raises DataError."""
+        lengths, count = pairs.lengths(split), pairs.count(split)
+        if lengths is None:
+            return Cleaned(None, {"read": count})
+        long_source, long_target = lengths.source >= self.longest.source, lengths.target >= self.longest.target
+        if not dropping:
+            return Cleaned(None, {"read": count} | _cut_counts(long_source, long_target))
+        left_out = {"empty on one side": (lengths.source == 0) | (lengths.target == 0)}
+        if self.ratio is not None:
+            left_out[f"of lengths further apart than {self.ratio:g} to 1"] = _exceeds_ratio(lengths, self.ratio)
+        if self.overlong == "drop":
+            left_out["too long"] = long_source | long_target
+        keep, counts = np.ones(count, np.bool_), {"read": count}
+        for reason, mask in left_out.items():
+            counts[f"left out, {reason}"] = int((keep & mask).sum())
+            keep &= ~mask
+        if self.overlong == "refuse":
+            self._refuse(pairs, split, lengths, keep & (long_source | long_target))
+        if self.overlong == "cut":
+            counts |= _cut_counts(keep & long_source, keep & long_target)
+        if not keep.any():
+            reasons = "; ".join(f"{number:,} {outcome}" for outcome, number in counts.items() if number)
+            raise DataError(f"source: no pair of {split} is left ({reasons}); clean less, or correct source.path")
+        return Cleaned(None if keep.all() else np.flatnonzero(keep), counts)
+
+    def _refuse(self, pairs: Pairs, split: Split, lengths: Lengths, long: Mask) -> None:
+        """Raises DataError, which names the first pair that is too long, where there is one."""
+        if not long.any():
+            return
+        first = int(np.flatnonzero(long)[0])
+        side = "source" if lengths.source[first] >= self.longest.source else "target"
+        length, limit = int(lengths._asdict()[side][first]) + 1, self.longest._asdict()[side]
+        raise DataError(
+            f"{pairs.name(split, first)}: a {side} of {length:,} symbols with its boundary, more than {limit:,} "
+            f"({int(long.sum()):,} such pairs); set data.longest_{side}, or data.overlong to cut or drop"
+        )
+
+
+def _cut_counts(long_source: Mask, long_target: Mask) -> dict[str, int]:
+    """Returns how many sources and targets are cut."""
+    return {"sources cut": int(long_source.sum()), "targets cut": int(long_target.sum())}
+
+
+def _exceeds_ratio(lengths: Lengths, ratio: float) -> Mask:
+    """Returns a mask of the pairs whose longer side has more than ``ratio`` times the symbols of the shorter."""
+    longer, shorter = (choose(lengths.source, lengths.target) for choose in (np.maximum, np.minimum))
+    mask: Mask = longer > ratio * shorter
+    return mask

@@ -1,0 +1,179 @@
+"""Parallel files: line n of one is the translation of line n of the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from datamodules.core.documents import SPLITS, Split
+from datamodules.core.errors import DataError
+from datamodules.core.index import IndexedCorpus, Text, index_corpus
+from datamodules.core.reading import COMPRESSIONS, damage, members
+from datamodules.pairs.source import Languages
+from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
+from datamodules.text.sources import SPLIT_NAMES, Listed, locate, stamps
+
+__all__ = ["Multi30kConfig", "ParallelConfig"]
+
+PLACE = "{}"
+"""The place of the language in the name of a file."""
+
+
+class ParallelConfig(TextPairsConfig, kind="parallel"):
+    """Two files per split, one per language, with equal numbers of lines: train.en, train.de; plain or .gz, .bz2, .xz.
+
+    path        the folder, relative to LIT_DATA or to the working folder
+    source      the languages, which are the suffixes of the files' names
+    target
+    train       the files' names before the suffix, such as test_2016_flickr, or with {} in the place of the language,
+    validation  such as corpus.{}.txt. None: the one name that begins with the split's (train; val, valid or dev; test);
+    test        a split without files has no pairs
+    """
+
+    path: str
+    source: str = "en"
+    target: str = "de"
+    train: str | None = None
+    validation: str | None = None
+    test: str | None = None
+
+    def conflicts(self) -> Iterator[str]:
+        if self.source == self.target:
+            yield f"source and target are both {self.source!r}: pairs are of two languages"
+
+    @property
+    def languages(self) -> Languages | None:
+        return self.source, self.target
+
+    def corpus(self) -> IndexedCorpus:
+        folder = locate(self.path)
+        if not folder.is_dir():
+            raise DataError(f"{folder}: a file; source.path is the folder of files such as train.{self.source}")
+        candidates = [(split, self._file_pair(folder, split)) for split in SPLITS]
+        files = [(split, file_pair) for split, file_pair in candidates if file_pair is not None]
+        key = ["parallel", [[split, stamps([*file_pair])] for split, file_pair in files]]
+        return index_corpus(key, "", WHOLE, (text for split, file_pair in files for text in _texts(split, file_pair)))
+
+    def _file_pair(self, folder: Path, split: Split) -> _FilePair | None:
+        """Returns the two files of a split; None where no name is set and no file is there."""
+        stem: str | None = getattr(self, split)
+        if stem is None and (stem := self._name(folder, split)) is None:
+            return None
+        template = stem if PLACE in stem else f"{stem}.{PLACE}"
+        names = [template.replace(PLACE, language) for language in (self.source, self.target)]
+        return _FilePair(*(_file(folder, name) for name in names))
+
+    def _name(self, folder: Path, split: Split) -> str | None:
+        """Returns the one name of files of both languages that begins with the split's name. Raises DataError."""
+        suffixes = [f".{language}" for language in (self.source, self.target)]
+        files = [_plain_name(path.name) for path in sorted(folder.iterdir()) if path.is_file()]
+        stems = {name.removesuffix(suffix) for suffix in suffixes for name in files if name.endswith(suffix)}
+        matching = sorted(stem for stem in stems if _split_of_stem(stem) == split)
+        if len(matching) > 1:
+            raise DataError(
+                f"{folder}: several files for {split} ({', '.join(matching)}); set source.{split} to one of them"
+            )
+        if not matching and split == "train":
+            raise DataError(
+                f"{folder}: no files train{suffixes[0]} and train{suffixes[1]}; set source.path, source.source, "
+                "source.target or source.train to what is there"
+            )
+        return matching[0] if matching else None
+
+
+class Multi30kConfig(TextPairsConfig, kind="multi30k"):
+    """Captions of images in en, de, fr and cs (Multi30k, Elliott et al. 2016, arXiv:1605.00459).
+
+    path    a folder with train.en.gz, val.en.gz, test_2016_flickr.en.gz and the like
+    source  the languages
+    target
+    test    the test set; the published numbers are of test2016, test2017 and coco2017
+    """
+
+    path: str = "multi30k"
+    source: Literal["en", "de", "fr", "cs"] = "en"
+    target: Literal["en", "de", "fr", "cs"] = "de"
+    test: Literal["test2016", "test2017", "coco2017", "test2018"] = "test2016"
+
+    def conflicts(self) -> Iterator[str]:
+        if self.source == self.target:
+            yield f"source and target are both {self.source!r}: pairs are of two languages"
+
+    @property
+    def languages(self) -> Languages | None:
+        return self.source, self.target
+
+    def corpus(self) -> IndexedCorpus:
+        year = self.test[-4:]
+        test = f"test_{year}_{'mscoco' if self.test.startswith('coco') else 'flickr'}"
+        stems = {"train": "train", "validation": "val", "test": test}
+        return ParallelConfig(path=self.path, source=self.source, target=self.target, **stems).corpus()
+
+
+class _FilePair(NamedTuple):
+    """The files of the sources and of the targets."""
+
+    source: Listed
+    target: Listed
+
+
+def _plain_name(name: str) -> str:
+    """Returns the name of a file without the suffix of its compression."""
+    stem, dot, suffix = name.rpartition(".")
+    return stem if f"{dot}{suffix}" in COMPRESSIONS else name
+
+
+def _split_of_stem(stem: str) -> Split | None:
+    """Returns the split whose name begins a file's name: train.clean, test_2016_flickr, test2016."""
+    word = re.match("[a-z]*", stem.lower())
+    return SPLIT_NAMES.get(word.group()) if word else None
+
+
+def _file(folder: Path, name: str) -> Listed:
+    """Returns the file of that name, plain or compressed. Raises DataError where there is none."""
+    for suffix in ("", *COMPRESSIONS):
+        if (path := folder / f"{name}{suffix}").is_file():
+            return Listed(path, f"{name}{suffix}")
+    raise DataError(
+        f"{folder / name}: no such file, nor with {', '.join(COMPRESSIONS)}; correct source.path or the names"
+    )
+
+
+def _texts(split: Split, file_pair: _FilePair) -> Iterator[Text]:
+    """Yields the pairs of lines of two files. Raises DataError where one is empty or has more lines than the other."""
+    counts = [0, 0]
+    for row, lines in enumerate(zip_longest(*(_lines(file) for file in file_pair))):
+        for side, line in enumerate(lines):
+            counts[side] += line is not None
+        source, target = lines
+        if source is not None and target is not None:
+            yield pair_text(file_pair.source.name, split, row, Texts(source, (target,)), file_pair.source.path)
+    for file, count in zip(file_pair, counts, strict=True):
+        if not count:
+            raise DataError(f"{file.path}: empty, there is no line to read; fetch it again or correct source.path")
+    if counts[0] != counts[1]:
+        raise DataError(
+            f"{file_pair.source.path} has {counts[0]:,} lines and {file_pair.target.name} {counts[1]:,}: parallel "
+            "files have as many, and line n of one stands for line n of the other; correct them"
+        )
+
+
+def _lines(file: Listed) -> Iterator[str]:
+    """Yields the lines of a file, which end with line feeds only. Raises DataError for one that is not UTF-8."""
+    with damage(file.path):
+        for member in members(*file):
+            for number, line in enumerate(member.stream, 1):
+                yield _line(line, file.path, number)
+
+
+def _line(line: bytes, path: Path, number: int) -> str:
+    try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}:{number}: byte {error.start} of the line is not UTF-8 ({error.reason}); convert the file to UTF-8"
+        ) from None
+    return text.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,243 @@
+"""Pairs of texts on disk: an index of the texts, and memory-mapped files of their symbols and the start of each."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from datamodules.core.documents import Document, Split, cache_folder
+from datamodules.core.errors import DataError
+from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, made_aside, writing
+from datamodules.core.tokenizers import (
+    BPEConfig,
+    Symbols,
+    Tokenizer,
+    TokenizerConfig,
+    cached_tokenizer,
+    encode_document,
+    tokenizer_from_dict,
+)
+from datamodules.pairs.source import Lengths, Longest, Pair, Pairs, PairsConfig, PairsRead, Vocabularies
+from lit_transformers.config import Plain, canonical_hash
+
+__all__ = ["WHOLE", "StoredPairs", "TextPairsConfig", "Texts", "pair_text", "tokenizers_of"]
+
+VERSION = 1
+"""Part of every cache key: changes when the same texts and tokenizers give other symbols."""
+WHOLE = 1 << 30
+"""A size of pieces so large that no pair is cut."""
+META = "meta.json"
+SIDES = ("source", "target")
+NARROW = 1 << 16
+"""Symbols of a vocabulary of at most this size take two bytes each."""
+
+
+class Texts(NamedTuple):
+    """The texts of a pair: each of the targets is correct; training reads the first."""
+
+    source: str
+    targets: tuple[str, ...]
+
+
+def pair_text(origin: str, split: Split, row: int, texts: Texts, container: Path) -> Text:
+    """Returns a pair as the text that an index stores. Raises DataError where UTF-8 cannot write it."""
+    try:
+        content = json.dumps([texts.source, *texts.targets], ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{origin}:{row + 1}: holds a character that UTF-8 cannot write") from None
+    return Text(origin, split, BytesIO(content), container, row=row)
+
+
+def _texts(document: Document) -> Texts:
+    """Returns the pair that an indexed document holds."""
+    source, *targets = json.loads(document.text)
+    return Texts(source, tuple(targets))
+
+
+class TextPairsConfig(PairsConfig):
+    """Base of every config of pairs of texts. ``usual``: the maximum lengths where the config of the data sets none."""
+
+    strings: ClassVar[bool] = False
+    usual: ClassVar[Longest] = Longest(256, 256)
+
+    def corpus(self) -> IndexedCorpus:
+        """Returns the corpus of the texts (``pair_text``). Raises DataError."""
+        raise NotImplementedError
+
+    @property
+    def longest(self) -> Longest:
+        return self.usual
+
+    def refusal(self, length: int) -> str | None:
+        return f"texts of pairs from {self.kind} are as long as they are, and nothing can be asked of {length} symbols"
+
+    def reach(self, length: int) -> Longest:
+        return self.usual
+
+    def open(self, how: PairsRead) -> StoredPairs:
+        return StoredPairs(self.corpus(), how)
+
+    def vocabularies(self, metadata: Mapping[str, Plain]) -> Vocabularies:
+        return _vocabularies(*tokenizers_of(metadata))
+
+
+def tokenizers_of(metadata: Mapping[str, Plain]) -> tuple[Tokenizer, Tokenizer]:
+    """Returns the tokenizers of sources and targets, one object where they share it, from ``Data.checkpoint_metadata``.
+
+    Raises DataError where it holds none.
+    """
+    if metadata.get("tokenizer") is None:
+        raise DataError("the checkpoint keeps no tokenizer: what it was trained on is not text")
+    target = tokenizer_from_dict(metadata["tokenizer"])
+    return target if metadata["source_tokenizer"] is None else tokenizer_from_dict(metadata["source_tokenizer"]), target
+
+
+def _vocabularies(source: Tokenizer, target: Tokenizer) -> Vocabularies:
+    return Vocabularies(source.vocabulary, target.vocabulary, target.decode)
+
+
+class StoredPairs(Pairs):
+    """Pairs of a corpus. The symbols of a split are made when it is first read, and stored."""
+
+    def __init__(self, corpus: IndexedCorpus, how: PairsRead) -> None:
+        self.corpus, self.fingerprint = corpus, corpus.fingerprint
+        if not corpus.count("train"):
+            raise DataError("source: no pair to train on; correct source.path, or what names the split train")
+        if how.source_tokenizer is None:
+            self.target = self.source = self._learned_tokenizer(how.tokenizer, (0, 1), "both")
+        else:
+            self.source = self._learned_tokenizer(how.source_tokenizer, (0,), "sources")
+            self.target = self._learned_tokenizer(how.tokenizer, (1,), "targets")
+        self.vocabularies = _vocabularies(self.source, self.target)
+        self.key = canonical_hash([VERSION, self.fingerprint, self.source.to_dict(), self.target.to_dict()], 32)
+
+    def _learned_tokenizer(self, config: TokenizerConfig | None, sides: tuple[int, ...], learned_on: str) -> Tokenizer:
+        """Returns a tokenizer learned on some sides of the training pairs, cached under ``learned_on``."""
+        return cached_tokenizer(config or BPEConfig(), _Sides(self.corpus, sides), f"{self.fingerprint} {learned_on}")
+
+    def count(self, split: Split) -> int:
+        return len(self._documents(split))
+
+    def pair(self, split: Split, ordinal: int) -> Pair:
+        source, target = _sides(self._folder(split))
+        return Pair(source[ordinal], target[ordinal])
+
+    def references(self, split: Split, ordinal: int) -> tuple[str, ...]:
+        return _texts(self._documents(split)[ordinal]).targets
+
+    def name(self, split: Split, ordinal: int) -> str:
+        return self._documents(split).name(ordinal)
+
+    def lengths(self, split: Split) -> Lengths:
+        source, target = _sides(self._folder(split))
+        return Lengths(np.diff(source.starts), np.diff(target.starts))
+
+    def tokenizers(self) -> dict[str, Plain]:
+        source = None if self.source is self.target else self.source.to_dict()
+        return {"tokenizer": self.target.to_dict(), "source_tokenizer": source}
+
+    def reading_messages(self, split: Split) -> list[str]:
+        messages = [f"{count:,} {reason} when they were read" for reason, count in self.corpus.left_out.items()]
+        unknown = json.loads((self._folder(split) / META).read_text(encoding="utf-8"))["unknown"]
+        for side, tokenizer in zip(SIDES, (self.source, self.target), strict=True):
+            if tokenizer.unknown is not None:
+                total = int(self.lengths(split)._asdict()[side].sum())
+                share = unknown[side] / max(total, 1)
+                messages.append(f"{share:.2%} of the {side} symbols unknown")
+        return messages
+
+    def _documents(self, split: Split) -> IndexedDocuments:
+        if not self.corpus.count(split):
+            raise DataError(f"source: no pair in the split {split!r}; correct source.path, or what names that split")
+        return self.corpus.documents(split)
+
+    def _folder(self, split: Split) -> Path:
+        """Returns the folder with the symbols of a split, which are made where they are missing."""
+        folder = cache_folder() / "pairs" / self.key / split
+        if not (folder / META).exists():
+            documents = self._documents(split)
+            with made_aside(folder, META) as temporary, writing(folder):
+                _write(temporary, documents, self.source, self.target)
+        return folder
+
+
+class _Sides:
+    """Sources, targets or both of the training pairs, as documents to learn a tokenizer from."""
+
+    def __init__(self, corpus: IndexedCorpus, sides: tuple[int, ...]) -> None:
+        self.corpus, self.sides = corpus, sides
+
+    def __iter__(self) -> Iterator[Document]:
+        for document in self.corpus.documents("train"):
+            texts = _texts(document)
+            for side in self.sides:
+                yield Document(document.name, (texts.source, texts.targets[0])[side].encode())
+
+
+def _write(folder: Path, documents: Iterable[Document], source: Tokenizer, target: Tokenizer) -> None:
+    """Writes the symbols of both sides of all documents, one after another, and the start of each."""
+    unknown = {}
+    with (folder / "source").open("wb") as source_file, (folder / "target").open("wb") as target_file:
+        writers = [_Writer(source_file, source), _Writer(target_file, target)]
+        for document in documents:
+            texts = _texts(document)
+            for writer, text in zip(writers, (texts.source, texts.targets[0]), strict=True):
+                writer.add(document.name, text)
+    for side, writer in zip(SIDES, writers, strict=True):
+        np.save(folder / f"{side}.npy", np.frombuffer(writer.starts, np.int64))
+        unknown[side] = writer.unknown
+    (folder / META).write_text(json.dumps({"unknown": unknown, "narrow": [w.narrow for w in writers]}))
+
+
+class _Writer:
+    """Writes the symbols of one side and counts the unknown ones."""
+
+    def __init__(self, file: BinaryIO, tokenizer: Tokenizer) -> None:
+        self.file, self.tokenizer = file, tokenizer
+        self.starts, self.unknown = array("q", [0]), 0
+        self.narrow = tokenizer.vocabulary.size <= NARROW
+
+    def add(self, name: str, text: str) -> None:
+        """Writes the symbols of a text; one of only white space has none."""
+        symbols: Symbols = np.zeros(0, np.int32)
+        if text.strip():
+            symbols = encode_document(self.tokenizer, Document(name, text.encode()))
+        if self.tokenizer.unknown is not None:
+            self.unknown += int((symbols == self.tokenizer.unknown).sum())
+        self.file.write(symbols.astype(np.uint16 if self.narrow else np.int32).tobytes())
+        self.starts.append(self.starts[-1] + len(symbols))
+
+
+class _Side(Sequence[Symbols]):
+    """The symbols of one side: a view of a file, of which only the parts in use are read."""
+
+    def __init__(self, folder: Path, side: str, narrow: bool) -> None:
+        self.starts: npt.NDArray[np.int64] = np.load(folder / f"{side}.npy", mmap_mode="r").view(np.ndarray)
+        dtype = np.dtype(np.uint16 if narrow else np.int32)
+        open_array: Callable[..., Any] = np.memmap if self.starts[-1] else lambda *_, **__: np.zeros(0, dtype)
+        self.symbols = open_array(folder / side, dtype, mode="r").view(np.ndarray)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, ordinal: Any) -> Any:
+        return self.symbols[self.starts[ordinal] : self.starts[ordinal + 1]]
+
+
+@cache
+def _sides(folder: Path) -> tuple[_Side, _Side]:
+    """Opens the symbols of both sides. Raises DataError where the cache is damaged."""
+    try:
+        narrow = json.loads((folder / META).read_text(encoding="utf-8"))["narrow"]
+        source, target = (_Side(folder, side, is_narrow) for side, is_narrow in zip(SIDES, narrow, strict=True))
+    except (OSError, ValueError, KeyError):
+        raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None
+    return source, target

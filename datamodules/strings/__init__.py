@@ -1,0 +1,1 @@
+"""Generated questions with answers, symbol by symbol."""

@@ -1,0 +1,1 @@
+"""Text for language models: sources, documents in lanes, and their data module."""

@@ -1,0 +1,200 @@
+"""The data of language modelling, as a Lightning data module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import ClassVar, Literal
+
+from datamodules.core.data import Data, DataConfig, row_conflicts
+from datamodules.core.documents import Corpus, Documents, DocumentStream, Limit, Shard, Split
+from datamodules.core.errors import DataError
+from datamodules.core.loading import Reading
+from datamodules.core.tokenizers import (
+    BytesConfig,
+    Tokenizer,
+    TokenizerConfig,
+    cached_tokenizer,
+    encode_document,
+    tokenizer_from_dict,
+)
+from datamodules.text.lanes import Lanes, LaneShape, empty_batch
+from datamodules.text.sources import SourceConfig, StdlibConfig
+from lit_transformers.batch import DataDescription, LanguageDescription, Vocabulary
+from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
+
+__all__ = ["EvaluationConfig", "LanguageData", "LanguageDataConfig", "reading_lanes"]
+
+
+class EvaluationConfig(Config):
+    """How a model is evaluated: part of the protocol, so recorded with every number.
+
+    segment_length, batch_size  None: as in training
+    stride      the next row starts so many symbols later; below segment_length, each symbol is scored once, with more
+                context, and every row starts from an empty state. None: segment_length
+    documents   only the first documents, at most so many
+    bytes       only the first documents, as many as together reach so many bytes
+    split       what validation reads; testing reads test
+    """
+
+    segment_length: Positive | None = None
+    stride: Positive | None = None
+    batch_size: Positive | None = None
+    documents: Positive | None = None
+    bytes: Positive | None = None
+    split: Literal["train", "validation", "test"] = "validation"
+
+
+class LanguageDataConfig(DataConfig, kind="language"):
+    """Text as batches (TextBatch).
+
+    segment_length  number of positions of a row
+    batch_size      rows over all ranks together; each worker fills whole batches from lanes of its own
+    documents       reset: each document starts a row, and its last row is padded. stream: documents follow one another
+                    without padding or reset, with a boundary before each
+    seed            of the order of documents, which nothing else decides
+    workers         worker processes that make batches; 0: the training process makes them
+    """
+
+    describes: ClassVar[type[DataDescription]] = LanguageDescription
+
+    source: SourceConfig = StdlibConfig()
+    tokenizer: TokenizerConfig = BytesConfig()
+    segment_length: Positive = 128
+    batch_size: Positive = 16
+    documents: Literal["reset", "stream"] = "reset"
+    seed: NonNegative = 0
+    workers: NonNegative = 0
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    def conflicts(self) -> Iterator[str]:
+        stride, length = self.evaluation.stride, self.evaluation.segment_length or self.segment_length
+        if stride is not None and stride > length:
+            yield f"evaluation.stride {stride} leaves out symbols: at most the segment length, {length}"
+
+    def build(self) -> LanguageData:
+        return LanguageData(self)
+
+    @property
+    def name(self) -> str:
+        return self.source.kind
+
+    @property
+    def length(self) -> int:
+        return self.segment_length
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch_size * self.segment_length
+
+    def rank_conflicts(self, ranks: int) -> Iterator[str]:
+        yield from row_conflicts(ranks, batch_size=self.batch_size)
+        yield from (
+            f"evaluation.{conflict}" for conflict in row_conflicts(ranks, batch_size=self.evaluation.batch_size)
+        )
+
+    def protocol(self) -> dict[str, Plain]:
+        length = self.evaluation.segment_length or self.segment_length
+        return {
+            "segment_length": length,
+            "stride": self.evaluation.stride or length,
+            "documents": self.documents,
+        }
+
+    def restored(self, metadata: Mapping[str, Plain]) -> LanguageDescription:
+        vocabulary = tokenizer_from_dict(metadata["tokenizer"]).vocabulary
+        return LanguageDescription(vocabulary=vocabulary, length=int(metadata["max_length"]))
+
+
+class LanguageData(Data):
+    """Batches of text (TextBatch)."""
+
+    config: LanguageDataConfig
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        return self.config.source.build()
+
+    @property
+    def content(self) -> str:
+        return self.corpus.fingerprint
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return cached_tokenizer(self.config.tokenizer, self.corpus.documents("train"), self.corpus.fingerprint)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.tokenizer.vocabulary
+
+    @property
+    def description(self) -> LanguageDescription:
+        return LanguageDescription(vocabulary=self.vocabulary, length=self.config.segment_length)
+
+    def metadata(self) -> dict[str, Plain]:
+        return {"tokenizer": self.tokenizer.to_dict(), "max_length": self.config.segment_length}
+
+    @cached_property
+    def _tokenizer_hash(self) -> str:
+        return canonical_hash(self.tokenizer.to_dict())
+
+    def documents(self, split: Split) -> Documents:
+        """Returns the documents of a split; their ``name(ordinal)`` is the name of one. Raises DataError."""
+        return self.corpus.documents(split)
+
+    def example_name(self, ordinal: int) -> str:
+        return self.documents(self.validation_split).name(ordinal)
+
+    def prepare_data(self) -> None:
+        """Fills the cache in one process, for all others. Raises DataError: less text than one segment."""
+        total, length = 0, self.config.segment_length
+        for document in self.documents("train"):
+            total += len(encode_document(self.tokenizer, document))
+            if total >= length:
+                return
+        raise DataError(
+            f"source: the train split has {total} symbols, less than one segment of {length}; "
+            "use more text or a smaller segment_length"
+        )
+
+    def identity(self) -> dict[str, Plain]:
+        config = self.config
+        return {
+            "corpus": self.corpus.fingerprint,
+            "tokenizer": self._tokenizer_hash,
+            "segment_length": config.segment_length,
+            "batch_size": config.batch_size,
+            "documents": config.documents,
+            "seed": config.seed,
+            "workers": config.workers,
+        }
+
+    def training(self) -> Reading:
+        config = self.config
+        shape = self._shape(config.batch_size, config.segment_length, config.segment_length)
+        documents = partial(self.documents("train").training, seed=config.seed)
+        return reading_lanes(documents, self.tokenizer, shape, self.rank(), config.workers)
+
+    def evaluation(self, split: Split) -> Reading:
+        config, evaluation = self.config, self.config.evaluation
+        length = evaluation.segment_length or config.segment_length
+        shape = self._shape(evaluation.batch_size or config.batch_size, length, evaluation.stride or length)
+        limit = Limit(evaluation.documents, evaluation.bytes)
+        documents = partial(self.documents(split).evaluation, limit=limit)
+        return reading_lanes(documents, self.tokenizer, shape, self.rank(), config.workers)
+
+    def _shape(self, batch_size: int, length: int, stride: int) -> LaneShape:
+        return LaneShape(self.rows(batch_size), length, stride, self.config.documents == "stream")
+
+
+def reading_lanes(
+    documents: Callable[[Shard], DocumentStream], tokenizer: Tokenizer, shape: LaneShape, rank: Shard, workers: int
+) -> Reading:
+    """Returns a reading of lanes of text. ``documents`` returns the document stream of a shard."""
+    return Reading(partial(_open, documents, tokenizer, shape), partial(empty_batch, shape), rank, workers)
+
+
+def _open(
+    documents: Callable[[Shard], DocumentStream], tokenizer: Tokenizer, shape: LaneShape, shard: Shard, stream: int
+) -> Lanes:
+    return Lanes(documents(shard), tokenizer, shape, stream)

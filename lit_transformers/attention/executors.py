@@ -1,0 +1,418 @@
+"""Executors of patterns: dense attention (the oracle), blocks of queries (any device), FlexAttention (CUDA).
+
+Executors take the same arguments and agree to tolerance. ``dense`` builds the whole score matrix; ``attend`` holds one
+block at a time, forward and backward, and uses fused kernels where no encoding enters the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from lit_transformers.attention.flex import flex, flexible
+from lit_transformers.attention.masks import Hidden, hidden_from, indices, listed, one_mask, steady
+from lit_transformers.attention.patterns import BLOCK, NARROW, Band, Pattern, QueryBlock, Without, stacked
+from lit_transformers.attention.recompute import (
+    Cut,
+    Stretch,
+    Tensors,
+    TensorSlice,
+    folded,
+    in_order,
+    leaves_of,
+    recomputed,
+)
+from lit_transformers.encodings.relative import Gathered, Relative, Table, at_least, distance_range
+from lit_transformers.mixer import full_precision
+
+
+class Inputs(NamedTuple):
+    """The inputs of an executor. q (b, h, t, k), k and v (b, h, s, k or v). ``key_mask`` (b, s) is True at keys that
+    exist and False at those that every query ignores.
+
+    others: further forms of the queries that an encoding scores with; tables: the encoding's values for each distance.
+    crossed: the keys are of another sequence, so that no query has a key of its own.
+    """
+
+    q: Float[Tensor, "b h t k"]
+    k: Float[Tensor, "b h s k"]
+    v: Float[Tensor, "b h s v"]
+    key_mask: Bool[Tensor, "b s"] | None
+    tables: tuple[Tensor, ...] = ()
+    others: tuple[Tensor, ...] = ()
+    crossed: bool = False
+
+    @property
+    def offset(self) -> int:
+        """The index of the first query among the keys; the number of keys where they are of another sequence."""
+        return self.k.size(-2) - (0 if self.crossed else self.q.size(-2))
+
+    def of_heads(self, heads: slice) -> Inputs:
+        """Returns the inputs of some of the heads."""
+        q, k, v, *others = (part[:, heads] for part in (self.q, self.k, self.v, *self.others))
+        tables = tuple(table if table.dim() == 2 else table[heads] for table in self.tables)
+        return self._replace(q=q, k=k, v=v, others=tuple(others), tables=tables)
+
+
+class AttentionWeighting(NamedTuple):
+    """Turns scores into weights in place of the softmax: ``apply(logits, i, j, *tensors)``.
+
+    logits (b, h, t, s), minus infinity where hidden; i (t, 1) and j (s,), or (b, h, 1, s), the indices of queries and
+    keys. ``tensors`` must list every tensor that gradients flow through, because blocks are computed twice.
+    """
+
+    apply: Callable[..., Tensor]
+    tensors: tuple[Tensor, ...] = ()
+
+    def of_heads(self, heads: slice) -> AttentionWeighting:
+        """Returns the weighting of some heads; the second dimension of each tensor is the heads, or 1 for all."""
+        return self._replace(tensors=tuple(part if part.size(1) == 1 else part[:, heads] for part in self.tensors))
+
+
+class Scoring(NamedTuple):
+    """How blocks turn queries and keys into outputs; ``sums``: return the log-sum-exp of each row too."""
+
+    pattern: Pattern
+    encoding: Relative | None
+    scale: float
+    dropout: float = 0.0
+    weigh: AttentionWeighting | None = None
+    sums: bool = False
+
+    @property
+    def fused(self) -> bool:
+        """Whether a fused kernel computes the outputs, without visible scores."""
+        return self.encoding is None and self.weigh is None and not self.sums
+
+
+def attend(
+    pattern: Pattern,
+    inputs: Inputs,
+    *,
+    encoding: Relative | None = None,
+    scale: float,
+    dropout: float = 0.0,
+    weigh: AttentionWeighting | None = None,
+    size: int = BLOCK,
+) -> Float[Tensor, "b h t v"]:
+    """Softmax attention over a pattern, block by block; memory grows with length times block.
+
+    The queries are the last t of the s keys (offset s - t), or, across two sequences, unlimited by any band. A pattern
+    that covers only some queries returns those, in order. The output of a query that sees nothing is zero.
+    """
+    q, k, v, key_mask = inputs[:4]
+    is_plain = encoding is None and weigh is None
+    if is_plain and fused(pattern, inputs) and (key_mask is None or not dropout):
+        mask, causal = one_mask(key_mask, inputs.crossed), pattern.triangular and q.size(-2) > 1
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)
+    if is_plain and not dropout and flexible(q) and pattern.complete:
+        return flex(pattern, q, k, v, key_mask, inputs.offset, scale)
+    return run(Scoring(pattern, encoding, scale, dropout, weigh), inputs, size)[0]
+
+
+def fused(pattern: Pattern, inputs: Inputs) -> bool:
+    """Whether one fused kernel supports the pattern, with one mask for all queries where there is a mask."""
+    is_last_token = inputs.q.size(-2) == 1 and not inputs.crossed
+    is_supported = pattern.full or (pattern.triangular and (inputs.offset == 0 or is_last_token))
+    return is_supported and (inputs.key_mask is None or is_last_token or inputs.crossed)
+
+
+def attend_union(
+    parts: Sequence[Band],
+    inputs: Inputs,
+    *,
+    encoding: Relative | None = None,
+    scale: float,
+    dropout: float = 0.0,
+    size: int = BLOCK,
+) -> Float[Tensor, "b h t v"]:
+    """Softmax attention over the union of several bands, each of which runs in blocks of its own.
+
+    o = sum_p exp(z_p - z) o_p with z_p the log-sum-exp of part p: no key is counted twice or fetched needlessly.
+    """
+    outputs, sums = [], []
+    for pattern in disjoint(parts):
+        y, total = run(Scoring(pattern, encoding, scale, dropout, sums=True), inputs, size)
+        outputs.append(y)
+        sums.append(total)
+    part_weights = torch.stack(sums).softmax(dim=0)
+    return (part_weights.to(outputs[0].dtype) * torch.stack(outputs)).sum(dim=0)
+
+
+def disjoint(bands: Sequence[Band]) -> Iterator[Pattern]:
+    """Yields the bands, each without the keys that those before it see."""
+    for number, band in enumerate(bands):
+        yield Without(band, tuple(bands[:number])) if number else band
+
+
+def attend_heads(
+    patterns: Sequence[Pattern],
+    inputs: Inputs,
+    *,
+    encoding: Relative | None = None,
+    scale: float,
+    dropout: float = 0.0,
+    weigh: AttentionWeighting | None = None,
+) -> Float[Tensor, "b h t v"]:
+    """Runs one pattern for each head; neighbouring heads with equal patterns run together."""
+    outputs, first = [], 0
+    for head in range(1, len(patterns) + 1):
+        if head == len(patterns) or patterns[head] != patterns[first]:
+            heads = slice(first, head)
+            head_inputs, head_weigh = inputs.of_heads(heads), weigh.of_heads(heads) if weigh else None
+            y = attend(patterns[first], head_inputs, encoding=encoding, scale=scale, dropout=dropout, weigh=head_weigh)
+            outputs.append(y)
+            first = head
+    return torch.cat(outputs, dim=1)
+
+
+def dense(
+    pattern: Pattern,
+    inputs: Inputs,
+    *,
+    encoding: Relative | None = None,
+    scale: float,
+    weigh: AttentionWeighting | None = None,
+) -> Float[Tensor, "b h t v"]:
+    """Computes attention in one block with the whole score matrix: the oracle of the other executors."""
+    scoring = Scoring(pattern, encoding, scale, weigh=weigh)
+    block = QueryBlock(0, inputs.q.size(-2), 0, inputs.k.size(-2))
+    leaves = leaves_of(parts_of(block, inputs), learning(inputs, weigh))
+    return compute(scoring, inputs, block, leaves)[0]
+
+
+def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
+    """Computes every block of the pattern, and returns the outputs in the order of the queries."""
+    rows, heads, queries = inputs.q.shape[:3]
+    blocks = plan_of(scoring.pattern, queries, inputs.k.size(-2), inputs.offset, size)
+    stacked_blocks = stacked(blocks, partial(at_once, scoring, inputs))
+    plan = [block.on(inputs.q.device, rows, heads) for block in stacked_blocks]
+
+    def work(number: int, leaves: Tensors) -> tuple[Tensor, ...]:
+        return compute(scoring, inputs, plan[number], leaves)
+
+    cuts = [parts_of(block, inputs) for block in plan]
+    places = [Stretch(block.first, block.stop, block.step, block.times, block.stride) for block in plan]
+    if sum(place.length * place.times for place in places) < queries:
+        places = in_order([place.length for place in places])
+    stored = [light(scoring, inputs, block) for block in plan]
+    return recomputed(work, cuts, places, learning(inputs, scoring.weigh), scoring.dropout > 0, stored)
+
+
+def plan_of(pattern: Pattern, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+    """Yields the pattern's blocks. Those of a narrow one are shorter: a block reads more than a query sees."""
+    return pattern.blocks(queries, keys, offset, min(size, NARROW) if pattern.narrow else size)
+
+
+def at_once(scoring: Scoring, inputs: Inputs, block: QueryBlock) -> int:
+    """Returns how many blocks of this shape may run as one: as many as have no more scores than BLOCK queries with
+    4 * BLOCK keys, or any number where a fused kernel runs them under one mask or none."""
+    if scoring.weigh is not None:  # a weighting may read its tensors by the index of a query
+        return 1
+    if scoring.fused and block.further is None and steady(scoring.pattern, inputs.key_mask):
+        return inputs.q.size(-2)
+    listed_keys = 0 if block.further is None else block.further.size(-1)
+    return max(1, 4 * BLOCK * BLOCK // (len(block.queries) * (len(block.keys) + listed_keys)))
+
+
+def light(scoring: Scoring, inputs: Inputs, block: QueryBlock) -> bool:
+    """Whether a fused kernel stores little of a block for its backward pass: one mask, no larger than the outputs, and,
+    for several rows, whose overlapping blocks are copied, no more than four keys for each query."""
+    if not scoring.fused or block.further is not None or not steady(scoring.pattern, inputs.key_mask):
+        return False
+    (rows, heads, _, _), queries, keys = inputs.q.shape, len(block.queries), len(block.keys)
+    is_copied = rows > 1 and block.times > 1
+    return keys <= block.times * heads * inputs.v.size(-1) and (not is_copied or keys <= 4 * queries)
+
+
+def learning(inputs: Inputs, weigh: AttentionWeighting | None) -> Tensors:
+    """Returns all tensors that gradients flow through, by the names that ``parts_of`` slices them by."""
+    return {
+        "queries": (inputs.q, *inputs.others),
+        "keys": (inputs.k,),
+        "values": (inputs.v,),
+        "tables": inputs.tables,
+        "weighing": weigh.tensors if weigh else (),
+    }
+
+
+def parts_of(block: QueryBlock, inputs: Inputs) -> Cut:
+    """Returns what a block reads, by the names that ``compute`` expects: "further" are the keys that it lists."""
+    key_rows = Stretch(block.start, block.end, block.step, block.times, block.stride)
+    query_rows = Stretch(block.first, block.stop, block.step, block.times, block.stride)
+    queries, weighing = TensorSlice("queries", rows=query_rows), TensorSlice("weighing")
+    if fetched_whole(block, inputs):
+        _, key_indices = indices(block, inputs.offset, inputs.k.device, inputs.q.size(0))
+        chosen = key_indices.squeeze(-2).clamp(min=0)
+        keys, values = TensorSlice("keys", chosen=chosen), TensorSlice("values", chosen=chosen)
+        return {
+            "queries": queries,
+            "keys": keys,
+            "values": values,
+            "tables": TensorSlice("tables"),
+            "weighing": weighing,
+        }
+    last, far = inputs.q.size(-2) - 1, block.further  # the tables' first row is of the last query and the first key
+    first_row = last - block.queries[-1] + block.start
+    width = (len(block.queries) + len(block.keys)) * block.step
+    parts = {
+        "queries": queries,
+        "keys": TensorSlice("keys", rows=key_rows),
+        "values": TensorSlice("values", rows=key_rows),
+        "tables": TensorSlice("tables", rows=Stretch(first_row, first_row + width, block.step)),
+    }
+    if far is not None:
+        chosen = (far if far.dim() == 1 else folded(far)).clamp(min=0)
+        parts |= {
+            "further keys": TensorSlice("keys", chosen=chosen),
+            "further values": TensorSlice("values", chosen=chosen),
+            "further tables": TensorSlice("tables"),
+        }
+        if inputs.tables:
+            i, _ = indices(block._replace(further=None), 0, far.device, inputs.q.size(0))
+            distances = (last - i + listed(far).clamp(min=0)).clamp(max=inputs.tables[0].size(-2) - 1)
+            parts["further tables"] = TensorSlice("tables", listed=distances)
+    return parts | {"weighing": weighing}
+
+
+def fetched_whole(block: QueryBlock, inputs: Inputs) -> bool:
+    """Whether the keys of the range are fetched together with the listed ones, which saves a copy. With an encoding
+    they are not: it scores listed keys pair by pair."""
+    return block.further is not None and block.further.dim() > 1 and not inputs.tables
+
+
+def compute(scoring: Scoring, inputs: Inputs, block: QueryBlock, leaves: Tensors) -> tuple[Tensor, ...]:
+    """Returns the outputs of one block, given the slices that it read, and the log-sum-exp of its rows if required."""
+    queries, (k,), (v,) = leaves["queries"], leaves["keys"], leaves["values"]
+    keys: list[tuple[Tensor, tuple[Table, ...]]] = [
+        (k, tuple(at_least(table, k.size(-2) + 1) for table in leaves["tables"]))
+    ]
+    if "further keys" in leaves:
+        (far_k,), (far_v,) = leaves["further keys"], leaves["further values"]
+        keys.append((far_k, tuple(Gathered(table) for table in leaves["further tables"])))
+        k, v = torch.cat([k, far_k], dim=-2), torch.cat([v, far_v], dim=-2)
+    rows, heads = inputs.q.shape[:2]
+    mask = hidden_from(scoring.pattern, block, inputs.key_mask, inputs.offset, rows, heads, v.device)
+    if scoring.fused:
+        attn_mask = None if mask is None else mask.visible()
+        y = F.scaled_dot_product_attention(
+            queries[0], k, v, attn_mask=attn_mask, scale=scoring.scale, dropout_p=scoring.dropout
+        )
+        return (y,)
+    weigh_arguments = (*indices(block, inputs.offset, v.device), *leaves["weighing"]) if scoring.weigh else ()
+    return weighed(scoring, queries, keys, v, mask, weigh_arguments)
+
+
+def weighed(
+    scoring: Scoring,
+    queries: tuple[Tensor, ...],
+    keys: list[tuple[Tensor, tuple[Table, ...]]],
+    v: Float[Tensor, "b h s v"],
+    mask: Hidden | None,
+    weigh_arguments: tuple[Tensor, ...],
+) -> tuple[Tensor, ...]:
+    """Computes scores, weights and outputs without a fused kernel, where none supports what is required."""
+    logits = full_precision(scores(scoring, queries, keys))
+    sees_nothing = None
+    if mask is not None:
+        if mask.start == 0 and not scoring.pattern.sees_itself:
+            sees_nothing = mask.hidden.all(dim=-1, keepdim=True)
+        with torch.no_grad():  # a weight of zero passes no gradient on, so nothing is recorded
+            logits[..., mask.start :].masked_fill_(mask.hidden, float("-inf"))
+            if sees_nothing is not None:
+                logits.masked_fill_(sees_nothing, 0.0)
+    weights = logits.softmax(dim=-1) if scoring.weigh is None else scoring.weigh.apply(logits, *weigh_arguments)
+    if sees_nothing is not None:
+        weights = weights.masked_fill(sees_nothing, 0.0)
+    weights = F.dropout(weights.to(v.dtype), scoring.dropout)
+    y = weights @ v
+    if scoring.encoding is not None:
+        for part, (_, tables) in zip(weights.split([part.size(-2) for part, _ in keys], dim=-1), keys, strict=True):
+            encoding_values = scoring.encoding.values(part, tables)
+            y = y if encoding_values is None else y + encoding_values
+    if not scoring.sums:
+        return (y,)
+    total = logits.logsumexp(dim=-1, keepdim=True)
+    return y, total if sees_nothing is None else total.masked_fill(sees_nothing, float("-inf"))
+
+
+def scores(
+    scoring: Scoring, queries: tuple[Tensor, ...], keys: list[tuple[Tensor, tuple[Table, ...]]]
+) -> Float[Tensor, "b h t s"]:
+    """Returns scaled logits in a new tensor, which may be changed in place."""
+    if scoring.encoding is None:
+        return torch.cat([(queries[0] * scoring.scale) @ k.mT for k, _ in keys], dim=-1)
+    logits = [scoring.encoding.scores(queries, k, tables, scoring.scale) for k, tables in keys]
+    return logits[0] if len(logits) == 1 else torch.cat(logits, dim=-1)
+
+
+def with_tables(encoding: Relative, inputs: Inputs, causal: bool) -> Inputs:
+    """Returns the inputs with the query forms that the encoding scores with, and with its tables of every distance.
+
+    Where no later key is seen, the tables have no entries for later keys; hidden scores then use the nearest entries.
+    """
+    queries, keys = inputs.q.size(-2), inputs.k.size(-2)
+    distances = distance_range(keys - 1, 0 if causal else 1 - queries, inputs.q.device)
+    q, *others = encoding.queries(inputs.q)
+    return inputs._replace(q=q, others=tuple(others), tables=encoding.tables(distances, causal))
+
+
+def attend_flops(
+    pattern: Pattern,
+    queries: int,
+    keys: int,
+    width: int,
+    *,
+    causal: bool = True,
+    encoding: Relative | None = None,
+    weighed: bool = False,
+    size: int = BLOCK,
+) -> int:
+    """Forward FLOPs of ``attend`` for one sequence, tables included; ``width`` is heads times the channels of a head,
+    ``weighed`` says that an AttentionWeighting replaces the softmax, which no fused kernel supports.
+
+    A fused kernel counts as the whole of its block, whether or not it skips masked tiles.
+    """
+    return heads_flops([pattern], queries, keys, width, causal=causal, encoding=encoding, weighed=weighed, size=size)
+
+
+def heads_flops(
+    patterns: Sequence[Pattern],
+    queries: int,
+    keys: int,
+    width: int,
+    *,
+    causal: bool = True,
+    encoding: Relative | None = None,
+    weighed: bool = False,
+    size: int = BLOCK,
+) -> int:
+    """Forward FLOPs of ``attend_heads``: one pattern for each head, or for each of as many equal groups of heads."""
+    total = encoding.table_flops(keys + (1 if causal else queries)) if encoding else 0
+    for pattern in patterns:
+        fusible = pattern.full or (pattern.triangular and queries == keys)
+        is_fused = fusible and encoding is None and not weighed
+        plan = [QueryBlock(0, queries, 0, keys)] if is_fused else plan_of(pattern, queries, keys, keys - queries, size)
+        for block in plan:
+            t, near = len(block.queries), len(block.keys)
+            far = 0 if block.further is None else block.further.size(-1)
+            products = 4 * t * (near + far) * width
+            if encoding is not None:
+                first_row = queries - 1 - block.queries[-1] + block.start
+                rows = range(first_row, keys + (1 if causal else queries), block.step)
+                products = 2 * t * (near + far) * width + encoding.listed_flops(t, far)
+                products += encoding.block_flops(t, near, max(near + 1, min(t + near, len(rows))))
+            total += products // len(patterns)
+    return total
+
+
+def union_flops(bands: Sequence[Band], queries: int, width: int, encoding: Relative | None) -> int:
+    """Forward FLOPs of ``attend_union`` over a segment without memory."""
+    total = sum(heads_flops([part], queries, queries, width, encoding=encoding) for part in disjoint(bands))
+    return total - (len(bands) - 1) * (encoding.table_flops(queries + 1) if encoding else 0)

@@ -1,0 +1,408 @@
+"""Attention patterns: which keys a query may see, as pure functions of indices, and the blocks that cover these pairs.
+
+Indices count keys: query i of a block that follows ``offset`` remembered keys has index offset + i. True means "may
+attend". A pattern is called with the row of the batch, the head, the query and the key, as tensors that broadcast; the
+same function serves as mask, as oracle and as FlexAttention's mask_mod. ``executors.py`` runs patterns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, final
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+BLOCK = 256
+"""Queries in a block. This is within 10 % of the fastest of 64 to 1,024, at lengths 1,024 and 4,096 on one CPU core."""
+NARROW = 128
+"""Queries in a block of a band that ends on both sides, of which many are run as one: the same for all widths, so that
+the cost of a window grows by equal steps with its width."""
+
+
+class QueryBlock(NamedTuple):
+    """Queries first:stop:step against keys start:end:step and those listed in ``further``, none of them twice.
+
+    first and stop count queries, the others keys. ``further`` is (n,), or (b, h, n) where rows or heads differ, with
+    -1 for no key. whole: every query sees all keys.
+    times: the number of blocks that are combined in this one, each ``stride`` queries and keys after the one before;
+    ``further`` is then (b, h, c, n).
+    """
+
+    first: int
+    stop: int
+    start: int
+    end: int
+    step: int = 1
+    further: Int[Tensor, " n"] | Int[Tensor, "b h *c n"] | None = None
+    whole: bool = False
+    times: int = 1
+    stride: int = 0
+
+    @property
+    def queries(self) -> range:
+        return range(self.first, self.stop, self.step)
+
+    @property
+    def keys(self) -> range:
+        return range(self.start, self.end, self.step)
+
+    def on(self, device: torch.device, rows: int, heads: int) -> QueryBlock:
+        """Returns the block with ``further`` on a device, expanded to rows and heads unless it is one list for all."""
+        if self.further is None:
+            return self
+        further = self.further.to(device)
+        is_shared = further.dim() == 1
+        return self._replace(further=further if is_shared else further.expand(rows, heads, *further.shape[2:]))
+
+    def follows(self, other: QueryBlock, stride: int) -> bool:
+        """Whether this block is a copy of ``other`` that is moved on by ``stride``."""
+        if (self.further is None) != (other.further is None):
+            return False
+        is_moved_copy = len(self.queries) == len(other.queries) and len(self.keys) == len(other.keys) > 0
+        is_moved_copy = is_moved_copy and self.step == other.step and self.whole == other.whole
+        if self.further is not None and other.further is not None:
+            is_moved_copy = (
+                is_moved_copy and self.whole and self.further.dim() == 3 and self.further.shape == other.further.shape
+            )
+        return is_moved_copy and self.first - other.first == self.start - other.start == stride
+
+    def holds(self, keys: Int[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
+        """Returns a mask of the keys that lie in start:end:step."""
+        return (keys >= self.start) & (keys < self.end) & ((keys - self.start) % self.step == 0)
+
+
+class Pattern(ABC):
+    """The interface between mixers and executors: which query sees which key, and what an executor may rely on.
+
+    What it may rely on is False, or None, unless a pattern says otherwise: an executor then does the general thing.
+
+    complete         every query is in one of the blocks
+    static           a function of indices alone, which does not depend on the values of tensors
+    shift_invariant  blocks of equal shape, each moved on by the same number of queries and keys, have equal masks
+    """
+
+    complete: ClassVar[bool] = False
+    static: ClassVar[bool] = False
+    shift_invariant: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """Returns whether queries i of rows b and heads h see keys j, as tensors that broadcast."""
+
+    @abstractmethod
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        """Yields blocks of about ``size`` queries, with every key that one of them sees. No query is in two blocks."""
+
+    @property
+    def full(self) -> bool:
+        """Hook: whether every query sees every key."""
+        return False
+
+    @property
+    def triangular(self) -> bool:
+        """Hook: whether every query sees its own key and all before it, and no other."""
+        return False
+
+    @property
+    def sees_itself(self) -> bool:
+        """Hook: whether every query sees its own key, so that none sees nothing."""
+        return False
+
+    @property
+    def narrow(self) -> bool:
+        """Hook: whether blocks should be short, because a block's keys are many more than those that a query sees."""
+        return False
+
+    def first_hidden(self, block: QueryBlock, offset: int) -> int | None:
+        """Hook: returns how many of a block's keys, from the first on, every query of it sees; None where unknown."""
+        return None
+
+
+@final
+@dataclass(frozen=True)
+class Band(Pattern):
+    """Keys from ``before`` steps back to ``after`` steps ahead of the query; None for no limit.
+
+    A step wider than one is a dilation: only keys whose distance it divides are seen (arXiv:2004.05150, section 3.1,
+    where a gap of d is written as dilation d and no gap as 1, in the appendix's tables as 0).
+    """
+
+    complete = static = shift_invariant = True
+
+    before: int | None
+    after: int | None
+    step: int = 1
+
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        allowed = torch.ones_like(i - j, dtype=torch.bool)
+        if self.before is not None:
+            allowed = allowed & (i - j <= self.before * self.step)
+        if self.after is not None:
+            allowed = allowed & (j - i <= self.after * self.step)
+        return allowed & ((i - j) % self.step == 0) if self.step > 1 else allowed
+
+    @property
+    def full(self) -> bool:
+        return (self.before, self.after, self.step) == (None, None, 1)
+
+    @property
+    def triangular(self) -> bool:
+        return (self.before, self.after, self.step) == (None, 0, 1)
+
+    @property
+    def sees_itself(self) -> bool:
+        return (self.before is None or self.before >= 0) and (self.after is None or self.after >= 0)
+
+    @property
+    def narrow(self) -> bool:
+        return self.before is not None and self.after is not None
+
+    def first_hidden(self, block: QueryBlock, offset: int) -> int | None:
+        if self.before is not None or self.step != block.step:
+            return None
+        if self.after is None:
+            return len(block.keys)
+        first = offset + block.first + (self.after + 1) * self.step
+        return min(len(block.keys), max(0, -(-(first - block.start) // block.step)))
+
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        """Yields the blocks phase by phase: a dilated band is a plain band among the positions of one phase."""
+        step = self.step
+        for phase in range(min(step, queries)):
+            for first in range(phase, queries, size * step):
+                stop = min(first + size * step, queries)
+                last = offset + first + (stop - 1 - first) // step * step
+                start = (offset + first) % step
+                if self.before is not None:
+                    start = max(start, offset + first - self.before * step)
+                end = keys if self.after is None else min(keys, last + self.after * step + 1)
+                yield QueryBlock(first, stop, start, max(start, end), step)
+
+
+@final
+@dataclass(frozen=True)
+class Local(Pattern):
+    """Keys of the query's own block of ``size`` positions."""
+
+    complete = static = shift_invariant = True
+
+    size: int
+    causal: bool
+
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        allowed = i // self.size == j // self.size
+        return allowed & (j <= i) if self.causal else allowed
+
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        for first, stop, start in aligned(self.size, queries, offset):
+            yield QueryBlock(first, stop, start, min(start + self.size, offset + stop if self.causal else keys))
+
+
+@final
+@dataclass(frozen=True)
+class Summaries(Pattern):
+    """The last ``width`` positions of every block of ``size``, up to the query, and the query itself
+    (A^(2) of the fixed pattern, arXiv:1904.10509, section 4.3); with ``local``, the query's own block too."""
+
+    complete = static = True
+
+    size: int
+    width: int
+    local: bool = False
+
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        allowed = (j % self.size >= self.size - self.width) | (i == j)
+        if self.local:
+            allowed = allowed | (i // self.size == j // self.size)
+        return allowed & (j <= i)
+
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        positions = torch.arange(keys)
+        summaries = positions[positions % self.size >= self.size - self.width]
+        for first, stop, start in aligned(self.size, queries, offset):
+            yield QueryBlock(first, stop, start, offset + stop, further=summaries[summaries < start])
+
+
+@final
+@dataclass(frozen=True)
+class Marked(Pattern):
+    """A band, and marked keys that are seen from everywhere, though not by earlier queries where ``causal``.
+
+    marks (b, s); arXiv:2004.05150, section 3.1, "global attention", its columns. ``GlobalQueries`` is the other half.
+    """
+
+    complete = True
+
+    band: Band
+    marks: Bool[Tensor, "b s"]
+    causal: bool
+
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        marked = self.marks[b, j]
+        return self.band(b, h, i, j) | (marked & (j <= i) if self.causal else marked)
+
+    @property
+    def narrow(self) -> bool:
+        return self.band.narrow
+
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        columns = self.marks.any(dim=0).nonzero().squeeze(1)
+        for block in self.band.blocks(queries, keys, offset, size):
+            allowed = columns[columns < offset + block.stop] if self.causal else columns
+            yield block._replace(further=allowed[~block.holds(allowed)])
+
+
+@final
+@dataclass(frozen=True)
+class GlobalQueries(Pattern):
+    """Queries listed in ascending order, each of which sees everything, or everything up to itself."""
+
+    static = True
+
+    queries: Sequence[int]
+    causal: bool
+
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return j <= i if self.causal else torch.ones_like(i - j, dtype=torch.bool)
+
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        """Yields a block for each run of neighbouring listed queries; queries that are not listed are in no block."""
+        first = 0
+        for place, query in enumerate(self.queries, start=1):
+            after = self.queries[place] if place < len(self.queries) else None
+            if after != query + 1 or place - first == size:
+                start = self.queries[first]
+                yield QueryBlock(start, query + 1, 0, offset + query + 1 if self.causal else keys)
+                first = place
+
+
+@final
+@dataclass(frozen=True)
+class Without(Pattern):
+    """The pairs that a pattern sees and none of the others does, so that a union of patterns counts no key twice."""
+
+    complete = static = shift_invariant = True
+
+    pattern: Band
+    others: tuple[Band, ...]
+
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        allowed = self.pattern(b, h, i, j)
+        for other in self.others:
+            allowed = allowed & ~other(b, h, i, j)
+        return allowed
+
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        return self.pattern.blocks(queries, keys, offset, size)
+
+
+@final
+@dataclass(frozen=True)
+class Graph(Pattern):
+    """A graph of which blocks of queries see which blocks of keys, one for each row and head, or one for all.
+
+    edges (b, h, n, n), or 1 for b or h: True where a block of queries (row) sees a block of keys (column).
+    planned: the blocks of the graph, where they have been computed before.
+    """
+
+    complete = True
+
+    edges: Bool[Tensor, "b h n n"]
+    size: int
+    planned: tuple[QueryBlock, ...] = ()
+
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        rows, heads = self.edges.shape[:2]
+        return self.edges[b if rows > 1 else 0, h if heads > 1 else 0, i // self.size, j // self.size]
+
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        """Yields blocks whose range of keys is the band that all rows and heads share; the other keys are listed."""
+        if self.planned:
+            yield from self.planned
+            return
+        inside = torch.arange(self.size, device=self.edges.device)
+        shared = self.edges.all(dim=1).all(dim=0).tolist()
+        for number in range(-(-queries // self.size)):
+            first, stop = number * self.size, min((number + 1) * self.size, queries)
+            edges = self.edges[:, :, number]
+            low, high = common_run(shared[number], number)
+            start, end = low * self.size, min(high * self.size, keys)
+            others = edges.clone()
+            others[..., low:high] = False
+            most = int(others.sum(-1).max())
+            if most == 0:
+                yield QueryBlock(first, stop, start, end, whole=True)
+                continue
+            order = others.int().argsort(dim=-1, descending=True, stable=True)[..., :most]
+            listed = (order[..., None] * self.size + inside).masked_fill(~others.gather(-1, order)[..., None], -1)
+            listed = listed.masked_fill(listed >= keys, -1).flatten(2)
+            yield QueryBlock(first, stop, start, end, further=listed, whole=True)
+
+
+def common_run(shared: Sequence[bool], home: int) -> tuple[int, int]:
+    """Returns the longest run of shared blocks around ``home``, as low and high; empty where home is not shared."""
+    low = high = home
+    while high < len(shared) and shared[high]:
+        high += 1
+    while high > home and low > 0 and shared[low - 1]:
+        low -= 1
+    return low, high
+
+
+def aligned(size: int, queries: int, offset: int) -> Iterator[tuple[int, int, int]]:
+    """Yields runs of queries within one block of ``size`` positions: first, stop, and the block's first key."""
+    first = 0
+    while first < queries:
+        start = (offset + first) // size * size
+        stop = min(queries, start + size - offset)
+        yield first, stop, start
+        first = stop
+
+
+def stacked(blocks: Iterable[QueryBlock], most: Callable[[QueryBlock], int]) -> Iterator[QueryBlock]:
+    """Combines neighbouring blocks that are moved copies of each other, at most ``most`` of the first at a time."""
+    run: list[QueryBlock] = []
+    for block in blocks:
+        stride = block.first - run[-1].first if run else 0
+        is_even_stride = len(run) < 2 or stride == run[1].first - run[0].first
+        if run and stride > 0 and is_even_stride and len(run) < most(run[0]) and block.follows(run[-1], stride):
+            run.append(block)
+            continue
+        if run:
+            yield as_one(run)
+        run = [block]
+    if run:
+        yield as_one(run)
+
+
+def as_one(run: Sequence[QueryBlock]) -> QueryBlock:
+    """Combines blocks that follow each other in equal strides into one."""
+    if len(run) == 1:
+        return run[0]
+    lists = [block.further for block in run if block.further is not None]
+    further = torch.stack(lists, dim=2) if lists else None
+    return run[0]._replace(further=further, times=len(run), stride=run[1].first - run[0].first)
+
+
+def visible(
+    pattern: Pattern,
+    i: Int[Tensor, "*#b t 1"],
+    j: Int[Tensor, "*#b s"],
+    key_mask: Bool[Tensor, "b s"] | None,
+    rows: int,
+    heads: int,
+    times: int = 1,
+) -> Bool[Tensor, "*b t s"]:
+    """Returns the mask of queries i and keys j, True where a query attends; ``key_mask`` hides keys where it is False.
+
+    times: blocks of each row. A query that is padding sees itself where its pattern allows it, so that its softmax is
+    finite.
+    """
+    b = torch.arange(rows, device=i.device).repeat_interleave(times)[:, None, None, None]
+    h = torch.arange(heads, device=i.device)[None, :, None, None]
+    mask = pattern(b, h, i, j)
+    return mask if key_mask is None else mask & (key_mask[b, j] | (i == j))

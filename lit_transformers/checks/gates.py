@@ -1,0 +1,318 @@
+"""Gates: checks that a model must pass before its results may enter a table. They take seconds and train nothing.
+
+The model is built small, in float64, with all its mechanisms, and reads rows long enough for all of them to act.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lit_transformers.checks.miniature import Probe, covering, enlarged, miniature, probe_length, seeded
+from lit_transformers.config import ConfigError, Memory
+from lit_transformers.mixer import empty_rows
+from lit_transformers.models.capabilities import (
+    CausalModelConfig,
+    CausalNetwork,
+    PairModelConfig,
+    PairNetwork,
+    RowModelConfig,
+    RowNetwork,
+    require,
+)
+from lit_transformers.models.model import ModelConfig, ModelOutput
+from lit_transformers.models.tokens import TokenEmbedding
+from lit_transformers.training.reporting import Progress, Report
+
+TOLERANCE = 1e-9
+
+
+class Gate(NamedTuple):
+    """The result of one gate: its name, whether it passed, and what it measured."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+def check(config: ModelConfig, report: Report | None = None) -> list[Gate]:
+    """Runs all gates of a model's config, in order. A gate that raises has failed, with the error as detail."""
+    length = probe_length(config)
+    probe = Probe(miniature(config, length), length)
+    gates = gates_of(config)
+    results = []
+    for number, (name, run_gate) in enumerate(gates.items()):
+        if report:
+            report(Progress(number, len(gates), math.nan, {}, None, "gates"))
+        try:
+            with seeded():
+                detail = run_gate(probe)
+            results.append(Gate(name, True, detail))
+        except Broken as error:
+            results.append(Gate(name, False, str(error)))
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            results.append(Gate(name, False, f"{type(error).__name__}: {error}"))
+    return results
+
+
+class Broken(AssertionError):
+    """A gate has failed; the message says what it measured."""
+
+
+def causal(probe: Probe) -> CausalNetwork:
+    """Builds the network of a probe that reads segments in order, with enlarged weights."""
+    return enlarged(require(probe.config, CausalModelConfig, "this gate checks").build(probe.data))
+
+
+def bidirectional(probe: Probe) -> RowNetwork:
+    """Builds the network of a probe that reads whole rows, with enlarged weights."""
+    return enlarged(require(probe.config, RowModelConfig, "this gate checks").build(probe.data))
+
+
+def paired(probe: Probe) -> tuple[PairNetwork, Tensor]:
+    """Builds the network of a probe that reads pairs, with enlarged weights, and returns it with random sources."""
+    network = require(probe.config, PairModelConfig, "this gate checks").build(probe.data)
+    return enlarged(network), probe.symbols()
+
+
+def no_future_by_change(probe: Probe) -> str:
+    """Checks that changing a language model's symbols after t leaves its outputs up to t unchanged."""
+    network = causal(probe)
+    return check_causality(probe, lambda symbols: network(symbols).hidden)
+
+
+def no_later_target_by_change(probe: Probe) -> str:
+    """Checks that changing an encoder-decoder's target after t leaves its outputs up to t unchanged."""
+    network, source = paired(probe)
+    return check_causality(probe, lambda symbols: network(source, symbols).hidden)
+
+
+def check_causality(probe: Probe, read: Callable[[Tensor], Tensor]) -> str:
+    """Compares the outputs up to t of rows that differ after t."""
+    original, worst = probe.symbols(), 0.0
+    for t in (0, probe.length // 2, probe.length - 2):
+        changed = original.clone()
+        changed[:, t + 1 :] = (changed[:, t + 1 :] + 7) % probe.vocabulary
+        difference = read(original)[:, : t + 1] - read(changed)[:, : t + 1]
+        worst = max(worst, difference.abs().max().item())
+    if worst > TOLERANCE:
+        raise Broken(f"symbols after t change what is said up to t by {worst:.3g}")
+    return f"largest change {worst:.1g}"
+
+
+def no_future_by_gradient(probe: Probe) -> str:
+    """Checks that no output of a language model has a gradient with respect to a later input."""
+    network = causal(probe)
+    return check_gradients(probe, network.tokens, lambda symbols: network(symbols).hidden)
+
+
+def no_later_target_by_gradient(probe: Probe) -> str:
+    """Checks that no output of an encoder-decoder has a gradient with respect to a later target symbol."""
+    network, source = paired(probe)
+    encoded = network.encode(source).hidden.detach()
+    return check_gradients(probe, network.tokens, lambda symbols: network.decode(symbols, encoded).hidden)
+
+
+def check_gradients(probe: Probe, tokens: TokenEmbedding, read: Callable[[Tensor], Tensor]) -> str:
+    """Checks the gradients of the output at t with respect to the embeddings of all symbols."""
+    x = tokens.embed(probe.symbols()).detach()
+    leaves: list[Tensor] = []
+
+    def embed(_: Tensor) -> Tensor:
+        leaves.append(x.clone().requires_grad_())
+        return leaves[-1]
+
+    tokens.embed = embed  # type: ignore[method-assign, assignment]
+    for t in (0, probe.length // 2):
+        read(probe.symbols())[:, t].square().sum().backward()
+        gradient = leaves[-1].grad
+        leak = 0.0 if gradient is None else gradient[:, t + 1 :].abs().max().item()
+        if leak > TOLERANCE:
+            raise Broken(f"the output at {t} has a gradient of {leak:.3g} with respect to later inputs")
+    return "no gradient from later inputs"
+
+
+def padding_changes_nothing(probe: Probe) -> str:
+    """Checks that symbols at padded positions do not affect the real positions of a language model."""
+    network = causal(probe)
+    return check_padding(probe, lambda symbols, padding_mask: network(symbols, padding_mask=padding_mask).hidden)
+
+
+def padding_is_not_read(probe: Probe) -> str:
+    """Checks that symbols at padded positions do not affect the real positions of an encoder."""
+    network = bidirectional(probe)
+    return check_padding(
+        probe, lambda symbols, padding_mask: network.read_row(symbols, padding_mask, first(symbols)).hidden
+    )
+
+
+def padding_of_sources_changes_nothing(probe: Probe) -> str:
+    """Checks that padding in the sources of an encoder-decoder does not affect any output for the target."""
+    network, target = paired(probe)
+    return check_padding(probe, lambda symbols, padding_mask: network(symbols, target, padding_mask).hidden)
+
+
+def padding_of_targets_changes_nothing(probe: Probe) -> str:
+    """Checks that padding in the targets of an encoder-decoder does not affect the real positions."""
+    network, source = paired(probe)
+    return check_padding(
+        probe, lambda symbols, padding_mask: network(source, symbols, padding_mask=padding_mask).hidden
+    )
+
+
+def check_padding(probe: Probe, read: Callable[[Tensor, Tensor | None], Tensor]) -> str:
+    """Compares the outputs of rows with different symbols in their padding, and of rows without padding."""
+    original, real_length = probe.symbols(), probe.length - 5
+    padding_mask = torch.arange(probe.length).expand_as(original) < real_length
+    zeroed = original.masked_fill(~padding_mask, 0)
+    padded, zero_padded, unpadded = (
+        read(symbols, mask)[:, :real_length]
+        for symbols, mask in ((original, padding_mask), (zeroed, padding_mask), (original[:, :real_length], None))
+    )
+    worst = max((padded - zero_padded).abs().max().item(), (padded - unpadded).abs().max().item())
+    if worst > TOLERANCE:
+        raise Broken(f"padding changes real positions by {worst:.3g}")
+    return f"largest change {worst:.1g}"
+
+
+def first(symbols: Tensor) -> Tensor:
+    """Returns a mask (b, t) that is True at the first token of every row."""
+    return (torch.arange(symbols.size(1)) == 0).expand_as(symbols)
+
+
+def streams(probe: Probe) -> str:
+    """Checks that segments with state give the outputs of one pass, where memory holds the whole history."""
+    length = probe.length
+    memories = {path: covering(length) for path, _ in probe.config.leaves_with(Memory)}
+    if probe.config.mixer.promises().constant_reach:
+        return "not asked: every query sees a fixed number of tokens"
+    try:
+        config = probe.config.override(memories)
+    except ConfigError:  # a mixer with a field for memory that has no use for it in this configuration
+        config = probe.config
+    network, symbols = causal(probe._replace(config=config)), probe.symbols()
+    if not config.mixer.promises().streams:
+        return "not asked: the mixer makes no such promise"
+    cuts = [0, length * 7 // 24, length * 7 // 24 + 1, length * 20 // 24, length]
+    worst = 0.0
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            worst = max(worst, in_pieces(network, symbols, cuts))
+    if worst > TOLERANCE:
+        raise Broken(f"four segments and one pass differ by {worst:.3g}")
+    return f"largest difference {worst:.1g}"
+
+
+def decoding_equals_one_pass(probe: Probe) -> str:
+    """Checks that reading a target symbol by symbol gives the outputs of one pass, where memory holds all of it."""
+    decoder_mixer = probe.config.get("decoder_mixer")
+    if decoder_mixer.promises().constant_reach:
+        return "not asked: every query sees a fixed number of tokens"
+    memories = decoder_mixer.leaves_with(Memory, "decoder_mixer.")
+    changes = {path: covering(probe.length) for path, value in memories if value}
+    network, source = paired(probe._replace(config=probe.config.override(changes)))
+    if network.unreadable:
+        return "not asked: the decoder's mixer makes no such promise"
+    with torch.no_grad():
+        encoded = network.encode(source).hidden
+        decode = partial(network.decode, source=encoded)
+        worst = in_pieces(lambda symbols, state: decode(symbols, state=state), probe.symbols(), range(probe.length + 1))
+    if worst > TOLERANCE:
+        raise Broken(f"symbol by symbol and in one pass differ by {worst:.3g}")
+    return f"largest difference {worst:.1g}"
+
+
+def in_pieces(read: Callable[[Tensor, Any], ModelOutput], text: Tensor, cuts: Sequence[int]) -> float:
+    """Returns the largest difference between the outputs of text read in pieces and of text read in one pass."""
+    expected, state, outputs = read(text, None).hidden, None, []
+    for start, stop in pairwise(cuts):
+        output = read(text[:, start:stop], state)
+        state = output.state
+        outputs.append(output.hidden)
+    return (torch.cat(outputs, dim=1) - expected).abs().max().item()
+
+
+def emptied_lanes_start_anew(probe: Probe) -> str:
+    """Checks that a lane whose state was emptied gives the outputs of a first segment."""
+    network, first, second = causal(probe), probe.symbols(), probe.symbols()
+    state = empty_rows(network(first).state, torch.tensor([True, False]))
+    worst = (network(second, state).hidden[0] - network(second).hidden[0]).abs().max().item()
+    if worst > TOLERANCE:
+        raise Broken(f"a lane that was emptied remembers: it differs by {worst:.3g}")
+    return f"largest difference {worst:.1g}"
+
+
+def every_parameter_learns(probe: Probe) -> str:
+    """Checks that every parameter of a language model has a gradient, over enough segments that tokens leave memory."""
+    network = causal(probe).train()
+    memories = [value for _, value in probe.config.leaves_with(Memory)]
+    state, loss = None, torch.zeros((), dtype=torch.float64)
+    for _ in range(2 + max(memories, default=0) // probe.length):
+        output = network(probe.symbols(4), state)
+        state = output.state
+        loss = loss + network.tokens.nll(output.hidden, probe.symbols(4)).sum() + sum(output.aux.values())
+    return learning(network, loss)
+
+
+def every_parameter_of_an_encoder_learns(probe: Probe) -> str:
+    """Checks that every parameter of an encoder has a gradient where each position predicts a symbol."""
+    network = bidirectional(probe).train()
+    symbols = probe.symbols(4)
+    output = network.read_row(symbols, None, first(symbols))
+    return learning(network, network.tokens.nll(output.hidden, probe.symbols(4)).sum() + sum(output.aux.values()))
+
+
+def every_parameter_of_both_sides_learns(probe: Probe) -> str:
+    """Checks that every parameter of an encoder-decoder has a gradient, except those that no part of it reads."""
+    network, source = paired(probe)
+    output = network.train()(probe.symbols(2), probe.symbols(2))
+    return learning(network, network.tokens.nll(output.hidden, source).sum() + sum(output.aux.values()))
+
+
+def learning(network: nn.Module, loss: Tensor) -> str:
+    """Raises Broken with the names of the trainable parameters that the gradient of a loss does not reach."""
+    loss.backward()
+    gradients = [(name, p.grad) for name, p in network.named_parameters() if p.requires_grad]
+    unreached = [name for name, gradient in gradients if gradient is None or not gradient.any()]
+    if unreached:
+        raise Broken(f"no gradient reaches {', '.join(unreached)}")
+    return f"{sum(1 for _ in network.parameters())} tensors"
+
+
+CAUSAL: dict[str, Callable[[Probe], str]] = {
+    "no future (change)": no_future_by_change,
+    "no future (gradient)": no_future_by_gradient,
+    "padding changes nothing": padding_changes_nothing,
+    "segments equal one pass": streams,
+    "emptied lanes start anew": emptied_lanes_start_anew,
+    "every parameter learns": every_parameter_learns,
+}
+BIDIRECTIONAL: dict[str, Callable[[Probe], str]] = {
+    "padding changes nothing": padding_is_not_read,
+    "every parameter learns": every_parameter_of_an_encoder_learns,
+}
+
+
+PAIRED: dict[str, Callable[[Probe], str]] = {
+    "no future (change)": no_later_target_by_change,
+    "no future (gradient)": no_later_target_by_gradient,
+    "padding of sources changes nothing": padding_of_sources_changes_nothing,
+    "padding of targets changes nothing": padding_of_targets_changes_nothing,
+    "decoding equals one pass": decoding_equals_one_pass,
+    "every parameter learns": every_parameter_of_both_sides_learns,
+}
+
+
+def gates_of(config: ModelConfig) -> dict[str, Callable[[Probe], str]]:
+    """Returns the gates of a family. Raises ConfigError where it names none."""
+    if not config.gates:
+        raise ConfigError(f"no gates are known of a model of kind {config.kind}: it cannot be a run", "model")
+    gates: dict[str, Callable[[Probe], str]] = resolve_name(config.gates)
+    return gates

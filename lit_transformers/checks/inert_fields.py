@@ -1,0 +1,123 @@
+"""Detects whether a changed config has any effect: an arm that computes the same as its baseline tests nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from lit_transformers.batch import Vocabulary
+from lit_transformers.checks.miniature import VOCABULARY, probe_length, seeded, shrink
+from lit_transformers.config import Memory
+from lit_transformers.models.model import ModelConfig
+from lit_transformers.tasks.task import TaskConfig
+from lit_transformers.training.config import TrainingConfig
+
+BATCHES, LONG = 6, 128
+
+
+class ComparedData(Protocol):
+    """The fields of a data config that are compared."""
+
+    @property
+    def length(self) -> int: ...
+
+
+class ComparedRun(Protocol):
+    """The fields of a run's config that are compared."""
+
+    @property
+    def model(self) -> ModelConfig: ...
+    @property
+    def task(self) -> TaskConfig: ...
+    @property
+    def data(self) -> ComparedData: ...
+    @property
+    def training(self) -> TrainingConfig: ...
+
+
+def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
+    """Whether the two runs have identical losses, weights and measurements on a few random batches at a small width,
+    and store equally many bytes for the backward pass.
+
+    Rows are as long as the longest length that either model names requires; before two runs are declared equal, they
+    are also compared at the training length. Other data, another width or another budget differ by definition.
+    """
+    if defining_fields(arm) != defining_fields(baseline) or arm.task.reads is not baseline.task.reads:
+        return False
+    sizes = shrunk_memories(arm, baseline)
+    length = min(arm.data.length, max(probe_length(config.model) for config in (arm, baseline)))
+    return all(
+        tensors_equal(observe(arm, sizes, length), observe(baseline, sizes, length))
+        for length in dict.fromkeys((length, arm.data.length))
+    )
+
+
+def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
+    """Returns the fields that differ by definition: data, sizes, the budget, and how results are measured."""
+    model, training = config.model, config.training
+    budget = (training.steps, training.accumulate, training.average)
+    widths = {path: model.get(path) for path in model.widths()}
+    return config.data, widths, model.heads, model.depths(), budget, config.task.protocol()
+
+
+def tensors_equal(first: list[Tensor], second: list[Tensor]) -> bool:
+    """Whether all tensors have equal shapes and equal values."""
+    return len(first) == len(second) and all(
+        a.shape == b.shape and torch.equal(a, b) for a, b in zip(first, second, strict=True)
+    )
+
+
+def weigh(saved_bytes: dict[int, int], tensor: Tensor) -> Tensor:
+    """Records the bytes of a tensor that is saved for the backward pass, by the address of its storage."""
+    storage = tensor.untyped_storage()
+    saved_bytes[storage.data_ptr()] = storage.nbytes()
+    return tensor
+
+
+def memories(model: ModelConfig) -> dict[str, int]:
+    """Returns the paths of a model's config that hold a memory length, with their values."""
+    return dict(model.leaves_with(Memory))
+
+
+def shrunk_memories(*configs: ComparedRun) -> dict[int, int]:
+    """Maps every memory length in the configs to a short one: lengths that differ still differ, and 0 stays 0."""
+    models = [model for config in configs for model in (config.model, config.model.override(config.task.evaluation))]
+    lengths = sorted({length for model in models for length in memories(model).values()} - {0})
+    return {0: 0} | {length: 8 * rank for rank, length in enumerate(lengths, start=1)}
+
+
+def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Tensor]:
+    """Returns the losses and saved bytes of a few updates, the measurements after them, and the final parameters."""
+    size = max(VOCABULARY, config.model.tokens.fewest_symbols())
+    vocabulary = Vocabulary(size=size, boundary=0, unit="byte", byte_lengths=None)
+    data = config.task.reads.for_probe(vocabulary, length)
+    model = shrink(config.model, length, {}, depth=4, shorten=sizes.__getitem__)
+    evaluation = dict(config.task.evaluation)
+    evaluated_memories = memories(config.model.override(evaluation))
+    evaluation |= {path: sizes[evaluated_memories[path]] for path in evaluation if path in evaluated_memories}
+    objective = config.task.override({"evaluation": evaluation})
+    batches = BATCHES if length <= LONG else BATCHES // 2
+    with seeded():
+        task = objective.build(model, data, config.training)
+        optimizer, schedule = config.training.learn(task)
+        trace: list[Tensor] = []
+        for _ in range(batches):
+            saved_bytes: dict[int, int] = {}
+            with saved_tensors_hooks(partial(weigh, saved_bytes), lambda tensor: tensor):
+                loss = task.training_step(objective.random_batch(data), 0)["loss"]
+            optimizer.zero_grad()
+            loss.backward()
+            if config.training.clip is not None:
+                torch.nn.utils.clip_grad_norm_(task.parameters(), config.training.clip)
+            optimizer.step()
+            task.after_step()
+            schedule.step()
+            trace += [loss.detach(), torch.tensor(sum(saved_bytes.values()))]
+        with torch.no_grad():
+            task.eval().evaluator().eval()
+            trace += [task.measured(objective.random_batch(data)) for _ in range(batches)]
+        return trace + [parameter.detach() for parameter in task.parameters()]

@@ -1,0 +1,62 @@
+"""Generates text from the checkpoint of a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from datamodules import tokenizer_from_dict
+from lit_transformers.config import ConfigError, Memory
+from lit_transformers.decoding.generate import beam_search, sample
+from lit_transformers.decoding.sampling import SamplingConfig
+from lit_transformers.runs import load
+from lit_transformers.tasks.causal_lm import CausalLM
+from lit_transformers.tasks.seq2seq import Seq2Seq
+
+
+def write(
+    checkpoint: Path,
+    prompt: str,
+    length: int,
+    sampling: SamplingConfig,
+    beams: int = 1,
+    memory: int | None = None,
+) -> Iterator[str]:
+    """Yields the prompt and the text of ``length`` symbols after it, in pieces as they are generated.
+
+    memory: tokens that stay visible; None for as many as in training, its memory and its segment together. Raises
+    ConfigError where the checkpoint is not that of a causal_lm, or where its mixer has no memory to set.
+    """
+    task, config, extra = load(checkpoint)
+    if isinstance(task, Seq2Seq):
+        raise ConfigError("a seq2seq writes of a source; give it lines with: translate, or summarize", "task")
+    if not isinstance(task, CausalLM):
+        raise ConfigError(f"only a causal_lm writes text, and this is a run of the task {config.task.kind}", "task")
+    model = config.model
+    memories = dict(model.leaves_with(Memory))
+    if memories:
+        visible_tokens = {path: value + task.data.length for path, value in memories.items()}
+        task.config = task.config.override(
+            {"evaluation": visible_tokens if memory is None else dict.fromkeys(memories, memory)}
+        )
+    elif memory is not None:
+        raise ConfigError(f"a {model.get('mixer.kind')} mixer has no memory to set", "memory")
+    tokenizer = tokenizer_from_dict(extra["tokenizer"])
+    boundary = task.data.vocabulary.boundary
+    prompt_symbols = torch.tensor([boundary, *tokenizer.encode(prompt.encode()).tolist()])
+    if beams > 1:
+        symbols, _ = beam_search(task.evaluator(), prompt_symbols, length, beams, forbidden=boundary)
+        yield prompt + tokenizer.decode(symbols)
+        return
+    yield prompt
+    generated: list[int] = []
+    written = ""
+    for symbol in sample(task.evaluator(), prompt_symbols, length, sampling, forbidden=boundary):
+        generated.append(symbol)
+        text = tokenizer.decode(generated)
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # the rest of a character may still come
+            yield text[len(written) :]
+            written = text
+    yield tokenizer.decode(generated)[len(written) :]

@@ -1,0 +1,151 @@
+"""Positions that are added to the input of the network or of each layer (arXiv:1706.03762, section 3.5)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lit_transformers.config import Config, ConfigError, NonNegative, Positive, TableLength, table
+from lit_transformers.mixer import Shape
+
+Restart = Literal["segment", "document"]
+
+
+def sinusoids(positions: Int[Tensor, "*n"], dim: int, dtype: torch.dtype) -> Float[Tensor, "*n d"]:
+    """All sines, then all cosines, of wavelengths 2 pi to 20000 pi (arXiv:1706.03762, section 3.5).
+
+    The paper interleaves them; a fixed order of channels does not affect learning. Transformer-XL uses this order.
+    """
+    exponents = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim
+    angles = positions[..., None].double() * 10_000.0**-exponents
+    return torch.cat([angles.sin(), angles.cos()], dim=-1).to(dtype)
+
+
+class PositionsConfig(Config):
+    """Base of every config of added positions; the table POSITIONS lists the kinds.
+
+    restart: "segment" counts from zero in every training segment (the naive way with recurrence, arXiv:1901.02860
+    section 3.3), whatever the lengths of the calls; "document" counts on through the document.
+    offset: in training every row counts from a random number of its own, from 0 to this one, so that positions beyond
+    the longest row are learned too (arXiv:1807.03819, section 3.2). It is meant for rows that are whole sequences.
+    """
+
+    restart: Restart = "segment"
+    offset: NonNegative = 0
+
+    def conflicts(self) -> Iterator[str]:
+        if self.offset and self.restart == "segment":
+            yield "positions that restart with each segment leave no room for an offset: set restart: document"
+
+    def build(self, shape: Shape) -> Positions:
+        raise NotImplementedError
+
+
+class Positions(nn.Module, ABC):
+    """A vector for each position, added to the input of a layer."""
+
+    def __init__(self, config: PositionsConfig, shape: Shape) -> None:
+        super().__init__()
+        self.period = shape.max_length if config.restart == "segment" else None
+        self.offset = config.offset
+
+    def offsets(self, positions: Int[Tensor, "b t"]) -> Int[Tensor, " b"] | None:
+        """Draws the first position of each row of one training pass; returns None where rows count from zero."""
+        if not (self.training and self.offset):
+            return None
+        return torch.randint(self.offset + 1, (positions.size(0),), device=positions.device)
+
+    def forward(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], layer: int) -> Float[Tensor, "b t d"]:
+        """Returns x with the vectors of its positions added, where this layer adds any."""
+        vectors = self.vectors(layer, positions, x.dtype)
+        return x if vectors is None else x + vectors
+
+    def vectors(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
+        """Returns the vectors that layer ``layer`` adds, or None."""
+        return self.at(layer, positions if self.period is None else positions % self.period, dtype)
+
+    @abstractmethod
+    def at(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
+        """Returns the vectors that a layer adds, or None; positions already start from zero where they restart."""
+
+
+class SinusoidalConfig(PositionsConfig, kind="sinusoidal"):
+    """Fixed sines and cosines (Vaswani et al. 2017, arXiv:1706.03762, section 3.5).
+
+    per_layer: every layer adds them, as the Universal Transformer does at each step (arXiv:1807.03819, equations 6 and
+    7; its other summand is ``stack.timestep``), not the first alone.
+    """
+
+    per_layer: bool = False
+
+    def build(self, shape: Shape) -> Sinusoidal:
+        if shape.dim % 2:
+            raise ConfigError(f"sinusoids come in pairs, so dim must be even, not {shape.dim}", "dim")
+        return Sinusoidal(self, shape)
+
+
+class Sinusoidal(Positions):
+    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same."""
+
+    def __init__(self, config: SinusoidalConfig, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.dim, self.per_layer = shape.dim, config.per_layer
+
+    def at(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
+        return sinusoids(positions, self.dim, dtype) if layer == 0 or self.per_layer else None
+
+
+class LearnedConfig(PositionsConfig, kind="learned"):
+    """A learned vector for each position (Devlin et al. 2019, arXiv:1810.04805, section 3).
+
+    per_layer: every layer has a table of its own (Al-Rfou et al. 2018, arXiv:1808.04444, section 3.3), not the first
+    alone. max_length: size of a table; None for the length of a training segment.
+    """
+
+    per_layer: bool = False
+    max_length: Annotated[Positive | None, TableLength] = None
+
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        if self.max_length is not None and self.restart == "segment":
+            yield "a table that restarts with each segment is as long as one: drop max_length, or set restart: document"
+
+    def build(self, shape: Shape) -> Learned:
+        return Learned(self, shape)
+
+
+class Learned(Positions):
+    """One table of position vectors for the first layer, or one for each layer."""
+
+    def __init__(self, config: LearnedConfig, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.max_length = config.max_length or shape.max_length
+        self.weight = nn.Parameter(torch.empty(shape.depth if config.per_layer else 1, self.max_length, shape.dim))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def at(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:
+        if layer >= self.weight.size(0):
+            return None
+        if self.period is None:
+            self._check(positions)
+        return self.weight[layer][positions].to(dtype)
+
+    def _check(self, positions: Int[Tensor, "b t"]) -> None:
+        last = int(positions.max())
+        if last >= self.max_length:
+            raise PositionError(
+                f"position {last} lies beyond the {self.max_length} learned positions: set positions.max_length to "
+                f"{last + 1} or more, positions.restart to segment, or use sinusoidal or relative positions"
+            )
+
+
+class PositionError(ValueError):
+    """A position lies beyond the table of learned positions."""
+
+
+POSITIONS = table(PositionsConfig, SinusoidalConfig, LearnedConfig)

@@ -1,0 +1,1 @@
+"""Adaptive attention span (arXiv:1905.07799)."""

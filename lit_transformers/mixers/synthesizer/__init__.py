@@ -1,0 +1,1 @@
+"""Synthesizer: attention with synthetic logits (arXiv:2005.00743)."""

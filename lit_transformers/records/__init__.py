@@ -1,0 +1,1 @@
+"""What a run leaves on disk: the names of its files, its record and its environment."""

@@ -1,0 +1,244 @@
+"""Sends runs to Weights & Biases for display. Nothing reads them back: the run directory is the source of truth.
+
+A run's id there is its key, so a resumed run continues its curve. Offline, every attempt leaves a folder of its own,
+``wandb/offline-run-TIME-KEY``, under the same id. Each begins with the points in the checkpoint, so the newest folder
+holds the whole curve; ``wandb sync`` uploads them in order of time, as one run.
+
+It costs a run one to two seconds, nearly all of it for wandb's own imports; the cost of each step is negligible.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import groupby, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+from lit_transformers.cli.errors import first_line
+from lit_transformers.config import Plain
+from lit_transformers.records.files import CURVES, DOCUMENTS, OUTPUTS
+from lit_transformers.training.callbacks import Curves
+from lit_transformers.training.ranks import is_first_rank
+
+if TYPE_CHECKING:
+    import wandb
+
+__all__ = ["WandbConfig", "WandbRun", "open_wandb_run", "upload_finished_run"]
+
+CONNECT_SECONDS = 15.0
+"""Seconds that an online run waits for the network before it goes offline."""
+SAMPLES = 32
+"""The most outputs that are sent of a run that generates text."""
+SAMPLED: list[str | int] = ["document", "hypothesis", "reference"]
+
+
+class WandbConfig(NamedTuple):
+    """Whether and where a run is sent. It changes no number, so it is no part of a run's config or key.
+
+    study: shown as the group; arm: as the job type. Both are tags too.
+    """
+
+    mode: Literal["disabled", "offline", "online"] = "offline"
+    project: str = "lit-transformers"
+    study: str | None = None
+    arm: str | None = None
+
+
+class WandbRun:
+    """A run at Weights & Biases. After a failure it prints a message and stops sending, so that training continues."""
+
+    def __init__(self, run: wandb.Run, directory: Path) -> None:
+        self.run: wandb.Run | None = run
+        self.directory = directory
+
+    def callback(self, curves: Curves) -> Callback:
+        """Returns a callback that sends every point of the curves, those of a checkpoint included."""
+        return _Sender(self, curves)
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Sends the points of one step, unless they were sent before the run was stopped."""
+        run = self.run
+        if run is not None and step >= run.step:
+            self._guarded(lambda: run.log(values, step=step))
+
+    def close(self, record: dict[str, Plain], exit_code: int) -> None:
+        """Sends the tables and the summary of the record, and ends the run."""
+        run = self.run
+        if run is not None:
+            # Commits, or the last step's values would be applied after the summary's.
+            self._guarded(lambda: run.log(_tables(self.directory), commit=True))
+            self._guarded(lambda: run.summary.update(summary(record)))
+            self._guarded(lambda: run.finish(exit_code=exit_code))
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        if self.run is None:
+            return
+        try:
+            action()
+        except Exception as error:  # whatever the error, training continues
+            self.run = None
+            _print_message(f"sending broke off, the run goes on without: {first_line(error)}")
+
+
+class _Sender(Callback):
+    """Sends new points of the curves after the step that added them."""
+
+    def __init__(self, wandb_run: WandbRun, curves: Curves) -> None:
+        self.wandb_run, self.curves, self.sent = wandb_run, curves, 0
+
+    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self._send()
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        self._send()
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self._send()
+
+    def _send(self) -> None:
+        if self.sent == len(self.curves.points):
+            return
+        new_points, self.sent = self.curves.points[self.sent :], len(self.curves.points)
+        for (step, tokens), points in groupby(new_points, key=lambda point: point[:2]):
+            self.wandb_run.log({"tokens": tokens, **{name: value for _, _, name, value in points}}, step)
+
+
+@contextmanager
+def open_wandb_run(
+    wandb_config: WandbConfig | None, directory: Path, record: dict[str, Plain]
+) -> Iterator[WandbRun | None]:
+    """Opens a run at Weights & Biases, and closes it with the contents of ``record`` at the end of the block. Yields
+    None where nothing is to be sent."""
+    if wandb_config is None or wandb_config.mode == "disabled" or not is_first_rank():
+        yield None
+        return
+    wandb_run = _open(wandb_config, directory, record)
+    if wandb_run is None:
+        yield None
+        return
+    code = 1
+    try:
+        yield wandb_run
+        code = 0 if record["outcome"] in ("finished", "pruned") else 1
+    finally:
+        wandb_run.close(record, code)
+
+
+def _open(wandb_config: WandbConfig, directory: Path, record: dict[str, Plain]) -> WandbRun | None:
+    import wandb
+
+    wandb.setup(wandb.Settings(silent=True))  # otherwise it prompts for a key on a terminal
+    if wandb_config.mode == "online":
+        try:
+            return _start(wandb_config, directory, record)
+        except Exception as error:
+            wandb.teardown()  # or the next attempt inherits the state of this one
+            reason, files = first_line(error).rstrip("."), directory / "wandb" / "offline-run-*"
+            _print_message(f"{reason}; the run goes on, written offline: wandb sync {files} uploads it")
+    try:
+        return _start(wandb_config._replace(mode="offline"), directory, record)
+    except Exception as error:
+        _print_message(f"the run goes on without W&B: {first_line(error)}")
+        return None
+
+
+def _start(wandb_config: WandbConfig, directory: Path, record: dict[str, Plain]) -> WandbRun:
+    import wandb
+
+    # What is measured and how is sent; no code, no output, no name of a person, a machine or a folder.
+    settings = wandb.Settings(
+        silent=True,
+        console="off",
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        disable_job_creation=True,
+        host="",
+        username="",
+        email="",
+        program="",
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+        init_timeout=CONNECT_SECONDS,
+    )
+    run = wandb.init(
+        project=wandb_config.project,
+        mode=wandb_config.mode,
+        dir=directory,
+        id=record["key"],
+        name=f"{wandb_config.arm or 'run'}-{record['seed']}",
+        group=wandb_config.study,
+        job_type=wandb_config.arm,
+        tags=[tag for tag in (wandb_config.study, wandb_config.arm) if tag],
+        config=record["config"] | {"run_key": record["key"], "data_fingerprint": record["data"]["fingerprint"]},
+        resume="allow" if wandb_config.mode == "online" else None,
+        reinit="create_new",
+        settings=settings,
+    )
+    return WandbRun(run, directory)
+
+
+def upload_finished_run(wandb_config: WandbConfig | None, directory: Path, record: dict[str, Plain]) -> None:
+    """Sends a finished run from the files in its directory."""
+    with open_wandb_run(wandb_config, directory, record) as wandb_run:
+        if wandb_run is None:
+            return
+        points = _rows(directory / CURVES)
+        for (step, tokens), step_points in groupby(
+            points, key=lambda point: (int(point["step"]), int(point["tokens"]))
+        ):
+            wandb_run.log({"tokens": tokens, **{point["name"]: float(point["value"]) for point in step_points}}, step)
+
+
+def _tables(directory: Path) -> dict[str, Any]:
+    """Returns a table with the loss of every document or example, and one with some of the run's outputs; nothing for a
+    run that was not measured."""
+    import wandb
+
+    rows = _rows(directory / DOCUMENTS)
+    if not rows:
+        return {}
+    columns: list[str | int] = list(rows[0])
+    cells: list[Any] = [[text if name == "name" else float(text) for name, text in row.items()] for row in rows]
+    tables = {"documents": wandb.Table(columns=columns, data=cells)}
+    outputs = _samples(directory / OUTPUTS)
+    samples: list[Any] = [[output["id"], output["hypothesis"], output["references"][0]] for output in outputs]
+    return tables | ({"samples": wandb.Table(columns=SAMPLED, data=samples)} if samples else {})
+
+
+def _samples(path: Path) -> list[dict[str, Any]]:
+    """Returns the first outputs of a run that generates text, or an empty list."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return [json.loads(line) for line in islice(file, SAMPLES)]
+    except FileNotFoundError:
+        return []
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+
+
+def summary(record: dict[str, Plain]) -> dict[str, Plain]:
+    """Returns the summary of a run beside its curves: outcome, metrics, cost, protocol, gates."""
+    values: dict[str, Plain] = {"outcome": record["outcome"], "reason": record["reason"]} | record["metrics"]
+    for part in ("cost", "protocol"):
+        values |= {f"{part}/{name}": value for name, value in record[part].items()}
+    return values | {f"gates/{gate['name']}": gate["passed"] for gate in record["gates"]}
+
+
+def _print_message(text: str) -> None:
+    print(f"W&B: {text}", file=sys.stderr, flush=True)

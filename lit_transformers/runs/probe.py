@@ -1,0 +1,58 @@
+"""Measures the time and the peak memory of a training step on this machine. Trains a few steps and keeps nothing."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from lit_transformers.records.record import peak_memory
+from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.fit import require_device
+from lit_transformers.runs.train import make_trainer, quiet
+
+__all__ = ["StepProbe", "probe"]
+
+WARM, TIMED = 4, 20
+
+
+class StepProbe(NamedTuple):
+    """Seconds per training step, and the peak memory in bytes: of the device, or on a CPU of the process."""
+
+    seconds: float
+    memory: float
+
+
+def probe(config: RunConfig) -> StepProbe:
+    """Trains 24 steps and measures them. The time is the lower quartile, because other processes can only add to it.
+
+    Memory counts from the start of the process, so each probe needs a process of its own.
+    Raises ConfigError where the machine lacks the device.
+    """
+    require_device(config.training)
+    L.seed_everything(config.seed, workers=True, verbose=False)
+    training = config.training.override({"steps": WARM + TIMED, "validate_every": None})
+    data = config.data.build()
+    clock = _Clock()
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        make_trainer(training, Path(folder), [clock]).fit(config.build_task(data), data)
+    durations = np.diff(clock.times)[WARM:]
+    return StepProbe(float(np.quantile(durations, 0.25)), float(peak_memory()))
+
+
+class _Clock(Callback):
+    """Records the time at which every step ends."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        if task.device.type == "cuda":
+            torch.cuda.synchronize(task.device)
+        self.times.append(time.perf_counter())

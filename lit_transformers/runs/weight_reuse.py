@@ -1,0 +1,43 @@
+"""Reuses weights: runs that differ only in how they are measured train once, and later ones copy the checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from lit_transformers.config import ConfigError
+from lit_transformers.records.files import replace_file
+from lit_transformers.training.checkpoints import TRAINING, read
+
+FOLDER = "trained"
+
+
+def take_over(directory: Path, training_key: str, checkpoint: str) -> str | None:
+    """Copies the final checkpoint of a run with the same training key into ``directory``, unless that has its own.
+
+    Returns the name of the run that it came from, or None where there is none, its checkpoint is damaged, or its folder
+    now holds another run. Runs that train at the same time train independently, with equal results.
+    """
+    marker = directory.parent / FOLDER / training_key
+    if (directory / checkpoint).exists() or not marker.exists():
+        return None
+    donor = marker.read_text(encoding="utf-8").strip()
+    source = directory.parent / donor / checkpoint
+    if donor != Path(donor).name or not source.exists():
+        return None
+    try:
+        donor_key = read(source, mmap=True)["lit_transformers"].get(TRAINING)
+    except ConfigError as error:
+        print(f"{error}; this run is trained by itself", flush=True)
+        return None
+    if donor_key != training_key:
+        return None
+    replace_file(directory / checkpoint, lambda fresh: shutil.copyfile(source, fresh))
+    return donor
+
+
+def offer(directory: Path, training_key: str) -> None:
+    """Records that the run in ``directory`` is fully trained, under its training key, for other runs."""
+    marker = directory.parent / FOLDER / training_key
+    marker.parent.mkdir(exist_ok=True)
+    replace_file(marker, lambda fresh: fresh.write_text(directory.name, encoding="utf-8"))

@@ -1,0 +1,1 @@
+"""How a network is trained: optimizers and schedules, callbacks, checkpoints, ranks, stopping."""

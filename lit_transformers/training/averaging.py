@@ -1,0 +1,44 @@
+"""Replaces a network's weights at the end of training by their mean over several updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from lit_transformers.training.callbacks import amid_update
+from lit_transformers.training.config import AverageConfig
+
+__all__ = ["Averager"]
+
+
+class Averager(Callback):
+    """Adds up the weights after each of the last updates that the config names, and replaces the weights by their mean
+    after the very last one (arXiv:1706.03762, section 6.1), before the validation and the checkpoint that follow it.
+
+    The sums are part of the checkpoint. All ranks hold whole and equal weights, so each computes the same mean.
+    """
+
+    def __init__(self, config: AverageConfig) -> None:
+        self.config = config
+        self.sums: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        steps = int(trainer.max_steps)
+        if amid_update(trainer, i) or trainer.global_step not in self.config.places(steps):
+            return
+        for name, weight in task.named_parameters():
+            self.sums[name] = weight + self.sums[name].to(weight.device) if name in self.sums else weight.clone()
+        if trainer.global_step == steps:
+            for name, weight in task.named_parameters():
+                weight.copy_(self.sums.pop(name) / self.config.last)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": self.sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sums = state["sums"]

@@ -1,0 +1,213 @@
+"""Callbacks of training: curves, checkpoints, stopping, and the end of a run that diverged."""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from lit_transformers.config import Plain
+from lit_transformers.records.files import replace_file
+from lit_transformers.training.ranks import from_all_ranks, mean_over_ranks
+from lit_transformers.training.stopping import Stop
+
+Point = tuple[int, int, str, float]
+"""A point of a learning curve: step, tokens seen, name, value."""
+
+
+class Diverged(RuntimeError):
+    """The loss is not finite any more."""
+
+
+class Interrupted(RuntimeError):
+    """The run was asked to stop. It has written a checkpoint from which it can be resumed."""
+
+
+def amid_update(trainer: L.Trainer, i: int) -> bool:
+    """Whether the update needs more batches after the one with index ``i``. No checkpoint is written in between."""
+    return (i + 1) % trainer.accumulate_grad_batches != 0
+
+
+class Curves(Callback):
+    """Records learning curves. They are part of the checkpoint, so a resumed run has those of one never stopped.
+
+    A point of training is the mean over the targets of all batches of an update.
+    """
+
+    def __init__(self, every: int, tokens_per_step: int) -> None:
+        self.every, self.tokens_per_step = every, tokens_per_step
+        self.points: list[Point] = []
+        self.update: list[Mapping[str, Any]] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        self.update.append(outputs)
+        if amid_update(trainer, i):
+            return
+        if trainer.global_step % self.every == 0:
+            self._add(trainer, "train/nats", float(self._mean([result["nats"] for result in self.update])))
+            self._add(
+                trainer, "train/loss", float(mean_over_ranks(self._mean([result["total"] for result in self.update])))
+            )
+            for name in outputs["aux"]:
+                mean = self._mean([result["aux"][name] for result in self.update])
+                self._add(trainer, f"train/{name}", float(mean_over_ranks(mean)))
+        self.update = []
+
+    def _mean(self, losses: list[torch.Tensor]) -> torch.Tensor:
+        """Returns the mean of one loss over the update's batches, weighted by their numbers of targets."""
+        targets = torch.stack([result["targets"] for result in self.update])
+        return losses[0] if len(losses) == 1 else (torch.stack(losses) * targets).sum() / targets.sum()
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if trainer.state.fn != "fit":
+            return
+        for name, value in measured(trainer).items():
+            self._add(trainer, name, value)
+
+    def _add(self, trainer: L.Trainer, name: str, value: float) -> None:
+        step = trainer.global_step
+        self.points.append((step, step * self.tokens_per_step, name, value))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"points": [list(point) for point in self.points]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.points = [(step, tokens, name, value) for step, tokens, name, value in state["points"]]
+
+    def write(self, path: Path) -> None:
+        """Writes the curves as a CSV table with the columns step, tokens, name, value."""
+
+        def write(fresh: Path) -> None:
+            with fresh.open("w", newline="", encoding="utf-8") as file:
+                rows = csv.writer(file)
+                rows.writerow(["step", "tokens", "name", "value"])
+                rows.writerows((step, tokens, name, repr(value)) for step, tokens, name, value in self.points)
+
+        replace_file(path, write)
+
+
+def measured(trainer: L.Trainer) -> dict[str, float]:
+    """Returns the metrics of the last validation or test."""
+    return {n: float(v) for n, v in trainer.callback_metrics.items() if n.startswith(("val/", "test/"))}
+
+
+class Checkpointer(Callback):
+    """Writes a checkpoint every ``seconds``, and once when asked to stop; ``extra`` is plain data stored with it.
+
+    Where a validation follows a step, the checkpoint is written after the validation, so a resumed run neither skips
+    nor repeats one.
+    """
+
+    def __init__(self, path: Path, seconds: float, extra: Mapping[str, Plain], stop: Stop) -> None:
+        self.path, self.seconds, self.extra, self.stop = path, seconds, dict(extra), stop
+        self.saved_at = time.monotonic()
+        self.started: float | None = None
+        self.validated_at, self.earlier = 0, 0.0
+        self.random: list[dict[str, torch.Tensor]] = []
+
+    def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.started = self.saved_at = time.monotonic()
+
+    def on_fit_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.earlier, self.started = self.spent(), None
+
+    def spent(self) -> float:
+        """Seconds of training so far, validation within it and earlier attempts included."""
+        return self.earlier + (0.0 if self.started is None else time.monotonic() - self.started)
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        every = int(trainer.val_check_interval) // trainer.accumulate_grad_batches
+        if amid_update(trainer, i) or trainer.global_step >= trainer.max_steps:
+            return
+        if not (every and trainer.global_step % every == 0):
+            self._save_if_due(trainer)
+
+    def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.stop.listen()
+
+    def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.state.fn != "fit" and self._agreed(trainer, self.stop()):
+            raise Interrupted("stopped while it was measured; run again to measure it")
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.validated_at = trainer.global_step
+        if trainer.state.fn == "fit" and trainer.global_step < trainer.max_steps:
+            self._save_if_due(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.save(trainer)
+
+    def on_save_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["lit_transformers"] = self.extra
+        random_state = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            random_state["cuda"] = torch.cuda.get_rng_state()
+        checkpoint["random"] = from_all_ranks(random_state)
+
+    def on_load_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.random = checkpoint["random"]
+
+    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.stop.listen()
+        random_states, self.random = self.random, []
+        if not random_states:
+            if trainer.global_rank:  # the first rank continues as a single process; others drop out other channels
+                torch.manual_seed(torch.initial_seed() + trainer.global_rank)
+            return
+        random_state = random_states[trainer.global_rank]
+        torch.set_rng_state(random_state["cpu"].cpu())
+        if "cuda" in random_state and torch.cuda.is_available():
+            torch.cuda.set_rng_state(random_state["cuda"].cpu())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"validated_at": self.validated_at, "spent": self.spent()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.validated_at, self.earlier = state["validated_at"], state["spent"]
+
+    def _save_if_due(self, trainer: L.Trainer) -> None:
+        stopping = self._agreed(trainer, self.stop())
+        if stopping or self._agreed(
+            trainer, trainer.is_global_zero and time.monotonic() - self.saved_at >= self.seconds
+        ):
+            self.save(trainer)
+        if stopping:
+            raise Interrupted(f"stopped at step {trainer.global_step}; run again to go on from here")
+
+    def _agreed(self, trainer: L.Trainer, vote: bool) -> bool:
+        """Whether any rank votes yes, so that either all of them act or none does."""
+        if trainer.world_size == 1:
+            return vote
+        return bool(mean_over_ranks(torch.tensor(float(vote), device=trainer.strategy.root_device)) > 0)
+
+    def save(self, trainer: L.Trainer) -> None:
+        """Writes the checkpoint now. All ranks take part, and the first one writes."""
+        if trainer.is_global_zero:
+            replace_file(self.path, lambda fresh: trainer.save_checkpoint(fresh))
+        else:
+            trainer.save_checkpoint(self.path)
+        self.saved_at = time.monotonic()
+
+
+class DivergenceCheck(Callback):
+    """Raises Diverged when the loss is not finite. On a device it looks every so many seconds, for reading waits."""
+
+    def __init__(self, every: float = 0.2) -> None:
+        self.every, self.checked_at = every, 0.0
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        now = time.monotonic()
+        due = trainer.is_global_zero and now - self.checked_at >= self.every
+        if not due and task.device.type != "cpu":
+            return
+        self.checked_at = now
+        nats = float(outputs["nats"])
+        if not math.isfinite(nats):
+            raise Diverged(f"the loss is {nats} at step {trainer.global_step}")

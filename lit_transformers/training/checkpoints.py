@@ -1,0 +1,46 @@
+"""Reads checkpoints, and refuses damaged ones."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lit_transformers.cli.errors import first_line
+from lit_transformers.config import ConfigError
+
+TRAINING = "training_key"
+"""The key of the training key in a checkpoint's plain data."""
+
+
+def read(path: Path, mmap: bool = False) -> dict[str, Any]:
+    """Returns the contents of a run's checkpoint, on the CPU. Nothing in the file is executed.
+
+    mmap: tensors stay on disk.
+    Raises ConfigError, with the file and the fault, where the file is damaged or is no checkpoint of this suite.
+    """
+    verify(path)
+    try:
+        contents: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        contents["lit_transformers"], contents["state_dict"]
+    except Exception as error:
+        raise ConfigError(f"is no checkpoint of a run: {first_line(error)}", str(path)) from None
+    return contents
+
+
+def verify(path: Path) -> None:
+    """Raises ConfigError where a byte differs from what torch.save wrote.
+
+    Such a file is a zip archive with a part for each tensor, and each part has a checksum (CRC-32), which torch.load
+    does not look at.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except Exception as error:  # the type of the error varies with the damage
+        raise ConfigError(f"is no checkpoint of a run, or a damaged one: {first_line(error)}", str(path)) from None
+    if damaged is not None:
+        remedy = "train again, or put a whole copy in its place"
+        raise ConfigError(f"is a damaged checkpoint, its part {damaged} is not what was written: {remedy}", str(path))

@@ -1,0 +1,56 @@
+"""The progress of a run, as it is reported while the run goes on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+from lit_transformers.training.callbacks import measured
+
+__all__ = ["Progress", "ProgressReporter", "Report"]
+
+
+class Progress(NamedTuple):
+    """The progress of a run. ``seconds_left`` is an estimate for this phase, None where there is none."""
+
+    step: int
+    steps: int
+    loss: float
+    metrics: dict[str, float]
+    seconds_left: float | None
+    phase: str
+
+
+Report = Callable[[Progress], None]
+
+
+class ProgressReporter(Callback):
+    """Reports the progress of training every so many seconds, and the beginning of an evaluation after it."""
+
+    def __init__(self, report: Report | None, every: float = 0.2) -> None:
+        self.report, self.every = report, every
+        self.reported_at = self.started = 0.0
+        self.first_step = 0
+
+    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.started, self.first_step = time.monotonic(), trainer.global_step
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        now = time.monotonic()
+        if self.report is None or not trainer.is_global_zero or now - self.reported_at < self.every:
+            return
+        self.reported_at = now
+        step, steps = trainer.global_step, int(trainer.max_steps)
+        pace = (now - self.started) / max(1, step - self.first_step)
+        nats = float(outputs["nats"])
+        self.report(Progress(step, steps, nats, measured(trainer), pace * (steps - step), "fit"))
+
+    def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if self.report is not None and trainer.state.fn == "validate":
+            steps = int(trainer.max_steps)
+            self.report(Progress(steps, steps, math.nan, {}, None, "evaluate"))

@@ -1,0 +1,1 @@
+"""Judging: intervals, verdicts, fairness, significance, and agreement with the source."""

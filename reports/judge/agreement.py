@@ -1,0 +1,89 @@
+"""Decides whether the results of a study agree with the numbers of its source, by one rule for all studies.
+
+The source's difference of a comparison is the same weighted sum as ours, computed over the cells of the source. It is
+defined where each arm has exactly one cell. The name of the source's metric decides which direction is better.
+
+A comparison *agrees* where our verdict goes in the direction of the source. It *disagrees* where the verdict goes in
+the other direction, or where the source prints equal numbers and we resolve a difference. It is *unresolved* where
+there is no verdict, or neither better nor worse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from reports.judge.comparisons import Comparison
+from reports.read.plans import PublishedCell
+from reports.show.sections import Findings, matching_arms
+
+Agreement = Literal["agrees", "disagrees", "unresolved", "no published number"]
+
+AGREEMENTS: tuple[Agreement, ...] = ("agrees", "disagrees", "unresolved", "no published number")
+
+RULE = """\
+A comparison agrees where our verdict, better or worse, goes in the direction of the difference between the source's \
+own cells; it disagrees where it goes in the other direction, or where the source prints equal numbers and we resolve \
+a difference; it is unresolved where we have no such verdict. Where the source prints no number for one of the arms, \
+or its metric does not say which direction is better, there is no published number to agree with. Sizes of differences \
+are not compared: the scales are not the same."""
+
+_LOWER = re.compile(r"perplexity|\bppl\b|bits|\bbp[bcd]\b|nats|loss|error|slower|seconds|time\b|memory|\bFLOPs\b", re.I)
+_HIGHER = re.compile(r"accuracy|bleu|rouge|\bf1\b|faster|per second|score|correct|recall|throughput", re.I)
+
+
+@dataclass(frozen=True)
+class JudgedComparison:
+    """A comparison with the judgement on it.
+
+    ``published`` is the source's difference in the units of the source's metric, positive where the first arm has the
+    larger number, and None where it is not defined.
+    """
+
+    comparison: Comparison
+    published: float | None
+    agreement: Agreement
+
+
+def judge_comparisons(findings: Findings) -> list[JudgedComparison]:
+    """Judges every contrast of a study against its source: the planned ones, or else every arm against the baseline."""
+    return [
+        _judge_comparison(findings, comparison) for comparison in findings.comparisons if comparison.kind == "contrast"
+    ]
+
+
+def _judge_comparison(findings: Findings, comparison: Comparison) -> JudgedComparison:
+    published = findings.study.plan.published
+    difference = published_difference(findings, comparison)
+    sign = better_sign(published.metric) if published else None
+    if difference is None or sign is None:
+        return JudgedComparison(comparison, difference, "no published number")
+    if comparison.verdict not in ("better", "worse"):
+        return JudgedComparison(comparison, difference, "unresolved")
+    ours = 1 if comparison.verdict == "better" else -1
+    return JudgedComparison(comparison, difference, "agrees" if difference * sign * ours > 0 else "disagrees")
+
+
+def published_difference(findings: Findings, comparison: Comparison) -> float | None:
+    """Returns the weighted sum of a comparison over the source's cells, or None where an arm has no cell or several."""
+    published = findings.study.plan.published
+    if published is None or not comparison.weights:
+        return None
+    cells = {arm: _cell_value(findings, arm, published.cells) for arm in comparison.weights}
+    terms = [weight * cell for arm, weight in comparison.weights.items() if (cell := cells[arm]) is not None]
+    # Cells have few decimals, so the rounding error of a sum of binary fractions must not count as a difference.
+    return round(sum(terms), 9) if len(terms) == len(cells) else None
+
+
+def _cell_value(findings: Findings, arm: str, cells: Sequence[PublishedCell]) -> float | None:
+    arms = findings.study.plan.arms
+    values = [cell.value for cell in cells if [match.name for match in matching_arms(arms, cell)] == [arm]]
+    return values[0] if len(values) == 1 else None
+
+
+def better_sign(metric: str) -> int | None:
+    """Returns 1 if higher values of a metric are better, -1 if lower ones are, None if its name does not tell."""
+    lower, higher = bool(_LOWER.search(metric)), bool(_HIGHER.search(metric))
+    return None if lower == higher else 1 if higher else -1

@@ -1,0 +1,215 @@
+"""The comparisons of a study: paired contrasts, main effects and interactions, each with its verdict.
+
+Every comparison is a weighted sum over arms of the same seeds, so one kind of interval serves all of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+from reports.judge.evidence import Evidence, gather
+from reports.judge.fairness import mismatch
+from reports.judge.statistics import LEVEL, PairedDifference, estimate, holm, levels
+from reports.read.plans import Arm, Plan
+from reports.read.records import Study
+
+Kind = Literal["contrast", "main effect", "interaction"]
+Verdict = Literal["better", "worse", "differs", "unresolved"]
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A weighted sum over arms, with its estimate and verdict.
+
+    ``reason`` says why there is no estimate or no verdict. ``adjusted`` is the p-value after Holm's correction and
+    ``level`` the level that the uncorrected p-value has to lie below. ``documents`` is the number of documents that
+    the estimate was resampled over, 0 where none were. ``estimate`` is in units of the metric or, where the metric
+    compares by ratio, of its natural logarithm.
+    """
+
+    name: str
+    kind: Kind
+    weights: Mapping[str, float]
+    estimate: PairedDifference | None = None
+    documents: int = 0
+    adjusted: float | None = None
+    level: float = LEVEL
+    verdict: Verdict | None = None
+    reason: str | None = None
+
+    @property
+    def detectable(self) -> float | None:
+        """The smallest difference that this number of seeds detects with a power of 0.8; None for a single seed."""
+        return self.estimate.detectable(self.level) if self.estimate else None
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """The number of seeds that would detect the observed difference with a power of 0.8.
+
+        None where it cannot be computed or where no number of seeds would.
+        """
+        return self.estimate.seeds_needed(self.level) if self.estimate else None
+
+
+def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Comparison, ...]:
+    """Returns all comparisons of a study in print order, corrected as one family with an error rate of 5 % of studies.
+
+    ``unmatched``: give verdicts also where the budgets of arms do not match.
+    """
+    evidence = gather(study, notes)
+    contrasts = [_measure(planned, study, evidence, unmatched) for planned in planned_contrasts(study.plan)]
+    effects = [_measure(planned, study, evidence, unmatched) for planned in planned_effects(study.plan, evidence)]
+    return tuple(_judge([*contrasts, *effects], study.plan.metric.goal))
+
+
+def planned_contrasts(plan: Plan) -> list[Comparison]:
+    """Returns the contrasts that the plan names or, without any, every arm against the baseline."""
+    if plan.contrasts is not None:
+        return [Comparison(c.name, "contrast", {c.arm: 1.0, c.against: -1.0}) for c in plan.contrasts]
+    base = next(arm for arm in plan.arms if arm.name == plan.baseline)
+    others = [arm for arm in plan.arms if arm.name != plan.baseline]
+    return [
+        Comparison(f"{_changed(arm, base)} against the baseline", "contrast", {arm.name: 1.0, base.name: -1.0})
+        for arm in others
+    ]
+
+
+def _changed(arm: Arm, base: Arm) -> str:
+    """Returns the levels in which an arm differs from the baseline, or the arm's name where no level differs."""
+    levels = [f"{factor}={level}" for factor, level in arm.levels.items() if base.levels.get(factor) != level]
+    return " ".join(levels) or arm.name
+
+
+def planned_effects(plan: Plan, evidence: Evidence) -> Iterator[Comparison]:
+    """Yields the main effects and two-way interactions of a product design, relative to the baseline's levels.
+
+    They are averaged over the cells that have run. Designs with fewer than two varied factors have none.
+    """
+    varied = [factor for factor in plan.factors if len({arm.levels.get(factor) for arm in plan.arms}) > 1]
+    if plan.design != "product" or len(varied) < 2:
+        return
+    grid = _Grid(plan.arms, frozenset(arm for arm, _ in evidence.values))
+    base = next(arm for arm in plan.arms if arm.name == plan.baseline).levels
+    for factor in varied:
+        for level in grid.levels(factor, base):
+            name = f"{factor}: {level} against {base[factor]}"
+            yield grid.comparison(name, "main effect", {factor: level}, base)
+    for first, second in combinations(varied, 2):
+        for level in grid.levels(first, base):
+            for second_level in grid.levels(second, base):
+                yield grid.comparison(
+                    f"{first}={level} with {second}={second_level}",
+                    "interaction",
+                    {first: level, second: second_level},
+                    base,
+                )
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The arms of a product design, and the names of those that have ``run``."""
+
+    arms: Sequence[Arm]
+    run: frozenset[str]
+
+    def levels(self, factor: str, base: Mapping[str, str]) -> list[str]:
+        """Returns the levels of a factor other than the baseline's, in the order of the arms."""
+        all_levels = dict.fromkeys(arm.levels[factor] for arm in self.arms if factor in arm.levels)
+        return [level for level in all_levels if factor in base and level != base[factor]]
+
+    def comparison(self, name: str, kind: Kind, changed: Mapping[str, str], base: Mapping[str, str]) -> Comparison:
+        """Returns the effect of the changed levels, averaged over the levels of the other factors.
+
+        For two factors this is their interaction, and each term is (both - one) - (other - neither), the alternating
+        sum over the changed factors.
+        """
+        starts = [arm for arm in self.arms if all(arm.levels.get(f) == level for f, level in changed.items())]
+        terms = [term for term in (self._term(arm, changed, base) for arm in starts) if term]
+        if not terms:
+            return Comparison(name, kind, {}, reason="an arm it needs has not finished")
+        weights: defaultdict[str, float] = defaultdict(float)
+        for term in terms:
+            for arm, sign in term.items():
+                weights[arm] += sign
+        part = "" if len(terms) == len(starts) else f" (over {len(terms)} of {len(starts)} combinations)"
+        return Comparison(f"{name}{part}", kind, {arm: sign / len(terms) for arm, sign in weights.items()})
+
+    def _term(self, arm: Arm, changed: Mapping[str, str], base: Mapping[str, str]) -> dict[str, float] | None:
+        term: dict[str, float] = {}
+        for size in range(len(changed) + 1):
+            for restored in combinations(changed, size):
+                levels = {**arm.levels, **{factor: base[factor] for factor in restored}}
+                partner = next((candidate.name for candidate in self.arms if candidate.levels == levels), None)
+                if partner is None or partner not in self.run:
+                    return None
+                term[partner] = (-1.0) ** size
+        return term
+
+
+def _measure(planned: Comparison, study: Study, evidence: Evidence, unmatched: bool) -> Comparison:
+    if not planned.weights:
+        return planned
+    arms = list(planned.weights)
+    seeds = evidence.seeds(arms)
+    if not seeds:
+        return replace(planned, reason=_why_missing(study, arms))
+    if reason := evidence.without_value(arms, seeds):
+        return replace(planned, reason=reason)
+    pairs = evidence.pairs(planned.weights, seeds)
+    if reason := evidence.without_interval(arms, seeds):
+        return replace(planned, estimate=PairedDifference(sum(pairs) / len(pairs), len(pairs)), reason=reason)
+    resampled = evidence.at_documents(planned.weights, seeds)
+    difference = estimate(pairs, resampled)
+    reason = None if unmatched else _obstacle(study, planned.weights, seeds)
+    if reason is None and difference.p is None:
+        reason = "one seed: no interval, no verdict" if len(seeds) == 1 else "every seed gives the same difference"
+    return replace(planned, estimate=difference, documents=evidence.documents if resampled else 0, reason=reason)
+
+
+def _judge(comparisons: Sequence[Comparison], goal: str) -> list[Comparison]:
+    """Returns the comparisons with p-values, levels and verdicts by Holm's correction, over those that may have one."""
+    judged = list(comparisons)
+    indices = [i for i, c in enumerate(judged) if c.reason is None and c.estimate and c.estimate.p is not None]
+    p_values = [p for i in indices if (difference := judged[i].estimate) and (p := difference.p) is not None]
+    for index, p, level in zip(indices, holm(p_values), levels(p_values), strict=True):
+        verdict = _verdict(judged[index], p, goal)
+        judged[index] = replace(judged[index], adjusted=p, level=level, verdict=verdict)
+    return judged
+
+
+def _verdict(comparison: Comparison, p: float, goal: str) -> Verdict:
+    if p >= LEVEL or comparison.estimate is None:
+        return "unresolved"
+    if comparison.kind == "interaction":
+        return "differs"
+    return "better" if (comparison.estimate.difference < 0) == (goal == "minimize") else "worse"
+
+
+def _why_missing(study: Study, arms: Sequence[str]) -> str:
+    reasons = [
+        f"{arm}: {'; '.join(dict.fromkeys(run.missing for run in study.of(arm) if run.missing)) or 'no runs'}"
+        for arm in arms
+        if not study.finished(arm)
+    ]
+    return ", ".join(reasons) or "no seed has finished in all of its arms"
+
+
+def _obstacle(study: Study, weights: Mapping[str, float], seeds: Sequence[int]) -> str | None:
+    """Returns why these arms cannot be judged against each other although they have run, or None where they can.
+
+    An effect may be averaged over corpora if the weights of each seed sum to zero within each corpus.
+    """
+    weight_sums: defaultdict[tuple[int, str], float] = defaultdict(float)
+    for arm, weight in weights.items():
+        for run in study.finished(arm):
+            if run.record and run.seed in seeds:
+                weight_sums[run.seed, str(run.record.data.get("fingerprint"))] += weight
+    if any(abs(weight) > _ROUNDING for weight in weight_sums.values()):
+        return "not the same data: the fingerprints of the corpus differ"
+    return mismatch(study, list(weights))

@@ -1,0 +1,185 @@
+"""The evidence that comparisons use: the value of every run, and the same value at resampled documents.
+
+Ratios are compared by logarithms, and zero has none. A comparison that needs the logarithm of a value that is not
+positive has no estimate, and one that needs it at a single resample has no interval: leaving out those runs or those
+resamples would bias the comparison. One in 10,000 resamples is enough, for where as many are zero, fewer than ten
+documents carry the value, and logarithms of so few are too skewed for the interval.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reports.judge.measures import Measure, measure_of
+from reports.judge.statistics import Array, Resampled, dominates, grouped, resampled_sums
+from reports.read.measurements import DocumentLosses
+from reports.read.records import Run, Study
+
+__all__ = ["Evidence", "gather"]
+
+Pair = tuple[str, int]
+"""An arm and a seed."""
+
+_AGREEMENT = 1e-3
+_AT_A_TIME = 64
+_MOST = 4
+_SMALL = 1e-4
+_LARGEST = 1e100
+"""The largest value that is used; variances of anything larger may overflow."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The values of runs by arm and seed and, for runs with usable documents, the same at resampled documents.
+
+    ``documents`` is their number before pooling and ``sizes`` are those of the pooled ones. Where one document
+    dominates, ``off`` holds by how much each document's own value lies off the value of all documents. With ``ratio``,
+    all values are logarithms, which are not finite where the value is not positive.
+    """
+
+    values: Mapping[Pair, float]
+    ratio: bool = False
+    resampled: Mapping[Pair, Array] = field(default_factory=dict)
+    off: Mapping[Pair, Array] = field(default_factory=dict)
+    sizes: Array = field(default_factory=lambda: np.ones(0))
+    documents: int = 0
+
+    def seeds(self, arms: Sequence[str]) -> list[int]:
+        """Returns the seeds that all of the arms have finished, ascending."""
+        common = set.intersection(*({seed for name, seed in self.values if name == arm} for arm in arms))
+        return sorted(common)
+
+    def without_value(self, arms: Sequence[str], seeds: Sequence[int]) -> str | None:
+        """Returns why some of these runs cannot be compared, with their names, or None where all can."""
+        unfit = [f"{arm} (seed {seed})" for arm in arms for seed in seeds if not _usable(self.values[arm, seed])]
+        if not unfit:
+            return None
+        run_names = ", ".join(unfit[:_MOST]) + (f" and {len(unfit) - _MOST} more" if len(unfit) > _MOST else "")
+        reason = (
+            "is not positive, so it has no ratio; compare by difference" if self.ratio else "is too large to square"
+        )
+        return f"the value of {run_names} {reason}"
+
+    def without_interval(self, arms: Sequence[str], seeds: Sequence[int]) -> str | None:
+        """Returns why the resampled documents give no interval for these runs, or None where they do."""
+        runs = [(arm, seed) for arm in arms for seed in seeds if (arm, seed) in self.resampled]
+        unusable = {run: int(np.sum(~_usable(self.resampled[run]))) for run in runs}
+        worst = max(unusable, key=lambda run: unusable[run], default=None)
+        if worst is None or not unusable[worst]:
+            return None
+        count = f"{unusable[worst]:,} of {len(self.resampled[worst]):,} resamples of {worst[0]} (seed {worst[1]})"
+        reason = "are not positive, so they have no ratio; compare by difference" if self.ratio else "have no value"
+        return f"{count} {reason}"
+
+    def pairs(self, weights: Mapping[str, float], seeds: Sequence[int]) -> list[float]:
+        """Returns the weighted sum over arms, for each seed."""
+        return [sum(weight * self.values[arm, seed] for arm, weight in weights.items()) for seed in seeds]
+
+    def at_documents(self, weights: Mapping[str, float], seeds: Sequence[int]) -> Resampled | None:
+        """Returns the weighted sums at resampled documents, or None where one of the runs has no usable documents."""
+        if not all((arm, seed) in self.resampled for arm in weights for seed in seeds):
+            return None
+        off = _columns(self.off, weights, seeds) if self.off else None
+        return Resampled(_columns(self.resampled, weights, seeds), self.sizes, off)
+
+
+def _usable(values: float | Array) -> NDArray[np.bool_]:
+    """Returns which values are finite and small enough to be squared."""
+    return np.asarray(np.abs(values) < _LARGEST)
+
+
+def _columns(values: Mapping[Pair, Array], weights: Mapping[str, float], seeds: Sequence[int]) -> Array:
+    return np.column_stack([sum(weight * values[arm, seed] for arm, weight in weights.items()) for seed in seeds])
+
+
+def gather(study: Study, notes: list[str]) -> Evidence:
+    """Returns the values and resampled values of all finished runs; adds notes on documents that cannot be used."""
+    ratio = study.plan.metric.compare == "ratio"
+    transform = _logarithm if ratio else np.asarray
+    runs = [run for run in study.runs if run.missing is None]
+    values = {(run.arm, run.seed): float(transform(run.value)) for run in runs}
+    measure = measure_of(study.plan.metric.name)
+    documented = _documented(runs, study.plan.metric.name, measure, notes) if measure else []
+    if measure is None or not documented:
+        return Evidence(values, ratio)
+    first, sums = documented[0][1], {(run.arm, run.seed): grouped(measure.sums(losses)) for run, losses in documented}
+    sizes = next(iter(sums.values()))[:, -1]
+    return Evidence(
+        values=values,
+        ratio=ratio,
+        resampled={pair: transform(value) for pair, value in _resampled(sums, measure)},
+        off={pair: _offsets(columns, measure, ratio) for pair, columns in sums.items()} if dominates(sizes) else {},
+        sizes=sizes,
+        documents=len(first.names),
+    )
+
+
+def _logarithm(values: float | Array) -> Array:
+    """Returns the natural logarithm: minus infinity for zero and NaN for negative values, without warnings."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.log(values))
+
+
+def _resampled(sums: Mapping[Pair, Array], measure: Measure) -> Iterator[tuple[Pair, Array]]:
+    """Yields the value of every run at resampled documents, 64 runs at a time to bound the memory."""
+    pairs = list(sums)
+    for start in range(0, len(pairs), _AT_A_TIME):
+        chunk = pairs[start : start + _AT_A_TIME]
+        totals = resampled_sums(np.concatenate([sums[pair] for pair in chunk], axis=1))
+        width = totals.shape[1] // len(chunk)
+        for index, pair in enumerate(chunk):
+            yield pair, measure.value(totals[:, index * width : (index + 1) * width])
+
+
+def _offsets(columns: Array, measure: Measure, ratio: bool) -> Array:
+    """Returns by how much each document's own value lies off the value of all documents [documents].
+
+    It is the derivative of the value with respect to the document's weight, by a central difference.
+    """
+    total = columns.sum(axis=0)
+    more, less = measure.value(total + _SMALL * columns), measure.value(total - _SMALL * columns)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = (np.log(more / less) if ratio else more - less) / (2 * _SMALL)
+    sizes = columns[:, -1]
+    return np.divide(gain * sizes.sum(), sizes, out=np.zeros(len(sizes)), where=sizes > 0)
+
+
+def _documented(
+    runs: Sequence[Run], metric: str, measure: Measure, notes: list[str]
+) -> list[tuple[Run, DocumentLosses]]:
+    """Returns the runs whose per-document sums are of the same documents and give the metric of their record.
+
+    Adds a note on every reason for which runs are left out.
+    """
+    usable: list[tuple[Run, DocumentLosses]] = []
+    unusable: Counter[str] = Counter()
+    for run in runs:
+        documents = run.documents()
+        reason = _unusable(run, documents, metric, measure, usable[0][1] if usable else None)
+        if reason:
+            unusable[reason] += 1
+        elif documents:
+            usable.append((run, documents))
+    for reason, count in unusable.items():
+        notes.append(f"{count} of {len(runs)} runs {reason}; intervals that need them are over seeds only")
+    return usable
+
+
+def _unusable(
+    run: Run, documents: DocumentLosses | None, metric: str, measure: Measure, first: DocumentLosses | None
+) -> str | None:
+    if documents is None:
+        return "have no losses per document"
+    if first and (documents.names != first.names or not np.array_equal(documents.bytes, first.bytes)):
+        return "were evaluated on other documents"
+    if missing := [name for name in measure.needs if name not in documents.others]:
+        return f"have no {missing[0]} per document"
+    total = measure.sums(documents).sum(axis=0)
+    if total[-1] <= 0 or not abs(float(measure.value(total)) - run.value) <= _AGREEMENT * abs(run.value):
+        return f"have losses per document that do not sum to {metric}"
+    return None

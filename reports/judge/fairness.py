@@ -1,0 +1,133 @@
+"""Checks that arms are comparable: their planned and measured budgets, and how they were tuned and evaluated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from reports.read.records import Record, Run, Study
+
+__all__ = ["cost_of", "mean_cost", "mismatch", "provenance", "spent"]
+
+_SPENT: Mapping[str, str] = {
+    "tokens": "tokens",
+    "parameters": "parameters",
+    "flops": "train_flops",
+    "seconds": "seconds",
+    "memory": "peak_memory_bytes",
+}
+"""The name in a record of each quantity that arms may be matched on."""
+
+_MOST = 4
+
+
+def cost_of(run: Run, key: str) -> float | None:
+    """Returns one cost of a run, planned or measured, or None where the record does not hold it."""
+    if run.record is None:
+        return None
+    value = run.record.cost.get(key, run.record.measured.get(key))
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def mean_cost(runs: Iterable[Run], key: str) -> float | None:
+    """Returns one cost as the mean over the finished runs, or None where none of them holds it."""
+    values = [value for run in runs if run.missing is None and (value := cost_of(run, key)) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def spent(study: Study, arm: str) -> float | None:
+    """Returns the mean of the matched quantity that an arm's finished runs spent, or None where none records it."""
+    key = _SPENT.get(study.plan.match.on) if study.plan.match else None
+    return mean_cost(study.finished(arm), key) if key else None
+
+
+def mismatch(study: Study, arms: Sequence[str]) -> str | None:
+    """Returns why the planned or measured budgets of these arms differ too much for a verdict, or None."""
+    match = study.plan.match
+    if match is None:
+        return None
+    planned = [match.per_arm[arm] for arm in arms if arm in match.per_arm]
+    gaps = [abs(arm.reached / arm.target - 1) for arm in planned if arm.target]
+    widest = max([*gaps, _range([arm.reached for arm in planned])], default=0.0)
+    if widest > match.tolerance:
+        return f"not matched: {match.on} differ by {widest:.1%}"
+    measured = _range([value for arm in arms if (value := spent(study, arm)) is not None])
+    return f"not matched: measured {match.on} differ by {measured:.1%}" if measured > match.tolerance else None
+
+
+def _range(values: Sequence[float]) -> float:
+    """Returns the relative excess of the largest value over the smallest, 0 where it is not defined."""
+    return max(values) / min(values) - 1 if values and min(values) > 0 else 0.0
+
+
+def environments(study: Study, key: str) -> list[str]:
+    """Returns the distinct values that finished runs record for one entry of their environment, sorted."""
+    return sorted({str(record.environment[key]) for record in _records(study) if record.environment.get(key)})
+
+
+def _records(study: Study) -> list[Record]:
+    """Returns the records of the finished runs."""
+    return [run.record for run in study.runs if run.record and run.missing is None]
+
+
+def provenance(study: Study) -> str:
+    """Returns one line on how all arms were evaluated, tuned and selected, on which hardware and with which code."""
+    return " ".join(f"{name}: {text}." for name, text in _facts(study) if text)
+
+
+def _facts(study: Study) -> Iterator[tuple[str, str]]:
+    yield "Evaluation", ", ".join(_protocol([record.protocol for record in _records(study)]))
+    yield "Tuning", _tuning(study)
+    yield "Selection", _selection(study)
+    yield "Hardware", "; ".join(environments(study, "hardware"))
+    yield "Code", "; ".join(_code(study))
+
+
+def _code(study: Study) -> Iterator[str]:
+    """Yields the commits of our own code that were run, and the versions of torch."""
+    for commit in environments(study, "commit"):
+        yield f"commit {commit.removesuffix('+')}{' with changes' if commit.endswith('+') else ''}"
+    for torch in environments(study, "torch"):
+        yield f"torch {torch}"
+
+
+def _protocol(protocols: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields every setting of the protocol with its value, or with its values where arms were measured differently."""
+    for name in dict.fromkeys(name for protocol in protocols for name in protocol):
+        values = list(dict.fromkeys(_value_text(protocol.get(name)) for protocol in protocols))
+        if values == [""]:
+            continue
+        texts = [value or "none" for value in values[:_MOST]]
+        if len(values) > _MOST:
+            texts.append(f"{len(values) - _MOST} more")
+        yield f"{name.replace('_', ' ')} {texts[0] if len(texts) == 1 else ' or '.join(texts) + ' by arm'}"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_value_text(part)}" for name, part in value.items())
+    return "" if value is None else str(value)
+
+
+def _tuning(study: Study) -> str:
+    tuning = study.plan.tuning
+    if tuning is None:
+        return "none, the same hyperparameters for all arms but for what they vary"
+    budget = " and ".join(f"{value:,} {name}" for name, value in tuning.budget.items())
+    return f"each arm by a search of its own with {budget}" if budget else "each arm by a search of its own"
+
+
+def _selection(study: Study) -> str:
+    """Returns the split that hyperparameters were selected on and the one that is reported.
+
+    The reported weights are the last ones, for no run keeps its best ones.
+    """
+    tuning, split = study.plan.tuning, study.plan.metric.name.partition("/")[0]
+    if tuning is not None and tuning.selected_on:
+        return f"hyperparameters on the {tuning.selected_on} split, reported on {tuning.reported_on}"
+    if split not in ("val", "test"):
+        return ""
+    return f"none, the last weights are measured on the {'validation' if split == 'val' else 'test'} split"

@@ -1,0 +1,100 @@
+"""Metrics as functions of sums per document or example: each metric is computed from the totals of such sums.
+
+Every metric is thus a smooth function of totals over documents, and all get intervals by the same resampling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from reports.read.measurements import Array, DocumentLosses
+from reports.read.outputs import BLEU_COLUMNS, bleu
+
+__all__ = ["Measure", "measure_of"]
+
+Sums = Callable[[DocumentLosses], Array]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric as a function of totals over documents.
+
+    ``sums`` returns the sums of each document [documents, k], the last of which is its size; ``value`` maps totals
+    [..., k] to [...]. Documents are weighted by their size: bytes, tokens, or one for each example. ``needs`` names the
+    columns that are required beyond nats, tokens and bytes.
+    """
+
+    sums: Sums
+    value: Callable[[Array], Array]
+    needs: tuple[str, ...] = ()
+
+
+def measure_of(metric: str) -> Measure | None:
+    """Returns the measure of a metric such as ``val/bpb`` or ``val/accuracy@20``, or None where there is none.
+
+    The number after ``@`` is a length: only examples of that length count.
+    """
+    name, _, length = metric.rpartition("/")[2].partition("@")
+    measure = _MEASURES.get(name)
+    if measure is None or not length:
+        return measure
+    if not length.isdigit():
+        return None
+    return Measure(_of_length(measure.sums, float(length)), measure.value, (*measure.needs, "length"))
+
+
+def _of_length(sums: Sums, length: float) -> Sums:
+    def selected(documents: DocumentLosses) -> Array:
+        rows = sums(documents)
+        return rows[documents.others["length"] == length]
+
+    return selected
+
+
+def _rate(top: Callable[[DocumentLosses], Array], size: Callable[[DocumentLosses], Array]) -> Sums:
+    return lambda documents: np.column_stack([top(documents), size(documents)])
+
+
+def _ratio(totals: Array) -> Array:
+    """Returns the first total divided by the second [...]: NaN where both are zero."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio: Array = totals[..., 0] / totals[..., 1]
+    return ratio
+
+
+def _nats(documents: DocumentLosses) -> Array:
+    return documents.nats
+
+
+def _tokens(documents: DocumentLosses) -> Array:
+    return documents.tokens
+
+
+def _ones(documents: DocumentLosses) -> Array:
+    return np.ones(len(documents.names))
+
+
+def _mean_of(column: str) -> Measure:
+    return Measure(_rate(lambda documents: documents.others[column], _ones), _ratio, (column,))
+
+
+_MEASURES: Mapping[str, Measure] = {
+    "bpb": Measure(_rate(lambda documents: documents.nats / math.log(2), lambda documents: documents.bytes), _ratio),
+    "nats": Measure(_rate(_nats, _tokens), _ratio),
+    "perplexity": Measure(_rate(_nats, _tokens), lambda totals: np.exp(_ratio(totals))),
+    "accuracy": Measure(_rate(lambda documents: documents.others["correct"], _tokens), _ratio, ("correct",)),
+    "sequence_accuracy": Measure(
+        _rate(lambda documents: (documents.others["correct"] == documents.tokens).astype(np.float64), _ones),
+        _ratio,
+        ("correct",),
+    ),
+    "mse": Measure(_rate(lambda documents: documents.others["squared_error"], _tokens), _ratio, ("squared_error",)),
+    "bleu": Measure(
+        lambda documents: np.column_stack([documents.others[name] for name in BLEU_COLUMNS]), bleu, BLEU_COLUMNS
+    ),
+    **{name: _mean_of(name) for name in ("rouge1", "rouge2", "rougeL")},
+}

@@ -1,0 +1,1 @@
+"""Reading what runs left: plans, records, measurements, outputs, and results.jsonl."""

@@ -1,0 +1,238 @@
+"""Reads and writes ``results.jsonl``: a study in one file, from which all its tables and figures are made.
+
+The first line holds the plan and the notes, every other line a run by its key: its record, its learning curves, and the
+sums of its documents. A column that several runs share, such as the documents' names, is written once, on a line of its
+own, and is referred to by its number. The file does not record when, by whom or on which machine it was made, except in
+its commands: they name files and folders as they were typed; those of a published study name no folder of the machine.
+
+Reading is as tolerant as that of records: a damaged line is noted, and its content counts as missing. The same file
+gives the same tables and figures, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lit_transformers.records.files import replace_file
+from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, as_documents
+from reports.read.plans import Plan
+from reports.read.records import Record, ReportError, Run, RunData, Study, as_plan, assemble, first_line
+
+RESULTS = "results.jsonl"
+VERSION = 1
+
+_PRIVATE = {"started", "ended", "host", "hostname", "node", "user", "process", "worker"}
+_ROOTED = re.compile(r"(^|=)~?/.*/(?=[^/])", re.DOTALL)
+_FOLDERS = re.compile(r"(?<![\w.:/~-])~?/(?:[^\s/'\":,;]+/)+")
+
+Column = Array | tuple[str, ...]
+Identity = bytes | tuple[str, ...]
+
+
+def write_results(study: Study, path: Path, public: bool = False) -> None:
+    """Writes the file atomically: an error leaves the earlier file. The same study gives the same bytes.
+
+    public: the commands, too, name no folder of this machine.
+    """
+
+    def write(new_path: Path) -> None:
+        with new_path.open("w", encoding="utf-8", newline="\n") as file:
+            for line in _lines(study, public):
+                file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+    replace_file(path, write)
+
+
+def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
+    runs = list({run.key: run for run in study.runs}.values())
+    plan = study.plan.model_dump(mode="json")
+    commands = {name: _public_command(text) if public else text for name, text in plan["commands"].items()}
+    plan = _public(plan) | {"commands": commands}
+    yield {"kind": "study", "version": VERSION, "plan": plan, "notes": _public(list(study.notes))}
+    uses = Counter(_identity(column) for run in runs for column in _columns(run.measurements))
+    numbers: dict[Identity, int] = {}
+    for run in runs:
+        for column in _columns(run.measurements):
+            identity = _identity(column)
+            if uses[identity] > 1 and identity not in numbers:
+                numbers[identity] = len(numbers)
+                yield {"kind": "column", "column": numbers[identity], "values": _values(column)}
+        yield _run_line(run, numbers)
+
+
+def _run_line(run: Run, numbers: Mapping[Identity, int]) -> dict[str, Any]:
+    line: dict[str, Any] = {"kind": "run", "arm": run.arm, "seed": run.seed, "key": run.key}
+    if run.record is None:
+        return line | {"missing": run.missing}
+
+    def encode(column: Column) -> Any:
+        number = numbers.get(_identity(column))
+        return _values(column) if number is None else number
+
+    curves = run.measurements.curves
+    line |= _public(run.record.model_dump(mode="json"))
+    line["curves"] = {
+        name: {"tokens": encode(curve[:, 0]), "values": encode(curve[:, 1])} for name, curve in curves.items()
+    }
+    if documents := run.measurements.documents:
+        line["documents"] = {name: encode(column) for name, column in _columns_by_name(documents).items()}
+    return line
+
+
+def _columns(measurements: Measurements) -> Iterator[Column]:
+    for curve in measurements.curves.values():
+        yield from (curve[:, 0], curve[:, 1])
+    if measurements.documents:
+        yield from _columns_by_name(measurements.documents).values()
+
+
+def _columns_by_name(documents: DocumentLosses) -> dict[str, Column]:
+    sums = {"nats": documents.nats, "tokens": documents.tokens, "bytes": documents.bytes}
+    return {"names": documents.names, **sums, **documents.others}
+
+
+def _identity(column: Column) -> Identity:
+    """Returns a hashable value that is equal for equal columns."""
+    return column if isinstance(column, tuple) else column.tobytes()
+
+
+def _values(column: Column) -> list[Any]:
+    """Returns a column as plain values; a column of whole numbers becomes integers."""
+    if isinstance(column, tuple):
+        return list(column)
+    whole = bool((column == np.round(column)).all() and (np.abs(column) < 2**53).all())
+    return (column.astype(np.int64) if whole else column).tolist()
+
+
+def _public(plain: Any) -> Any:
+    """Returns plain data without entries that identify a machine or a person: hosts, times and folders of files."""
+    if isinstance(plain, dict):
+        return {name: _public(value) for name, value in plain.items() if name not in _PRIVATE}
+    if isinstance(plain, list):
+        return [_public(value) for value in plain]
+    return _FOLDERS.sub("", plain) if isinstance(plain, str) else plain
+
+
+def _public_command(command: str) -> str:
+    """Returns a command without its ``--runs`` option, with absolute paths reduced to the names of files."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return str(_public(command))
+    if "--runs" in words:
+        index = words.index("--runs")
+        del words[index : index + 2]
+    return shlex.join(_public([_ROOTED.sub(r"\1", word) for word in words]))
+
+
+def read_results(path: Path) -> Study:
+    """Reads a study. Raises ReportError where the file or its first line cannot be read."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            plan, notes = _parse_first_line(path, file.readline())
+            reading = _Reading(path.name, plan, notes)
+            for number, text in enumerate(file, start=2):
+                reading.add_line(number, text)
+    except OSError as error:
+        raise ReportError(
+            f"{path}: cannot be read ({error.strerror}); make it by: python -m ablations report"
+        ) from None
+    no_line = RunData(f"its line in {path.name} is missing")
+    return assemble(plan, {key: reading.runs.get(key, no_line) for key in plan.by_key()}, notes)
+
+
+def _parse_first_line(path: Path, text: str) -> tuple[Plan, list[str]]:
+    try:
+        plain = json.loads(text)
+        if not isinstance(plain, dict) or plain.get("kind") != "study":
+            raise ReportError("no plan of a study")
+        if plain.get("version") != VERSION:
+            raise ReportError(f"made by version {plain.get('version')} of this format, not {VERSION}")
+        notes = plain.get("notes")
+        return as_plan(plain.get("plan")), [str(note) for note in notes] if isinstance(notes, list) else []
+    except (ValueError, RecursionError) as error:
+        raise ReportError(
+            f"{path}, line 1: cannot be read ({first_line(error)}); make it again by: python -m ablations report"
+        ) from None
+
+
+@dataclass
+class _Reading:
+    """The state of reading a file: the runs by key and the shared columns by number, as read so far."""
+
+    name: str
+    plan: Plan
+    notes: list[str]
+    runs: dict[str, RunData] = field(default_factory=dict)
+    columns: dict[int, list[Any]] = field(default_factory=dict)
+
+    def add_line(self, number: int, text: str) -> None:
+        """Reads one line; a line that cannot be read becomes a note."""
+        location = f"{self.name}, line {number}"
+        try:
+            plain = json.loads(text)
+            if plain["kind"] == "column":
+                self.columns[plain["column"]] = list(plain["values"])
+            elif plain["kind"] == "run":
+                self._add_run(location, plain)
+            else:
+                raise ValueError(f"of no known kind: {plain['kind']!r}")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self.notes.append(f"{location}: damaged ({_reason(error)}); what it held counts as missing")
+
+    def _add_run(self, location: str, plain: Mapping[str, Any]) -> None:
+        key = plain["key"]
+        if key in self.runs or key not in self.plan.by_key():
+            raise ValueError(f"run {key!r} is {'there already' if key in self.runs else 'not in the plan'}")
+        if "missing" in plain:
+            self.runs[key] = RunData(str(plain["missing"]))
+            return
+        record = Record.model_validate(plain)
+        try:
+            measurements = self._measurements(plain)
+        except (ValueError, KeyError, TypeError) as error:
+            self.notes.append(
+                f"{location}: its curves and documents cannot be read ({_reason(error)}) and are not used"
+            )
+            measurements = NOTHING
+        self.runs[key] = RunData(record, measurements)
+
+    def _measurements(self, plain: Mapping[str, Any]) -> Measurements:
+        curves = {name: self._curve(curve) for name, curve in plain["curves"].items()}
+        if "documents" not in plain:
+            return Measurements(curves)
+        columns = dict(plain["documents"])
+        names = self._column(columns.pop("names"))
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("a document's name is no text")
+        return Measurements(
+            curves, as_documents(names, {name: self._numbers(column) for name, column in columns.items()})
+        )
+
+    def _curve(self, encoded: Mapping[str, Any]) -> Array:
+        curve = np.column_stack([self._numbers(encoded["tokens"]), self._numbers(encoded["values"])])
+        if not np.isfinite(curve).all():
+            raise ValueError("a point of a curve is not finite")
+        return curve
+
+    def _numbers(self, encoded: Any) -> Array:
+        return np.array(self._column(encoded), dtype=np.float64)
+
+    def _column(self, encoded: Any) -> Sequence[Any]:
+        values = encoded if isinstance(encoded, list) else self.columns.get(encoded)
+        if values is None:
+            raise ValueError(f"column {encoded!r} is missing")
+        return values
+
+
+def _reason(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else first_line(error)

@@ -1,0 +1,165 @@
+"""Writes the report of a study: a page, its tables as CSV and LaTeX, its figures, and the tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.text import Text
+
+from lit_transformers.records.files import write_text
+from reports.judge.comparisons import compare
+from reports.judge.fairness import environments
+from reports.judge.statistics import RESAMPLES
+from reports.read.plans import Plan
+from reports.read.records import Study, load_study
+from reports.read.results import RESULTS, read_results, write_results
+from reports.show.answer import answer, headline
+from reports.show.figures import FORMATS, draw_figures
+from reports.show.html import write_html
+from reports.show.sections import Findings, all_tables
+from reports.show.tables import Table, escape_markdown, to_csv, to_latex, to_markdown, to_rich
+
+REPORT, PAGE = "report.md", "page.html"
+PUBLIC_FORMATS = ("png",)
+"""The formats of the figures of a publication."""
+METHOD = f"""\
+Differences are paired: the same seeds, data order and evaluation documents for both arms. The 95 % interval joins \
+the variance between seeds (Student's t with one degree of freedom fewer than seeds) and that between documents \
+({RESAMPLES:,} resamples, the same documents for all seeds and arms). In simulations it covers the truth 93 to 97 % \
+of the time at three and at five seeds, where a percentile bootstrap covers it about 75 and 85 %. Verdicts hold \
+after Holm's correction over all comparisons of the study, contrasts, main effects and interactions alike, so that \
+at most 5 % of studies in which nothing differs have any verdict; an interval that just excludes zero may still be \
+unresolved. The smallest detectable difference is what so many seeds show four times out of five at the level which \
+that correction asks for; the seeds needed are those that would show the observed difference as often. Arms whose \
+matched budgets, planned or measured, lie further apart than the study allows get no verdict."""
+
+
+def write_report(
+    runs: Path,
+    study: str,
+    out: Path | None = None,
+    console: Console | None = None,
+    unmatched: bool = False,
+) -> Path:
+    """Writes the results of a study's runs to results.jsonl, renders them, and returns the path of report.md.
+
+    ``out`` is the folder to write into, ``runs/studies/<study>/report`` by default.
+
+    Raises ReportError where there is no such study or its plan is damaged, OSError where the folder cannot be written.
+    """
+    directory = Path(out) if out is not None else Path(runs) / "studies" / study / "report"
+    return write_study(load_study(Path(runs), study), directory, console, unmatched)
+
+
+def write_study(
+    study: Study, directory: Path, console: Console | None = None, unmatched: bool = False, public: bool = False
+) -> Path:
+    """Writes the results and the report of a study that has been read, and returns the path of report.md.
+
+    public: as a publication: report.md alone, and commands that name no folder of this machine. Raises OSError where
+    the folder cannot be written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    write_results(study, directory / RESULTS, public)
+    return render(directory, console, unmatched, public)
+
+
+def render(directory: Path, console: Console | None = None, unmatched: bool = False, public: bool = False) -> Path:
+    """Writes report.md, report.csv, report.tex, page.html and the figures beside the results.jsonl of a folder.
+
+    Everything is made from that file alone: the same file gives the same bytes. Without a console nothing is printed.
+    ``unmatched``: give verdicts also between arms whose matched budgets differ. ``public``: write report.md and the PNG
+    files that it shows, and nothing else; ``render_site`` makes the rest. Returns the path of report.md.
+
+    Raises ReportError where no results.jsonl can be read, OSError where the folder cannot be written.
+    """
+    findings = find(read_results(directory / RESULTS), unmatched)
+    tables = all_tables(findings)
+    captions = draw_figures(findings, directory, PUBLIC_FORMATS if public else FORMATS)
+    write_text(directory / REPORT, markdown(findings, captions, PUBLIC_FORMATS if public else FORMATS))
+    if not public:
+        _write_other_formats(findings, tables, directory)
+    if console is not None:
+        console.print(terminal(findings, tables, console.width))
+    return directory / REPORT
+
+
+def render_site(results: Path, directory: Path) -> Path:
+    """Writes what a publication leaves out to a folder: page.html, report.csv, report.tex and the figures as SVG.
+
+    results: the folder with results.jsonl. Returns the path of page.html. Raises as ``render`` does.
+    """
+    findings = find(read_results(results / RESULTS))
+    directory.mkdir(parents=True, exist_ok=True)
+    draw_figures(findings, directory, ("svg",))
+    _write_other_formats(findings, all_tables(findings), directory)
+    return directory / PAGE
+
+
+def _write_other_formats(findings: Findings, tables: tuple[Table, ...], directory: Path) -> None:
+    """Writes the tables of a report as CSV, which has all of them, and as LaTeX, and the page."""
+    latex = "\n".join(to_latex(table.shortened()) for table in tables)
+    write_text(directory / "report.csv", to_csv(tables))
+    write_text(directory / "report.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
+    write_html(findings, directory / PAGE, [METHOD])
+
+
+def find(study: Study, unmatched: bool = False) -> Findings:
+    """Computes the comparisons of a study, with notes on everything that limits their validity."""
+    notes: list[str] = []
+    comparisons = compare(study, notes, unmatched)
+    for key, noun in (("torch", "versions of torch"), ("hardware", "machines")):  # the code is in every run's key
+        values = environments(study, key)
+        if len(values) > 1:
+            notes.append(f"The runs come from {len(values)} {noun}: {', '.join(values)}.")
+    return Findings(study, comparisons, (*study.notes, *notes))
+
+
+def markdown(findings: Findings, captions: Mapping[str, str], formats: Sequence[str] = FORMATS) -> str:
+    """Returns the whole report as Markdown: question, answer, facts, tables and figures.
+
+    captions: the captions of the figures by their names. formats: the formats that the figures are drawn in.
+    """
+    plan = findings.study.plan
+    blocks = [f"# {escape_markdown(plan.question)}", f"**{escape_markdown(headline(findings))}**"]
+    blocks += [*map(escape_markdown, answer(findings)), _facts(plan)]
+    blocks += [to_markdown(table.shortened()).rstrip("\n") for table in all_tables(findings)]
+    if captions:
+        blocks.append("## Figures")
+        for name, caption in captions.items():
+            link = f" [SVG]({name}.svg)" if "svg" in formats else ""
+            blocks.append(f"![{caption}]({name}.png)\n\n{caption}{link}")
+    blocks += ["## How the numbers are made", METHOD]
+    if findings.notes:
+        blocks += ["## Notes", "\n".join(f"- {escape_markdown(note)}" for note in findings.notes)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _facts(plan: Plan) -> str:
+    facts = {"Study": f"{plan.study}{f', scale {plan.scale}' if plan.scale else ''}"}
+    if plan.source:
+        source_parts = [plan.source.title, f"arXiv:{plan.source.arxiv}" if plan.source.arxiv else ""]
+        source_parts.append(f"table {plan.source.table}" if plan.source.table else "")
+        facts["Source"] = ", ".join(part for part in source_parts if part)
+    if plan.protocol:
+        facts["Protocol"] = plan.protocol
+    lines = [f"- {name}: {escape_markdown(text)}" for name, text in facts.items()]
+    lines += [f"- {escape_markdown(name).capitalize()}: `{command}`" for name, command in plan.commands.items()]
+    return "\n".join(lines)
+
+
+def terminal(findings: Findings, tables: tuple[Table, ...], width: int) -> Group:
+    """Returns the question, the answer and all tables but that of the intervals, for a terminal of this width."""
+    printed_tables = [table.shortened() for table in tables if table.name != "intervals"]
+    return Group(Text(findings.study.plan.question, style="bold"), *_spaced(findings, printed_tables, width))
+
+
+def _spaced(findings: Findings, tables: list[Table], width: int) -> Iterator[Text | Group]:
+    for table in tables:
+        yield Group(Text(), to_rich(table, width))
+    yield Group(Text(), *(Text(f"note: {note}", style="yellow") for note in findings.notes))
+    yield Text(headline(findings), style="bold")
+    for sentence in answer(findings):
+        yield Text(sentence)

@@ -1,0 +1,1 @@
+"""Showing: tables, figures, pages and sentences."""

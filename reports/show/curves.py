@@ -1,0 +1,113 @@
+"""Learning curves: the mean over seeds of each arm, with a band from the smallest to the largest value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports.read.measurements import Array, thinned
+from reports.read.records import Study
+from reports.show.looks import Look, label, label_ends, looks, ticks
+from reports.show.sections import Findings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TRAINING_LOSS = "train/loss"
+_TRAINING = ("train/loss", "train/nats")
+
+Curves = dict[str, dict[str, list[Array]]]
+"""The curves of all seeds by name of the curve and by arm, each [points, 2] of tokens and value."""
+
+
+def load_curves(study: Study) -> Curves:
+    """Returns the curves of the training loss and of the metric that have at least two points."""
+    return curves_of(study, tuple(dict.fromkeys((TRAINING_LOSS, study.plan.metric.name))))
+
+
+def load_auxiliary(study: Study) -> Curves:
+    """Returns the curves of losses that are added to the objective, such as those of spans, pondering, compression."""
+    names = {name for run in study.runs for name in run.measurements.curves if name.startswith("train/")}
+    return curves_of(study, sorted(names - {*_TRAINING, study.plan.metric.name}))
+
+
+def curves_of(study: Study, names: Iterable[str]) -> Curves:
+    """Returns the curves of finished runs that have these names and at least two points, in the order of the names."""
+    requested, curves = tuple(names), Curves()
+    for run in study.runs:
+        if run.missing is not None:
+            continue
+        for name, curve in run.curves(requested).items():
+            if len(curve) > 1:
+                curves.setdefault(name, {}).setdefault(run.arm, []).append(curve)
+    return {name: curves[name] for name in requested if name in curves}
+
+
+def band(curves: Sequence[Array]) -> tuple[Array, Array, Array, Array]:
+    """Returns tokens, mean, minimum and maximum over seeds, each [points], on the range of tokens that all seeds cover.
+
+    Long curves are thinned to means of neighbouring points first.
+    """
+    short = [thinned(curve) for curve in curves]
+    start, stop = max(c[0, 0] for c in short), min(c[-1, 0] for c in short)
+    grid = np.unique(np.concatenate([c[:, 0] for c in short]))
+    grid = grid[(grid >= start) & (grid <= stop)]
+    values = np.stack([np.interp(grid, c[:, 0], c[:, 1]) for c in short])
+    return grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0)
+
+
+def learning_curves(findings: Findings, curves: Curves) -> Figure:
+    """Draws a panel for each curve name, with the arms labelled at the line ends of the last panel."""
+    from matplotlib.figure import Figure
+
+    styles = {
+        arm: look
+        for arm, look in looks(findings.study.plan).items()
+        if any(arm in by_arm for by_arm in curves.values())
+    }
+    longest = max(len(label(arm)) for arm in styles)
+    width = max(9.0, 3.4 * len(curves) + min(4.5, 0.6 + 0.07 * longest))
+    figure = Figure(figsize=(width, max(3.6, 0.3 * len(styles))), layout="constrained")
+    panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    for panel, (name, by_arm) in zip(panels, curves.items(), strict=True):
+        ends = _panel(panel, by_arm, styles)
+        panel.set_xlabel("tokens seen in training")
+        panel.xaxis.set_major_formatter(ticks)
+        panel.set_ylabel(_title(findings, name))
+        if panel is panels[-1]:
+            label_ends(panel, ends, styles)
+    return figure
+
+
+def _title(findings: Findings, name: str) -> str:
+    if name == findings.metric.name:
+        title = f"{findings.metric.title} ({name.partition('/')[0]})" if "/" in name else findings.metric.title
+        return label(title)
+    return "training loss" if name == TRAINING_LOSS else label(f"{name.partition('/')[2]} loss")
+
+
+def _panel(panel: Axes, by_arm: Mapping[str, list[Array]], styles: Mapping[str, Look]) -> dict[str, float]:
+    """Draws the arms and returns where each line ends, as a share of the panel's height."""
+    ends, lows, highs, last = {}, [], [], 0.0
+    for arm, look in styles.items():
+        if arm not in by_arm:
+            continue
+        tokens, mean, least, greatest = band(by_arm[arm])
+        if not len(tokens):
+            continue
+        panel.plot(tokens, mean, linewidth=1.6, **look)
+        panel.fill_between(tokens, least, greatest, color=look["color"], alpha=0.18, linewidth=0)
+        ends[arm], last = float(mean[-1]), max(last, float(tokens[-1]))
+        # The first fifth of training spans most of the range of values and tells little about the study's question.
+        settled = tokens >= 0.2 * tokens[-1]
+        lows.append(float(least.min()))
+        highs.append(float(max(greatest[settled].max(), mean[-1])))
+    if lows and max(highs) > min(lows):
+        margin = 0.05 * (max(highs) - min(lows))
+        panel.set_ylim(min(lows) - margin, max(highs) + margin)
+        panel.set_xlim(0, last)
+    low, high = panel.get_ylim()
+    return {arm: (end - low) / (high - low) for arm, end in ends.items()}

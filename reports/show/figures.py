@@ -1,0 +1,115 @@
+"""The figures of a report: as PNG and SVG files, and as inline SVG that takes its colours from the style of a page.
+
+The same records give the same bytes: no date, no version and no random identifier is written.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from reports.show.charts import cost_against_length, cost_against_quality, cost_points, costs_by_length, differences
+from reports.show.curves import learning_curves, load_auxiliary, load_curves
+from reports.show.looks import STYLE, VARIABLES
+from reports.show.markup import Html
+from reports.show.sections import Findings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+FORMATS = ("png", "svg")
+NO_METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+"""What is left out of the files of each format."""
+
+
+class Drawing(NamedTuple):
+    """A figure with the name of its file (without extension), its title and its caption."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+def draw_figures(findings: Findings, directory: Path, formats: Sequence[str] = FORMATS) -> dict[str, str]:
+    """Writes the figures for which there are data, in each format, and returns their captions by name of the file
+    without extension."""
+    captions = {}
+    with _style(as_text=False):
+        for drawing in _make_drawings(findings):
+            for file_format in formats:
+                _save(drawing.figure, directory / f"{drawing.name}.{file_format}")
+            captions[drawing.name] = drawing.caption
+    return captions
+
+
+def drawings(findings: Findings) -> list[Drawing]:
+    """Returns the figures for which there are data, styled for a page."""
+    with _style(as_text=True):
+        return list(_make_drawings(findings))
+
+
+def _make_drawings(findings: Findings) -> Iterator[Drawing]:
+    study = findings.study
+    if curves := load_curves(study):
+        caption = "Learning curves: mean over seeds, the band from the least to the greatest."
+        yield Drawing("learning_curves", "Learning curves", caption, learning_curves(findings, curves))
+    if comparisons := [c for c in findings.comparisons if c.estimate and c.estimate.interval]:
+        caption = "Paired differences with their 95 % intervals."
+        yield Drawing("differences", "Paired differences", caption, differences(findings, comparisons))
+    if points := cost_points(findings):
+        caption = "Cost against quality, one standard deviation over seeds; full points are beaten by none in both."
+        yield Drawing("cost_quality", "Cost against quality", caption, cost_against_quality(findings, points))
+    if costs := costs_by_length(study):
+        caption = "Cost against length: FLOPs of the forward pass for a token, were rows so long."
+        yield Drawing("cost_length", "Cost against length", caption, cost_against_length(findings, costs))
+    if losses := load_auxiliary(study):
+        caption = "Losses that are added to the objective, and to no reported number."
+        yield Drawing("auxiliary_losses", "Auxiliary losses", caption, learning_curves(findings, losses))
+
+
+@contextmanager
+def _style(as_text: bool) -> Iterator[None]:
+    """Sets the style of figures for a context.
+
+    as_text: SVG holds text, which the page shows in its own fonts, rather than outlines of letters.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context({**STYLE, "svg.fonttype": "none" if as_text else "path"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # a name in a script that the font lacks
+        yield
+
+
+def _save(figure: Figure, path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=150, metadata=NO_METADATA[path.suffix[1:]])
+
+
+def inline_svg(drawing: Drawing) -> Html:
+    """Returns a figure as an SVG element with the colours of the page; its ids begin with the figure's name."""
+    file = io.StringIO()
+    no_metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    with _style(as_text=True):
+        drawing.figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
+    # The style sheet within the SVG would apply to the whole page, which has its own rules.
+    text = re.sub(r"<defs>\s*<style.*?</defs>", "", file.getvalue(), flags=re.DOTALL)
+    return Html(re.sub(r"<[^>]+>", lambda tag: _adapt_tag(tag[0], drawing.name), text[text.index("<svg") :].strip()))
+
+
+def _adapt_tag(tag: str, name: str) -> str:
+    """Returns one tag of an SVG figure with ids, fonts, colours and size adapted to the page."""
+    tag = re.sub(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)', f"{name}-", tag)
+    tag = re.sub(r"font-family: [^;\"]*;? ?", "", tag)
+    tag = re.sub(r"#[0-9a-f]{6}(?=[;\"])", lambda colour: VARIABLES.get(colour[0], colour[0]), tag)
+    if tag.startswith("<svg"):
+        tag = re.sub(r' (width|height|version|xmlns(:\w+)?)="[^"]*"', "", tag)[:-1] + ' aria-hidden="true">'
+    return tag

@@ -1,0 +1,358 @@
+"""The tables of a report, made from a study and its comparisons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from reports.judge.comparisons import Comparison
+from reports.judge.costs import is_measured
+from reports.judge.fairness import cost_of, environments, mean_cost, provenance, spent
+from reports.judge.significance import bleu_tests
+from reports.judge.statistics import ConfidenceInterval
+from reports.read.plans import Arm, Metric, PublishedCell
+from reports.read.records import Run, Study
+from reports.show.tables import Cell, Column, Kind, Table
+from reports.show.tuned import tuned
+
+COSTS: Sequence[tuple[str, str, Kind]] = (
+    ("parameters", "Parameters", "count"),
+    ("flops_per_token", "FLOPs per token", "count"),
+    ("tokens", "Tokens", "count"),
+    ("seconds", "Time", "seconds"),
+    ("state_bytes", "State", "bytes"),
+    ("peak_memory_bytes", "Peak memory", "bytes"),
+    ("train_flops", "FLOPs of training", "count"),
+    ("tokens_per_second", "Tokens per second", "count"),
+    ("embedding_parameters", "Parameters of embeddings", "count"),
+)
+
+MOST_INTERACTIONS = 12
+"""The number of interactions that are printed; the CSV holds all."""
+
+_BUDGETS: Mapping[str, Kind] = {"seconds": "seconds", "memory": "bytes"}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A study with its comparisons and notes, and the format in which its numbers are printed."""
+
+    study: Study
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def metric(self) -> Metric:
+        return self.study.plan.metric
+
+    @property
+    def ratio(self) -> bool:
+        return self.metric.compare == "ratio"
+
+    @cached_property
+    def effects(self) -> tuple[Comparison, ...]:
+        """Main effects in their order, then interactions from the largest to the smallest."""
+        main = [c for c in self.comparisons if c.kind == "main effect"]
+        mixed = [c for c in self.comparisons if c.kind == "interaction"]
+        mixed.sort(key=lambda c: -abs(c.estimate.difference) if c.estimate else 0.0)
+        return (*main, *mixed)
+
+    @cached_property
+    def bleu_tests(self) -> Table:
+        """The table of sacreBLEU's own tests, cached because they are slow."""
+        return bleu_tests(self.study, [c for c in self.comparisons if c.kind == "contrast"])
+
+    @property
+    def difference_unit(self) -> str:
+        return f"ratios of {self.metric.title}" if self.ratio else self.metric.title
+
+    def shown(self, value: float) -> float:
+        """Returns a difference as printed: if the metric compares by ratio, the ratio of which it is the logarithm."""
+        return math.exp(value) if self.ratio else value
+
+    @cached_property
+    def decimals(self) -> int:
+        """The number of decimals that shows two digits of the smallest standard deviation of an arm."""
+        values = [[run.value for run in self.study.finished(arm.name)] for arm in self.study.plan.arms]
+        spreads = [float(np.std(arm, ddof=1)) for arm in values if len(arm) > 1]
+        return _two_digits([spread for spread in spreads if spread > 0])
+
+    @cached_property
+    def difference_decimals(self) -> int:
+        """The number of decimals that shows two digits of the narrowest interval's half-width."""
+        if self.ratio:
+            return 2
+        intervals = [c.estimate.interval for c in self.comparisons if c.estimate and c.estimate.interval]
+        return _two_digits([(high - low) / 2 for low, high in intervals]) if intervals else self.decimals
+
+
+def _two_digits(widths: Sequence[float]) -> int:
+    """Returns the number of decimals, 0 to 4, that shows two digits of the smallest width; 3 without widths.
+
+    A width that misses a power of ten by a rounding error counts as that power.
+    """
+    return min(4, max(0, 1 - math.floor(math.log10(min(widths)) + 1e-9))) if widths else 3
+
+
+def all_tables(findings: Findings) -> tuple[Table, ...]:
+    """Returns every table that has rows, in print order."""
+    contrasts = [c for c in findings.comparisons if c.kind == "contrast"]
+    effects = findings.effects
+    table = differences(findings, effects, "effects", "Main effects and interactions")
+    main = sum(effect.kind == "main effect" for effect in effects)
+    tables = (
+        results(findings),
+        differences(findings, contrasts, "differences", "Paired differences"),
+        replace(table, most=main + MOST_INTERACTIONS),
+        findings.bleu_tests,
+        published(findings),
+        costs(findings.study),
+        matching(findings.study),
+        tuned(findings.study, findings.decimals),
+        intervals(findings),
+        left_out(findings.study),
+    )
+    return tuple(table for table in tables if table.rows)
+
+
+def results(findings: Findings) -> Table:
+    """Returns a table of the mean and standard deviation over seeds of each arm, or of why there is none."""
+    study, decimals = findings.study, findings.decimals
+    columns = (
+        Column("Arm"),
+        Column("Mean ± standard deviation", "number", findings.metric.title, decimals),
+        Column("Seeds"),
+    )
+    rows = []
+    for arm in study.plan.arms:
+        finished, planned = study.finished(arm.name), study.of(arm.name)
+        name = f"{arm.name} (baseline)" if arm.name == study.plan.baseline else arm.name
+        rows.append((Cell(name), _mean_cell(finished, planned), Cell(_seeds_text(finished, planned))))
+    goal = "lower" if findings.metric.goal == "minimize" else "higher"
+    notes = (f"A {goal} value is better.", provenance(study))
+    return Table("results", "Results", columns, tuple(rows), notes, findings.metric.title)
+
+
+def _mean_cell(finished: Sequence[Run], planned: Sequence[Run]) -> Cell:
+    if not finished:
+        return Cell(missing="; ".join(_reasons(planned)) or "no runs planned")
+    values = [run.value for run in finished]
+    return Cell(float(np.mean(values)), spread=float(np.std(values, ddof=1)) if len(values) > 1 else None)
+
+
+def _seeds_text(finished: Sequence[Run], planned: Sequence[Run]) -> str:
+    if len(finished) in (0, len(planned)):
+        return f"{len(finished)}" if finished else f"0 of {len(planned)}"
+    return f"{len(finished)} of {len(planned)} ({'; '.join(_reasons(planned))})"
+
+
+def _reasons(planned: Iterable[Run]) -> list[str]:
+    """Returns why runs are missing, each reason once, with its seeds where not all runs share it."""
+    runs = list(planned)
+    by_reason: dict[str, list[str]] = {}
+    for run in runs:
+        if run.missing:
+            by_reason.setdefault(run.missing, []).append(str(run.seed))
+    return [
+        reason if len(seeds) == len(runs) else f"seed {', '.join(seeds)} {reason}"
+        for reason, seeds in by_reason.items()
+    ]
+
+
+def differences(findings: Findings, comparisons: Sequence[Comparison], name: str, title: str) -> Table:
+    """Returns a table of comparisons with their intervals and the verdicts that follow from them."""
+    decimals, unit = findings.difference_decimals, findings.difference_unit
+    columns = (
+        Column("Comparison"),
+        Column("Ratio" if findings.ratio else "Difference", "number", unit, decimals),
+        Column("95 % interval", "interval", unit, decimals),
+        Column("Verdict"),
+        Column("p (Holm)", "p", detail=True),
+        Column("Seeds", "count", detail=True),
+        Column("Smallest detectable", "number", unit, decimals, detail=True),
+        Column("Seeds needed", detail=True),
+    )
+    rows = tuple(_comparison_row(findings, comparison) for comparison in comparisons)
+    return Table(name, title, columns, rows, unit=unit)
+
+
+def _comparison_row(findings: Findings, comparison: Comparison) -> tuple[Cell, ...]:
+    estimate = comparison.estimate
+    if estimate is None:
+        return Cell(comparison.name), Cell(missing=comparison.reason), *[Cell()] * 6
+    verdict = Cell(comparison.verdict) if comparison.verdict else Cell(missing=f"none: {comparison.reason}")
+    detectable = comparison.detectable
+    return (
+        Cell(comparison.name),
+        Cell(findings.shown(estimate.difference)),
+        _interval_cell(findings, estimate.interval),
+        verdict,
+        Cell(comparison.adjusted),
+        Cell(estimate.seeds),
+        Cell(None if detectable is None else findings.shown(detectable)),
+        Cell(seeds_needed(comparison)),
+    )
+
+
+def seeds_needed(comparison: Comparison) -> str | None:
+    """Returns as text how many seeds would detect the observed difference, or None where it cannot be computed."""
+    estimate = comparison.estimate
+    if estimate is None or estimate.p is None:
+        return None
+    needed = comparison.seeds_needed
+    if needed is not None:
+        return str(needed)
+    return "over 1,000, or more documents" if comparison.documents else "over 1,000"
+
+
+def intervals(findings: Findings) -> Table:
+    """Returns a table of the interval that decides verdicts, beside the two that do not."""
+    decimals, unit = findings.difference_decimals, findings.difference_unit
+    columns = (
+        Column("Comparison"),
+        Column("Seeds and documents", "interval", unit, decimals),
+        Column("Student's t over seeds", "interval", unit, decimals),
+        Column("Percentile bootstrap", "interval", unit, decimals),
+        Column("Documents", "count"),
+    )
+    contrasts = [c for c in findings.comparisons if c.kind == "contrast"]
+    rows = tuple(
+        (
+            Cell(comparison.name),
+            _interval_cell(findings, estimate.interval),
+            _interval_cell(findings, estimate.over_seeds),
+            _interval_cell(findings, estimate.bootstrap),
+            Cell(comparison.documents) if comparison.documents else Cell(missing="seeds only"),
+        )
+        for comparison in (*contrasts, *findings.effects)
+        if (estimate := comparison.estimate) and estimate.interval
+    )
+    notes = (
+        "The first interval decides verdicts. Student's t takes the evaluation documents as fixed; the percentile "
+        "bootstrap over seeds and documents is too narrow for few seeds and serves comparison with other work.",
+    )
+    main = sum(comparison.kind != "interaction" for comparison in findings.comparisons)
+    return Table("intervals", "Intervals at 95 %", columns, rows, notes, unit, main + MOST_INTERACTIONS)
+
+
+def _interval_cell(findings: Findings, interval: ConfidenceInterval | None) -> Cell:
+    if interval is None:
+        return Cell()
+    return Cell(low=findings.shown(interval.low), high=findings.shown(interval.high))
+
+
+def costs(study: Study) -> Table:
+    """Returns a table of the costs of each arm as means over its runs, with the standard deviation of measured ones.
+
+    Columns that no record fills are omitted.
+    """
+    rows = {
+        arm.name: {key: _cost_cell(study.finished(arm.name), key) for key, _, _ in COSTS} for arm in study.plan.arms
+    }
+    filled = [cost for cost in COSTS if any(row[cost[0]].value is not None for row in rows.values())]
+    columns = (Column("Arm"), *(Column(title, kind, detail=i > 3) for i, (_, title, kind) in enumerate(filled)))
+    cells = tuple((Cell(arm), *(row[key] for key, _, _ in filled)) for arm, row in rows.items()) if filled else ()
+    hardware = environments(study, "hardware")
+    notes = [f"Measured on {'; '.join(hardware)}."] if hardware else []
+    if any(cell.spread is not None for row in rows.values() for cell in row.values()):
+        notes.insert(0, "Means over runs; ± is the standard deviation of what was measured.")
+    return Table("costs", "Cost", columns, cells, tuple(notes))
+
+
+def _cost_cell(runs: Sequence[Run], key: str) -> Cell:
+    values = [value for run in runs if (value := cost_of(run, key)) is not None]
+    varies = len(values) > 1 and is_measured(runs, key)
+    return Cell(mean_cost(runs, key), spread=float(np.std(values, ddof=1)) if varies else None)
+
+
+def published(findings: Findings) -> Table:
+    """Returns a table of the source's numbers and ours in separate columns, for their scales differ."""
+    plan = findings.study.plan
+    if plan.published is None:
+        return Table("published", "", (), ())
+    columns = (
+        Column("Arm"),
+        Column("Published", "number", plan.published.metric, _printed_decimals(plan.published.cells)),
+        Column("Note"),
+        Column("Ours", "number", findings.metric.title, findings.decimals),
+    )
+    rows = tuple(_published_row(findings.study, cell) for cell in plan.published.cells)
+    notes = (
+        f"Published: {plan.published.protocol.text}",
+        f"Ours: {plan.protocol or 'protocol not stated'}",
+        "The two columns are on different scales: compare the order within each, not values across.",
+        *(f"The source claims: {claim.text}" for claim in plan.published.claims),
+    )
+    source = f" in {plan.source.title}" if plan.source else ""
+    return Table("published", f"Published{source}, beside ours", columns, rows, notes)
+
+
+def _printed_decimals(cells: Iterable[PublishedCell]) -> int:
+    """Returns the largest number of decimals among the source's numbers."""
+    return max((len(f"{cell.value:.6g}".partition(".")[2]) for cell in cells), default=0)
+
+
+def _published_row(study: Study, cell: PublishedCell) -> tuple[Cell, ...]:
+    arms = matching_arms(study.plan.arms, cell)
+    if len(arms) == 1:
+        name, ours = arms[0].name, _mean_cell(study.finished(arms[0].name), study.of(arms[0].name))
+    else:
+        name = cell.arm if isinstance(cell.arm, str) else _levels(cell.arm)
+        ours = Cell(missing="several arms" if arms else "not run here")
+    return Cell(name), Cell(cell.value), Cell(cell.note), ours
+
+
+def matching_arms(arms: Iterable[Arm], cell: PublishedCell) -> list[Arm]:
+    """Returns the arms that a published cell belongs to: the one of its name, or those with its levels."""
+    if isinstance(cell.arm, str):
+        return [arm for arm in arms if arm.name == cell.arm]
+    return [arm for arm in arms if cell.arm.items() <= arm.levels.items()]
+
+
+def _levels(levels: Mapping[str, str]) -> str:
+    return " ".join(f"{factor}={level}" for factor, level in levels.items())
+
+
+def matching(study: Study) -> Table:
+    """Returns a table of how closely each arm meets the matched budget, as planned and as measured."""
+    match = study.plan.match
+    if match is None:
+        return Table("match", "", (), ())
+    kind = _BUDGETS.get(match.on, "count")
+    columns = (
+        Column("Arm"),
+        Column("Target", kind, detail=True),
+        Column("Planned", kind, detail=True),
+        Column("Off by", "percent"),
+        Column("Measured", kind, detail=True),
+        Column("Off the baseline by", "percent"),
+    )
+    base = spent(study, study.plan.baseline)
+    rows = tuple(
+        (
+            Cell(arm),
+            Cell(matched.target),
+            Cell(matched.reached),
+            Cell(_relative_excess(matched.reached, matched.target)),
+            Cell(spent(study, arm)),
+            Cell(_relative_excess(spent(study, arm), base)),
+        )
+        for arm, matched in match.per_arm.items()
+    )
+    solved = f"Solved for by {match.free}. " if match.free else ""
+    notes = (f"{solved}Arms that lie more than {match.tolerance:.0%} apart, planned or measured, get no verdict.",)
+    return Table("match", f"Matched on {match.on}", columns, rows, notes)
+
+
+def _relative_excess(value: float | None, target: float | None) -> float | None:
+    return value / target - 1 if value is not None and target else None
+
+
+def left_out(study: Study) -> Table:
+    """Returns a table of the arms that this scale does not run, with the reasons."""
+    rows = tuple((Cell(entry.arm), Cell(entry.reason)) for entry in study.plan.left_out)
+    return Table("left_out", "Left out at this scale", (Column("Arm"), Column("Reason")), rows)

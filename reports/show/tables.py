@@ -1,0 +1,345 @@
+"""Tables in five formats: terminal, Markdown, CSV, LaTeX and HTML.
+
+Names are escaped for each format, and an empty cell states its reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import textwrap
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from lit_transformers.cli.amounts import count, scaled
+from reports.show.markup import Html, element, name_of, paragraphs
+
+_NAME_WIDTH, _TEXT_WIDTH, _GAP = 30, 24, 3
+
+Kind = Literal["text", "number", "interval", "count", "bytes", "seconds", "percent", "p"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The content of a cell: a value with its spread (standard deviation), an interval, or why it is ``missing``."""
+
+    value: float | str | None = None
+    spread: float | None = None
+    low: float | None = None
+    high: float | None = None
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    ``unit`` is printed beside the title unless the whole table has it; ``decimals`` applies to numbers and intervals. A
+    column with ``detail`` is omitted on a terminal that is too narrow for it.
+    """
+
+    title: str
+    kind: Kind = "text"
+    unit: str = ""
+    decimals: int = 3
+    detail: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with as many cells in each row as columns; ``name`` is one word, ``notes`` are sentences printed below.
+
+    ``unit`` is that of most columns: it is printed in the table's title and not again in theirs. Only the first
+    ``most`` rows are printed; the CSV holds all of them.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    unit: str = ""
+    most: int | None = None
+
+    def shortened(self) -> Table:
+        """Returns the table with its first ``most`` rows and a note on those that are omitted."""
+        if self.most is None or len(self.rows) <= self.most:
+            return self
+        note = f"{len(self.rows) - self.most} smaller ones are left away; the CSV holds all {len(self.rows)}."
+        return replace(self, rows=self.rows[: self.most], notes=(*self.notes, note))
+
+    @property
+    def heading(self) -> str:
+        return f"{self.title}, in {self.unit}" if self.unit else self.title
+
+    def headings(self) -> tuple[str, ...]:
+        units = ("" if column.unit == self.unit else column.unit for column in self.columns)
+        return tuple(f"{c.title} ({unit})" if unit else c.title for c, unit in zip(self.columns, units, strict=True))
+
+
+def plain(cell: Cell, column: Column) -> str:
+    """Returns a cell as unescaped text."""
+    if cell.missing is not None:
+        return cell.missing
+    if column.kind == "interval":
+        return interval_text(cell.low, cell.high, column.decimals)
+    if cell.value is None:
+        return "-"
+    if isinstance(cell.value, str):
+        return cell.value
+    if not math.isfinite(cell.value):
+        return "not a number"
+    text = _number(cell.value, column)
+    return text if cell.spread is None else f"{text} ± {_number(cell.spread, column)}"
+
+
+def _number(value: float, column: Column) -> str:
+    return _FORMATS[column.kind](value) if column.kind in _FORMATS else fixed(value, column.decimals)
+
+
+def interval_text(low: float | None, high: float | None, decimals: int) -> str:
+    """Returns an interval as text, or a dash where there is none."""
+    return "-" if low is None or high is None else f"{fixed(low, decimals)} to {fixed(high, decimals)}"
+
+
+def fixed(value: float, decimals: int) -> str:
+    """Returns a number with this many decimals, commas between thousands, and no negative zero."""
+    text = f"{value:,.{decimals}f}"
+    return text.removeprefix("-") if not text.strip("-0.,") else text
+
+
+def _bytes(value: float) -> str:
+    text = scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+    return text if text.endswith("B") else f"{text} B"
+
+
+def _seconds(value: float) -> str:
+    if value < 60:
+        return f"{value:.3g} s"
+    if round(value) < 3600:
+        return f"{round(value) // 60} min {round(value) % 60:02d} s"
+    return f"{round(value / 60) // 60} h {round(value / 60) % 60:02d} min"
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+_FORMATS: Mapping[str, Callable[[float], str]] = {
+    "count": count,
+    "bytes": _bytes,
+    "seconds": _seconds,
+    "percent": lambda value: f"{value:.2%}",
+    "p": _p,
+}
+
+
+def to_rich(table: Table, width: int = 100) -> RichTable:
+    """Returns a table for a terminal of this width in characters.
+
+    Columns that do not fit are folded or, if they are details, omitted and named in the caption.
+    """
+    rendered = RichTable(title=Text(table.heading), title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
+    indices = _fitting_columns(table, width)
+    headings = table.headings()
+    omitted = [heading for index, heading in enumerate(headings) if index not in indices]
+    rendered.caption = Text(
+        "\n".join([*table.notes, *([f"Left away for room: {', '.join(omitted)}."] if omitted else [])])
+    )
+    for index in indices:
+        justify: Literal["left", "right"] = "left" if table.columns[index].kind == "text" else "right"
+        rendered.add_column(Text(headings[index]), justify=justify, overflow="fold", no_wrap=index == 0)
+    for row in table.rows:
+        # Without this, names would be broken within words on a narrow terminal.
+        name = Text("\n".join(textwrap.wrap(plain(row[0], table.columns[0]), _NAME_WIDTH)))
+        rendered.add_row(name, *(_styled(row[index], table.columns[index]) for index in indices[1:]))
+    return rendered
+
+
+def _fitting_columns(table: Table, width: int) -> list[int]:
+    """Returns the indices of columns that are no details and, from the left, of the details that fit."""
+    headings = table.headings()
+    widths = [_width(table, index, heading) for index, heading in enumerate(headings)]
+    room = width - 1 - sum(w for w, column in zip(widths, table.columns, strict=True) if not column.detail)
+    indices = []
+    for index, column in enumerate(table.columns):
+        if column.detail:
+            room -= widths[index]
+        if not column.detail or room >= 0:
+            indices.append(index)
+    return indices
+
+
+def _width(table: Table, index: int, heading: str) -> int:
+    texts = (plain(row[index], table.columns[index]) for row in table.rows)
+    return _GAP + min(_TEXT_WIDTH if index else _NAME_WIDTH, max([len(heading), *map(len, texts)]))
+
+
+_STYLES = {"better": "bold green", "worse": "bold red", "differs": "bold", "unresolved": "yellow"}
+
+
+def _styled(cell: Cell, column: Column) -> Text:
+    text = plain(cell, column)
+    return Text(text, style="dim italic" if cell.missing is not None else _STYLES.get(text, ""))
+
+
+def to_markdown(table: Table) -> str:
+    """Returns a table as a Markdown pipe table under a second-level heading, with its notes below."""
+    lines = [f"## {escape_markdown(table.heading)}", ""]
+    lines.append(_pipes(map(escape_markdown, table.headings())))
+    lines.append(_pipes("---" if column.kind == "text" else "---:" for column in table.columns))
+    for row in table.rows:
+        lines.append(_pipes(_markdown_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)))
+    for note in table.notes:
+        lines += ["", escape_markdown(note)]
+    return "\n".join(lines) + "\n"
+
+
+def _pipes(texts: Iterable[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def _markdown_cell(cell: Cell, column: Column) -> str:
+    text = escape_markdown(plain(cell, column))
+    return f"*{text}*" if cell.missing is not None else text
+
+
+def escape_markdown(text: str) -> str:
+    """Returns text as one line with all Markdown characters escaped, for use inside and outside tables."""
+    return re.sub(r"([\\`*_\[\]<>|~#$&])", r"\\\1", " ".join(text.split()))
+
+
+def to_csv(tables: Iterable[Table]) -> str:
+    """Returns all tables as one tidy CSV: a line per cell, numbers at full precision in the unit of the column."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["table", "row", "name", "column", "unit", "value", "spread", "low", "high", "missing"])
+    for table in tables:
+        for index, row in enumerate(table.rows, start=1):
+            name = plain(row[0], table.columns[0])
+            for cell, column in zip(row[1:], table.columns[1:], strict=True):
+                numbers = (cell.value, cell.spread, cell.low, cell.high, cell.missing)
+                cells = ["" if value is None else str(value) for value in numbers]
+                writer.writerow([table.name, index, name, column.title, column.unit, *cells])
+    return file.getvalue()
+
+
+def to_latex(table: Table) -> str:
+    """Returns a table as a LaTeX float; a document that includes it needs the package booktabs."""
+    alignment = "".join("l" if column.kind == "text" else "r" for column in table.columns)
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escape_latex(table.heading)}}}",
+        rf"\label{{tab:{table.name}}}",
+        rf"\begin{{tabular}}{{{alignment}}}",
+        r"\toprule",
+        _ampersands(map(escape_latex, table.headings())),
+        r"\midrule",
+    ]
+    for row in table.rows:
+        lines.append(_ampersands(_latex_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)))
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [rf"\par\smallskip {{\footnotesize {escape_latex(note)}}}" for note in table.notes]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _ampersands(texts: Iterable[str]) -> str:
+    return f"{' & '.join(texts)} \\\\"
+
+
+def _latex_cell(cell: Cell, column: Column) -> str:
+    text = escape_latex(plain(cell, column))
+    return rf"\emph{{{text}}}" if cell.missing is not None else text
+
+
+_GREEK = "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau varphi chi psi omega"
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": "$-$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "²": r"$^2$",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+    '"': r"{''}",
+    "–": "--",
+    "’": "'",
+    "→": r"$\to$",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    **{letter: f"$\\{name}$" for letter, name in zip("αβγδεζηθκλμνξπρστφχψω", _GREEK.split(), strict=True)},
+}
+
+
+def _latex_character(character: str) -> str:
+    """Returns a character as LaTeX that needs no extra packages, or a question mark where there is none."""
+    # Such a document can set the accented letters of Latin-1, but not those without an accent, such as þ.
+    accented = "À" <= character <= "ÿ" and unicodedata.decomposition(character)
+    is_supported = character in _LATEX or (character.isascii() and character.isprintable()) or accented
+    return _LATEX.get(character, character) if is_supported else "?"
+
+
+def escape_latex(text: str) -> str:
+    """Returns text as one line of LaTeX without commands; a hyphen before a digit becomes a minus sign."""
+    escaped = "".join(map(_latex_character, " ".join(text.split())))
+    # A bracket after a line's \\ would be read as its optional argument.
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped).replace("[", "{[}")
+
+
+def to_html(table: Table) -> Html:
+    """Returns an HTML table that a script can sort, under a third-level heading, in a box that scrolls if wide."""
+    heads = (
+        element("th", element("button", heading, type="button", disabled=True), scope="col", class_=_kind_class(column))
+        for heading, column in zip(table.headings(), table.columns, strict=True)
+    )
+    rows = (
+        element("tr", *(_html_cell(row[i], column, first=i == 0) for i, column in enumerate(table.columns)))
+        for row in table.rows
+    )
+    table_element = element("table", element("thead", element("tr", *heads)), element("tbody", *rows))
+    box = element("div", table_element, class_="scroll", tabindex="0", role="region", aria_label=table.heading)
+    return Html(element("h3", table.heading) + box + paragraphs(table.notes, class_="note"))
+
+
+def _kind_class(column: Column) -> str | None:
+    return None if column.kind == "text" else "number"
+
+
+def _html_cell(cell: Cell, column: Column, *, first: bool) -> Html:
+    text = plain(cell, column)
+    classes = [_kind_class(column), "gap" if cell.missing is not None else text if text in _STYLES else None]
+    content: str = name_of(text) if column.kind == "text" or cell.missing is not None else text
+    if cell.spread is not None and cell.missing is None:
+        value, _, spread = text.partition(" ± ")
+        content = Html(element("span", value) + element("span", f" ± {spread}", class_="spread"))
+    return element(
+        "th" if first else "td",
+        content,
+        scope="row" if first else None,
+        class_=" ".join(filter(None, classes)) or None,
+        data_value=_sort_value(cell),
+    )
+
+
+def _sort_value(cell: Cell) -> str | None:
+    """Returns the number that a cell is sorted by, as text: the middle of its interval or its value, or None.
+
+    It has nine digits, for the last ones of a float depend on the processor, and a page is to be the same on all.
+    """
+    if cell.missing is not None:
+        return None
+    value = cell.value if cell.low is None or cell.high is None else (cell.low + cell.high) / 2
+    return f"{value:.9g}" if isinstance(value, int | float) and math.isfinite(value) else None

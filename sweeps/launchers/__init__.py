@@ -1,0 +1,1 @@
+"""Where runs are done: on this machine, or on a SLURM cluster."""

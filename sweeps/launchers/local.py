@@ -1,0 +1,363 @@
+"""Does runs on this machine: a process for each, a limited number at a time, all stopped together and none lost.
+
+The parent never trains: it claims runs from the ledger, reads their progress, enforces limits, and shows the table. A
+run's outcome is that of its record, however its process ended.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from sweeps.launchers.limits import write_bytes, write_seconds
+from sweeps.launchers.share import Share
+from sweeps.ledger.ledger import Ending, Ledger, Pulse
+from sweeps.ledger.lock import is_locked
+from sweeps.ledger.records import is_resumable, read_record, write_failure
+from sweeps.ledger.ticket import State
+from sweeps.live import Board, Row
+from sweeps.process.child import Attempt, LaunchError
+from sweeps.process.order import BUSY, INTERRUPTED, News, RunOrder
+from sweeps.survey import close
+
+__all__ = ["LaunchError", "Options", "Summary", "launch"]
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+POLL_SECONDS = 0.5
+MEMORY_SECONDS = 1.0
+"""How often the memory of runs is measured, where there is a limit."""
+CHECKPOINT_SECONDS = 60.0
+"""How long a run may take to write its checkpoint when it is stopped, or its whole time limit, if that is less."""
+MAX_STOPS = 3
+"""How often a run that was stopped from outside is resumed by the same command."""
+
+
+class Options(NamedTuple):
+    """How runs are done: by which runner, on what share of the machine, and which metric of a record decides.
+
+    time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
+    """
+
+    runner: str
+    share: Share
+    metric: str
+    retry_failed: bool = False
+    study: str = ""
+    wandb: str = "disabled"
+    time_limit: float | None = None
+    memory_limit: int | None = None
+
+
+class Summary(NamedTuple):
+    """The state of every run, and the number of the signal that stopped the command, if any."""
+
+    rows: Sequence[Row]
+    stopped_by: int | None
+
+    @property
+    def failed(self) -> int:
+        """The number of runs that failed or are invalid."""
+        return sum(row.state in (State.FAILED, State.INVALID) for row in self.rows)
+
+
+@dataclass
+class _Job:
+    """A run in progress. ``limit_reason``: which limit it exceeded, if any; ``exceeded_limit``: the time limit in
+    seconds, if it was that one; ``stop_requested``: when it was asked to stop; ``lost``: whether the ledger has given
+    the run to another worker."""
+
+    row: Row
+    claim: int
+    attempt: Attempt
+    devices: str | None
+    start: float
+    stop_requested: float | None = None
+    limit_reason: str | None = None
+    exceeded_limit: float | None = None
+    lost: bool = False
+
+
+@dataclass
+class _Launch:
+    """The state of one command's runs."""
+
+    runs: Path
+    ledger: Ledger
+    board: Board
+    options: Options
+    rows: list[Row]
+    jobs: list[_Job] = field(default_factory=list)
+    stops: dict[str, int] = field(default_factory=dict)
+    stopped_by: int | None = None
+    kill_now: bool = False
+    memory_checked: float = 0.0
+
+
+def launch(runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: Options) -> Summary:
+    """Does every waiting run, in order, and returns when all have ended or a signal arrives.
+
+    A run that fails stops no other. A run that another command holds is waited for, and taken over if that command
+    dies. On SIGINT, SIGTERM or SIGUSR2 the runs write their checkpoints and are returned to the ledger.
+    """
+    state = _Launch(runs, ledger, board, options, rows)
+    ledger.attend(board.say, lambda: state.stopped_by is None)
+    with _handled_signals(state), board:
+        board.watch(rows)
+        try:
+            ledger.reap()
+            ledger.enter(Ending(row.ticket, row.state.value, row.reason, row.value) for row in rows if row.state.over)
+            _run_loop(state)
+        finally:
+            _close_attempts(state)
+            board.refresh()
+    return Summary(rows, state.stopped_by)
+
+
+def _run_loop(state: _Launch) -> None:
+    """Starts runs, reads their progress and closes them until none is left or the command is stopped."""
+    last_claimed = last_beat = -1e9
+    while True:
+        now = time.monotonic()
+        if (
+            state.stopped_by is None
+            and len(state.jobs) < state.options.share.workers
+            and now - last_claimed > POLL_SECONDS
+        ):
+            _fill_workers(state)
+            last_claimed = now if len(state.jobs) < state.options.share.workers else -1e9
+        if state.stopped_by is not None:
+            _stop_runs(state)
+        if not state.jobs and (state.stopped_by is not None or all(row.state.over for row in state.rows)):
+            return
+        if now - last_beat > state.ledger.heartbeat:
+            _send_heartbeat(state)
+            last_beat = now
+        _enforce_limits(state)
+        _wait_for_news(state)
+        for job in [job for job in state.jobs if job.attempt.status is not None]:
+            _finish(state, job)
+            last_claimed = -1e9
+        state.board.refresh()
+
+
+def _fill_workers(state: _Launch) -> None:
+    """Claims waiting runs while there are free workers. Runs that another command holds are checked again later."""
+    for row in state.rows:
+        if state.stopped_by is not None or len(state.jobs) >= state.options.share.workers:
+            return
+        if row.state == State.ELSEWHERE and _close_by_record(state, row):
+            continue
+        if row.state in (State.WAITING, State.ELSEWHERE):
+            _claim_and_start(state, row)
+
+
+def _claim_and_start(state: _Launch, row: Row) -> None:
+    """Claims and starts a run, unless its directory is locked or the ledger has given it to another worker."""
+    claim = None
+    if not is_locked(row.ticket.directory(state.runs) / "lock"):
+        claim = state.ledger.claim(row.ticket, state.options.study)
+    if claim is not None:
+        _start_run(state, row, claim)
+    elif ended_run := state.ledger.ended_elsewhere(row.ticket.key):
+        row.state, row.reason, row.value = State(ended_run.outcome), ended_run.reason, ended_run.value
+    else:
+        row.state = State.ELSEWHERE
+
+
+def _send_heartbeat(state: _Launch) -> None:
+    """Sends the heartbeat, kills runs that the ledger has given to others, and releases those of dead workers."""
+    pulses = {job.claim: _pulse(job.row) for job in state.jobs}
+    for claim in state.ledger.beat(pulses):
+        for job in (job for job in state.jobs if job.claim == claim):
+            job.lost = True
+            job.attempt.kill()
+    state.ledger.reap()
+
+
+def _pulse(row: Row) -> Pulse:
+    return Pulse(row.state.value, row.step, row.steps, row.seconds_left)
+
+
+def _start_run(state: _Launch, row: Row, claim: int) -> None:
+    options = state.options
+    devices = options.share.place((job.devices for job in state.jobs), row.ticket.ranks)
+    order = RunOrder(
+        row.ticket,
+        state.runs.resolve(),
+        options.runner,
+        options.share.threads,
+        devices,
+        options.retry_failed,
+        options.study,
+        options.wandb,
+        options.time_limit,
+    )
+    row.state, row.reason = State.STARTING, None
+    row.taken += 1
+    try:
+        attempt = Attempt(order)
+    except LaunchError:
+        state.ledger.release(claim, "not started")
+        raise
+    state.jobs.append(_Job(row, claim, attempt, devices, time.monotonic()))
+
+
+def _wait_for_news(state: _Launch) -> None:
+    """Waits for progress or for the end of a process, for at most the poll interval."""
+    wait([source for job in state.jobs for source in job.attempt.ready], timeout=POLL_SECONDS)
+    for job in state.jobs:
+        _receive_news(job)
+
+
+def _receive_news(job: _Job) -> None:
+    """Receives all progress that a run has sent and updates its row."""
+    for news in job.attempt.news():
+        _update_row(job.row, news)
+
+
+def _update_row(row: Row, news: News) -> None:
+    """Updates a row from progress. The steps of the gates do not count as the run's."""
+    row.state = State(news.phase)
+    if row.state != State.GATES:
+        row.step, row.steps, row.seconds_left = news.step, news.steps, news.seconds_left
+    if not math.isnan(news.loss):
+        row.loss = news.loss
+
+
+def _stop_runs(state: _Launch) -> None:
+    """Asks every run that can receive it to stop, once, and kills it after a timeout or a second signal."""
+    for job in state.jobs:
+        if job.stop_requested is None and job.attempt.hears:
+            _request_stop(job)
+        elif state.kill_now or (
+            job.stop_requested is not None and time.monotonic() - job.stop_requested > CHECKPOINT_SECONDS
+        ):
+            job.attempt.kill()
+
+
+def _request_stop(job: _Job) -> None:
+    job.attempt.stop()
+    job.stop_requested = time.monotonic()
+
+
+def _enforce_limits(state: _Launch) -> None:
+    """Stops runs that exceed the time limit, and kills those that exceed the memory limit."""
+    time_limit, memory_limit, now = state.options.time_limit, state.options.memory_limit, time.monotonic()
+    for job in state.jobs if time_limit is not None else ():
+        assert time_limit is not None
+        if job.limit_reason is None and now - job.start > time_limit:
+            job.limit_reason, job.exceeded_limit = f"time limit of {write_seconds(time_limit)} reached", time_limit
+            _request_stop(job)
+        elif (
+            job.limit_reason
+            and job.stop_requested is not None
+            and now - job.stop_requested > min(time_limit, CHECKPOINT_SECONDS)
+        ):
+            job.attempt.kill()
+    if memory_limit is None or now - state.memory_checked < MEMORY_SECONDS:
+        return
+    state.memory_checked = now
+    for job in state.jobs:
+        used_bytes = job.attempt.memory()
+        if used_bytes > memory_limit:
+            job.limit_reason = (
+                f"out of memory: it held {write_bytes(used_bytes)}, the limit is {write_bytes(memory_limit)}"
+            )
+            job.attempt.kill()
+
+
+def _finish(state: _Launch, job: _Job) -> None:
+    """Closes a job by the record of its run, or by the exit status of its process where there is none."""
+    state.jobs.remove(job)
+    _receive_news(job)
+    job.attempt.close()
+    status, row = job.attempt.status, job.row
+    if job.lost:
+        row.state = State.ELSEWHERE
+    elif _close_by_record(state, row):
+        state.ledger.settle(job.claim, row.state.value, row.reason, row.value)
+    elif job.limit_reason:
+        _fail(state, job, job.limit_reason, resumable=False)
+    elif state.stopped_by is not None or status in (INTERRUPTED, BUSY, -signal.SIGTERM):
+        _return_to_ledger(state, job, status)
+    else:
+        _fail(state, job, _exit_reason(status, row.ticket.directory(state.runs)), resumable=True)
+
+
+def _fail(state: _Launch, job: _Job, reason: str, *, resumable: bool) -> None:
+    """Marks a run as failed and writes the record that it could not write itself."""
+    row = job.row
+    row.state, row.reason = State.FAILED, reason
+    try:
+        write_failure(state.runs, row.ticket, reason, resumable=resumable, time_limit=job.exceeded_limit)
+    except OSError as error:
+        row.reason = f"{reason}; its record cannot be written: {error.strerror}"
+    state.ledger.settle(job.claim, "failed", row.reason)
+
+
+def _return_to_ledger(state: _Launch, job: _Job, status: int | None) -> None:
+    """Returns an unfinished run to the ledger: it is stopped, waits for another command, or is resumed."""
+    key, row = job.row.ticket.key, job.row
+    state.ledger.release(job.claim, "busy" if status == BUSY else "interrupted")
+    row.state = State.STOPPED if state.stopped_by is not None else State.WAITING
+    if status == BUSY:
+        row.state = State.ELSEWHERE if state.stopped_by is None else State.STOPPED
+    elif state.stopped_by is None:
+        state.stops[key] = state.stops.get(key, 0) + 1
+        if state.stops[key] > MAX_STOPS:
+            row.state, row.reason = State.FAILED, f"stopped from outside {MAX_STOPS + 1} times; run again to go on"
+
+
+def _close_by_record(state: _Launch, row: Row) -> bool:
+    """Ends the row as its record says. Returns False where there is no record yet or the run will be repeated."""
+    record, note = read_record(row.ticket.directory(state.runs))
+    if note:
+        state.board.say(note)
+    if record is None:
+        return False
+    if row.state == State.ELSEWHERE and is_resumable(record, state.options.time_limit):
+        return False
+    close(row, record, state.options.metric)
+    return True
+
+
+def _exit_reason(status: int | None, directory: Path) -> str:
+    if status is not None and status < 0:
+        hint = ": most likely out of memory" if status == -signal.SIGKILL else ""
+        return f"killed (signal {-status}){hint}"
+    if status == 0:
+        return "it left no record under its key: code or data changed while it ran; run the command again"
+    return f"its process ended with status {status}; see {directory / 'log.txt'}"
+
+
+def _close_attempts(state: _Launch) -> None:
+    """Stops all remaining processes when the loop has ended by an error."""
+    for job in state.jobs:
+        job.attempt.stop()
+    deadline = time.monotonic() + CHECKPOINT_SECONDS
+    for job in state.jobs:
+        job.attempt.close(max(deadline - time.monotonic(), 0.1))
+
+
+@contextmanager
+def _handled_signals(state: _Launch) -> Iterator[None]:
+    """Ends the loop on SIGINT, SIGTERM or a batch system's warning, SIGUSR2; a second signal kills the runs."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        state.kill_now = state.stopped_by is not None
+        state.stopped_by = state.stopped_by or number
+
+    previous_handlers = {number: signal.signal(number, stop) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)

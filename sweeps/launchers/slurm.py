@@ -1,0 +1,295 @@
+"""Does runs on a SLURM cluster: an array of jobs, one for each run, that claim their runs from the ledger.
+
+A job does its run as a command on that machine would. Before its time is up SLURM sends it a signal: the run writes its
+checkpoint and is returned to the ledger, and the job is requeued. The command that submits the jobs only watches them:
+it may end and be started again, and resubmits lost jobs. A job that writes the report waits for the array.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import submitit
+from rich.console import Console
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+from submitit.helpers import CommandFunction, DelayedSubmission
+
+from lit_transformers.cli.cores import requested_threads
+from lit_transformers.config import ConfigError, nearest
+from lit_transformers.records.files import RECORD, write_json
+from sweeps.launchers.limits import parse_bytes, parse_seconds
+from sweeps.launchers.local import MAX_STOPS, Options, Summary, launch
+from sweeps.launchers.share import Share, share_machine
+from sweeps.ledger.ledger import Ledger
+from sweeps.ledger.records import read_record
+from sweeps.ledger.ticket import State, Ticket
+from sweeps.live import Board, Row
+from sweeps.survey import close, survey
+
+__all__ = ["Cluster", "launch_on_slurm", "parse_parameters"]
+
+STORAGE = "LIT_TRANSFORMERS_STORAGE"
+"""The variable that gives jobs the ledger's address. It may hold a password, so it is written to no file."""
+LOOK_SECONDS = 2.0
+WARNING_SECONDS = 120
+"""How long before its time limit a job receives the signal: enough to write a checkpoint."""
+DEFAULT_MINUTES = 60
+MAX_WARNINGS = 1000
+"""How often a job may use up its time and be requeued."""
+JOBS = "jobs.json"
+OPTION = "--slurm"
+
+
+class Cluster(NamedTuple):
+    """How jobs are submitted: submitit's parameters, the ledger's address, and the command of the report."""
+
+    parameters: Mapping[str, Any]
+    storage: str | None
+    report: Sequence[str]
+
+
+class Job:
+    """One run as a job. It is pickled when it is submitted, and called on the node, again each time it is requeued."""
+
+    def __init__(self, runs: Path, ticket: Ticket, options: Options, heartbeat: int, grace: int) -> None:
+        """heartbeat and grace: those of the watching command, so that the job does not take a slower one for dead."""
+        self.runs, self.ticket, self.options = runs, ticket, options
+        self.heartbeat, self.grace = heartbeat, grace
+
+    def __call__(self) -> str:
+        """Does the run, or what is left of it, and returns its state."""
+        options = self.options._replace(share=_share(self.ticket))
+        retry, limit = options.retry_failed, options.time_limit
+        rows, _ = survey(self.runs, [self.ticket], options.metric, retry_failed=retry, time_limit=limit)
+        if rows[0].state.over:
+            return rows[0].state
+        ledger = Ledger(self.runs, os.environ.get(STORAGE), self.heartbeat, self.grace)
+        try:
+            summary = launch(self.runs, ledger, Board(Console(width=120), options.metric), rows, options)
+        finally:
+            ledger.close()
+        if summary.stopped_by == signal.SIGUSR2:  # now submitit receives it too, and requeues the job
+            signal.raise_signal(signal.SIGUSR2)
+        if summary.stopped_by is not None:
+            sys.exit(128 + summary.stopped_by)
+        return rows[0].state
+
+    def checkpoint(self) -> DelayedSubmission:
+        """Returns what is called when the job was requeued: the same job, since the run has its own checkpoint."""
+        return DelayedSubmission(self)
+
+
+@dataclass
+class _Watch:
+    """The state of the submitting command: job ids by key, and how often each run was submitted and not seen."""
+
+    runs: Path
+    ledger: Ledger
+    board: Board
+    options: Options
+    cluster: Cluster
+    folder: Path
+    begin: Callable[[], None]
+    jobs: dict[str, str]
+    unseen: Counter[str] = field(default_factory=Counter)
+    submitted: Counter[str] = field(default_factory=Counter)
+    stopped_by: int | None = None
+
+
+def launch_on_slurm(
+    runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: Options, cluster: Cluster,
+    begin: Callable[[], None] = lambda: None,
+) -> Summary:  # fmt: skip
+    """Submits a job for every waiting run, and watches until all have ended. Jobs outlive a command that is stopped.
+
+    begin: called when SLURM has accepted the jobs, before the job of their report is submitted.
+    Raises ConfigError where SLURM refuses the jobs.
+    """
+    folder = runs.resolve() / "studies" / options.study / "slurm"
+    watch = _Watch(runs.resolve(), ledger, board, options, cluster, folder, begin, _read_jobs(folder / JOBS))
+    with _handled_signals(watch), board:
+        board.watch(rows)
+        _export_storage(cluster.storage)
+        _remove_stale_records(watch, rows)
+        while watch.stopped_by is None:
+            _submit(watch, _update_rows(watch, rows))
+            board.refresh()
+            if all(row.state.over for row in rows):
+                break
+            time.sleep(LOOK_SECONDS)
+        if watch.stopped_by is not None:
+            board.say(f"the jobs go on without this command; scancel {' '.join(_array_ids(watch.jobs))} ends them")
+    return Summary(rows, watch.stopped_by)
+
+
+def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
+    """Parses ``partition=gpu``, ``time=2h`` (or minutes), ``mem=8GiB``, ``gpus_per_node=1`` for submitit.
+
+    Raises ConfigError for a name that submitit does not know.
+    """
+    valid_names = submitit.SlurmExecutor._valid_parameters()
+    parameters: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not text:
+            raise ConfigError(f"write name=value, not {assignment!r}", OPTION)
+        if name not in valid_names:
+            raise ConfigError(f"no parameter {name!r}; {nearest(name, valid_names)}", OPTION)
+        place = f"{OPTION} {name}"
+        if name == "time":
+            parameters[name] = int(text) if text.isdigit() else math.ceil(parse_seconds(text, place) / 60)
+        elif name == "mem":
+            parameters[name] = parse_bytes(text, place) / (1 << 30)
+        else:
+            parameters[name] = int(text) if text.isdigit() else text
+    return parameters
+
+
+def _share(ticket: Ticket) -> Share:
+    """Returns the job's share of the node: its cores divided equally among its ranks unless OMP_NUM_THREADS is set."""
+    cores = os.environ.get("SLURM_CPUS_PER_TASK") or "1"
+    training = ticket.config.get("training") or {}
+    threads = requested_threads() or max(1, int(cores) // ticket.ranks)
+    return share_machine(1, 1, threads, cuda=training.get("device") in ("auto", "cuda"), ranks=ticket.ranks)
+
+
+def _export_storage(storage: str | None) -> None:
+    """Sets the ledger's address in the environment, which sbatch passes on to jobs."""
+    os.environ.pop(STORAGE, None)
+    if storage is not None:
+        os.environ[STORAGE] = storage
+
+
+def _remove_stale_records(watch: _Watch, rows: list[Row]) -> None:
+    """Removes the records of failed runs that are to be repeated, so that they are not read as the new attempts'."""
+    queue = _queue()
+    for row in rows:
+        if not row.state.over and watch.jobs.get(row.ticket.key) not in queue:
+            (row.ticket.directory(watch.runs) / RECORD).unlink(missing_ok=True)
+
+
+def _update_rows(watch: _Watch, rows: list[Row]) -> list[Row]:
+    """Updates rows by records, ledger and queue; returns those that no worker does and no job in the queue will do.
+
+    A job that is gone counts from the second check on, since its run's record may appear a moment later.
+    """
+    queue = _queue()
+    watch.ledger.reap()
+    standings = {standing.key: standing for standing in watch.ledger.standings()}
+    for row in (row for row in rows if not row.state.over):
+        key = row.ticket.key
+        record, note = read_record(row.ticket.directory(watch.runs))
+        if note:
+            watch.board.say(note)
+        if record is not None:
+            close(row, record, watch.options.metric)
+        elif key in standings:
+            pulse = standings[key].pulse
+            row.state, row.step, row.steps, row.seconds_left = State(pulse.phase), *pulse[1:]
+        else:
+            row.state = State.WAITING
+        is_assigned = key in standings or watch.jobs.get(key) in queue
+        watch.unseen[key] = 0 if is_assigned else watch.unseen[key] + 1
+    waiting = [row for row in rows if not row.state.over and watch.unseen[row.ticket.key]]
+    return [row for row in waiting if row.ticket.key not in watch.jobs or watch.unseen[row.ticket.key] > 1]
+
+
+def _submit(watch: _Watch, rows: list[Row]) -> None:
+    """Submits a job for each run, as one array, and one for the report that waits for them."""
+    for row in rows:
+        if watch.submitted[row.ticket.key] > MAX_STOPS:
+            row.state, row.reason = State.FAILED, f"its job ended {MAX_STOPS + 1} times without it; see {watch.folder}"
+    rows = [row for row in rows if not row.state.over]
+    if not rows:
+        return
+    executor = _executor(watch)
+    try:
+        with executor.batch():
+            timing = (watch.ledger.heartbeat, watch.ledger.grace)
+            jobs = [executor.submit(Job(watch.runs, row.ticket, watch.options, *timing)) for row in rows]
+        for row, job in zip(rows, jobs, strict=True):
+            watch.jobs[row.ticket.key] = job.job_id
+            watch.submitted[row.ticket.key] += 1
+            watch.unseen[row.ticket.key] = 0
+        write_json(watch.folder / JOBS, watch.jobs)
+        watch.begin()
+        array = jobs[0].job_id.split("_")[0]
+        if watch.cluster.report:
+            executor.update_parameters(dependency=f"afterany:{array}", job_name=f"report-{watch.options.study}")
+            executor.submit(CommandFunction(list(watch.cluster.report)))
+    except (FailedJobError, FailedSubmissionError) as error:
+        raise ConfigError(f"SLURM refused the jobs: {_last_line(error)}", OPTION) from None
+    watch.board.say(f"submitted {len(rows)} runs to SLURM as job {array}; their output is in {watch.folder}")
+
+
+def _executor(watch: _Watch) -> submitit.SlurmExecutor:
+    """Returns the executor that submits the jobs. Raises ConfigError where SLURM is not installed."""
+    try:
+        executor = submitit.SlurmExecutor(watch.folder, max_num_timeout=MAX_WARNINGS)
+    except RuntimeError:
+        raise ConfigError("there is no SLURM here: srun is not found; use --launcher local", "--launcher") from None
+    parameters = {"time": DEFAULT_MINUTES, "signal_delay_s": WARNING_SECONDS, **watch.cluster.parameters}
+    executor.update_parameters(
+        job_name=watch.options.study,
+        stderr_to_stdout=True,
+        additional_parameters={"requeue": True},
+        **parameters,
+    )
+    return executor
+
+
+def _queue() -> dict[str, str]:
+    """Returns the state of each of this user's unfinished jobs, by the id that submitit uses."""
+    command = ["squeue", "--me", "--noheader", "--array", "--format=%i|%T"]
+    try:
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"the queue of SLURM cannot be read: {_last_line(error)}", "--launcher") from None
+    return dict(line.strip().split("|", 1) for line in output.splitlines() if "|" in line)
+
+
+def _read_jobs(path: Path) -> dict[str, str]:
+    """Reads the job ids of an earlier command. If that fails, runs get a second job, which finds them claimed."""
+    with suppress(OSError, ValueError):
+        jobs = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(jobs, dict):
+            return {str(key): str(job) for key, job in jobs.items()}
+    return {}
+
+
+def _array_ids(jobs: Mapping[str, str]) -> list[str]:
+    """Returns the ids of the job arrays."""
+    return sorted({job.split("_")[0] for job in jobs.values()})
+
+
+def _last_line(error: BaseException) -> str:
+    message = getattr(error, "stderr", None) or str(error)
+    return (message.strip().splitlines() or [type(error).__name__])[-1]
+
+
+@contextmanager
+def _handled_signals(watch: _Watch) -> Iterator[None]:
+    """SIGINT and SIGTERM end the watch, and no job."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        watch.stopped_by = watch.stopped_by or number
+
+    previous_handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)

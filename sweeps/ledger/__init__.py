@@ -1,0 +1,1 @@
+"""Which worker holds which run: the ledger, its storage, locks and records."""

@@ -1,0 +1,131 @@
+"""Runs a training run in a process of its own: starts it, receives its progress, stops it, and reads how it ended.
+
+The processes are forked from a server that has imported torch once, so that a run starts
+as soon as the last has ended.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+
+import psutil
+
+from sweeps.process.order import News, RunOrder
+from sweeps.process.preload import RUNNER
+from sweeps.process.worker import work
+
+__all__ = ["Attempt", "LaunchError", "prepare_server"]
+
+_SERVER = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # the ordinary check for a device would spoil CUDA for processes forked later
+}
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+
+
+class LaunchError(ValueError):
+    """A process cannot be started; the message gives the reason."""
+
+
+def prepare_server(runner: str) -> None:
+    """Starts the fork server, which imports the runner while the caller goes on. Harmless when it runs already.
+
+    It ignores the signals of the terminal and of batch systems, which reach a whole process group: it has nothing to
+    save, and must outlive the runs that have. Numeric libraries are set to make no thread pools before the fork.
+    """
+    forkserver_context = multiprocessing.get_context("forkserver")
+    forkserver_context.set_forkserver_preload(["sweeps.process.preload"])
+    environment = {**_SERVER, RUNNER: runner}
+    previous = {name: os.environ.get(name) for name in environment}
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _IGNORED}
+    os.environ.update(environment)
+    try:
+        forkserver.ensure_running()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for name, value in previous.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class Attempt:
+    """One attempt at one run: the process that does it, whether by itself or by ranks that torchrun starts."""
+
+    def __init__(self, order: RunOrder) -> None:
+        """Starts the process. Raises LaunchError where that fails."""
+        prepare_server(order.runner)
+        context = multiprocessing.get_context("forkserver")
+        self._receiver, sender = context.Pipe(duplex=False)
+        self._process = context.Process(target=work, args=(order, sender), name=order.ticket.key)
+        self.hears = False
+        """Whether the process is ready to receive a request to stop."""
+        try:
+            self._process.start()
+        except (EOFError, OSError) as error:
+            self._receiver.close()
+            raise LaunchError(
+                f"no process could be started ({type(error).__name__}: {error}); nothing is lost, run again"
+            ) from None
+        finally:
+            sender.close()
+
+    @property
+    def ready(self) -> list[int | Connection]:
+        """The objects for ``multiprocessing.connection.wait``: ready on progress, or on the end of the process."""
+        return [self._process.sentinel, *([] if self._receiver.closed else [self._receiver])]
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, negative the number of the signal that killed it; None while the process runs."""
+        return self._process.exitcode
+
+    def news(self) -> Iterator[News]:
+        """Yields all progress messages that have arrived and were not read yet."""
+        try:
+            while not self._receiver.closed and self._receiver.poll():
+                message = self._receiver.recv()
+                if message is None:
+                    self.hears = True
+                else:
+                    yield message
+        except (EOFError, OSError):
+            self._receiver.close()
+
+    def stop(self) -> None:
+        """Asks the process to write its checkpoint and end."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Kills the process. Its data loading workers and ranks end too, when they see that it is gone."""
+        self._process.kill()
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Waits up to ``seconds`` for the process to end by itself, then kills it."""
+        self._process.join(seconds)
+        self._process.kill()
+        self._process.join()
+        if self.status == 255 and self._process.pid:  # the fork server died, so the process may still run
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+        self._receiver.close()
+
+    def memory(self) -> int:
+        """Returns the bytes of resident memory of the process and all its descendants."""
+        total_bytes = 0
+        with suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self._process.pid)
+            for process in (parent, *parent.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    total_bytes += process.memory_info().rss
+        return total_bytes

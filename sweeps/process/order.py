@@ -1,0 +1,132 @@
+"""The order that a run's process receives, the progress that it sends, and how it does the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from lit_transformers.config import Plain
+from lit_transformers.runner import load_runner
+from sweeps.ledger.ticket import Ticket
+
+if TYPE_CHECKING:
+    from lit_transformers.records.wandb_logging import WandbConfig
+
+__all__ = ["BUSY", "INTERRUPTED", "Fault", "News", "RunOrder", "perform", "reporter"]
+
+INTERRUPTED = 75
+"""Exit status of a run that was asked to stop and left a checkpoint."""
+BUSY = 76
+"""Exit status of a process whose run directory is locked by another one."""
+
+NEWS_SECONDS = 0.2
+"""The shortest interval between two progress messages, so that they cost next to nothing."""
+
+
+class News(NamedTuple):
+    """The progress of a run, for its row of the live table."""
+
+    phase: str
+    step: int
+    steps: int
+    loss: float
+    seconds_left: float | None
+
+
+class RunOrder(NamedTuple):
+    """What a run's process receives: which run, where, by which runner, and with how many threads per rank."""
+
+    ticket: Ticket
+    runs: Path
+    runner: str
+    threads: int
+    devices: str | None
+    """The names of the CUDA devices it may use, separated by commas; None to leave the environment as it is."""
+    repeat: bool
+    """Whether a run that failed by itself is tried again."""
+    study: str
+    wandb: str
+    """Whether runs are sent to Weights & Biases: disabled, offline or online."""
+    time_limit: float | None = None
+    """Seconds after which its parent stops it. A run that an earlier, shorter limit stopped is resumed."""
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the run's files."""
+        return self.ticket.directory(self.runs)
+
+
+class Fault(NamedTuple):
+    """Why a run ended without a record of its own; resumable: whether running it again may succeed."""
+
+    reason: str
+    resumable: bool
+
+
+def perform(order: RunOrder, report: Callable[[Any], None] | None) -> dict[str, Plain] | Fault | None:
+    """Does the run in this process. Returns its record, a Fault where it broke, or None where it was asked to stop.
+
+    A fault such as missing data or a missing device is resumable: the user repairs it and runs the command again.
+    """
+    try:
+        runner = load_runner(order.runner)
+        _apply_share(order)
+        config = runner.config.from_dict(order.ticket.config)
+        try:
+            return runner.fit(config, order.directory, report, wandb_config=_wandb_config(order))
+        except runner.interrupted:
+            return None
+    except Exception as error:
+        traceback.print_exc()
+        return Fault(_failure_reason(error), resumable=isinstance(error, ValueError))
+
+
+def reporter(connection: Connection) -> Callable[[Any], None]:
+    """Returns a progress callback that sends every change of phase, every last step, and else a few steps a second."""
+    last_phase, last_time = "", 0.0
+
+    def report(progress: Any) -> None:
+        nonlocal last_phase, last_time
+        now = time.monotonic()
+        if progress.phase == last_phase and progress.step < progress.steps and now - last_time < NEWS_SECONDS:
+            return
+        last_phase, last_time = progress.phase, now
+        try:
+            connection.send(News(progress.phase, progress.step, progress.steps, progress.loss, progress.seconds_left))
+        except OSError:  # the parent is gone; an exception here would be recorded as a failure of the run
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return report
+
+
+def _wandb_config(order: RunOrder) -> WandbConfig | None:
+    """Returns how the run is sent to Weights & Biases, or None where it is not."""
+    if order.wandb == "disabled":
+        return None
+    from lit_transformers.records.wandb_logging import WandbConfig
+
+    return WandbConfig(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm)
+
+
+def _failure_reason(error: Exception) -> str:
+    """Returns why a run failed, in one line for a table cell."""
+    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        return "out of memory"
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _apply_share(order: RunOrder) -> None:
+    """Limits the process to its threads and CUDA devices. The runner has imported torch if it needs it."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(order.threads)
+    if order.devices is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = order.devices

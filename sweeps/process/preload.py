@@ -1,0 +1,17 @@
+"""Imported by the fork server: imports the runner, so that the runs forked from the server need not."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+from lit_transformers.cli.startup import quick_imports
+from lit_transformers.runner import load_runner
+
+RUNNER = "LIT_TRANSFORMERS_RUNNER"
+"""The environment variable that names the runner."""
+
+if runner := os.environ.pop(RUNNER, None):
+    with quick_imports():
+        load_runner(runner)
+        importlib.import_module("sweeps.process.worker")

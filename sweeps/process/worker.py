@@ -1,0 +1,71 @@
+"""The process of one run: it locks the directory, writes the log, and ends when its parent does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from datetime import datetime
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from lit_transformers.records.files import RECORD
+from sweeps.ledger.lock import BusyError, locked
+from sweeps.ledger.records import is_resumable, read_record, write_failure
+from sweeps.process.order import BUSY, INTERRUPTED, Fault, RunOrder, perform, reporter
+from sweeps.process.torchrun import perform_together
+
+__all__ = ["work"]
+
+LOCK_SECONDS = 20.0
+"""How long a run waits for the dying process of a killed command to leave its directory."""
+
+
+def work(order: RunOrder, connection: Connection) -> None:
+    """Does one run and exits: 0 with a record on disk, INTERRUPTED with a checkpoint, BUSY with nothing done."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server ignores it and so would its children
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    order.directory.mkdir(parents=True, exist_ok=True)
+    _redirect_output(order.directory / "log.txt")
+    connection.send(None)  # from here on SIGTERM is handled
+    try:
+        with locked(order.directory / "lock", LOCK_SECONDS):
+            status = _run(order, connection)
+    except BusyError:
+        status = BUSY
+    sys.exit(status)
+
+
+def _run(order: RunOrder, connection: Connection) -> int:
+    record = read_record(order.directory).record
+    if record is not None:
+        if record["outcome"] != "failed" or not (order.repeat or is_resumable(record, order.time_limit)):
+            return 0  # another command ended the run before this one locked it
+        (order.directory / RECORD).unlink()
+    print(
+        f"--- {datetime.now():%Y-%m-%d %H:%M:%S} process {os.getpid()}: {order.ticket.arm}, seed {order.ticket.seed}",
+        flush=True,
+    )
+    report = reporter(connection)
+    result = perform(order, report) if order.ticket.ranks == 1 else perform_together(order, report)
+    if isinstance(result, Fault):
+        write_failure(order.runs, order.ticket, result.reason, resumable=result.resumable)
+    return INTERRUPTED if result is None else 0
+
+
+def _die_with_parent() -> None:
+    """Kills this process the moment its parent ends, so that a new command can claim the run."""
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _redirect_output(log: Path) -> None:
+    """Redirects all output of the process, that of C libraries included, to the run's log."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)

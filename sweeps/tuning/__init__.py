@@ -1,0 +1,1 @@
+"""Hyperparameter search: a search for every arm, with the same budget."""

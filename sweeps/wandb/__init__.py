@@ -1,0 +1,1 @@
+"""Weights & Biases: sweeps, their agents, and dashboards."""

@@ -1,0 +1,109 @@
+"""Reads the parameters that a W&B sweep gives its agent, and does the run once, by its key, on one rank or several.
+
+W&B passes parameters as ``--path=value``, or in a file that WANDB_SWEEP_PARAM_PATH names. Where ranks train together
+those of the first rank are used: it writes them into the store of the ranks' rendezvous.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from lit_transformers.cli.startup import quick_imports
+from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
+from lit_transformers.plain_yaml import read_yaml
+from lit_transformers.records.files import RECORD
+from lit_transformers.records.wandb_logging import WandbConfig, upload_finished_run
+from lit_transformers.runner import load_runner
+from lit_transformers.training.ranks import is_first_rank
+from sweeps.ledger.lock import locked
+from sweeps.ledger.records import is_resumable, read_record
+
+__all__ = ["carry_out", "parameters"]
+
+FILE = "WANDB_SWEEP_PARAM_PATH"
+NAME = "lit_transformers/agent"
+
+
+def parameters(arguments: Sequence[str]) -> dict[str, Plain]:
+    """Returns the trial's parameters, the same on all ranks: those of W&B's file and of ``--path=value`` arguments.
+
+    Raises ConfigError for an argument of another form, or a file that cannot be read.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return _parse_parameters(arguments)
+    store, rank, ranks = next(iter(rendezvous("env://")))
+    shared = PrefixStore(NAME, store)
+    if rank == 0:
+        try:
+            shared.set("parameters", json.dumps({"given": _parse_parameters(arguments)}))
+        except ConfigError as error:  # the other ranks would wait for ever
+            shared.set("parameters", json.dumps({"error": str(error)}))
+    message = json.loads(shared.get("parameters"))
+    # The store may be part of the first rank's process, which therefore waits until all ranks have read.
+    if rank == 0:
+        shared.wait([f"read by {peer}" for peer in range(1, ranks)])
+    else:
+        shared.set(f"read by {rank}", "")
+    if "error" in message:
+        raise ConfigError(message["error"])
+    values: dict[str, Plain] = message["given"]
+    return values
+
+
+def _parse_parameters(arguments: Sequence[str]) -> dict[str, Plain]:
+    for word in arguments:
+        if not word.startswith("--") or "=" not in word:
+            raise ConfigError(f"W&B gives parameters as --path=value, not as {word!r}")
+    return _from_file(os.environ.get(FILE)) | parse_assignments(word[2:] for word in arguments)
+
+
+def _from_file(name: str | None) -> dict[str, Plain]:
+    """Reads W&B's file, which maps each path to {value: ...} and also holds a version; empty without a file."""
+    if not name:
+        return {}
+    try:
+        contents = read_yaml(Path(name).read_text(encoding="utf-8"))
+        return {path: entry["value"] for path, entry in contents.items() if path != "wandb_version"}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        raise ConfigError(
+            f"cannot be read as W&B's parameters, {{path: {{value: ...}}}}; it is what {FILE} names", name
+        ) from None
+
+
+def carry_out(config: Config, runner_name: str, runs: Path, wandb_config: WandbConfig) -> dict[str, Plain]:
+    """Does the run of a config and returns its record. A finished run is read, and uploaded from its files.
+
+    Raises BusyError where another process does the run, and whatever the run itself raises.
+    """
+    with quick_imports():
+        runner = load_runner(runner_name)
+    directory = runs / runner.run_key(config)
+    with locked(directory / "lock") if is_first_rank() else nullcontext():
+        record = read_record(directory).record if is_first_rank() else _read_unchanged(directory)
+        if record is not None and record["outcome"] != "failed":
+            upload_finished_run(wandb_config, directory, record)
+            return record
+        if record is not None and is_first_rank() and is_resumable(record):
+            (directory / RECORD).unlink()
+        return runner.fit(config, directory, None, wandb_config=wandb_config)
+
+
+def _read_unchanged(directory: Path) -> dict[str, Plain] | None:
+    """Reads a record for the ranks other than the first, without moving a damaged one; None where it is unreadable."""
+    try:
+        record: dict[str, Plain] = json.loads((directory / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record
+
+
+def describe(values: Mapping[str, Plain]) -> str:
+    """Returns the parameters as a line of text."""
+    return ", ".join(f"{path}={value}" for path, value in values.items()) or "none"

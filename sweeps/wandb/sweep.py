@@ -1,0 +1,70 @@
+"""A study as a W&B sweep: a file that ``wandb sweep`` reads, and whose agents run ``python -m ablations agent``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from lit_transformers.config import Plain
+from lit_transformers.records.files import replace_file
+from lit_transformers.space import Choice, Knob
+
+__all__ = ["Method", "agent_command", "grid", "search", "write_sweep"]
+
+Method = Literal["grid", "bayes", "random"]
+
+
+def agent_command(words: Sequence[str], ranks: int = 1) -> list[str]:
+    """Returns an agent's command; ``words`` follow ``python -m ablations agent``. torchrun starts several ranks."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    return ["${env}", "${interpreter}", *torchrun, "-m", "ablations", "agent", *words, "${args}"]
+
+
+def grid(
+    study: str, arms: Sequence[str], seeds: int, metric: Mapping[str, str], command: list[str]
+) -> dict[str, Plain]:
+    """Returns the sweep of every arm with every seed, the runs of ``python -m ablations run``."""
+    parameters = {"arm": {"values": list(arms)}, "seed": {"values": list(range(seeds))}}
+    return _sweep(study, "grid", metric, command, parameters)
+
+
+def search(
+    study: str, arm: str, space: Mapping[str, Knob], method: Method, trials: int, metric: Mapping[str, str],
+    command: list[str],
+) -> dict[str, Plain]:  # fmt: skip
+    """Returns the sweep that searches one arm by ``trials`` trials. Each arm has its own, so budgets are equal."""
+    parameters = {"arm": {"value": arm}} | {path: _parameter(knob) for path, knob in space.items()}
+    return _sweep(f"{study}: {arm}", method, metric, command, parameters) | {"run_cap": trials}
+
+
+def _sweep(
+    name: str, method: str, metric: Mapping[str, str], command: list[str], parameters: Mapping[str, Plain]
+) -> dict[str, Plain]:
+    return {
+        "name": name,
+        "program": "ablations",  # W&B requires one; the command is what is run
+        "method": method,
+        "metric": dict(metric),
+        "parameters": dict(parameters),
+        "command": command,
+    }
+
+
+def _parameter(knob: Knob) -> dict[str, Plain]:
+    if isinstance(knob, Choice):
+        return {"values": list(knob.values)}
+    if knob.whole:
+        kind = "q_log_uniform_values" if knob.log else "int_uniform"
+    else:
+        kind = "log_uniform_values" if knob.log else "uniform"
+    return {"distribution": kind, "min": knob.low, "max": knob.high}
+
+
+def write_sweep(path: Path, sweep: Mapping[str, Plain]) -> None:
+    """Writes the sweep as YAML for ``wandb sweep``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump(dict(sweep), sort_keys=False, allow_unicode=True, width=120)
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
