@@ -11,7 +11,6 @@ import pytest
 import torch
 import toy_family
 from contract_cases import POSITION_CASES, STACK_CASES, name
-from lit_transformers.run import RunConfig, describe, evaluate, fit
 from toy_family import DraftedConfig
 
 from lit_transformers.batch import LanguageDescription
@@ -24,6 +23,7 @@ from lit_transformers.mixer import Context
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import MODELS, LanguageModelConfig
 from lit_transformers.records.files import CHECKPOINT
+from lit_transformers.runs import RunConfig, describe, evaluate, fit
 from lit_transformers.stacks import StackConfig
 
 SIZES: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 3, "mixer": AttentionConfig(memory=8)}
