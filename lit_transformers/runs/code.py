@@ -23,16 +23,17 @@ def code_hash(config: Config, roots: Iterable[str], packages: Sequence[str] = PA
 
 def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Returns the hash of every module of ``packages`` that ``roots`` and the config's classes import, of its syntax
-    tree without docstrings.
+    tree without docstrings. A class of the config that is defined elsewhere brings its own package.
 
     The tables in the packages' __init__ files are left out, with what they import: a new mixer leaves the runs of the
     others valid.
     """
     pending = [*roots, *sorted(modules_of(config))]
+    followed = {*packages, *(module.split(".")[0] for module in modules_of(config))}
     hashes: dict[str, str] = {}
     while pending:
         module = pending.pop()
-        path = source(module) if module.split(".")[0] in packages else None
+        path = source(module) if module.split(".")[0] in followed else None
         if module in hashes or path is None or path.name == "__init__.py":
             continue
         hashes[module], imported = read(path)
@@ -47,7 +48,7 @@ def modules_of(config: Config) -> set[str]:
         for part in value if isinstance(value, tuple) else (value,):
             if isinstance(part, Config):
                 modules |= modules_of(part)
-    return {module for module in modules if module.split(".")[0] in PACKAGES}
+    return modules
 
 
 @cache
@@ -56,6 +57,8 @@ def source(module: str) -> Path | None:
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # "from package.module import name" was read as a module package.module.name
+        return None
+    except ValueError:  # __main__, when it is a script or a notebook, is no module that another process could import
         return None
     return Path(spec.origin) if spec and spec.origin else None
 
