@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import struct
-import zlib
+import io
 from collections.abc import Iterable, Iterator, Mapping
 
+from PIL import Image
 from pydantic import Field, ValidationError
 
 from reports.read.plans import Data
@@ -112,17 +112,8 @@ def _picture(part: str, head: int, attention_map: Map) -> Html | None:
 
 def png(side: int, levels: bytes) -> bytes:
     """Returns a square PNG image in one colour; the opacity of each pixel is its level in 0 to 255."""
-    rows = b"".join(b"\0" + levels[start : start + side] for start in range(0, side * side, side))
-    header = struct.pack(">IIBBBBB", side, side, 8, 3, 0, 0, 0)
-    chunks = (
-        (b"IHDR", header),
-        (b"PLTE", bytes(_COLOUR) * 256),
-        (b"tRNS", bytes(range(256))),
-        (b"IDAT", zlib.compress(rows, 9)),
-        (b"IEND", b""),
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, body) for kind, body in chunks)
-
-
-def _chunk(kind: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    image = Image.frombytes("P", (side, side), levels)
+    image.putpalette(bytes(_COLOUR) * 256)
+    file = io.BytesIO()
+    image.save(file, "PNG", transparency=bytes(range(256)), optimize=True)
+    return file.getvalue()
