@@ -242,7 +242,7 @@ def test_a_miniature_goes_by_the_roles_of_fields_and_not_by_their_names() -> Non
     mixer = UnusualConfig(horizon=(3, 90), past=4096, lapse=0.5, memory=100)
     config = LanguageModelConfig(mixer=mixer)
     assert miniature.probe_length(config) == 2 * 90 + 3, "neither the past nor what is repeated is a length"
-    assert miniature.shrink(config, 183).mixer == mixer.override({"past": 192, "lapse": 0.0})
+    assert miniature.miniature(config, 183).mixer == mixer.override({"past": 192, "lapse": 0.0})
     assert memories(config) == {"mixer.past": 4096}
     assert [gate for gate in gates.check(config) if not gate.passed] == []
 
