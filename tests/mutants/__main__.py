@@ -50,17 +50,17 @@ class Result(NamedTuple):
 
 
 class Recorder:
-    """A plugin of pytest that keeps the first test that failed, and those that were skipped."""
+    """A plugin of pytest that keeps the names of tests that failed, in order, and of those that passed."""
 
     def __init__(self) -> None:
         self.failed: list[str] = []
-        self.skipped: list[str] = []
+        self.passed: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.failed.append(report.nodeid)
-        if report.skipped:
-            self.skipped.append(report.nodeid)
+        if report.passed and report.when == "call":
+            self.passed.append(report.nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -81,7 +81,7 @@ def run_tests(copy: Path, tests: Sequence[str], answer: Path, first_only: bool) 
     recorder = Recorder()
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={answer.parent / f'{answer.stem}.tmp'}"]
     status = pytest.main([*options, *(["-x"] if first_only else []), *tests], plugins=[recorder])
-    fields = {"status": int(status), "failed": recorder.failed, "skipped": recorder.skipped}
+    fields = {"status": int(status), "failed": recorder.failed, "passed": recorder.passed}
     answer.write_text(json.dumps(fields), encoding="utf-8")
 
 
@@ -112,13 +112,13 @@ class Trial:
             shutil.copy2(ROOT / self.fault.file, self.copy / self.fault.file)
         if not self.answer.exists():
             reason = f"{LIMIT:.0f} seconds" if hangs else f"a process that ended with {self.process.exitcode}"
-            return {"status": 1, "failed": [reason], "skipped": []}
+            return {"status": 1, "failed": [reason], "passed": []}
         answer: dict[str, object] = json.loads(self.answer.read_text(encoding="utf-8"))
         return answer
 
 
 def copies(folder: Path, count: int) -> list[Path]:
-    """Makes copies of the checkout's tracked files, and of where its data are."""
+    """Makes copies of the checkout's tracked files."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     places = [folder / f"copy{number}" for number in range(count)]
     for place in places:
@@ -131,39 +131,46 @@ def copies(folder: Path, count: int) -> list[Path]:
 
 def check(copy: Path, faults: Sequence[Fault]) -> list[str]:
     """Returns what keeps the tests of these faults from being of use: they are missing, skipped, or fail anyway."""
-    trial = Trial(copy, sorted({test for fault in faults for test in fault.tests}))
+    tests = sorted({test for fault in faults for test in fault.tests})
+    trial = Trial(copy, tests)
     trial.process.join()
     answer = trial.finish()
-    problems = [
-        f"{test}: {reason} without a fault" for reason in ("failed", "skipped") for test in _texts(answer, reason)
-    ]
-    if not problems and answer["status"] != 0:
+    if failed := texts(answer, "failed"):
+        return [f"{test} fails without a fault" for test in failed]
+    if answer["status"] != 0:
         lines = trial.answer.with_suffix(".log").read_text(encoding="utf-8").splitlines()
-        problems = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
-    return problems
+        return [line for line in lines if line.startswith("ERROR")] or lines[-3:]
+    passed = set(texts(answer, "passed"))
+    passed |= {name.partition("[")[0] for name in passed}
+    return [f"{test} is skipped here" for test in tests if test not in passed]
 
 
-def _texts(answer: dict[str, object], name: str) -> list[str]:
-    texts = answer[name]
-    return [str(text) for text in texts] if isinstance(texts, list) else []
+def texts(answer: dict[str, object], name: str) -> list[str]:
+    """Returns the texts of a list in an answer."""
+    items = answer[name]
+    return [str(item) for item in items] if isinstance(items, list) else []
 
 
 def results(faults: Sequence[Fault], places: Sequence[Path]) -> Iterator[Result]:
     """Yields the result of each fault, as soon as it is there; as many at a time as there are copies."""
     pending, free, running = list(enumerate(faults)), list(places), list[Trial]()
-    while pending or running:
-        while pending and free:
-            number, fault = pending.pop(0)
-            running.append(Trial(free.pop(0), fault.tests, fault, number))
-        wait([trial.process.sentinel for trial in running], timeout=1.0)
-        for trial in [trial for trial in running if trial.late or not trial.process.is_alive()]:
-            running.remove(trial)
-            answer = trial.finish()
-            free.append(trial.copy)
-            failed = _texts(answer, "failed")
-            caught_by = failed[0] if failed else SURVIVED if answer["status"] == 0 else f"status {answer['status']}"
-            assert trial.fault is not None
-            yield Result(trial.fault, caught_by, time.monotonic() - trial.began)
+    try:
+        while pending or running:
+            while pending and free:
+                number, fault = pending.pop(0)
+                running.append(Trial(free.pop(0), fault.tests, fault, number))
+            wait([trial.process.sentinel for trial in running], timeout=1.0)
+            for trial in [trial for trial in running if trial.late or not trial.process.is_alive()]:
+                running.remove(trial)
+                seconds, answer = time.monotonic() - trial.began, trial.finish()
+                free.append(trial.copy)
+                failed = texts(answer, "failed")
+                caught_by = failed[0] if failed else SURVIVED if answer["status"] == 0 else f"status {answer['status']}"
+                assert trial.fault is not None
+                yield Result(trial.fault, caught_by, seconds)
+    finally:
+        for trial in running:
+            trial.finish()
 
 
 def table(rows: Sequence[Result]) -> str:
@@ -194,6 +201,7 @@ def main() -> int:
     if unfit or options.list or not faults:
         print("\n".join(unfit or [f"{len(faults)} faults"]))
         return 1 if unfit or not faults else 0
+    began = time.monotonic()
     for package in HEAVY:
         importlib.import_module(package)
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
@@ -206,7 +214,8 @@ def main() -> int:
             rows.append(row)
             print(f"[{len(rows)}/{len(faults)}] {row.fault.name}: {row.caught_by or 'SURVIVED'}", flush=True)
     survivors = sum(row.caught_by == SURVIVED for row in rows)
-    print(f"\n{table(rows)}\n\n{len(rows) - survivors} of {len(rows)} faults were noticed")
+    seconds = time.monotonic() - began
+    print(f"\n{table(rows)}\n\n{len(rows) - survivors} of {len(rows)} faults were noticed, in {seconds:.0f} s")
     return 1 if survivors else 0
 
 
