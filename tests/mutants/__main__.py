@@ -105,8 +105,10 @@ class Trial:
     def finish(self) -> dict[str, object]:
         """Ends the process and those that it started, takes the fault out again, and returns what it wrote."""
         hangs = self.process.is_alive()
+        assert self.process.pid
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid or 0, signal.SIGKILL)
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
         self.process.join()
         if self.fault is not None:
             shutil.copy2(ROOT / self.fault.file, self.copy / self.fault.file)
