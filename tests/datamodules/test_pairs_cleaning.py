@@ -68,6 +68,11 @@ def test_training_cuts_what_is_too_long_and_leaves_out_what_is_empty(tmp_path: P
     }
 
 
+def test_a_boundary_counts_towards_the_length_of_its_side(tmp_path: Path) -> None:
+    data = pair_data(tmp_path, [("abcde", "abcd"), ("abcdef", "a"), ("a", "abcde")], overlong="drop")
+    assert sorted(one_pass(data)) == [0]
+
+
 def test_training_leaves_out_long_and_unlike_pairs_where_told_to(tmp_path: Path) -> None:
     data = pair_data(tmp_path, UNCLEAN, overlong="drop", ratio=2.0)
     assert sorted(one_pass(data)) == [0, 6]

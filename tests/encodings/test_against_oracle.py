@@ -84,6 +84,16 @@ def test_a_second_segment_with_its_memory_equals_the_equations(
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-10)
 
 
+def test_a_memory_is_no_longer_without_gradients() -> None:
+    """A segment exceeds the memory: one that kept all of it would show later queries more than training did."""
+    layer = build(XLConfig(), memory=MEMORY)
+    first, second = (torch.randn(2, LENGTH, DIM, dtype=torch.float64) for _ in range(2))
+    expected = layer(second, context(), layer(first, context()).state).y
+    with torch.no_grad():
+        y = layer(second, context(), layer(first, context()).state).y
+    torch.testing.assert_close(y, expected, atol=1e-10, rtol=1e-10)
+
+
 @pytest.mark.parametrize(
     "encoding",
     [e for name, e in RELATIVE.items() if name != "learned_relative"],

@@ -11,6 +11,7 @@ import torch
 
 from datamodules import LanguageDataConfig
 from datamodules.text.language import LanguageData
+from lit_transformers.batch import IGNORED
 from lit_transformers.runs import RunConfig
 from lit_transformers.tasks.causal_lm import CausalLM
 
@@ -73,3 +74,18 @@ def test_a_document_costs_the_same_whatever_shares_its_batch_and_whoever_reads_i
     expected, losses = separate_task.metric.per_document(), shared_task.metric.per_document()
     assert [loss.tokens for loss in losses] == [loss.tokens for loss in expected] and len(losses) == 9
     assert [loss.nats for loss in losses] == pytest.approx([loss.nats for loss in expected], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("full", [[1, 2, 3, IGNORED], [4, 5, 6, 7]]),
+        ("half", [[IGNORED, IGNORED, 3, IGNORED], [IGNORED, IGNORED, 6, 7]]),
+        ("last", [[IGNORED, IGNORED, 3, IGNORED], [IGNORED, IGNORED, IGNORED, 7]]),
+    ],
+)
+def test_a_loss_of_training_counts_its_part_of_a_segment(
+    small_run: RunConfig, loss: str, expected: list[list[int]]
+) -> None:
+    task, _ = evaluate_task(small_run.override({"task.loss": loss}))
+    assert task.counted_targets(torch.tensor([[1, 2, 3, IGNORED], [4, 5, 6, 7]])).tolist() == expected

@@ -25,7 +25,7 @@ HYPOTHESES = [
 ]
 REFERENCES = [
     ("The cat sat on a mat .", "On the mat sat the cat ."),
-    ("A dog runs fast.",),
+    ("A dog running fast.",),
     ("A line that was not translated.",),
     ("Two birds fly over us.", "Birds are flying over us", "Two birds above"),
     ("quite another sentence in these words",),
