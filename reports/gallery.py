@@ -60,7 +60,7 @@ def write_site(folder: Path = PUBLISHED, to: Path | None = None, report: Callabl
     for entry in entries:
         if report:
             report(entry.name)
-        render_site(folder / entry.name, site / entry.name)
+        render_site(entry.findings, site / entry.name)
     page = site / "index.html"
     write_text(page, to_gallery_html(entries))
     return page

@@ -77,8 +77,9 @@ def render(directory: Path, console: Console | None = None, unmatched: bool = Fa
     """
     findings = find(read_results(directory / RESULTS), unmatched)
     tables = all_tables(findings)
-    captions = draw_figures(findings, directory, PUBLIC_FORMATS if public else FORMATS)
-    write_text(directory / REPORT, markdown(findings, captions, PUBLIC_FORMATS if public else FORMATS))
+    formats = PUBLIC_FORMATS if public else FORMATS
+    captions = draw_figures(findings, directory, formats)
+    write_text(directory / REPORT, markdown(findings, tables, captions, formats))
     if not public:
         _write_other_formats(findings, tables, directory)
     if console is not None:
@@ -86,12 +87,11 @@ def render(directory: Path, console: Console | None = None, unmatched: bool = Fa
     return directory / REPORT
 
 
-def render_site(results: Path, directory: Path) -> Path:
+def render_site(findings: Findings, directory: Path) -> Path:
     """Writes what a publication leaves out to a folder: page.html, report.csv, report.tex and the figures as SVG.
 
-    results: the folder with results.jsonl. Returns the path of page.html. Raises as ``render`` does.
+    Returns the path of page.html. Raises OSError where the folder cannot be written.
     """
-    findings = find(read_results(results / RESULTS))
     directory.mkdir(parents=True, exist_ok=True)
     draw_figures(findings, directory, ("svg",))
     _write_other_formats(findings, all_tables(findings), directory)
@@ -117,7 +117,9 @@ def find(study: Study, unmatched: bool = False) -> Findings:
     return Findings(study, comparisons, (*study.notes, *notes))
 
 
-def markdown(findings: Findings, captions: Mapping[str, str], formats: Sequence[str] = FORMATS) -> str:
+def markdown(
+    findings: Findings, tables: Sequence[Table], captions: Mapping[str, str], formats: Sequence[str] = FORMATS
+) -> str:
     """Returns the whole report as Markdown: question, answer, facts, tables and figures.
 
     captions: the captions of the figures by their names. formats: the formats that the figures are drawn in.
@@ -125,7 +127,7 @@ def markdown(findings: Findings, captions: Mapping[str, str], formats: Sequence[
     plan = findings.study.plan
     blocks = [f"# {escape_markdown(plan.question)}", f"**{escape_markdown(headline(findings))}**"]
     blocks += [*map(escape_markdown, answer(findings)), _facts(plan)]
-    blocks += [to_markdown(table.shortened()).rstrip("\n") for table in all_tables(findings)]
+    blocks += [to_markdown(table.shortened()).rstrip("\n") for table in tables]
     if captions:
         blocks.append("## Figures")
         for name, caption in captions.items():

@@ -83,9 +83,9 @@ class DataConfig(Config):
         raise NotImplementedError
 
 
-def row_conflicts(ranks: int, **rows: int | None) -> Iterator[str]:
-    """Yields a sentence for each number of rows, named by its field, that ranks cannot share in equal parts."""
-    for name, count in rows.items():
+def row_conflicts(ranks: int, batch_size: int, evaluation_batch_size: int | None = None) -> Iterator[str]:
+    """Yields a sentence for each number of rows, in training and in evaluation, that ranks cannot share equally."""
+    for name, count in (("batch_size", batch_size), ("evaluation.batch_size", evaluation_batch_size)):
         if count is not None and count % ranks:
             yield f"{name}: {count} rows cannot be shared by {ranks} ranks; make it a multiple of them"
 

@@ -73,10 +73,7 @@ class LabelledDataConfig(DataConfig, kind="labelled"):
         return self.batch_size * self.length
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
-        yield from row_conflicts(ranks, batch_size=self.batch_size)
-        yield from (
-            f"evaluation.{conflict}" for conflict in row_conflicts(ranks, batch_size=self.evaluation.batch_size)
-        )
+        return row_conflicts(ranks, self.batch_size, self.evaluation.batch_size)
 
     def protocol(self) -> dict[str, Plain]:
         return self.source.protocol() | {"split": self.evaluation.split, "examples": self.evaluation.examples}

@@ -88,10 +88,7 @@ class LanguageDataConfig(DataConfig, kind="language"):
         return self.batch_size * self.segment_length
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
-        yield from row_conflicts(ranks, batch_size=self.batch_size)
-        yield from (
-            f"evaluation.{conflict}" for conflict in row_conflicts(ranks, batch_size=self.evaluation.batch_size)
-        )
+        return row_conflicts(ranks, self.batch_size, self.evaluation.batch_size)
 
     def protocol(self) -> dict[str, Plain]:
         length = self.evaluation.segment_length or self.segment_length

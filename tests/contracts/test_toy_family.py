@@ -121,8 +121,8 @@ def test_a_task_that_needs_what_it_cannot_do_refuses_it_and_names_who_can(drafte
     refused = drafted_run.override({"task": {"kind": "seq2seq"}, "data": {"kind": "pairs"}})
     with pytest.raises(ConfigError, match="model: seq2seq trains an encoder_decoder, not a drafted"):
         refused.task.cost(refused.model, data)
+    documents = LanguageDescription.for_probe(data.vocabulary, data.length)
     with pytest.raises(ConfigError, match="model: causal_lm trains a drafted or a language_model, not a encoder"):
-        documents = LanguageDescription.for_probe(data.vocabulary, data.length)
         drafted_run.task.build(MODELS["encoder"](), documents, drafted_run.training)
 
 

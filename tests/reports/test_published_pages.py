@@ -14,6 +14,7 @@ from reports.publish import PUBLISHED, published
 from reports.read.results import RESULTS, read_results
 from reports.report import PUBLIC_FORMATS, REPORT, find, markdown
 from reports.show.figures import drawings
+from reports.show.sections import all_tables
 
 
 @pytest.mark.parametrize("directory", published(), ids=lambda directory: directory.name)
@@ -22,7 +23,7 @@ def test_the_report_says_what_the_results_say(directory: Path) -> None:
     assert not [note for note in study.notes if note.startswith(RESULTS)], "the results are damaged"
     findings = find(study)
     captions = {drawing.name: drawing.caption for drawing in drawings(findings)}
-    rendered = markdown(findings, captions, PUBLIC_FORMATS)
+    rendered = markdown(findings, all_tables(findings), captions, PUBLIC_FORMATS)
     remedy = f"{directory.name}: make it again by: python -m reports gallery --render"
     assert rendered == (directory / REPORT).read_text(encoding="utf-8"), remedy
     figures = {f"{name}.{ending}" for name in captions for ending in PUBLIC_FORMATS}

@@ -16,6 +16,7 @@ from reports import ReportError, write_report
 from reports.read.records import Study, load_study
 from reports.read.results import RESULTS, read_results, write_results
 from reports.report import find, markdown, render
+from reports.show.sections import all_tables
 
 ON, _, OFF, _ = map(name_of, product_arms())
 
@@ -62,7 +63,7 @@ def test_the_report_from_runs_equals_the_report_from_results_byte_for_byte(tmp_p
     figures = {"learning_curves": "Learning curves: mean over seeds, the band from the least to the greatest."}
     figures["differences"] = "Paired differences with their 95 % intervals."
     assert "was damaged" in page.read_text()
-    assert markdown(findings, figures) == page.read_text()
+    assert markdown(findings, all_tables(findings), figures) == page.read_text()
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / RESULTS).write_bytes((tmp_path / "one" / RESULTS).read_bytes())
     render(tmp_path / "two")
