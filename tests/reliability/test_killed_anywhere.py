@@ -18,7 +18,7 @@ KILLS, RUNS, WORKERS = 50, 8, 2
 
 def test_fifty_kills_leave_every_run_finished_once_with_the_numbers_of_a_quiet_study(tmp_path: Path) -> None:
     study, log = tmp_path / "recurrence.py", tmp_path / "commands.txt"
-    write_study(study, tmp_path / "corpus", module="standin.kept", steps=120, seeds=RUNS // 2)
+    write_study(study, tmp_path / "corpus", module="standin.frequent_checkpoints", steps=120, seeds=RUNS // 2)
     quiet, interrupted = tmp_path / "quiet", tmp_path / "torn"
     assert subprocess.run(run_command(study, quiet), timeout=300).returncode == 0
     assert len(finished_records(quiet)) == RUNS

@@ -15,10 +15,11 @@ from typing import Any
 import psutil
 import pytest
 from rich.console import Console
+from standin.frequent_checkpoints import RunConfig
 from waiting import when
 
 from lit_transformers.config import ConfigError
-from lit_transformers.runs import RunConfig, evaluate, run_key
+from lit_transformers.runs import evaluate, run_key
 from sweeps.launchers.local import Options, Summary, launch
 from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ledger
@@ -27,7 +28,7 @@ from sweeps.live import Board
 from sweeps.survey import survey
 
 pytestmark = pytest.mark.slow
-OPTIONS = Options("standin.kept:RUNNER", Share(workers=1, threads=1), metric="val/bpb")
+OPTIONS = Options("standin.frequent_checkpoints:RUNNER", Share(workers=1, threads=1), metric="val/bpb")
 """It is the library's own runner, with a checkpoint every moment."""
 
 
@@ -95,7 +96,7 @@ def whole(ticket: Ticket, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nothing happened to."""
     runs = tmp_path_factory.mktemp("whole")
     summary = go(runs, ticket)
-    assert [row.state for row in summary.rows] == [State.FINISHED], (ticket.directory(runs) / "log.txt").read_text()
+    assert [row.state for row in summary.rows] == [State.FINISHED], summary.rows[0].reason
     return runs
 
 

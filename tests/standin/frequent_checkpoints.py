@@ -11,13 +11,13 @@ from lit_transformers.runs.runner import RUNNER as LIBRARY
 
 __all__ = ["RUNNER", "RunConfig"]
 
-KEEP_SECONDS = 0.3
+CHECKPOINT_SECONDS = 0.3
 
 
 class RunConfig(runs.RunConfig):
     """The library's RunConfig, whose runs the runner of this module does."""
 
-    runner: ClassVar[str] = "standin.kept:RUNNER"
+    runner: ClassVar[str] = "standin.frequent_checkpoints:RUNNER"
 
 
-RUNNER = dataclasses.replace(LIBRARY, config=RunConfig, fit=partial(runs.fit, keep_every=KEEP_SECONDS))
+RUNNER = dataclasses.replace(LIBRARY, config=RunConfig, fit=partial(runs.fit, keep_every=CHECKPOINT_SECONDS))
