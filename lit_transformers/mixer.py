@@ -14,10 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from lit_transformers.attention.patterns import Pattern
 from lit_transformers.attention.recompute import RandomState, go_on_from, random_state
 from lit_transformers.config import Config, ConfigError, Positive
 
-Mode = Literal["causal", "bidirectional", "cross"]
+Mode = Literal["causal", "bidirectional", "permuted", "cross"]
 
 Layered = Positive | tuple[Positive, ...]
 """The type of a field that holds one value for all layers, or one for each of equal runs of consecutive layers."""
@@ -82,6 +83,7 @@ class Context(NamedTuple):
     marked               (b, t) True at tokens that the data singles out, for patterns that see them from everywhere
     tape                 records choices of a pass that will be computed twice
     offset               (b,) the first position, where two stacks must agree on it; None: each stack draws its own
+    pattern              which token sees which, where the data say so; for layers that were built as "permuted"
     """
 
     positions: Int[Tensor, "b t"]
@@ -92,6 +94,7 @@ class Context(NamedTuple):
     marked: Bool[Tensor, "b t"] | None = None
     tape: Tape | None = None
     offset: Int[Tensor, " b"] | None = None
+    pattern: Pattern | None = None
 
 
 class MixerOutput(NamedTuple):
@@ -119,8 +122,9 @@ class OutputProjection(nn.Linear):
 class Promises(NamedTuple):
     """What a mixer can be used for.
 
-    modes            "causal": no position sees a later one; "bidirectional": each may see all others; "cross": each
-                     reads another sequence
+    modes            "causal": no position sees a later one; "bidirectional": each may see all others; "permuted": each
+                     sees what the pattern of the context allows, all others where there is none, and queries of a
+                     second stream may read the same inputs; "cross": each reads another sequence
     streams          segments of a sequence, each read with the state that the one before it returned, give the outputs
                      of one pass while memory holds all earlier tokens
     constant_reach   every query sees the same number of earlier tokens, which is set by the memory: a longer memory
@@ -181,6 +185,11 @@ class Mixer(nn.Module, ABC):
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """Forward FLOPs of training, 2 for a multiply-add, for one sequence of ``queries`` tokens after ``remembered``
         ones. Evaluation spends less on memory, whose projections it keeps (``lit_transformers.mixers.memory``)."""
+
+    def forward_queries(self, queries: Float[Tensor, "b t d"], x: Float[Tensor, "b t d"], ctx: Context) -> Tensor:
+        """Hook: maps a second stream of queries, at the positions of x, to what they read of the keys and values of x,
+        through the same weights and for as many FLOPs, of mixers that support ``permuted``."""
+        raise NotImplementedError(f"{type(self).__name__} reads no second stream of queries")
 
     def cross_flops(self, queries: int, source: int) -> int:
         """Hook: forward FLOPs for ``queries`` tokens that read ``source`` tokens, of mixers that support ``cross``."""

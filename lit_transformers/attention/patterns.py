@@ -258,6 +258,34 @@ class Marked(Pattern):
 
 @final
 @dataclass(frozen=True)
+class Ordered(Pattern):
+    """Keys that precede the query in an order of its row (the factorisation order of arXiv:1906.08237, section 2.2),
+    and, with ``itself``, those of its own place.
+
+    places (b, t): the place of each token in the order of its row. Tokens of one place see each other if ``itself``.
+    """
+
+    complete = True
+
+    places: Int[Tensor, "b t"]
+    itself: bool
+
+    def __call__(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if self.itself:
+            return self.places[b, j] <= self.places[b, i]
+        return self.places[b, j] < self.places[b, i]
+
+    @property
+    def sees_itself(self) -> bool:
+        return self.itself
+
+    def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
+        for first in range(0, queries, size):
+            yield QueryBlock(first, min(first + size, queries), 0, keys)
+
+
+@final
+@dataclass(frozen=True)
 class GlobalQueries(Pattern):
     """Queries listed in ascending order, each of which sees everything, or everything up to itself."""
 

@@ -92,7 +92,7 @@ def shrunk_memories(*configs: ComparedRun) -> dict[int, int]:
 
 def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Tensor]:
     """Returns the losses and saved bytes of a few updates, the measurements after them, and the final parameters."""
-    size = max(VOCABULARY, config.model.tokens.fewest_symbols())
+    size = max(VOCABULARY, config.model.fewest_symbols())
     vocabulary = Vocabulary(size=size, boundary=0, unit="byte", byte_lengths=None)
     data = config.task.reads.for_probe(vocabulary, length)
     model = shrink(config.model, length, {}, depth=4, shorten=sizes.__getitem__)

@@ -86,7 +86,8 @@ def miniature(config: ModelConfig, length: int) -> ModelConfig:
     narrow |= {path: 0.0 for path, _ in config.leaves_with(Dropout)}
     narrow |= {path: min(value, 16) for path, value in config.leaves_with(Width) if value}
     narrow |= {path: 8 for path, value in config.leaves_with(HeadWidth) if value}
-    narrow |= {f"tokens.{name}": value for name, value in config.tokens.shrunk(VOCABULARY).items()}
+    for path, embedding in config.token_embeddings().items():
+        narrow |= {f"{path}.{name}": value for name, value in embedding.shrunk(VOCABULARY).items()}
     return shrink(config, length, narrow, depth=2, shorten=lambda memory: min(memory, covering(length)))
 
 
@@ -116,7 +117,7 @@ def first_that_builds(config: ModelConfig, attempts: Sequence[Mapping[str, Any]]
         try:
             candidate = config.override(changes)
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
-                candidate.build(probe_data(max(VOCABULARY, candidate.tokens.fewest_symbols()), length))
+                candidate.build(probe_data(max(VOCABULARY, candidate.fewest_symbols()), length))
         except ConfigError:
             continue
         return candidate

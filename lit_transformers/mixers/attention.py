@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import final
 
+from jaxtyping import Float
+from torch import Tensor
+
 from lit_transformers.attention.executors import Inputs, attend, attend_flops
-from lit_transformers.attention.patterns import Band
+from lit_transformers.attention.patterns import Band, Pattern
 from lit_transformers.mixer import Context, Promises, Shape
+from lit_transformers.mixers.heads import join, split
+from lit_transformers.mixers.memory import unless_all
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 
 
@@ -23,7 +28,7 @@ class AttentionConfig(QKVConfig, kind="attention"):
             yield "same_length gives every query as many keys as memory holds, and memory is 0"
 
     def attention_promises(self) -> Promises:
-        return Promises(("causal", "bidirectional", "cross"), streams=True, constant_reach=self.same_length)
+        return Promises(("causal", "bidirectional", "permuted", "cross"), streams=True, constant_reach=self.same_length)
 
     def build(self, shape: Shape) -> Attention:
         return Attention(self, shape)
@@ -37,9 +42,21 @@ class Attention(QKVMixer):
         super().__init__(config, shape)
         self.before = config.memory if config.same_length else None
 
+    def pattern(self, ctx: Context) -> Pattern:
+        """Returns who sees whom."""
+        if ctx.pattern is not None:
+            return ctx.pattern
+        return Band(self.before, 0) if ctx.causal and ctx.source is None else Band(None, None)
+
     def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
-        pattern = Band(self.before, 0) if ctx.causal and ctx.source is None else Band(None, None)
+        pattern = self.pattern(ctx)
         return HeadsOutput(attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped))
+
+    def forward_queries(self, queries: Float[Tensor, "b t d"], x: Float[Tensor, "b t d"], ctx: Context) -> Tensor:
+        q = split(self.query(queries), self.heads)
+        inputs = self.encoded(Inputs(q, *self.keys(x), unless_all(ctx.padding_mask)), ctx)
+        y: Tensor = self.merge(join(self.attend(inputs, ctx, SegmentInputs(queries)).y))
+        return y
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         pattern = Band(self.before, 0) if causal else Band(None, None)

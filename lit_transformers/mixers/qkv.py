@@ -44,6 +44,7 @@ class EncodedConfig(HeadsConfig, ABC):
         if self.remembered:
             reason = "memory is of the past, so a {} mixer has none; set memory: 0"
             promises = promises.without("bidirectional", reason.format("bidirectional"), "mixer.memory")
+            promises = promises.without("permuted", reason.format("permuted"), "mixer.memory")
             promises = promises.without("cross", reason.format("cross"), "mixer.memory")
         return promises
 
@@ -131,10 +132,7 @@ class QKVMixer(Mixer):
             )
         else:
             inputs, state, segment = self._read(q, x, ctx, state)
-        inputs = self.rotated(inputs)
-        if self.relative is not None:
-            inputs = with_tables(self.relative, inputs, ctx.causal)
-        return inputs, state, segment
+        return self.encoded(inputs, ctx), state, segment
 
     def keys(self, x: Float[Tensor, "b s d"]) -> tuple[Float[Tensor, "b h s k"], Float[Tensor, "b h s k"]]:
         """Returns keys and values in heads."""
@@ -144,6 +142,11 @@ class QKVMixer(Mixer):
     def dropped(self) -> float:
         """The dropout rate of the attention weights in the present mode: zero outside training."""
         return self.dropout if self.training else 0.0
+
+    def encoded(self, inputs: Inputs, ctx: Context) -> Inputs:
+        """Returns the inputs with what the encoding adds to them."""
+        inputs = self.rotated(inputs)
+        return inputs if self.relative is None else with_tables(self.relative, inputs, ctx.causal)
 
     def rotated(self, inputs: Inputs) -> Inputs:
         """Returns the inputs with queries and keys rotated by their positions, if the encoding is rotary."""

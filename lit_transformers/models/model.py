@@ -61,12 +61,19 @@ class ModelConfig(BlockConfig):
         """
         return {"dim": 8 * self.heads}
 
-    def parts(self) -> dict[str, MixerConfig | StackConfig]:
-        """Returns the configs of all mixers and stacks, by their paths: rows of a probe are as long as they require."""
-        return dict(_parts(self))
+    def token_embeddings(self) -> dict[str, TokenEmbeddingConfig]:
+        """Returns the configs of all token embeddings by their paths, those of networks within this one included."""
+        return dict(_token_embeddings(self))
+
+    def fewest_symbols(self) -> int:
+        """Returns the size of the smallest vocabulary that the network can be built for."""
+        return max(embedding.fewest_symbols() for embedding in self.token_embeddings().values())
 
     def build_stack(self, mode: Mode, max_length: int, cross: MixerConfig | None = None) -> Stack:
-        """Builds the stack of this model's blocks in the given mode, with cross mixers if ``cross`` is given."""
+        """Builds the stack of this model's blocks in the given mode, with cross mixers if ``cross`` is given.
+
+        Raises ConfigError where a mixer or a feed-forward does not support the mode.
+        """
         shape = Shape(self.dim, self.heads, max_length, 0, self.depth, shared={})
 
         def make_block(layer: int, depth: int) -> Block:
@@ -87,13 +94,13 @@ class ModelConfig(BlockConfig):
             initialise_normal(network, self.initial_std, tokens.factor)
 
 
-def _parts(config: Config, prefix: str = "") -> Iterator[tuple[str, MixerConfig | StackConfig]]:
+def _token_embeddings(config: Config, prefix: str = "") -> Iterator[tuple[str, TokenEmbeddingConfig]]:
     for name in field_types(type(config)):
         value = getattr(config, name)
-        if isinstance(value, MixerConfig | StackConfig):
+        if isinstance(value, TokenEmbeddingConfig):
             yield f"{prefix}{name}", value
         elif isinstance(value, Config):
-            yield from _parts(value, f"{prefix}{name}.")
+            yield from _token_embeddings(value, f"{prefix}{name}.")
 
 
 class Network(nn.Module, ABC):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from jaxtyping import Float
@@ -24,21 +25,48 @@ class BlockConfig(Config):
     dropout: Annotated[Fraction, Dropout] = 0.0
 
     def build_block(self, shape: Shape, mode: Mode, cross: MixerConfig | None = None) -> Block:
-        """Builds the layer. Raises ConfigError where a mixer does not support the mode it is used in."""
+        """Builds the layer. Raises ConfigError where a sublayer does not support the mode it is used in."""
         mixer = self.mixer.build(shape)
         self.mixer.require(mode)
+        self.feedforward.require(mode)
         cross_mixer = cross.build(shape) if cross else None
         if cross is not None:
             cross.require("cross")
-        return Block(self, shape, mixer, cross_mixer)
+        return Block(self, shape, mixer, cross_mixer, mode)
+
+    def build_adapter(self, name: str, sublayer: nn.Module, shape: Shape) -> Adapter | None:
+        """Hook: returns what transforms the output of a sublayer ("mixer", "cross" or "feedforward") before it is added
+        to the residual sum. None by default. It may replace linear maps within the sublayer as well."""
+        return None
+
+
+class Adapter(nn.Module, ABC):
+    """Transforms the output of a sublayer position by position, as a bottleneck does (arXiv:1902.00751, section 2)."""
+
+    @abstractmethod
+    def forward(self, y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]: ...
+
+    @abstractmethod
+    def flops(self, queries: int) -> int:
+        """Forward FLOPs for one sequence, with those of the maps that it replaced beyond their own."""
+
+
+class TwoStreamOutput(NamedTuple):
+    """The outputs of a content stream and of a query stream, and the sums of the blocks' losses by name."""
+
+    content: Float[Tensor, "b t d"]
+    queries: Float[Tensor, "b t d"]
+    aux: Mapping[str, Tensor]
 
 
 class Branch(NamedTuple):
-    """A sublayer of a block and its norm. All have the same signature; a cross mixer's state belongs to the source."""
+    """A sublayer of a block, its norm, and its adapter if it has one. All sublayers have the same signature; a cross
+    mixer's state belongs to the source."""
 
     name: str
     sublayer: nn.Module
     norm: nn.Module
+    adapter: Adapter | None
 
 
 class Block(nn.Module):
@@ -47,45 +75,80 @@ class Block(nn.Module):
     The state is a dict from the name of each branch to that branch's state.
     """
 
-    def __init__(self, config: BlockConfig, shape: Shape, mixer: Mixer, cross: Mixer | None) -> None:
+    def __init__(self, config: BlockConfig, shape: Shape, mixer: Mixer, cross: Mixer | None, mode: Mode) -> None:
         super().__init__()
-        self.pre = config.norm == "pre"
+        self.pre, self.permuted = config.norm == "pre", mode == "permuted"
         self.mixer, self.mixer_norm = mixer, nn.LayerNorm(shape.dim)
         self.cross, self.cross_norm = cross, nn.LayerNorm(shape.dim) if cross else None
         self.feedforward, self.feedforward_norm = config.feedforward.build(shape), nn.LayerNorm(shape.dim)
         self.dropout = nn.Dropout(config.dropout)
+        self.mixer_adapter = config.build_adapter("mixer", mixer, shape)
+        self.cross_adapter = config.build_adapter("cross", cross, shape) if cross else None
+        self.feedforward_adapter = config.build_adapter("feedforward", self.feedforward, shape)
 
     def branches(self) -> Iterator[Branch]:
         """Yields the branches in the order in which they are computed."""
-        yield Branch("mixer", self.mixer, self.mixer_norm)
+        yield Branch("mixer", self.mixer, self.mixer_norm, self.mixer_adapter)
         if self.cross is not None and self.cross_norm is not None:
-            yield Branch("cross", self.cross, self.cross_norm)
-        yield Branch("feedforward", self.feedforward, self.feedforward_norm)
+            yield Branch("cross", self.cross, self.cross_norm, self.cross_adapter)
+        yield Branch("feedforward", self.feedforward, self.feedforward_norm, self.feedforward_adapter)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         states: dict[str, Any] = {}
         aux: dict[str, Tensor] = {}
         for branch in self.branches():
             output = self.compute(branch, x, ctx, None if state is None else state[branch.name])
-            x = x + output.y
-            if not self.pre:
-                x = branch.norm(x)
+            x = self.add(branch, x, output.y)
             states[branch.name], aux = output.state, add_losses(aux, output.aux)
         return MixerOutput(x, states, aux)
 
     def compute(self, branch: Branch, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> MixerOutput:
-        """Returns what a branch adds to the residual sum, with its state and its auxiliary losses."""
+        """Returns what a branch adds to the residual sum, with its state and its auxiliary losses. Raises ValueError
+        for a context with a pattern where the block was not built to obey one."""
+        if ctx.pattern is not None and not self.permuted:
+            raise ValueError(f"this block of {type(self.mixer).__name__} obeys no pattern: build it as permuted")
         if branch.name != "cross":
             ctx = ctx._replace(source=None, source_padding_mask=None)
-        x = branch.norm(x) if self.pre else x
+        x = self.before(branch, x)
         merged, ctx = side_by_side(x, ctx)
         output: MixerOutput = branch.sublayer(merged, ctx, state)
-        return output._replace(y=self.dropout(output.y.reshape(x.shape)))
+        return output._replace(y=self.after(branch, output.y.reshape(x.shape)))
+
+    def forward_with_queries(
+        self, x: Float[Tensor, "b t d"], queries: Float[Tensor, "b t d"], ctx: Context, query_ctx: Context
+    ) -> TwoStreamOutput:
+        """Computes the layer for x, and for queries that read x in the mixer and are mapped as x is elsewhere. The
+        contexts of both streams differ in who sees whom."""
+        aux: dict[str, Tensor] = {}
+        for branch in self.branches():
+            output = self.compute(branch, x, ctx, None)
+            if branch.name == "mixer":
+                read = self.mixer.forward_queries(self.before(branch, queries), self.before(branch, x), query_ctx)
+                query_output = MixerOutput(self.after(branch, read))
+            else:
+                query_output = self.compute(branch, queries, query_ctx, None)
+            x, queries = self.add(branch, x, output.y), self.add(branch, queries, query_output.y)
+            aux = add_losses(add_losses(aux, output.aux), query_output.aux)
+        return TwoStreamOutput(x, queries, aux)
+
+    def before(self, branch: Branch, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        """Returns what a sublayer reads of the residual sum."""
+        return branch.norm(x) if self.pre else x
+
+    def after(self, branch: Branch, y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        """Returns what is added to the residual sum for the output of a sublayer."""
+        return self.dropout(y if branch.adapter is None else branch.adapter(y))
+
+    def add(self, branch: Branch, x: Float[Tensor, "b t d"], y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        """Returns the residual sum after a branch."""
+        return x + y if self.pre else branch.norm(x + y)
 
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         """Forward FLOPs for one sequence; a cross mixer reads ``source`` tokens."""
         cross_flops = 0 if self.cross is None else self.cross.cross_flops(queries, source)
-        return self.mixer.flops(queries, remembered, causal) + cross_flops + self.feedforward.flops(queries)
+        adapter_flops = sum(branch.adapter.flops(queries) for branch in self.branches() if branch.adapter is not None)
+        mixer_flops = self.mixer.flops(queries, remembered, causal)
+        return mixer_flops + cross_flops + self.feedforward.flops(queries) + adapter_flops
 
 
 def side_by_side(x: Float[Tensor, "b t d"], ctx: Context) -> tuple[Float[Tensor, "n r d"], Context]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from lit_transformers.config import Config, Dropout, Fraction, Length, Positive, Width, table
-from lit_transformers.mixer import Context, MixerOutput, OutputProjection, Shape
+from lit_transformers.config import Config, ConfigError, Dropout, Fraction, Length, Positive, Width, table
+from lit_transformers.mixer import Context, MixerOutput, Mode, OutputProjection, Shape
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "identity"]
 
@@ -33,6 +33,9 @@ class TransitionConfig(Config):
 
     def build(self, shape: Shape) -> Transition:
         raise NotImplementedError
+
+    def require(self, mode: Mode) -> None:
+        """Hook: raises ConfigError where the sublayer cannot be used in the mode. By default it can be in all."""
 
 
 class Transition(nn.Module, ABC):
@@ -107,6 +110,10 @@ class SeparableConvolutionConfig(TransitionConfig, kind="separable_convolution")
 
     def build(self, shape: Shape) -> SeparableConvolution:
         return SeparableConvolution(self, shape)
+
+    def require(self, mode: Mode) -> None:
+        if mode == "permuted":
+            raise ConfigError("a convolution reads neighbours, whatever order is given; set it to dense", "feedforward")
 
 
 class SeparableConvolution(Transition):

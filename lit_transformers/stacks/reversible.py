@@ -92,7 +92,8 @@ class BranchCall(NamedTuple):
     tape: Tape | None = None
 
     def parameters(self) -> list[Tensor]:
-        parameters = [*self.branch.sublayer.parameters(), *self.branch.norm.parameters()]
+        modules = (self.branch.sublayer, self.branch.norm, self.branch.adapter)
+        parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
         return [parameter for parameter in parameters if parameter.requires_grad]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lit_transformers.attention.patterns import Ordered
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, MixerOutput, Shape
-from lit_transformers.stacks.block import Block, add_losses
+from lit_transformers.stacks.block import Block, TwoStreamOutput, add_losses
 from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
 
 
@@ -46,6 +47,18 @@ class Sequential(Stack):
             states.append(output.state)
             hidden.append(x)
         return StackOutput(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
+
+    def forward_with_queries(
+        self, x: Float[Tensor, "b t d"], queries: Float[Tensor, "b t d"], ctx: Context, places: Int[Tensor, "b t"]
+    ) -> TwoStreamOutput:
+        contexts = [ctx._replace(pattern=Ordered(places, itself)) for itself in (True, False)]
+        aux: dict[str, Tensor] = {}
+        positions = self.entry.drawn(ctx)
+        for step, block in enumerate(self.layers(), start=self.first):
+            x, queries = (self.entry(stream, positions, step) for stream in (x, queries))
+            output = block.forward_with_queries(x, queries, *contexts)
+            x, queries, aux = output.content, output.queries, add_losses(aux, output.aux)
+        return TwoStreamOutput(x, queries, aux)
 
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         return sum(block.flops(queries, remembered, causal, source) for block in self.layers())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lit_transformers.config import Config, ConfigError
 from lit_transformers.encodings.positions import Positions
 from lit_transformers.mixer import Context, Shape
-from lit_transformers.stacks.block import Block
+from lit_transformers.stacks.block import Block, TwoStreamOutput
 
 MakeBlock = Callable[[int, int], Block]
 """Builds block ``layer`` of ``depth`` blocks that have their own weights."""
@@ -75,6 +75,19 @@ class Stack(nn.Module, ABC):
     @abstractmethod
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         """Forward FLOPs for one sequence, for which cross mixers read ``source`` tokens."""
+
+    def forward_with_queries(
+        self, x: Float[Tensor, "b t d"], queries: Float[Tensor, "b t d"], ctx: Context, places: Int[Tensor, "b t"]
+    ) -> TwoStreamOutput:
+        """Hook: reads x, the content stream, and a query stream at the same positions, through the same weights
+        (arXiv:1906.08237, section 2.3). Its blocks are "permuted"; it costs two ordinary passes.
+
+        places (b, t): the place of each token in the order of its row. Content sees its own token and those of lower
+        places; a query sees the content of lower places alone, so that it does not depend on the token at its position.
+        Raises ConfigError where a stack has no place for a second stream, which is the default.
+        """
+        reason = f"a {type(self).__name__} stack reads no second stream of queries; set stack: sequential"
+        raise ConfigError(reason, "stack")
 
     def split(self, step: int) -> tuple[Stack, Stack]:
         """Hook: returns the stack of the first ``step`` steps and that of the others, which share this one's weights.

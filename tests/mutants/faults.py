@@ -11,6 +11,8 @@ ORACLE = "tests/encodings/test_against_oracle.py::test_"
 POSITIONS = "tests/encodings/test_positions.py::test_"
 PROMISES = "tests/contracts/test_promises.py::test_"
 BLOCKS = "tests/contracts/test_blocks.py::test_"
+STREAMS = "tests/contracts/test_two_streams.py::test_"
+FAMILIES = "tests/contracts/test_families_of_parts.py::test_"
 COMPARISONS = "tests/reports/test_report_comparisons.py::test_"
 STATISTICS = "tests/reports/test_report_statistics.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
@@ -661,16 +663,16 @@ STACK_FAULTS = (
         "stacks",
         "a pre-norm block normalises after the sum",
         "lit_transformers/stacks/block.py",
-        "if not self.pre:",
-        "if self.pre:",
+        "return x + y if self.pre else branch.norm(x + y)",
+        "return branch.norm(x + y) if self.pre else x + y",
         (f"{BLOCKS}pre_norm_adds_to_what_it_was_given_and_post_norm_ends_normalised",),
     ),
     Fault(
         "stacks",
         "a block has no residual",
         "lit_transformers/stacks/block.py",
-        "x = x + output.y",
-        "x = output.y",
+        "return x + y if self.pre else branch.norm(x + y)",
+        "return y if self.pre else branch.norm(y)",
         (f"{ORACLE}the_memory_of_a_layer_is_its_own_input_without_gradient",),
     ),
     Fault(
@@ -680,6 +682,46 @@ STACK_FAULTS = (
         "totals[name] = totals[name] + loss if name in totals else loss",
         "totals[name] = loss",
         (f"{MIXERS}adaptive_span.py::test_a_model_adds_the_penalties_of_its_layers",),
+    ),
+    Fault(
+        "stacks",
+        "queries of a second stream read their own stream",
+        "lit_transformers/stacks/block.py",
+        "self.mixer.forward_queries(self.before(branch, queries), self.before(branch, x), query_ctx)",
+        "self.mixer.forward_queries(self.before(branch, queries), self.before(branch, queries), query_ctx)",
+        (f"{STREAMS}the_query_stream_is_that_of_its_equations",),
+    ),
+    Fault(
+        "stacks",
+        "queries of a second stream see the token at their position",
+        "lit_transformers/stacks/sequential.py",
+        "Ordered(places, itself)",
+        "Ordered(places, True)",
+        (f"{STREAMS}a_query_sees_what_is_before_it_in_its_row_and_content_itself_too",),
+    ),
+    Fault(
+        "stacks",
+        "a block that obeys no pattern ignores one",
+        "lit_transformers/stacks/block.py",
+        "if ctx.pattern is not None and not self.permuted:",
+        "if False:",
+        (f"{STREAMS}a_block_that_was_not_built_for_patterns_obeys_none_silently",),
+    ),
+    Fault(
+        "stacks",
+        "adapters of a reversible stack get no gradient",
+        "lit_transformers/stacks/reversible.py",
+        "modules = (self.branch.sublayer, self.branch.norm, self.branch.adapter)",
+        "modules = (self.branch.sublayer, self.branch.norm)",
+        (f"{FAMILIES}adapters_alone_learn_and_all_of_them",),
+    ),
+    Fault(
+        "stacks",
+        "adapters cost nothing",
+        "lit_transformers/stacks/block.py",
+        "self.feedforward.flops(queries) + adapter_flops",
+        "self.feedforward.flops(queries)",
+        (f"{FAMILIES}costs_count_adapters",),
     ),
     Fault(
         "stacks",
