@@ -26,12 +26,12 @@ from ablations.options import (
     Wandb,
     Workers,
     limits_of,
-    look,
     options_for,
     out,
     plan_for,
     request_of,
     share_for,
+    survey_plan,
     train,
     warn,
 )
@@ -132,7 +132,7 @@ def plan(
     from ablations.show import plan_view
 
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
-    rows, _ = look(planned, runs)
+    rows, _ = survey_plan(planned, runs)
     ended = {row.ticket.key for row in rows if row.state.over}
     time_estimate = estimate(planned, runs)
     if time_estimate.cuda and not cuda_devices():  # nothing is known of the other machine but that it has a device
@@ -177,7 +177,7 @@ def run(
     request = request_of(scale, changes, seeds, device)
     planned = plan_for(study, runs, request, warm_up=launcher == "local")
     planned.require_all_seeds(runs)
-    rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
+    rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)
     if todo:
@@ -203,7 +203,7 @@ def status(
     from sweeps.status import bring_up_to_date, standings
 
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
-    rows, notes = look(planned, runs)
+    rows, notes = survey_plan(planned, runs)
     warn(notes)
     active_runs = {} if all(row.state.over for row in rows) else standings(runs, storage)
     bring_up_to_date(rows, runs, active_runs)

@@ -167,7 +167,7 @@ CHARACTERS = TRANSFORMER_XL.override(
 """A small language model without memory, over segments long enough for sparse patterns to leave something out."""
 
 
-def forgetful(scale: Mapping[str, Any]) -> dict[str, Any]:
+def without_memory(scale: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a scale's overrides without that of the memory, for mixers that have none."""
     return {path: value for path, value in scale.items() if path != "model.mixer.memory"}
 
@@ -177,14 +177,14 @@ def leaving(scales: Mapping[str, Scale], **left_out: Mapping[str, str]) -> dict[
     return {name: replace(scale, leave_out=left_out.get(name, {})) for name, scale in scales.items()}
 
 
-CHARACTERS_GPU: Mapping[str, Any] = forgetful(GPU) | {
+CHARACTERS_GPU: Mapping[str, Any] = without_memory(GPU) | {
     "data.segment_length": 1024,
     "data.batch_size": 16,
     "training.validate_every": None,
 }
 """Overrides of CHARACTERS for a model that fills one GPU."""
 
-CHARACTERS_PAPER: Mapping[str, Any] = forgetful(ENWIK8) | {"data.segment_length": 2048, "data.batch_size": 16}
+CHARACTERS_PAPER: Mapping[str, Any] = without_memory(ENWIK8) | {"data.segment_length": 2048, "data.batch_size": 16}
 """12 layers on enwik8 with segments of 2,048: the first phase of arXiv:2004.05150, section 4.2."""
 
 CHARACTER_SCALES = {

@@ -105,7 +105,7 @@ def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False)
     return cached_plan(runs, path, study, request, make)
 
 
-def look(
+def survey_plan(
     planned: Plan, runs: Path, *, retry_failed: bool = False, time_limit: float | None = 0.0
 ) -> tuple[list[Row], list[str]]:
     """Returns a row for every run, filled from its record, and notes about damaged records."""

@@ -24,11 +24,11 @@ from ablations.options import (
     Workers,
     launched,
     limits_of,
-    look,
     options_for,
     out,
     request_of,
     share_for,
+    survey_plan,
     train,
     warn,
 )
@@ -90,7 +90,7 @@ def tune(
         raise typer.Exit(128 + stopped_by)
     planned = tuned_plan(tuning, results, budget, runs)
     planned.require_all_seeds(runs)
-    rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
+    rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)
     if todo:

@@ -24,12 +24,12 @@ from ablations.options import (
     Wandb,
     Workers,
     limits_of,
-    look,
     options_for,
     out,
     plan_for,
     request_of,
     share_for,
+    survey_plan,
     train,
     warn,
 )
@@ -48,7 +48,7 @@ def worker(
     """Join a study: do runs that wait, take over those of workers that die, and leave when all are over."""
     start, limits = time.monotonic(), limits_of(time_limit, memory_limit, memory_per_run)
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=True)
-    rows, notes = look(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
+    rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)
     try:

@@ -12,18 +12,18 @@ from lit_transformers import runs
 from lit_transformers.config import Plain
 from lit_transformers.runs.runner import RUNNER as LIBRARY
 
-__all__ = ["NOTE", "RUNNER", "RunConfig"]
+__all__ = ["NOTE", "RUNNER", "TimedRunConfig"]
 
 NOTE = "worked.json"
 
 
-class RunConfig(runs.RunConfig):
+class TimedRunConfig(runs.RunConfig):
     """The library's RunConfig, whose runs the runner of this module does."""
 
     runner: ClassVar[str] = "benchmarks.noted:RUNNER"
 
 
-def fit(config: RunConfig, directory: Path, report: Any = None, **further: Any) -> dict[str, Plain]:
+def fit(config: TimedRunConfig, directory: Path, report: Any = None, **further: Any) -> dict[str, Plain]:
     """Does the run, and writes the times at which it began and ended, in seconds since the epoch, beside its record."""
     begun = time.time()
     record = LIBRARY.fit(config, directory, report, **further)
@@ -31,4 +31,4 @@ def fit(config: RunConfig, directory: Path, report: Any = None, **further: Any) 
     return record
 
 
-RUNNER = dataclasses.replace(LIBRARY, config=RunConfig, fit=fit)
+RUNNER = dataclasses.replace(LIBRARY, config=TimedRunConfig, fit=fit)

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.hardware import JSON_HELP, describe, save
-from benchmarks.noted import NOTE, RUNNER, RunConfig
+from benchmarks.noted import NOTE, RUNNER, TimedRunConfig
 from benchmarks.overhead import config
 from sweeps.launchers.local import Options, launch
 from sweeps.launchers.share import Share
@@ -69,16 +69,16 @@ class StudyTime(NamedTuple):
 
 def measure(runs: Path, count: int, steps: int, share: Share) -> StudyTime:
     """Does a study of ``count`` runs that differ in their seed. Raises RuntimeError where one does not finish."""
-    small = RunConfig.from_dict(config(64, 2, 4, 32, 32).to_dict()).override({"training.steps": steps})
+    small = TimedRunConfig.from_dict(config(64, 2, 4, 32, 32).to_dict()).override({"training.steps": steps})
     configs = [small.override({"seed": seed}) for seed in range(count)]
     tickets = [Ticket(RUNNER.run_key(each), "plain", each.seed, each.to_dict()) for each in configs]
     begun = time.time()
-    prepare_server(RunConfig.runner)
+    prepare_server(TimedRunConfig.runner)
     rows, _ = survey(runs, tickets, METRIC, retry_failed=False)
     ledger = Ledger(runs)
     try:
         board = Board(Console(file=io.StringIO()), METRIC)
-        launch(runs, ledger, board, rows, Options(RunConfig.runner, share, METRIC))
+        launch(runs, ledger, board, rows, Options(TimedRunConfig.runner, share, METRIC))
     finally:
         ledger.close()
     failed = [row.reason for row in rows if row.state != State.FINISHED]

@@ -45,8 +45,8 @@ class ComparedArm:
     """An arm that both sides have under the same name, with its runs on each side."""
 
     arm: str
-    one: tuple[Run, ...]
-    other: tuple[Run, ...]
+    first: tuple[Run, ...]
+    second: tuple[Run, ...]
 
 
 def find_side(name: str, runs: Path, folder: Path = PUBLISHED) -> ComparedSide:
@@ -155,7 +155,7 @@ def configs(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm]) ->
 def _differing(pair: ComparedArm, seeds: bool) -> list[tuple[str, str, str]]:
     """Returns each differing path with both values, from the first run with a record on each side."""
     one_record, other_record = (
-        next((run.record for run in runs if run.record), None) for runs in (pair.one, pair.other)
+        next((run.record for run in runs if run.record), None) for runs in (pair.first, pair.second)
     )
     if one_record is None or other_record is None:
         return []
@@ -196,8 +196,8 @@ def metrics(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm], no
 
 
 def _common_metrics(pairs: list[ComparedArm]) -> list[str]:
-    mine = [name for pair in pairs for run in pair.one if run.record for name in run.record.metrics]
-    theirs = {name for pair in pairs for run in pair.other if run.record for name in run.record.metrics}
+    mine = [name for pair in pairs for run in pair.first if run.record for name in run.record.metrics]
+    theirs = {name for pair in pairs for run in pair.second if run.record for name in run.record.metrics}
     return [name for name in dict.fromkeys(mine) if name in theirs]
 
 
@@ -207,7 +207,7 @@ def join(one: Study, other: Study, pairs: list[ComparedArm], metric: str) -> Stu
     run_data: dict[str, RunData] = {}
     for number, pair in enumerate(pairs):
         names = (f"{number} one", f"{number} other")
-        for name, runs in zip(names, (pair.one, pair.other), strict=True):
+        for name, runs in zip(names, (pair.first, pair.second), strict=True):
             run_data |= {f"{name} {index}": _run_data(run) for index, run in enumerate(runs)}
             # Two single runs form one pair, whatever their seeds are.
             seeds = [run.seed for run in runs] if len(runs) > 1 else [0]
@@ -269,10 +269,10 @@ def costs(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm]) -> T
     rows = []
     for key, title, kind in COSTS:
         for pair in pairs:
-            mine, theirs = mean_cost(pair.one, key), mean_cost(pair.other, key)
+            mine, theirs = mean_cost(pair.first, key), mean_cost(pair.second, key)
             if mine is not None and theirs is not None:
                 texts = [Cell(plain(Cell(value), Column(title, kind))) for value in (mine, theirs)]
-                rows.append((Cell(title), Cell(pair.arm), *texts, *_multiple(cost_ratio(pair.other, pair.one, key))))
+                rows.append((Cell(title), Cell(pair.arm), *texts, *_multiple(cost_ratio(pair.second, pair.first, key))))
     notes = ("Means over the runs that finished. Ratios of what was measured are those of runs of the same seed.",)
     return Table("costs", "Costs", columns, tuple(rows), notes)
 

@@ -181,8 +181,8 @@ def _row(findings: Findings, judged: JudgedComparison) -> tuple[Cell, ...]:
     verdict = Cell(comparison.verdict) if comparison.verdict else Cell(missing=f"none: {comparison.reason}")
     ends = Cell()
     if estimate.interval is not None:
-        ends = Cell(low=findings.shown(estimate.interval.low), high=findings.shown(estimate.interval.high))
-    return Cell(comparison.name), published, Cell(findings.shown(estimate.difference)), ends, verdict, agreement
+        ends = Cell(low=findings.as_printed(estimate.interval.low), high=findings.as_printed(estimate.interval.high))
+    return Cell(comparison.name), published, Cell(findings.as_printed(estimate.difference)), ends, verdict, agreement
 
 
 def signed(value: float) -> str:

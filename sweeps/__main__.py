@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from lit_transformers.cli.commands import run_command
 from sweeps.options import Runs, Storage
@@ -38,8 +39,26 @@ the records of its own.
 Exit status: 0 all is well, 2 bad input, 130 or 143 stopped.
 """
 
+STUDY_COMMANDS = ("agent", "dashboard", "tune", "wandb", "worker")
+"""Commands of ``ablations`` that one might look for here."""
+
+
+class LedgerCommands(TyperGroup):
+    """The commands of the ledger. For one that takes a study, the error names where it is."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in STUDY_COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}. It takes a study: python -m ablations {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
-    help=HELP, epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    cls=LedgerCommands,
+    help=HELP,
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 
 out = Console()

@@ -119,5 +119,5 @@ def observe(config: ComparedRun, sizes: dict[int, int], length: int) -> list[Ten
             trace += [loss.detach(), torch.tensor(sum(saved_bytes.values()))]
         with torch.no_grad():
             task.eval().evaluator().eval()
-            trace += [task.measured(objective.random_batch(data)) for _ in range(batches)]
+            trace += [task.evaluation_output(objective.random_batch(data)) for _ in range(batches)]
         return trace + [parameter.detach() for parameter in task.parameters()]

@@ -60,9 +60,9 @@ def observe(task: Task, batches: Iterable[Any]) -> dict[str, Plain]:
         torch.manual_seed(0)
         *earlier_batches, last_batch = (task.transfer_batch_to_device(batch, task.device, 0) for batch in first_batches)
         for batch in earlier_batches:
-            task.measured(batch)
+            task.evaluation_output(batch)
         with listened(task.evaluator()) as calls:
-            task.measured(last_batch)
+            task.evaluation_output(last_batch)
         parts = list(module_reports(calls))
     task.begin_evaluation()
     task.train(was_training)

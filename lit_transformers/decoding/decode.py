@@ -280,13 +280,13 @@ class BeamSearch:
                 parents = torch.arange(self.beams, device=self.limits.device).expand_as(self.scores)
                 self.offer(self.scores, self.prefixes, parents)
                 break
-            self.look()
+            self.add_attention()
             self.advance(log_probabilities.unflatten(0, (-1, self.beams)), step)
             if not len(self.places):
                 break
         return Decoded(without_boundaries(self.outputs, self.reader.boundary), self.worth)
 
-    def look(self) -> None:
+    def add_attention(self) -> None:
         """Adds the attention of the last symbol to the totals for coverage."""
         if self.config.coverage:
             weights = self.reader.attended(self.beams)

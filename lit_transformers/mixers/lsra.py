@@ -10,7 +10,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from lit_transformers.config import ConfigError, Heads, Positive
+from lit_transformers.config import ConfigError, Heads, Positive, field_types
 from lit_transformers.mixer import Context, Mixer, MixerOutput, Promises, Shape
 from lit_transformers.mixers.attention import AttentionConfig
 from lit_transformers.mixers.convolution import ConvolutionConfig
@@ -38,7 +38,7 @@ class LSRAConfig(QKVConfig, kind="lsra"):
             yield "branches: attention has no convolution to configure; set branches: both"
         if self.branches == "convolution":
             default = AttentionConfig()
-            for name in ("encoding", "memory", "head_dim", "bias", "dropout", "scaled"):
+            for name in field_types(QKVConfig):
                 if getattr(self, name) != getattr(default, name):
                     yield f"branches: convolution has no attention, so {name} does nothing; drop it"
             if self.attention_heads is not None:
@@ -70,14 +70,7 @@ class LSRA(Mixer):
         super().__init__()
         self.split = attending(config, shape.dim)
         heads = config.attention_heads or shape.heads
-        attention = AttentionConfig(
-            encoding=config.encoding,
-            memory=config.memory,
-            head_dim=config.head_dim,
-            bias=config.bias,
-            dropout=config.dropout,
-            scaled=config.scaled,
-        )
+        attention = AttentionConfig(**{name: getattr(config, name) for name in field_types(QKVConfig)})
         self.attention = attention.build(shape._replace(dim=self.split, heads=heads)) if self.split else None
         convolution_shape = shape._replace(dim=shape.dim - self.split)
         try:

@@ -99,7 +99,7 @@ class Window(QKVMixer):
                 f"only {self.heads} heads can be dilated, not {config.dilated_heads}", "mixer.dilated_heads"
             )
         self.dilations = [1] * undilated + [dilation] * (self.heads - undilated)
-        self.own = nn.ModuleList(
+        self.global_maps = nn.ModuleList(
             nn.Linear(shape.dim, self.width, bias=config.bias) for _ in range(3 if separate else 0)
         )
 
@@ -114,7 +114,7 @@ class Window(QKVMixer):
         if segment.marks is not None:
             marks = segment.marks[:, inputs.offset :]
             indices = marks.any(dim=0).nonzero().squeeze(1)
-            if len(self.own):
+            if len(self.global_maps):
                 inputs = self.of_global_tokens(inputs, segment, ctx.causal)
             outputs = self.see_everything(inputs, indices, ctx.causal)
             with_global = y.index_copy(2, indices, outputs.to(y.dtype))
@@ -124,7 +124,7 @@ class Window(QKVMixer):
     def of_global_tokens(self, inputs: Inputs, segment: SegmentInputs, causal: bool) -> Inputs:
         """Returns the inputs of global queries, computed with their own projections."""
         assert segment.hidden is not None, "asked to be kept"
-        query, key, value = self.own
+        query, key, value = self.global_maps
         q, k, v = (split(part, self.heads) for part in (query(segment.x), key(segment.hidden), value(segment.hidden)))
         inputs = self.rotated(Inputs(q, k, v, inputs.key_mask))
         return with_tables(self.relative, inputs, causal) if self.relative else inputs
@@ -143,7 +143,7 @@ class Window(QKVMixer):
         if marks is not None:
             global_queries = GlobalQueries(tuple(marks[memory:].nonzero().squeeze(1).tolist()), causal)
             total += heads_flops([global_queries], queries, keys, self.width, causal=causal, encoding=self.relative)
-            if len(self.own):
+            if len(self.global_maps):
                 total += 2 * self.dim * self.width * (queries + 2 * keys)
             elif self.relative:  # the tables are those of the window
                 total -= self.relative.table_flops(keys + (1 if causal else queries))

@@ -47,7 +47,7 @@ class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
         """Returns the encoder's and the decoder's stack, each as the config of a model."""
         encoder = self if self.positions is None else self.override({"positions.restart": "document"})
         depth = self.decoder_depth or self.depth
-        return encoder, encoder.override({"mixer": unforgetting(self.decoder_mixer), "depth": depth})
+        return encoder, encoder.override({"mixer": with_unlimited_memory(self.decoder_mixer), "depth": depth})
 
     def unreadable_mixers(self) -> list[str]:
         """Returns the names of the decoder's mixers that cannot read one symbol at a time, in alphabetical order."""
@@ -55,7 +55,7 @@ class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
         return sorted({mixer.mixer_name for mixer in mixers if not mixer.promises().streams})
 
 
-def unforgetting(mixer: MixerConfig) -> MixerConfig:
+def with_unlimited_memory(mixer: MixerConfig) -> MixerConfig:
     """Returns the mixer with an unlimited memory if it has one of length 0, else the mixer itself."""
     try:
         return mixer.override({path: EVERYTHING for path, length in mixer.leaves_with(Memory) if not length})

@@ -187,11 +187,11 @@ class AdaptiveTokenEmbedding(TokenEmbedding):
         super().__init__(config, dim)
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(dim, size, list(config.cutoffs), float(config.shrink))
         self.edges = [0, *config.cutoffs, size]
-        self.own: nn.ModuleList | None = None
+        self.cluster_embeddings: nn.ModuleList | None = None
         if not config.tied:
             widths = [dim // config.shrink**cluster for cluster in range(len(config.cutoffs) + 1)]
             sizes = [end - start for start, end in zip(self.edges, self.edges[1:], strict=False)]
-            self.own = nn.ModuleList(
+            self.cluster_embeddings = nn.ModuleList(
                 nn.Sequential(nn.Embedding(count, width), nn.Linear(width, dim, bias=False))
                 for count, width in zip(sizes, widths, strict=True)
             )
@@ -206,8 +206,8 @@ class AdaptiveTokenEmbedding(TokenEmbedding):
 
     def of_cluster(self, cluster: int, members: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         """Returns the unscaled embeddings of members of a cluster, which are numbered from its first."""
-        if self.own is not None:
-            vectors: Tensor = self.own[cluster](members)
+        if self.cluster_embeddings is not None:
+            vectors: Tensor = self.cluster_embeddings[cluster](members)
             return vectors
         if cluster == 0:
             return F.embedding(members, self.softmax.head.weight)
@@ -230,7 +230,7 @@ class AdaptiveTokenEmbedding(TokenEmbedding):
         return 2 * queries * dim * head
 
     def softmax_only(self) -> list[nn.Parameter]:
-        return [] if self.own is None else [*self.softmax.parameters()]
+        return [] if self.cluster_embeddings is None else [*self.softmax.parameters()]
 
 
 TOKENS = table(TokenEmbeddingConfig, FullTokenEmbeddingConfig, AdaptiveTokenEmbeddingConfig)

@@ -18,7 +18,7 @@ import torch
 
 from datamodules import DataError
 from lit_transformers.checks import gates
-from lit_transformers.config import ConfigError, Plain
+from lit_transformers.config import ConfigError, Memory, Plain
 from lit_transformers.records.files import RECORD, RUN, replace_file, write_json
 from lit_transformers.records.record import VERSION, environment, is_disk_full, peak_memory, reason
 from lit_transformers.records.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
@@ -112,7 +112,7 @@ def _observers(report: Report | None, wandb_run: WandbRun | None, curves: Curves
 def protocol(config: RunConfig) -> dict[str, Plain]:
     """Returns how the reported metrics are measured, for the record."""
     model = config.model.override(config.task.evaluation)
-    memory = dict(model.leaves()).get("mixer.memory")
+    memory = next((length for _, length in model.mixer.leaves_with(Memory)), None)
     settings = config.data.protocol() | config.task.protocol()
     return settings | {"changes": dict(config.task.evaluation), "memory": memory}
 

@@ -139,11 +139,11 @@ class CausalLM(Task):
     def begin_evaluation(self) -> None:
         self.evaluation_states = {}
 
-    def measured(self, batch: TextBatch) -> Float[Tensor, "b t d"]:
+    def evaluation_output(self, batch: TextBatch) -> Float[Tensor, "b t d"]:
         return self.read(self.evaluator(), self.evaluation_states, batch).hidden
 
     def validation_step(self, batch: TextBatch, batch_index: int) -> None:
-        nats = self.evaluator().tokens.nll(self.measured(batch), batch.targets)
+        nats = self.evaluator().tokens.nll(self.evaluation_output(batch), batch.targets)
         self.metric.update(nats, batch.targets, batch.document)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

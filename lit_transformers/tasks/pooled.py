@@ -134,13 +134,13 @@ class PooledTask(Task):
         outputs: Tensor = self.head(pooled(network_output.hidden, batch.padding_mask, self.config.pooling))
         return full_precision(outputs)
 
-    def measured(self, batch: LabelledBatch) -> Float[Tensor, "b o"]:
+    def evaluation_output(self, batch: LabelledBatch) -> Float[Tensor, "b o"]:
         return self.predict(read_whole(self.evaluator(), batch), batch)
 
     def validation_step(self, batch: LabelledBatch, batch_index: int) -> None:
         real = batch.padding_mask.any(dim=1)  # a rank that has finished gets rows of padding
         if real.any():
-            outputs = self.measured(batch)
+            outputs = self.evaluation_output(batch)
             self.metric.update(outputs, self.nll(outputs, batch), batch)
 
 

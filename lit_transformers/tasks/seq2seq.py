@@ -99,7 +99,7 @@ class Seq2Seq(Task):
         loss, nats = self.network.tokens.smoothed(output.hidden, batch.targets, self.config.label_smoothing)
         return self.training_output(token_mean(loss.sum(), batch.targets != IGNORED, nats.sum()), output.aux)
 
-    def measured(self, batch: PairBatch) -> Float[Tensor, "b t v"]:
+    def evaluation_output(self, batch: PairBatch) -> Float[Tensor, "b t v"]:
         evaluator = self.evaluator()
         output: ModelOutput = evaluator(batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask)
         return evaluator.tokens.log_probabilities(output.hidden)
@@ -110,7 +110,7 @@ class Seq2Seq(Task):
             self.metric.update(torch.zeros(*real.targets.shape, self.data.vocabulary.size), real, [])
             return
         hypotheses = self.write(real.source, real.source_padding_mask) if self.writes else None
-        self.metric.update(self.measured(real), real, hypotheses)
+        self.metric.update(self.evaluation_output(real), real, hypotheses)
 
     def write(self, source: Int[Tensor, "b s"], padding_mask: Bool[Tensor, "b s"]) -> Sequence[str]:
         """Decodes every source and returns the texts."""

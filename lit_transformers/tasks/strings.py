@@ -58,10 +58,10 @@ class Strings(Task):
         mean = token_mean(self.network.tokens.nll(output.hidden, batch.targets).sum(), batch.targets != IGNORED)
         return self.training_output(mean, output.aux)
 
-    def measured(self, batch: StringBatch) -> Float[Tensor, "b t v"]:
+    def evaluation_output(self, batch: StringBatch) -> Float[Tensor, "b t v"]:
         evaluator = self.evaluator()
         output: ModelOutput = evaluator(batch.inputs, None, batch.padding_mask)
         return evaluator.tokens.log_probabilities(output.hidden)
 
     def validation_step(self, batch: StringBatch, batch_index: int) -> None:
-        self.metric.update(self.measured(batch), batch)
+        self.metric.update(self.evaluation_output(batch), batch)

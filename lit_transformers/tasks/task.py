@@ -108,7 +108,7 @@ class Task(L.LightningModule, ABC):
         """Updates ``metric`` with the losses of every example."""
 
     @abstractmethod
-    def measured(self, batch: Any) -> Tensor:
+    def evaluation_output(self, batch: Any) -> Tensor:
         """Returns the output of the network in evaluation for a batch; in a stream, after the batches before it."""
 
     def training_output(

@@ -38,14 +38,14 @@ class Evidence:
     """The values of runs by arm and seed and, for runs with usable documents, the same at resampled documents.
 
     ``documents`` is their number before pooling and ``sizes`` are those of the pooled ones. Where one document
-    dominates, ``off`` holds by how much each document's own value lies off the value of all documents. With ``ratio``,
-    all values are logarithms, which are not finite where the value is not positive.
+    dominates, ``deviations`` holds by how much each document's own value lies off the value of all documents. With
+    ``ratio``, all values are logarithms, which are not finite where the value is not positive.
     """
 
     values: Mapping[Pair, float]
     ratio: bool = False
     resampled: Mapping[Pair, Array] = field(default_factory=dict)
-    off: Mapping[Pair, Array] = field(default_factory=dict)
+    deviations: Mapping[Pair, Array] = field(default_factory=dict)
     sizes: Array = field(default_factory=lambda: np.ones(0))
     documents: int = 0
 
@@ -84,8 +84,8 @@ class Evidence:
         """Returns the weighted sums at resampled documents, or None where one of the runs has no usable documents."""
         if not all((arm, seed) in self.resampled for arm in weights for seed in seeds):
             return None
-        off = _columns(self.off, weights, seeds) if self.off else None
-        return Resampled(_columns(self.resampled, weights, seeds), self.sizes, off)
+        deviations = _columns(self.deviations, weights, seeds) if self.deviations else None
+        return Resampled(_columns(self.resampled, weights, seeds), self.sizes, deviations)
 
 
 def _usable(values: float | Array) -> NDArray[np.bool_]:
@@ -113,7 +113,9 @@ def gather(study: Study, notes: list[str]) -> Evidence:
         values=values,
         ratio=ratio,
         resampled={pair: transform(value) for pair, value in _resampled(sums, measure)},
-        off={pair: _offsets(columns, measure, ratio) for pair, columns in sums.items()} if dominates(sizes) else {},
+        deviations={pair: _deviations(columns, measure, ratio) for pair, columns in sums.items()}
+        if dominates(sizes)
+        else {},
         sizes=sizes,
         documents=len(first.names),
     )
@@ -136,7 +138,7 @@ def _resampled(sums: Mapping[Pair, Array], measure: Measure) -> Iterator[tuple[P
             yield pair, measure.value(totals[:, index * width : (index + 1) * width])
 
 
-def _offsets(columns: Array, measure: Measure, ratio: bool) -> Array:
+def _deviations(columns: Array, measure: Measure, ratio: bool) -> Array:
     """Returns by how much each document's own value lies off the value of all documents [documents].
 
     It is the derivative of the value with respect to the document's weight, by a central difference.

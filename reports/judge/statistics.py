@@ -95,29 +95,30 @@ class PairedDifference:
 class Resampled:
     """A difference at resampled documents, ``values`` [resamples, seeds], and the documents' ``sizes`` [documents].
 
-    ``off`` [documents, seeds] holds by how much each document's own difference lies off that of all documents; it is
-    needed only where one document dominates. Raises ValueError for values that are not finite, which have no variance.
+    ``deviations`` [documents, seeds] holds by how much each document's own difference lies off that of all documents;
+    it is needed only where one document dominates. Raises ValueError for values that are not finite, which have no
+    variance.
     """
 
     values: Array
     sizes: Array
-    off: Array | None = None
+    deviations: Array | None = None
 
     def __post_init__(self) -> None:
-        for numbers in (self.values, self.sizes, *([] if self.off is None else [self.off])):
+        for numbers in (self.values, self.sizes, *([] if self.deviations is None else [self.deviations])):
             _require_finite(numbers, "a difference at resampled documents")
 
     def variance(self) -> float:
         """Returns the variance between documents that all seeds share, of the mean over documents."""
         squared = float((self.shares**2).sum())
-        if self.off is not None:
-            return _shared_covariance(self.off[self.sizes > 0]) * squared
+        if self.deviations is not None:
+            return _shared_covariance(self.deviations[self.sizes > 0]) * squared
         return _shared_covariance(self.values) / (1 - 2 * float((self.shares**3).sum()) / squared + squared)
 
     @property
     def freedom(self) -> float:
         """The degrees of freedom of the variance."""
-        count = effective_count(self.sizes) if self.off is None else float((self.sizes > 0).sum())
+        count = effective_count(self.sizes) if self.deviations is None else float((self.sizes > 0).sum())
         return max(1.0, count - 1)
 
     @property

@@ -120,7 +120,7 @@ class Protocol(Data):
     text: str
 
 
-class Claim(Data):
+class SourceClaim(Data):
     """A statement of the source beyond its numbers."""
 
     text: str
@@ -136,7 +136,7 @@ class Published(Data):
     protocol: Annotated[Protocol, BeforeValidator(_as_text_field)]
     metric: str
     cells: tuple[PublishedCell, ...] = ()
-    claims: tuple[Annotated[Claim, BeforeValidator(_as_text_field)], ...] = ()
+    claims: tuple[Annotated[SourceClaim, BeforeValidator(_as_text_field)], ...] = ()
 
 
 class LeftOut(Data):

@@ -120,7 +120,7 @@ def _capitalized_name(comparison: Comparison) -> str:
 def _change_text(findings: Findings, difference: float) -> str:
     title, decimals = findings.metric.title, findings.difference_decimals
     if findings.ratio:
-        return f"{fixed(findings.shown(difference), decimals)} times the {title}"
+        return f"{fixed(findings.as_printed(difference), decimals)} times the {title}"
     size = fixed(abs(difference), decimals)
     return f"{title} {'lower' if difference < 0 else 'higher'} by {size}" if difference else f"no change in {title}"
 
@@ -134,13 +134,13 @@ def _interval_of_change(findings: Findings, comparison: Comparison) -> str:
     low, high = comparison.estimate.interval
     if not findings.ratio and high < 0:
         low, high = -high, -low
-    return interval_text(findings.shown(low), findings.shown(high), findings.difference_decimals)
+    return interval_text(findings.as_printed(low), findings.as_printed(high), findings.difference_decimals)
 
 
 def _detectable_texts(findings: Findings, comparison: Comparison) -> Iterator[str]:
     if comparison.verdict != "unresolved" or comparison.detectable is None:
         return
-    detectable = fixed(findings.shown(comparison.detectable), findings.difference_decimals)
+    detectable = fixed(findings.as_printed(comparison.detectable), findings.difference_decimals)
     yield f"so many seeds show a {'ratio' if findings.ratio else 'difference'} of {detectable} or more"
     yield f"seeds needed for this one: {seeds_needed(comparison)}"
 

@@ -11,7 +11,7 @@ import numpy as np
 from reports.judge.comparisons import Comparison
 from reports.judge.fairness import cost_of
 from reports.read.records import Study
-from reports.show.looks import INK, MUTED, PAPER, VERDICTS, Look, label, label_ends, looks, spread, ticks
+from reports.show.looks import INK, MUTED, PAPER, VERDICTS, LineStyle, label, label_ends, line_styles, spread, ticks
 from reports.show.observed import read
 from reports.show.sections import Findings
 
@@ -75,7 +75,7 @@ def cost_against_quality(findings: Findings, points_by_cost: Mapping[str, Sequen
     """Draws a panel for each cost; a line joins the arms of the Pareto front."""
     from matplotlib.figure import Figure
 
-    styles = looks(findings.study.plan)
+    styles = line_styles(findings.study.plan)
     most = max(map(len, points_by_cost.values()))
     figure = Figure(figsize=(9.0, max(3.6, 0.26 * most)), layout="constrained")
     panels = figure.subplots(1, len(points_by_cost), squeeze=False, sharey=True)[0]
@@ -87,7 +87,7 @@ def cost_against_quality(findings: Findings, points_by_cost: Mapping[str, Sequen
     return figure
 
 
-def _quality_panel(panel: Axes, points: Sequence[Point], styles: Mapping[str, Look], goal: str) -> None:
+def _quality_panel(panel: Axes, points: Sequence[Point], styles: Mapping[str, LineStyle], goal: str) -> None:
     best = front(points, goal)
     panel.plot([p.cost for p in best], [p.value for p in best], color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
     for point in points:
@@ -113,7 +113,7 @@ def _widen(panel: Axes, costs: Sequence[float], logarithmic: bool) -> None:
     panel.set_xlim(*(map(math.exp, ends) if logarithmic else ends))
 
 
-def _label_points(panel: Axes, points: Sequence[Point], styles: Mapping[str, Look]) -> None:
+def _label_points(panel: Axes, points: Sequence[Point], styles: Mapping[str, LineStyle]) -> None:
     """Labels the points on the side that has more room, without overlaps."""
     low, high = panel.get_ylim()
     order = sorted(points, key=lambda point: point.value)
@@ -160,7 +160,7 @@ def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[st
     """Draws FLOPs per token against the length of a row in tokens, a line for each label, on logarithmic axes."""
     from matplotlib.figure import Figure
 
-    styles = {name: looks(findings.study.plan)[arm] for name, (arm, _) in lines_by_name.items()}
+    styles = {name: line_styles(findings.study.plan)[arm] for name, (arm, _) in lines_by_name.items()}
     figure = Figure(figsize=(9.0, max(3.4, 0.3 * len(lines_by_name))), layout="constrained")
     panel = figure.subplots()
     panel.set_xscale("log", base=2)
@@ -202,7 +202,7 @@ def differences(findings: Findings, comparisons: Sequence[Comparison]) -> Figure
     panel.tick_params(axis="y", labelcolor=INK)
     panel.set_ylim(len(comparisons) - 0.5, -0.5)
     panel.grid(visible=False, axis="y")
-    panel.axvline(findings.shown(0.0), color=MUTED, linewidth=0.9, zorder=1)
+    panel.axvline(findings.as_printed(0.0), color=MUTED, linewidth=0.9, zorder=1)
     side = "left" if findings.metric.goal == "minimize" else "right"
     title = label(findings.metric.title)
     panel.set_xlabel(f"{f'ratio of {title}' if findings.ratio else f'difference in {title}'} ({side} is better)")
@@ -217,9 +217,9 @@ def _whisker(panel: Axes, findings: Findings, comparison: Comparison, row: int) 
     if estimate is None or estimate.interval is None:
         return
     style = _marker_style(comparison.verdict)
-    ends = [findings.shown(end) for end in estimate.interval]
+    ends = [findings.as_printed(end) for end in estimate.interval]
     panel.plot(ends, [row, row], color=style["color"], linewidth=2, solid_capstyle="butt")
-    panel.plot([findings.shown(estimate.difference)], [row], **style)
+    panel.plot([findings.as_printed(estimate.difference)], [row], **style)
 
 
 def _marker_style(verdict: str | None) -> dict[str, Any]:

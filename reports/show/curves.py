@@ -9,7 +9,7 @@ import numpy as np
 
 from reports.read.measurements import Array, thinned
 from reports.read.records import Study
-from reports.show.looks import Look, label, label_ends, looks, ticks
+from reports.show.looks import LineStyle, label, label_ends, line_styles, ticks
 from reports.show.sections import Findings
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
     from matplotlib.figure import Figure
 
     styles = {
-        arm: look
-        for arm, look in looks(findings.study.plan).items()
+        arm: style
+        for arm, style in line_styles(findings.study.plan).items()
         if any(arm in by_arm for by_arm in curves.values())
     }
     longest = max(len(label(arm)) for arm in styles)
@@ -89,17 +89,17 @@ def _title(findings: Findings, name: str) -> str:
     return "training loss" if name == TRAINING_LOSS else label(f"{name.partition('/')[2]} loss")
 
 
-def _panel(panel: Axes, by_arm: Mapping[str, list[Array]], styles: Mapping[str, Look]) -> dict[str, float]:
+def _panel(panel: Axes, by_arm: Mapping[str, list[Array]], styles: Mapping[str, LineStyle]) -> dict[str, float]:
     """Draws the arms and returns where each line ends, as a share of the panel's height."""
     ends, lows, highs, last = {}, [], [], 0.0
-    for arm, look in styles.items():
+    for arm, style in styles.items():
         if arm not in by_arm:
             continue
         tokens, mean, least, greatest = band(by_arm[arm])
         if not len(tokens):
             continue
-        panel.plot(tokens, mean, linewidth=1.6, **look)
-        panel.fill_between(tokens, least, greatest, color=look["color"], alpha=0.18, linewidth=0)
+        panel.plot(tokens, mean, linewidth=1.6, **style)
+        panel.fill_between(tokens, least, greatest, color=style["color"], alpha=0.18, linewidth=0)
         ends[arm], last = float(mean[-1]), max(last, float(tokens[-1]))
         # The first fifth of training spans most of the range of values and tells little about the study's question.
         settled = tokens >= 0.2 * tokens[-1]

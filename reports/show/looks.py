@@ -42,12 +42,12 @@ STYLE: Any = {
     "svg.hashsalt": "lit-transformers",
 }
 
-Look = Mapping[str, Any]
+LineStyle = Mapping[str, Any]
 
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 
 
-def looks(plan: Plan) -> dict[str, Look]:
+def line_styles(plan: Plan) -> dict[str, LineStyle]:
     """Returns the colour and the dashes of every arm."""
     return {
         arm.name: {"color": SERIES[i % len(SERIES)], "linestyle": _DASHES[i // len(SERIES) % len(_DASHES)]}
@@ -69,7 +69,7 @@ def ticks(value: float, _: float | None = None) -> str:
     return f"{value:g}"
 
 
-def label_ends(panel: Axes, ends: Mapping[str, float], styles: Mapping[str, Look]) -> None:
+def label_ends(panel: Axes, ends: Mapping[str, float], styles: Mapping[str, LineStyle]) -> None:
     """Labels each line at its end in its colour, without overlaps, and joins each label to its line.
 
     ends: the height at which each line ends, as a share of the panel's height.

@@ -70,7 +70,7 @@ class Findings:
     def difference_unit(self) -> str:
         return f"ratios of {self.metric.title}" if self.ratio else self.metric.title
 
-    def shown(self, value: float) -> float:
+    def as_printed(self, value: float) -> float:
         """Returns a difference as printed: if the metric compares by ratio, the ratio of which it is the logarithm."""
         return math.exp(value) if self.ratio else value
 
@@ -188,12 +188,12 @@ def _comparison_row(findings: Findings, comparison: Comparison) -> tuple[Cell, .
     detectable = comparison.detectable
     return (
         Cell(comparison.name),
-        Cell(findings.shown(estimate.difference)),
+        Cell(findings.as_printed(estimate.difference)),
         _interval_cell(findings, estimate.interval),
         verdict,
         Cell(comparison.adjusted),
         Cell(estimate.seeds),
-        Cell(None if detectable is None else findings.shown(detectable)),
+        Cell(None if detectable is None else findings.as_printed(detectable)),
         Cell(seeds_needed(comparison)),
     )
 
@@ -242,7 +242,7 @@ def intervals(findings: Findings) -> Table:
 def _interval_cell(findings: Findings, interval: ConfidenceInterval | None) -> Cell:
     if interval is None:
         return Cell()
-    return Cell(low=findings.shown(interval.low), high=findings.shown(interval.high))
+    return Cell(low=findings.as_printed(interval.low), high=findings.as_printed(interval.high))
 
 
 def costs(study: Study) -> Table:

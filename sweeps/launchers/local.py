@@ -235,7 +235,7 @@ def _update_row(row: Row, news: News) -> None:
 def _stop_runs(state: _Launch) -> None:
     """Asks every run that can receive it to stop, once, and kills it after a timeout or a second signal."""
     for job in state.jobs:
-        if job.stop_requested is None and job.attempt.hears:
+        if job.stop_requested is None and job.attempt.accepts_stop:
             _request_stop(job)
         elif state.kill_now or (
             job.stop_requested is not None and time.monotonic() - job.stop_requested > CHECKPOINT_SECONDS

@@ -68,7 +68,7 @@ class Attempt:
         context = multiprocessing.get_context("forkserver")
         self._receiver, sender = context.Pipe(duplex=False)
         self._process = context.Process(target=work, args=(order, sender), name=order.ticket.key)
-        self.hears = False
+        self.accepts_stop = False
         """Whether the process is ready to receive a request to stop."""
         try:
             self._process.start()
@@ -96,7 +96,7 @@ class Attempt:
             while not self._receiver.closed and self._receiver.poll():
                 message = self._receiver.recv()
                 if message is None:
-                    self.hears = True
+                    self.accepts_stop = True
                 else:
                     yield message
         except (EOFError, OSError):

@@ -66,10 +66,10 @@ def test_what_is_compiled_computes_what_eager_does(mode: Mode) -> None:
 
 
 def test_memory_that_is_not_carried_from_update_to_update_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(self: Captured, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Tensor]:
+    def without_state(self: Captured, inputs: Tensor, targets: Tensor, state: Any) -> tuple[Tensor, Tensor]:
         return self.update(inputs, targets, state)[:2]
 
-    monkeypatch.setattr(Captured, "run", forgetful)
+    monkeypatch.setattr(Captured, "run", without_state)
     result = compare_with_eager(Mode.GRAPHS)
     assert not result["agrees"]
     assert result["apart"]["loss"][Mode.GRAPHS] > 1e-5, result["apart"]

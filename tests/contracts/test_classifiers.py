@@ -39,11 +39,11 @@ def test_a_row_is_classified_alike_in_any_company(case: Case, pooling: str) -> N
     task.training_step(batch, 0)["loss"].backward()
     task.eval()
     with torch.no_grad():
-        batched = task.measured(batch)
+        batched = task.evaluation_output(batch)
         for row, length in enumerate(batch.padding_mask.sum(dim=1).tolist()):
             part = [
                 part[row : row + 1] for part in (batch.inputs[:, :length], batch.padding_mask[:, :length], batch.labels)
             ]
             single = LabelledBatch(*part, None, batch.example[row : row + 1], 0, None)
-            same(task.measured(single)[0], batched[row], exact=1e-7)
+            same(task.evaluation_output(single)[0], batched[row], exact=1e-7)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.head.parameters())

@@ -98,7 +98,7 @@ def test_a_task_learns_and_is_measured_elsewhere(kind: str) -> None:
         task.after_step()
     task.eval().evaluator().eval()
     with torch.no_grad():
-        assert loss.device == task.measured(to_device(config.random_batch(data))).device == DEVICE
+        assert loss.device == task.evaluation_output(to_device(config.random_batch(data))).device == DEVICE
         task.validation_step(to_device(config.random_batch(data)), 0)
         assert task.metric.rows()
 
@@ -113,10 +113,10 @@ def test_a_network_as_it_is_measured_moves_with_its_task() -> None:
         task.to(DEVICE)
         with pretended_device.swapping(False):
             task.evaluator()
-        assert task.measured(to_device(batch)).device == DEVICE
+        assert task.evaluation_output(to_device(batch)).device == DEVICE
         task.to("cpu").begin_evaluation()
         with pretended_device.swapping(False):
-            assert task.measured(batch).device.type == "cpu"
+            assert task.evaluation_output(batch).device.type == "cpu"
 
 
 @pytest.mark.parametrize("search", [GreedyConfig(), BeamConfig(beams=3, coverage=0.2)], ids=lambda search: search.kind)

@@ -153,12 +153,12 @@ def rightly_idle(config: ModelConfig, parameter: str) -> bool:
 
 def idle_in_a_window(config: ModelConfig, mixer: WindowConfig, parameter: str) -> bool:
     """Whether it is a projection that no query of a token of its kind, global or not, makes use of."""
-    if ".own." not in parameter:
+    if ".global_maps." not in parameter:
         return mixer.global_tokens == "periodic" and mixer.global_count == 1  # all tokens are global
     if isinstance(config, EncoderConfig):  # all global tokens are extra ones, which nobody reads after the last layer
         return config.extra_tokens > 0
     if mixer.global_tokens == "first" and mixer.global_count == 1:  # as a causal query it sees itself alone
-        return ".own.2." not in parameter
+        return ".global_maps.2." not in parameter
     return mixer.global_tokens == "marked"  # text has no marks
 
 

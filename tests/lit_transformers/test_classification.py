@@ -128,11 +128,11 @@ def test_padding_changes_nothing(model: dict[str, Any], pooling: str) -> None:
     config = CONFIG.override({"model": model, "task.pooling": pooling})
     task, (batch,) = build_task(config).double(), batches(config)
     assert not batch.padding_mask.all(), "rows of several lengths"
-    torch.testing.assert_close(task.measured(with_padding(batch, 5)), task.measured(batch))
+    torch.testing.assert_close(task.evaluation_output(with_padding(batch, 5)), task.evaluation_output(batch))
     for row, length in enumerate(batch.padding_mask.sum(dim=1).tolist()):
         single = select_rows(batch, slice(row, row + 1))
         single = single._replace(inputs=single.inputs[:, :length], padding_mask=single.padding_mask[:, :length])
-        torch.testing.assert_close(task.measured(single)[0], task.measured(batch)[row])
+        torch.testing.assert_close(task.evaluation_output(single)[0], task.evaluation_output(batch)[row])
 
 
 def test_a_row_is_pooled_as_the_name_says() -> None:
@@ -152,7 +152,7 @@ def test_numbers_are_those_of_the_definition(config: RunConfig) -> None:
     data = config.data.build()
     batch_outputs, batch_labels = [], []
     for batch in data.val_dataloader():
-        batch_outputs.append(task.measured(batch))
+        batch_outputs.append(task.evaluation_output(batch))
         batch_labels.append(batch.labels)
     outputs, labels = torch.cat(batch_outputs).detach().double(), torch.cat(batch_labels)
     if config is CONFIG:
@@ -192,7 +192,7 @@ def test_the_network_is_told_what_the_data_single_out_or_else_the_first_token() 
     assert torch.equal(marks(batch), first) and torch.equal(context_seen_by(task, batch).marked, first)
     moved_marks = first.roll(2, dims=1) & batch.padding_mask
     assert torch.equal(context_seen_by(task, batch._replace(marked=moved_marks)).marked, moved_marks)
-    assert not torch.allclose(task.measured(batch), task.measured(batch._replace(marked=moved_marks)))
+    assert not torch.allclose(task.evaluation_output(batch), task.evaluation_output(batch._replace(marked=moved_marks)))
 
 
 def test_a_mark_is_what_far_needles_need_to_meet() -> None:
@@ -204,10 +204,10 @@ def test_a_mark_is_what_far_needles_need_to_meet() -> None:
     assert torch.equal(marks(batch), needles)
     # Each needle by another: noise before or after tells the first token nothing, the needle does.
     changed = batch._replace(inputs=torch.where(needles, 9 - batch.inputs, batch.inputs))
-    assert not torch.allclose(task.measured(batch), task.measured(changed))
+    assert not torch.allclose(task.evaluation_output(batch), task.evaluation_output(changed))
     unmarked = torch.zeros_like(needles)
     rows_far = needles[:, :4].sum(dim=1) == 0
-    outputs = [task.measured(each._replace(marked=unmarked))[rows_far] for each in (batch, changed)]
+    outputs = [task.evaluation_output(each._replace(marked=unmarked))[rows_far] for each in (batch, changed)]
     assert rows_far.any() and torch.equal(*outputs)
 
 
@@ -219,7 +219,7 @@ def test_auxiliary_losses_are_trained_on_and_not_reported() -> None:
     ponder = float(sum(read_whole(task.network, batch).aux.values()).detach())
     assert ponder > 1
     assert step["loss"].item() == pytest.approx(step["nats"].item() + ponder, rel=1e-5)
-    rows = task.nll(task.measured(batch), batch)
+    rows = task.nll(task.evaluation_output(batch), batch)
     assert step["nats"].item() == pytest.approx(rows.mean().item(), rel=1e-5)
 
 
@@ -250,7 +250,7 @@ def test_the_cost_is_what_is_counted(model: dict[str, Any], pooling: str) -> Non
     task, length = build_task(config), config.data.length
     batch = config.task.random_batch(config.data.build().description)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        task.measured(batch)
+        task.evaluation_output(batch)
     cost = describe(config)
     assert cost.flops_per_token == pytest.approx(counter.get_total_flops() / 2 / length, rel=0.02)
     assert cost.state_bytes == 0

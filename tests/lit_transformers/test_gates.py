@@ -45,7 +45,7 @@ class BrokenMixer(Mixer):
         if ctx.padding_mask is not None and self.fault != "padding":
             x = x * ctx.padding_mask[..., None]
         total, count = x.cumsum(1), torch.arange(1, x.size(1) + 1, dtype=x.dtype)[:, None].expand(x.size(0), -1, 1)
-        if state is not None and self.fault != "forgetful":
+        if state is not None and self.fault != "state_ignored":
             total, count = total + state["total"][:, None], count + state["count"][:, None]
         if self.fault == "haunted":
             total, self.ghost = total + (self.ghost if state is not None else 0), x.abs().mean().detach()
@@ -137,7 +137,7 @@ def test_a_sound_mixer_of_another_kind_passes() -> None:
         ("leak", "no future (change)"),
         ("leak", "no future (gradient)"),
         ("padding", "padding changes nothing"),
-        ("forgetful", "segments equal one pass"),
+        ("state_ignored", "segments equal one pass"),
         ("haunted", "emptied lanes start anew"),
         ("idle", "every parameter learns"),
     ],
@@ -177,7 +177,7 @@ def failed_pair_gates(**mixers: MixerConfig) -> set[str]:
         ("none", set()),
         ("leak", {"no future (change)", "no future (gradient)"}),
         ("padding", {"padding of targets changes nothing"}),
-        ("forgetful", {"decoding equals one pass"}),
+        ("state_ignored", {"decoding equals one pass"}),
         ("idle", {"every parameter learns"}),
     ],
 )

@@ -158,7 +158,7 @@ def test_global_tokens_ask_and_read_by_projections_of_their_own_and_are_seen_by_
     knobs, dilations, is_global = KNOBS[name]
     config = WindowConfig(window=2, bias=True, encoding=encoding, global_projections=projections, **knobs)
     mixer, x, length = build(config), noise(1, 9, DIM).requires_grad_(), 9
-    linears = list(mixer.own) or [mixer.query, mixer.key, mixer.value]
+    linears = list(mixer.global_maps) or [mixer.query, mixer.key, mixer.value]
     local_output = heads_output(mixer, x[0], sees(2, dilations, causal, is_global))
     global_output = torch.stack(
         [

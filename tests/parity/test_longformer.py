@@ -50,7 +50,7 @@ def copy_projections(mixer: nn.Module, weights: Mapping[str, Tensor], name: str)
     assert isinstance(mixer, Window)
     for index, kind in enumerate(("query", "key", "value")):
         copy(mixer.get_submodule(kind), **affine(weights, f"{name}{kind}"))
-        copy(mixer.own[index], **affine(weights, f"{name}{kind}_global"))
+        copy(mixer.global_maps[index], **affine(weights, f"{name}{kind}_global"))
 
 
 def context(padding_mask: Tensor, marked: Tensor) -> Context:

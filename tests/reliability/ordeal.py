@@ -68,7 +68,7 @@ class Ordeal:
         if self.chance.random() < 0.2:
             self._wait_for_a_checkpoint(process)
         time.sleep(self.chance.uniform(0, 2 * gap))
-        self.look()
+        self.check_records()
         children = living(psutil.Process(process.pid).children(recursive=True)) if process.poll() is None else []
         runs = [child for child in children if self._run_of(child)]
         kind = self.chance.choices(["run", "server", "command"], weights=[8, 1, 1])[0]
@@ -82,8 +82,8 @@ class Ordeal:
         for _ in range(3):
             if self._started().wait(timeout=SECONDS) == 0:
                 break
-            self.look()
-        self.look()
+            self.check_records()
+        self.check_records()
 
     def close(self) -> None:
         """Leaves no command behind where a test has failed; its runs die with it."""
@@ -91,7 +91,7 @@ class Ordeal:
             self.process.kill()
             self.process.wait()
 
-    def look(self) -> None:
+    def check_records(self) -> None:
         """Fails where a finished run was done again: another attempt would have left another record."""
         records = finished_records(self.runs)
         for key, record in self.finished.items():
