@@ -80,9 +80,9 @@ def checkpoint_time(directory: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path]:
+def uninterrupted_run(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path]:
     """A run of two hundred steps and its directory, never disturbed."""
-    config, directory = config.override({"training.steps": 200}), tmp_path_factory.mktemp("whole")
+    config, directory = config.override({"training.steps": 200}), tmp_path_factory.mktemp("uninterrupted")
     training(config, directory).finish()
     return config, directory
 
@@ -90,9 +90,9 @@ def whole(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_run_that_is_killed_again_and_again_ends_as_one_that_never_was(
-    whole: tuple[RunConfig, Path], tmp_path: Path, number: signal.Signals
+    uninterrupted_run: tuple[RunConfig, Path], tmp_path: Path, number: signal.Signals
 ) -> None:
-    config, expected_folder = whole
+    config, expected_folder = uninterrupted_run
     generator = random.Random(int(number))
     for _ in range(5):
         process = training(config, tmp_path, 0.0)

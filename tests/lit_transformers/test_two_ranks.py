@@ -57,9 +57,9 @@ def curve(directory: Path) -> dict[tuple[str, str], float]:
 
 
 @pytest.fixture(scope="module")
-def together(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_rank_run(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run of two ranks, started as a user would."""
-    directory = tmp_path_factory.mktemp("together")
+    directory = tmp_path_factory.mktemp("two_ranks")
     config_path = directory / "wanted.yaml"
     config_path.write_text(config.to_yaml())
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -70,40 +70,40 @@ def together(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture(scope="module")
-def alone(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def one_process_run(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run of one process on the same rows."""
     torch.set_num_threads(1)
-    directory = tmp_path_factory.mktemp("alone")
+    directory = tmp_path_factory.mktemp("one_process")
     train_on_rows_of_both(config, directory)
     return directory
 
 
-def test_two_ranks_measure_what_one_process_does(together: Path, alone: Path) -> None:
+def test_two_ranks_measure_what_one_process_does(two_rank_run: Path, one_process_run: Path) -> None:
     """Gradients are summed in another order, so float32 weights differ in their last bits: 1e-5, not equality."""
-    assert read_record(together)["outcome"] == "finished"
-    metrics, expected = read_record(together)["metrics"], read_record(alone)["metrics"]
+    assert read_record(two_rank_run)["outcome"] == "finished"
+    metrics, expected = read_record(two_rank_run)["metrics"], read_record(one_process_run)["metrics"]
     assert metrics.keys() == expected.keys() and {"val/bpb", "val/nats"} <= metrics.keys()
     assert metrics == pytest.approx(expected, rel=1e-5)
 
 
-def test_two_ranks_draw_the_curve_of_one_process(together: Path, alone: Path) -> None:
-    values, expected = curve(together), curve(alone)
+def test_two_ranks_draw_the_curve_of_one_process(two_rank_run: Path, one_process_run: Path) -> None:
+    values, expected = curve(two_rank_run), curve(one_process_run)
     assert ("40", "train/nats") in values and ("20", "val/bpb") in values
     assert values == pytest.approx(expected, rel=1e-5)
 
 
-def test_every_document_is_measured_once(together: Path, alone: Path) -> None:
-    rows, expected = documents(together), documents(alone)
+def test_every_document_is_measured_once(two_rank_run: Path, one_process_run: Path) -> None:
+    rows, expected = documents(two_rank_run), documents(one_process_run)
     assert [row["document"] for row in rows] == ["0", "1", "2", "3", "4"]
     for name in ("name", "tokens", "bytes"):
         assert [row[name] for row in rows] == [row[name] for row in expected]
     assert [float(row["nats"]) for row in rows] == pytest.approx([float(row["nats"]) for row in expected], rel=1e-5)
 
 
-def test_one_process_measures_the_checkpoint_of_two_ranks_as_they_did(together: Path) -> None:
+def test_one_process_measures_the_checkpoint_of_two_ranks_as_they_did(two_rank_run: Path) -> None:
     """The weights are the same; rows of other batches are multiplied in other blocks, so sums differ in float32."""
-    assert evaluate(together / CHECKPOINT)["val/bpb"] == pytest.approx(
-        read_record(together)["metrics"]["val/bpb"], rel=1e-6
+    assert evaluate(two_rank_run / CHECKPOINT)["val/bpb"] == pytest.approx(
+        read_record(two_rank_run)["metrics"]["val/bpb"], rel=1e-6
     )
 
 
@@ -123,30 +123,33 @@ def test_the_shards_of_training_are_disjoint_and_complete(config: RunConfig) -> 
 
 
 @pytest.fixture(scope="module")
-def forgetful(config: RunConfig) -> RunConfig:
+def one_document_config(config: RunConfig) -> RunConfig:
     """With dropout, so that every rank's random numbers matter, and one document, which one rank has not."""
     evaluation = {"training.validate_every": 100, "data.evaluation.documents": 1}
     return config.override({"model.dropout": 0.1, "training.steps": 200, **evaluation})
 
 
 @pytest.fixture(scope="module")
-def whole(forgetful: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted_run(one_document_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of its run, never stopped."""
-    directory = tmp_path_factory.mktemp("whole")
-    fit_together(forgetful, directory)
+    directory = tmp_path_factory.mktemp("uninterrupted")
+    fit_together(one_document_config, directory)
     return directory
 
 
-def test_a_rank_without_a_document_waits_for_the_other(whole: Path) -> None:
-    assert read_record(whole)["outcome"] == "finished" and read_record(whole)["metrics"]["val/bpb"] > 0
-    assert [row["document"] for row in documents(whole)] == ["0"]
+def test_a_rank_without_a_document_waits_for_the_other(uninterrupted_run: Path) -> None:
+    assert (
+        read_record(uninterrupted_run)["outcome"] == "finished"
+        and read_record(uninterrupted_run)["metrics"]["val/bpb"] > 0
+    )
+    assert [row["document"] for row in documents(uninterrupted_run)] == ["0"]
 
 
 def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_were(
-    forgetful: RunConfig, whole: Path, tmp_path: Path
+    one_document_config: RunConfig, uninterrupted_run: Path, tmp_path: Path
 ) -> None:
     """Bit for bit: each rank's states, random numbers and place in the data go on."""
-    process = training(forgetful, tmp_path, 0.3)
+    process = training(one_document_config, tmp_path, 0.3)
     process.until((tmp_path / CHECKPOINT).exists)
     process.send(signal.SIGTERM)
     assert process.wait() == [143, 143], process.log.read_text()
@@ -156,9 +159,9 @@ def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_
     checkpoint = torch.load(tmp_path / CHECKPOINT, weights_only=True)
     assert 0 < checkpoint["global_step"] < 200 and len(checkpoint["states"]) == len(checkpoint["random"]) == 2
     assert not torch.equal(checkpoint["random"][0]["cpu"], checkpoint["random"][1]["cpu"])
-    record = fit_together(forgetful, tmp_path)
-    assert record["metrics"] == read_record(whole)["metrics"]
-    assert curve(tmp_path) == curve(whole) and documents(tmp_path) == documents(whole)
+    record = fit_together(one_document_config, tmp_path)
+    assert record["metrics"] == read_record(uninterrupted_run)["metrics"]
+    assert curve(tmp_path) == curve(uninterrupted_run) and documents(tmp_path) == documents(uninterrupted_run)
 
 
 @pytest.fixture(scope="module")

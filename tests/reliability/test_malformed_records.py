@@ -90,7 +90,7 @@ def files_of(plain: dict[str, Any]) -> st.SearchStrategy[bytes]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A runs folder with a plan and four sound runs."""
     runs = tmp_path_factory.mktemp("runs")
     (runs / "studies" / "malformed").mkdir(parents=True)
@@ -114,10 +114,10 @@ def mend(runs: Path) -> None:
 @examples(1300)
 @given(damaged=files_of(RECORD))
 @example(damaged=json.dumps(RECORD | {"metrics": {"\n": False}}).encode())
-def test_reports_name_a_malformed_record_or_show_its_number(whole: Path, damaged: bytes) -> None:
-    mend(whole)
-    (whole / "on-0" / "record.json").write_bytes(damaged)
-    study = load_study(whole, "malformed")
+def test_reports_name_a_malformed_record_or_show_its_number(runs_folder: Path, damaged: bytes) -> None:
+    mend(runs_folder)
+    (runs_folder / "on-0" / "record.json").write_bytes(damaged)
+    study = load_study(runs_folder, "malformed")
     first, *others = study.runs
     assert [run.value for run in others] == [2.6, 2.7, 2.8]
     if first.missing is None:
@@ -130,11 +130,11 @@ def test_reports_name_a_malformed_record_or_show_its_number(whole: Path, damaged
 
 @examples(900)
 @given(damaged=files_of(RECORD))
-def test_a_survey_repeats_a_malformed_record_or_shows_its_number(whole: Path, damaged: bytes) -> None:
-    mend(whole)
-    (whole / "on-0" / "record.json").write_bytes(damaged)
+def test_a_survey_repeats_a_malformed_record_or_shows_its_number(runs_folder: Path, damaged: bytes) -> None:
+    mend(runs_folder)
+    (runs_folder / "on-0" / "record.json").write_bytes(damaged)
     tickets = [Ticket(key, "arm", 0, {}) for key in KEYS]
-    rows, notes = survey(whole, tickets, METRIC, retry_failed=False)
+    rows, notes = survey(runs_folder, tickets, METRIC, retry_failed=False)
     assert [row.value for row in rows[1:]] == [2.6, 2.7, 2.8]
     if rows[0].state == State.WAITING:
         assert all("on-0" in note and one_line(note) for note in notes)
@@ -147,12 +147,12 @@ def test_a_survey_repeats_a_malformed_record_or_shows_its_number(whole: Path, da
 @given(damaged=files_of(PLAN))
 @example(damaged=json.dumps(PLAN).replace("on-0", "../../on-0").encode())
 @example(damaged=json.dumps(PLAN).replace("on-0", "/etc").encode())
-def test_a_malformed_plan_is_named_or_read_as_it_stands(whole: Path, damaged: bytes) -> None:
-    mend(whole)
-    path = whole / "studies" / "malformed" / "plan.json"
+def test_a_malformed_plan_is_named_or_read_as_it_stands(runs_folder: Path, damaged: bytes) -> None:
+    mend(runs_folder)
+    path = runs_folder / "studies" / "malformed" / "plan.json"
     path.write_bytes(damaged)
     try:
-        study = load_study(whole, "malformed")
+        study = load_study(runs_folder, "malformed")
     except ReportError as error:
         assert one_line(str(error)) and str(path) in str(error)
         return
@@ -164,11 +164,11 @@ def test_a_malformed_plan_is_named_or_read_as_it_stands(whole: Path, damaged: by
 
 @examples(100)
 @given(record=files_of(RECORD), documents=cut_and_patched(DOCUMENTS))
-def test_tables_are_written_whatever_a_run_left(whole: Path, record: bytes, documents: bytes) -> None:
-    mend(whole)
-    (whole / "on-0" / "record.json").write_bytes(record)
-    (whole / "on-0" / "documents.csv").write_bytes(documents)
-    tables = all_tables(find(load_study(whole, "malformed")))
+def test_tables_are_written_whatever_a_run_left(runs_folder: Path, record: bytes, documents: bytes) -> None:
+    mend(runs_folder)
+    (runs_folder / "on-0" / "record.json").write_bytes(record)
+    (runs_folder / "on-0" / "documents.csv").write_bytes(documents)
+    tables = all_tables(find(load_study(runs_folder, "malformed")))
     assert all(map(to_latex, tables)) and all(map(to_markdown, tables))
     means = [row["value"] for row in csv.DictReader(io.StringIO(to_csv(tables))) if row["name"] == "recurrence=off"]
     assert "2.75" in means, "the arm whose runs are sound has lost its number"

@@ -92,32 +92,34 @@ def when_training(runs: Path, ticket: Ticket, act: Callable[[], object]) -> Abst
 
 
 @pytest.fixture(scope="module")
-def whole(ticket: Ticket, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted_run(ticket: Ticket, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nothing happened to."""
-    runs = tmp_path_factory.mktemp("whole")
+    runs = tmp_path_factory.mktemp("uninterrupted")
     summary = go(runs, ticket)
     assert [row.state for row in summary.rows] == [State.FINISHED], summary.rows[0].reason
     return runs
 
 
-def test_a_run_of_two_ranks_is_done_by_the_command_and_leaves_no_process(whole: Path, ticket: Ticket) -> None:
-    assert read_record(whole, ticket)["metrics"]["val/bpb"] > 0
-    assert not ranks_of(whole)
+def test_a_run_of_two_ranks_is_done_by_the_command_and_leaves_no_process(
+    uninterrupted_run: Path, ticket: Ticket
+) -> None:
+    assert read_record(uninterrupted_run, ticket)["metrics"]["val/bpb"] > 0
+    assert not ranks_of(uninterrupted_run)
 
 
 def test_ranks_that_are_stopped_go_on_with_the_next_command_to_the_same_record(
-    whole: Path, ticket: Ticket, tmp_path: Path
+    uninterrupted_run: Path, ticket: Ticket, tmp_path: Path
 ) -> None:
     with when_training(tmp_path, ticket, lambda: os.kill(os.getpid(), signal.SIGTERM)):
         summary = go(tmp_path, ticket)
     assert summary.stopped_by == signal.SIGTERM and [row.state for row in summary.rows] == [State.STOPPED]
     assert not ranks_of(tmp_path) and not (ticket.directory(tmp_path) / "record.json").exists()
     assert [row.state for row in go(tmp_path, ticket).rows] == [State.FINISHED]
-    assert read_record(tmp_path, ticket)["metrics"] == read_record(whole, ticket)["metrics"]
+    assert read_record(tmp_path, ticket)["metrics"] == read_record(uninterrupted_run, ticket)["metrics"]
 
 
 def test_a_rank_that_is_killed_ends_the_run_with_the_reason_and_the_next_command_goes_on(
-    whole: Path, ticket: Ticket, tmp_path: Path
+    uninterrupted_run: Path, ticket: Ticket, tmp_path: Path
 ) -> None:
     with when_training(tmp_path, ticket, lambda: ranks_of(tmp_path)[-1].kill()):
         summary = go(tmp_path, ticket)
@@ -125,11 +127,11 @@ def test_a_rank_that_is_killed_ends_the_run_with_the_reason_and_the_next_command
     assert summary.rows[0].reason == "a rank was killed: most likely out of memory"
     assert not ranks_of(tmp_path)
     assert [row.state for row in go(tmp_path, ticket).rows] == [State.FINISHED]
-    assert read_record(tmp_path, ticket)["metrics"] == read_record(whole, ticket)["metrics"]
+    assert read_record(tmp_path, ticket)["metrics"] == read_record(uninterrupted_run, ticket)["metrics"]
 
 
 def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_they_stopped(
-    whole: Path, ticket: Ticket, tmp_path: Path
+    uninterrupted_run: Path, ticket: Ticket, tmp_path: Path
 ) -> None:
     """Gradients are summed in another order, so float32 weights differ in their last bits: 1e-5, not equality."""
     config = RunConfig.from_dict(ticket.config).override({"training.strategy": "fsdp"})
@@ -138,7 +140,7 @@ def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_th
         assert [row.state for row in go(tmp_path, parts).rows] == [State.STOPPED]
     assert [row.state for row in go(tmp_path, parts).rows] == [State.FINISHED]
     metrics = read_record(tmp_path, parts)["metrics"]
-    assert metrics == pytest.approx(read_record(whole, ticket)["metrics"], rel=1e-5)
+    assert metrics == pytest.approx(read_record(uninterrupted_run, ticket)["metrics"], rel=1e-5)
     single_process = evaluate(parts.directory(tmp_path) / "checkpoint.ckpt")
     assert single_process["val/bpb"] == pytest.approx(metrics["val/bpb"], rel=1e-6), "one process reads the checkpoint"
 
