@@ -107,7 +107,9 @@ class Block(nn.Module):
         for a context with a pattern where the block was not built to obey one."""
         if ctx.pattern is not None and not self.permuted:
             raise ValueError(f"this block of {type(self.mixer).__name__} obeys no pattern: build it as permuted")
-        if branch.name != "cross":
+        if branch.name == "cross":
+            ctx = ctx._replace(pattern=None)
+        else:
             ctx = ctx._replace(source=None, source_padding_mask=None)
         x = self.before(branch, x)
         merged, ctx = side_by_side(x, ctx)

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 from contract_cases import DIM, HEADS, MIXER_CASES, POSITION_CASES, STACK_CASES, Case, mixers, name, noise, randomised
-from torch import Tensor
+from torch import Tensor, nn
 from toy_two_streams import PermutedConfig
 
 from lit_transformers.attention.patterns import Ordered
@@ -68,17 +68,34 @@ def attended(mixer: Attention, queries: Tensor, content: Tensor, limits: Tensor)
     return outputs
 
 
-def test_the_query_stream_is_that_of_its_equations() -> None:
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_query_stream_is_that_of_its_equations(norm: str) -> None:
     """h += Attn(h, h of places <= its own) and g += Attn(g, h of places < its own) (arXiv:1906.08237, section 2.3)."""
-    stack, x, queries = stack_of(), noise(2, 6, DIM), noise(2, 6, DIM)
-    output, ctx = stack.forward_with_queries(x, queries, everywhere(), PLACES), everywhere()
+    stack, h, g = stack_of(norm=norm), noise(2, 6, DIM), noise(2, 6, DIM)
+    output, ctx = stack.forward_with_queries(h, g, everywhere(), PLACES), everywhere()
     for block in stack.layers():
-        content = block.mixer_norm(x)
-        y = attended(block.mixer, block.mixer_norm(queries), content, PLACES)
-        x, queries = x + attended(block.mixer, content, content, PLACES + 1), queries + y
-        x, queries = (z + block.feedforward(block.feedforward_norm(z), ctx).y for z in (x, queries))
-    torch.testing.assert_close(output.queries, queries, rtol=0, atol=1e-10)
-    torch.testing.assert_close(output.content, x, rtol=0, atol=1e-10)
+        before, after = (nn.Identity(), block.mixer_norm) if norm == "post" else (block.mixer_norm, nn.Identity())
+        content = before(h)
+        h, g = (
+            after(h + attended(block.mixer, content, content, PLACES + 1)),
+            after(g + attended(block.mixer, before(g), content, PLACES)),
+        )
+        before, after = (before, block.feedforward_norm) if norm == "post" else (block.feedforward_norm, after)
+        h, g = (after(z + block.feedforward(before(z), ctx).y) for z in (h, g))
+    torch.testing.assert_close(output.queries, g, rtol=0, atol=1e-10)
+    torch.testing.assert_close(output.content, h, rtol=0, atol=1e-10)
+
+
+def test_both_streams_read_all_of_a_source() -> None:
+    config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=1)
+    stack = randomised(config.build_stack("permuted", 6, cross=AttentionConfig()).double()).eval()
+    source = noise(2, 4, DIM).requires_grad_()
+    output = stack.forward_with_queries(
+        noise(2, 6, DIM), noise(2, 6, DIM), everywhere()._replace(source=source), PLACES
+    )
+    for stream in (output.content, output.queries):
+        (gradient,) = torch.autograd.grad(stream[:, 1].square().sum(), source, retain_graph=True)
+        assert gradient.any(dim=-1).all()
 
 
 @pytest.mark.parametrize(("positions", "length"), [(None, 300), *((positions, 40) for positions in POSITION_CASES)])

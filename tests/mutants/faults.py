@@ -709,6 +709,14 @@ STACK_FAULTS = (
     ),
     Fault(
         "stacks",
+        "a cross mixer obeys the pattern of the sequence that reads",
+        "lit_transformers/stacks/block.py",
+        "ctx = ctx._replace(pattern=None)",
+        "ctx = ctx._replace(marked=None)",
+        (f"{STREAMS}both_streams_read_all_of_a_source",),
+    ),
+    Fault(
+        "stacks",
         "adapters of a reversible stack get no gradient",
         "lit_transformers/stacks/reversible.py",
         "modules = (self.branch.sublayer, self.branch.norm, self.branch.adapter)",
