@@ -77,7 +77,7 @@ def weights(
     x, state, leaves = noise(1, length, DIM).requires_grad_(), None, []
     for linear in (module for module in mixer.modules() if isinstance(module, nn.Linear)):
         nn.init.eye_(linear.weight)
-    for query in (mixer.query, *list(getattr(mixer, "own", ()))[:1]):
+    for query in (mixer.query, *list(getattr(mixer, "global_maps", ()))[:1]):
         nn.init.zeros_(query.weight)
     if before:
         earlier = None if marked is None else marked[:, :before]
