@@ -35,18 +35,18 @@ from ablations.options import (
     train,
     warn,
 )
-from ablations.plan import read_plan_document
+from ablations.plan import existing_plan
 from ablations.results import write_report
 from ablations.tune_command import tune
 from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
 from lit_transformers.cli.commands import run_command
+from lit_transformers.records.study_folder import folder_name
 from lit_transformers.runner import load_runner
 from sweeps.launchers.share import Share, cuda_devices, share_machine
 from sweeps.ledger.ticket import State
 from sweeps.live import Board
 from sweeps.options import Runs, Storage
-from sweeps.study_folder import folder_name
 
 HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
 
@@ -187,9 +187,9 @@ def run(
         if cluster is None:
             ended = {row.ticket.key for row in rows if row.state.over}
             out.print(f"{planned.study}: {remaining_work(estimate(planned, runs), ended, share.workers)}", markup=False)
-        board = Board(out, planned.metric, partial(preliminary_view, planned.document))
+        board = Board(out, planned.metric, partial(preliminary_view, planned.plan))
         rows = train(runs, rows, options, storage, cluster, begin=lambda: planned.write(runs), board=board)
-    write_report(runs, planned.document, out, unmatched=unmatched)
+    write_report(runs, planned.plan, out, unmatched=unmatched)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
 
 
@@ -218,12 +218,12 @@ def report(
     """The report of what is there for these options; without --seeds, of as many seeds as their last run had."""
     request = request_of(scale, changes, seeds, device)
     folder = folder_name(catalog.find(study).stem, request.scale, request.changes)
-    document = None if seeds else read_plan_document(runs, folder)
-    if document is None:
+    plan = None if seeds else existing_plan(runs, folder)
+    if plan is None:
         planned = plan_for(study, runs, request)
         planned.require_all_seeds(runs)
-        document = planned.document
-    write_report(runs, document, out, unmatched=unmatched, computed=False)
+        plan = planned.plan
+    write_report(runs, plan, out, unmatched=unmatched, computed=False)
 
 
 @app.command()

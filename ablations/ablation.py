@@ -2,68 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
+from pydantic import InstanceOf
 
 from ablations.arms import Arm, Design, configure, list_arms, require_distinct, select
 from lit_transformers.config import Config, ConfigError, Positive, PositiveFloat, nearest
+from lit_transformers.records.plan import Contrast, Metric, Source
+from lit_transformers.records.schema import Checked, Name
 
 __all__ = ["Ablation", "Contrast", "Match", "Metric", "Published", "PublishedValue", "Resolved", "Scale", "Source"]
 
-Name = Annotated[str, Field(min_length=1)]
-
-
-class _Spec:
-    """Base of the spec's parts: every field is validated strictly against its annotation at construction."""
-
-    def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self), include_extras=True)
-        for name in (part.name for part in dataclasses.fields(self)):  # type: ignore[arg-type]
-            try:
-                _adapter(hints[name]).validate_python(getattr(self, name))
-            except ValidationError as error:
-                first = error.errors()[0]
-                place = ".".join(str(part) for part in (name, *first["loc"]))
-                reason = first["msg"][:1].lower() + first["msg"][1:]
-                raise ConfigError(f"{reason}; got {first['input']!r}", place) from None
-        self.check()
-
-    def check(self) -> None:
-        """Hook: raises ConfigError where fields that are valid by themselves contradict each other."""
-
-
-def _adapter(hint: Any) -> TypeAdapter[Any]:
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return TypeAdapter(InstanceOf[hint])
-    return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
-
 
 @dataclass(frozen=True)
-class Source(_Spec):
-    """The paper that a study reproduces. ``table`` names the table or figure."""
-
-    title: Name
-    arxiv: str | None = None
-    table: str | None = None
-
-
-@dataclass(frozen=True)
-class Metric(_Spec):
-    """The metric of a run's record that decides. Rates that span magnitudes are compared by ratio."""
-
-    name: Name
-    goal: Literal["minimize", "maximize"] = "minimize"
-    label: str = ""
-    compare: Literal["difference", "ratio"] = "difference"
-
-
-@dataclass(frozen=True)
-class Match(_Spec):
+class Match(Checked):
     """What makes the arms comparable: the baseline's tokens, parameters, training FLOPs, seconds or peak memory.
 
     ``free`` names an integer field that is solved for in every other arm, in multiples of ``step`` (a dim must divide
@@ -88,7 +42,7 @@ class Match(_Spec):
 
 
 @dataclass(frozen=True)
-class PublishedValue(_Spec):
+class PublishedValue(Checked):
     """A published number. ``arm`` is an arm's name, or levels it stands for: ``recurrence=off positions=shaw``."""
 
     arm: Name
@@ -97,7 +51,7 @@ class PublishedValue(_Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published(_Spec):
+class Published(Checked):
     """What the source reports: its protocol in a line, its numbers as cells, and ``claims`` that are no cells."""
 
     protocol: Name
@@ -107,7 +61,7 @@ class Published(_Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale(_Spec):
+class Scale(Checked):
     """A size to run a study at: its overrides of the baseline, its number of seeds, and its arms.
 
     ``arms`` keeps only those named; ``leave_out`` drops some, each with the reason that the report gives. Both take
@@ -120,15 +74,6 @@ class Scale(_Spec):
     leave_out: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Contrast(_Spec):
-    """A difference that the report tests: ``arm`` minus ``against``, by their names."""
-
-    name: Name
-    arm: Name
-    against: Name
-
-
 class Resolved(NamedTuple):
     """A study at one scale: its arms, their configs by name, the number of seeds, and why each arm is left out."""
 
@@ -139,7 +84,7 @@ class Resolved(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ablation(_Spec):
+class Ablation(Checked):
     """An ablation study. ``python -m ablations new NAME`` writes an example with every field explained.
 
     The levels of a factor map a name to overrides of the baseline; the first is the baseline's own and is ``{}``.

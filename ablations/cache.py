@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ablations.plan import Plan, Request
+from ablations.plan import PlannedStudy, Request
 from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.records.files import write_json
 
@@ -25,7 +25,9 @@ __all__ = ["cached_plan"]
 PACKAGES = ("lit_transformers", "datamodules", "ablations", "sweeps")
 
 
-def cached_plan(runs: Path, study: Path, typed: str, request: Request, make: Callable[[], Plan]) -> Plan:
+def cached_plan(
+    runs: Path, study: Path, typed: str, request: Request, make: Callable[[], PlannedStudy]
+) -> PlannedStudy:
     """Returns the cached plan where it is still valid, else the one that ``make`` returns, which is then cached.
 
     typed: the study as the command line names it, which is part of the plan's commands, as the folder of runs is.
@@ -35,7 +37,7 @@ def cached_plan(runs: Path, study: Path, typed: str, request: Request, make: Cal
     cache_path = runs / "studies" / study.stem / "plans" / f"{name}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         contents = json.loads(cache_path.read_text(encoding="utf-8"))
-        plan = Plan.from_dict(contents["plan"])
+        plan = PlannedStudy.from_dict(contents["plan"])
         if contents["stamp"] == _stamp(study, plan):
             return plan
     plan = make()
@@ -44,7 +46,7 @@ def cached_plan(runs: Path, study: Path, typed: str, request: Request, make: Cal
     return plan
 
 
-def _stamp(study: Path, plan: Plan) -> str:
+def _stamp(study: Path, plan: PlannedStudy) -> str:
     """Returns a hash of a plan's inputs: code by its content, data by names, sizes and times of files."""
     digest = hashlib.sha256()
     for path in (study, *_source_files(plan.runner)):

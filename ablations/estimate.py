@@ -6,7 +6,6 @@ CUDA device and there is none, a named one is assumed.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
@@ -15,9 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ablations.plan import Plan
+from ablations.plan import PlannedStudy
 from lit_transformers.records.files import RECORD
 from lit_transformers.records.machine import processor
+from lit_transformers.records.record import load_record
 from sweeps.launchers.share import cuda_devices
 
 __all__ = ["ASSUMED_RATE", "ENOUGH_SECONDS", "TimeEstimate", "estimate"]
@@ -50,16 +50,16 @@ class FinishedRun(NamedTuple):
     hardware: str
 
 
-def estimate(plan: Plan, runs: Path) -> TimeEstimate:
+def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
     """Estimates the seconds of every run: the median of its arm's runs, else in proportion to its training FLOPs."""
-    needs_cuda = any((config.get("training") or {}).get("device") == "cuda" for config in plan.configs.values())
-    finished = {key: done for key in plan.configs for done in _finished_runs([runs / key / RECORD], needs_cuda)}
+    needs_cuda = any((config.get("training") or {}).get("device") == "cuda" for config in planned.configs.values())
+    finished = {key: done for key in planned.configs for done in _finished_runs([runs / key / RECORD], needs_cuda)}
     rate, basis = _rate(list(finished.values()), runs, needs_cuda)
     seconds: dict[str, float] = {}
-    for arm in plan.document["arms"]:
-        keys = [run["key"] for run in arm["runs"]]
+    for arm in planned.plan.arms:
+        keys = [run.key for run in arm.runs]
         durations = [finished[key].whole for key in keys if key in finished]
-        seconds_per_run = statistics.median(durations) if durations else plan.costs[arm["name"]]["train_flops"] / rate
+        seconds_per_run = statistics.median(durations) if durations else planned.costs[arm.name]["train_flops"] / rate
         seconds |= dict.fromkeys(keys, seconds_per_run)
     return TimeEstimate(seconds, basis, needs_cuda)
 
@@ -87,14 +87,14 @@ def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool) -> tuple[f
 def _finished_runs(records: Iterable[Path], needs_cuda: bool) -> Iterator[FinishedRun]:
     """Yields the finished runs on the required hardware: this machine's processor, or a CUDA device."""
     for path in records:
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
-            record = json.loads(path.read_text(encoding="utf-8"))
-            cost, measured = record["cost"], record["measured"]
+        with suppress(OSError, ValueError, RecursionError, KeyError, TypeError, ZeroDivisionError):
+            record = load_record(path)
+            cost, measured = record.cost, record.measured
             training = cost["tokens"] / measured["tokens_per_second"]
-            hardware = record["environment"]["hardware"]
+            hardware = record.environment["hardware"]
             done = FinishedRun(cost["train_flops"] / training, training, measured["seconds"], hardware)
             is_wanted = " CPU, " not in hardware if needs_cuda else hardware == processor()
-            if record["outcome"] == "finished" and is_wanted and done.rate > 0:
+            if record.outcome == "finished" and is_wanted and done.rate > 0:
                 yield done
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ablations.ablation import Match
 from lit_transformers.config import Config, ConfigError
+from lit_transformers.records.plan import Matched
 
-__all__ = ["Matched", "MatchedCost", "match_arms"]
+__all__ = ["MatchedCost", "match_arms"]
 
 DOUBLINGS = 40
 NOISE = 5
@@ -35,13 +36,6 @@ _MEASURES: dict[str, Callable[[MatchedCost], float]] = {
     "parameters": lambda cost: cost.parameters,
     "flops": lambda cost: cost.train_flops,
 }
-
-
-class Matched(NamedTuple):
-    """The budget that was the target for an arm, and what it reached."""
-
-    target: float
-    reached: float
 
 
 def match_arms(

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ablations import catalog
 from ablations.cache import cached_plan
-from ablations.plan import Plan, Request, make_plan
+from ablations.plan import PlannedStudy, Request, make_plan
 from lit_transformers.config import ConfigError
 from sweeps.launchers.limits import parse_bytes, parse_seconds
 from sweeps.launchers.share import Share, cuda_devices, memory_of, require_cores, share_machine
@@ -87,14 +87,14 @@ def request_of(scale: str, changes: list[str] | None, seeds: int | None, device:
     return Request(scale, (*(changes or ()), *([f"training.device={device}"] if device else ())), seeds)
 
 
-def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False) -> Plan:
+def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False) -> PlannedStudy:
     """Returns the plan of a study, from the cache where it still holds.
 
     warm_up: runs will follow, so the fork server imports torch while the plan is made.
     """
     path = catalog.find(study)
 
-    def make() -> Plan:
+    def make() -> PlannedStudy:
         if warm_up and path.parent == catalog.STUDIES:
             from sweeps.process.child import prepare_server
 
@@ -106,7 +106,7 @@ def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False)
 
 
 def survey_plan(
-    planned: Plan, runs: Path, *, retry_failed: bool = False, time_limit: float | None = 0.0
+    planned: PlannedStudy, runs: Path, *, retry_failed: bool = False, time_limit: float | None = 0.0
 ) -> tuple[list[Row], list[str]]:
     """Returns a row for every run, filled from its record, and notes about damaged records."""
     from sweeps.survey import survey
@@ -114,7 +114,9 @@ def survey_plan(
     return survey(runs, planned.tickets(), planned.metric, retry_failed=retry_failed, time_limit=time_limit)
 
 
-def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None, memory: int | None = None) -> Share:
+def share_for(
+    planned: PlannedStudy, todo: int, workers: int | None, threads: int | None, memory: int | None = None
+) -> Share:
     """Returns the share of the machine that each run gets; ``memory`` is the bytes that a run declares to need.
 
     Raises ConfigError where a CUDA device is required and there is none, or a run has more ranks than cores or devices.
@@ -134,7 +136,7 @@ def share_for(planned: Plan, todo: int, workers: int | None, threads: int | None
     return share_machine(todo, workers, threads, cuda=cuda, ranks=ranks, memory=memory)
 
 
-def options_for(planned: Plan, share: Share, limits: Limits, *, retry_failed: bool, wandb: str) -> Options:
+def options_for(planned: PlannedStudy, share: Share, limits: Limits, *, retry_failed: bool, wandb: str) -> Options:
     """Builds the launch options of a plan's runs."""
     from sweeps.launchers.local import Options
 

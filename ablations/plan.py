@@ -1,29 +1,43 @@
-"""A plan: the runs that answer a study, with their keys, configs and costs, as plain data. Nothing is trained."""
+"""Plans a study: the runs that answer it, with their keys, configs and costs. Nothing is trained."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from ablations.ablation import Ablation, Published, Resolved
 from ablations.arms import require_distinct, select
-from ablations.matching import Matched, match_arms
+from ablations.matching import match_arms
 from ablations.probing import measured_spending
 from lit_transformers.cli.amounts import count
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
-from lit_transformers.records.files import PLAN, write_json
+from lit_transformers.records.plan import (
+    Contrast,
+    LeftOut,
+    Matched,
+    MatchedBudget,
+    Plan,
+    PlannedArm,
+    PlannedRun,
+    Protocol,
+    PublishedCell,
+    PublishedNumbers,
+    load_plan,
+    parse_plan,
+    plan_path,
+    plan_to_plain,
+    write_plan,
+)
+from lit_transformers.records.study_folder import PLAIN_SCALE
 from lit_transformers.runner import Runner, load_runner, runner_of
 from sweeps.ledger.ticket import Ticket
-from sweeps.study_folder import PLAIN_SCALE, folder_name
 
-__all__ = ["Plan", "Request", "as_typed", "folder_of", "make_plan", "plan_path", "read_plan_document", "write_document"]
+__all__ = ["PlannedStudy", "Request", "as_typed", "existing_plan", "make_plan"]
 
-VERSION = 1
 Tuned = Mapping[str, Mapping[str, Plain]]
 
 
@@ -49,13 +63,13 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The runs of a study: ``document`` is what ``plan.json`` holds, ``configs`` are by key, ``costs`` by arm.
+class PlannedStudy:
+    """The runs of a study: its plan, their configs by key, and what they cost by arm.
 
     ``runner`` names the object that does a run.
     """
 
-    document: dict[str, Plain]
+    plan: Plan
     configs: dict[str, dict[str, Plain]]
     costs: dict[str, dict[str, float]]
     runner: str
@@ -63,81 +77,60 @@ class Plan:
     @property
     def study(self) -> str:
         """The study's name."""
-        return str(self.document["study"])
+        return self.plan.study
 
     @property
     def metric(self) -> str:
         """The name of the metric in a record."""
-        return str(self.document["metric"]["name"])
-
-    def tickets(self) -> list[Ticket]:
-        """Lists every run once, the first seed of all arms first, so that arms can be compared early."""
-        tickets: dict[str, Ticket] = {}
-        arms = self.document["arms"]
-        for index in range(max(len(arm["runs"]) for arm in arms)):
-            for arm in arms:
-                run = arm["runs"][index]
-                tickets.setdefault(run["key"], Ticket(run["key"], arm["name"], run["seed"], self.configs[run["key"]]))
-        return list(tickets.values())
+        return self.plan.metric.name
 
     @property
     def folder(self) -> str:
         """The name of the plan's folder below ``runs/studies``."""
-        return folder_of(self.document)
+        return self.plan.folder
 
-    def write(self, runs: Path) -> None:
-        """Writes ``plan.json`` where reports look for it."""
-        write_document(runs, self.document)
+    def tickets(self) -> list[Ticket]:
+        """Lists every run once, the first seed of all arms first, so that arms can be compared early."""
+        tickets: dict[str, Ticket] = {}
+        for index in range(self.plan.seeds):
+            for arm in self.plan.arms:
+                run = arm.runs[index]
+                tickets.setdefault(run.key, Ticket(run.key, arm.name, run.seed, self.configs[run.key]))
+        return list(tickets.values())
 
     def require_all_seeds(self, runs: Path) -> None:
         """Raises ConfigError where this plan's report would replace a report of more seeds."""
-        previous = read_plan_document(runs, self.folder)
+        previous = existing_plan(runs, self.folder)
         has_report = plan_path(runs, self.folder).with_name("report").is_dir()
-        previous_seeds, new_seeds = (
-            max(len(arm["runs"]) for arm in document["arms"]) if document else 0
-            for document in (previous, self.document)
-        )
-        if has_report and previous_seeds > new_seeds:
+        if has_report and previous is not None and previous.seeds > self.plan.seeds:
             raise ConfigError(
-                f"a report of {previous_seeds} seeds stands there, and this one would be of {new_seeds}; "
-                f"ask for --seeds {previous_seeds}, or remove that folder",
+                f"a report of {previous.seeds} seeds stands there, and this one would be of {self.plan.seeds}; "
+                f"ask for --seeds {previous.seeds}, or remove that folder",
                 str(runs / "studies" / self.folder),
             )
 
+    def write(self, runs: Path) -> None:
+        """Writes ``plan.json`` where reports look for it."""
+        write_plan(runs, self.plan)
+
     def to_dict(self) -> dict[str, Plain]:
-        """Returns the plan as plain data."""
-        return asdict(self)
+        """Returns the planned study as plain data."""
+        return {**vars(self), "plan": plan_to_plain(self.plan)}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Plain]) -> Self:
         """Reads what ``to_dict`` wrote."""
-        return cls(**plain)
+        return cls(**plain | {"plan": parse_plan(plain["plan"])})
 
 
-def plan_path(runs: Path, folder: str) -> Path:
-    """Returns the path of a plan's ``plan.json``. folder: the name of its folder, as ``folder_of`` returns it."""
-    return runs / "studies" / folder / PLAN
-
-
-def folder_of(document: Mapping[str, Plain]) -> str:
-    """Returns the name of a plan's folder from what ``plan.json`` holds."""
-    return folder_name(document["study"], document["scale"], document["changes"])
-
-
-def write_document(runs: Path, document: dict[str, Plain]) -> None:
-    """Writes ``plan.json`` to the plan's folder."""
-    write_json(plan_path(runs, folder_of(document)), document)
-
-
-def read_plan_document(runs: Path, folder: str) -> dict[str, Plain] | None:
-    """Returns what the ``plan.json`` of a folder holds; None where it is missing, cannot be read, or is of another
-    scale or changes, which occurs in folders from when a study had one folder for all of them."""
+def existing_plan(runs: Path, folder: str) -> Plan | None:
+    """Returns the plan of a folder; None where it is missing, cannot be read, or is of another scale or changes, which
+    occurs in folders from when a study had one folder for all of them."""
     try:
-        document: dict[str, Plain] = json.loads(plan_path(runs, folder).read_text(encoding="utf-8"))
-        is_own = folder_of(document) == folder and all(arm["runs"] for arm in document["arms"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        plan = load_plan(plan_path(runs, folder))
+    except (OSError, ValueError, RecursionError):
         return None
-    return document if is_own else None
+    return plan if plan.folder == folder and all(arm.runs for arm in plan.arms) else None
 
 
 def as_typed(words: Sequence[str], runs: Path) -> str:
@@ -152,7 +145,7 @@ def make_plan(
     tuned: Tuned | None = None,
     runs: Path = Path("runs"),
     typed: str | None = None,
-) -> Plan:
+) -> PlannedStudy:
     """Resolves, matches and names every run. Raises ConfigError that names the study and the place.
 
     tuned: the values that a search selected, by arm; they win over the arm's own overrides. runs: where measurements
@@ -167,18 +160,41 @@ def make_plan(
         _require_effects(configs, runner)
         configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.seeds, runner)
         costs = {arm: dict(runner.describe(config)._asdict()) for arm, config in configs.items()}
+        plan = _plan(study, ablation, request, resolved, matched, runs_by_arm)
+        plan.check()
     except ConfigError as error:
         raise ConfigError(str(error), f"study {study}") from None
-    document = _document(study, ablation, request, resolved, matched) | {
-        "protocol": _protocol(configs, costs, runs_by_arm),
-        "commands": {
-            verb: as_typed(["python", "-m", "ablations", verb, typed or study, *request.arguments()], runs)
-            for verb in ("run", "report")
-        },
-    }
-    for arm in document["arms"]:
-        arm["runs"] = runs_by_arm[arm["name"]]
-    return Plan(document, configs_by_key, costs, name)
+    words = [typed or study, *request.arguments()]
+    plan = replace(
+        plan,
+        protocol=_protocol(configs, costs, runs_by_arm),
+        commands={verb: as_typed(["python", "-m", "ablations", verb, *words], runs) for verb in ("run", "report")},
+    )
+    return PlannedStudy(plan, configs_by_key, costs, name)
+
+
+def _plan(
+    study: str, ablation: Ablation, request: Request, resolved: Resolved, matched: dict[str, Matched],
+    runs: dict[str, tuple[PlannedRun, ...]],
+) -> Plan:  # fmt: skip
+    """Returns the plan without its protocol and commands."""
+    match = ablation.match
+    return Plan(
+        study=study,
+        scale=request.scale,
+        changes=request.changes,
+        question=ablation.question,
+        source=ablation.source,
+        metric=ablation.metric,
+        design=ablation.design,
+        factors={factor: tuple(levels) for factor, levels in ablation.factors.items()},
+        baseline=resolved.arms[0].name,
+        match=MatchedBudget(match.on, match.free, match.allowed, matched) if match else None,
+        arms=tuple(PlannedArm(arm.name, arm.levels, runs[arm.name]) for arm in resolved.arms),
+        contrasts=_contrasts(ablation, resolved),
+        published=_published(ablation.published, ablation) if ablation.published else None,
+        left_out=tuple(LeftOut(arm, reason) for arm, reason in resolved.left_out.items()),
+    )
 
 
 def _with_values(resolved: Resolved, tuned: Tuned) -> Resolved:
@@ -209,16 +225,15 @@ def _require_effects(configs: dict[str, Config], runner: Runner) -> None:
 
 def _list_runs(
     resolved: Resolved, configs: dict[str, Config], seeds: int, runner: Runner
-) -> tuple[dict[str, dict[str, Plain]], dict[str, list[dict[str, Plain]]]]:
+) -> tuple[dict[str, dict[str, Plain]], dict[str, tuple[PlannedRun, ...]]]:
     """Returns the config of every key, and the runs of every arm."""
     configs_by_key: dict[str, dict[str, Plain]] = {}
-    runs_by_arm: dict[str, list[dict[str, Plain]]] = {}
+    runs_by_arm: dict[str, tuple[PlannedRun, ...]] = {}
     for arm in resolved.arms:
-        for seed in range(seeds):
-            config = configs[arm.name].override(_seed_overrides(configs[arm.name], seed))
-            key = runner.run_key(config)
-            configs_by_key[key] = config.to_dict()
-            runs_by_arm.setdefault(arm.name, []).append({"seed": seed, "key": key})
+        seeded = [configs[arm.name].override(_seed_overrides(configs[arm.name], seed)) for seed in range(seeds)]
+        keys = [runner.run_key(config) for config in seeded]
+        configs_by_key |= {key: config.to_dict() for key, config in zip(keys, seeded, strict=True)}
+        runs_by_arm[arm.name] = tuple(PlannedRun(seed, key) for seed, key in enumerate(keys))
     return configs_by_key, runs_by_arm
 
 
@@ -227,59 +242,26 @@ def _seed_overrides(config: Config, seed: int) -> dict[str, int]:
     return {path: seed for path, _ in config.leaves() if path in ("seed", "data.seed")}
 
 
-def _document(
-    study: str, ablation: Ablation, request: Request, resolved: Resolved, matched: dict[str, Matched]
-) -> dict[str, Plain]:
-    match, metric = ablation.match, ablation.metric
-    return {
-        "version": VERSION,
-        "study": study,
-        "scale": request.scale,
-        "changes": request.changes,
-        "question": ablation.question,
-        "source": asdict(ablation.source) if ablation.source else None,
-        "metric": asdict(metric),
-        "design": ablation.design,
-        "factors": {name: list(levels) for name, levels in ablation.factors.items()},
-        "baseline": resolved.arms[0].name,
-        "match": match
-        and {
-            "on": match.on,
-            "free": match.free,
-            "tolerance": match.allowed,
-            "per_arm": {arm_name: closeness._asdict() for arm_name, closeness in matched.items()},
-        },
-        "arms": [{"name": arm.name, "levels": arm.levels} for arm in resolved.arms],
-        "contrasts": _contrasts(ablation, resolved),
-        "published": ablation.published and _published(ablation.published, ablation, resolved),
-        "left_out": [{"arm": name, "reason": reason} for name, reason in resolved.left_out.items()],
-    }
-
-
-def _contrasts(ablation: Ablation, resolved: Resolved) -> list[dict[str, str]] | None:
+def _contrasts(ablation: Ablation, resolved: Resolved) -> tuple[Contrast, ...] | None:
     """Returns the contrasts whose arms are run at this scale; None, for every arm against the baseline, without any."""
     arm_names = {arm.name for arm in resolved.arms}
-    return [
-        asdict(contrast) for contrast in ablation.contrasts if {contrast.arm, contrast.against} <= arm_names
-    ] or None
+    contrasts = (contrast for contrast in ablation.contrasts if {contrast.arm, contrast.against} <= arm_names)
+    return tuple(contrasts) or None
 
 
-def _published(published: Published, ablation: Ablation, resolved: Resolved) -> dict[str, Plain]:
+def _published(published: Published, ablation: Ablation) -> PublishedNumbers:
     """Returns the published values, each by the name of its arm if it is about one, else by the levels it names."""
     cells = []
     for cell in published.cells:
         arms = select(ablation.all_arms(), cell.arm, "published.cells")
         arm = arms[0].name if len(arms) == 1 else dict(part.split("=", 1) for part in cell.arm.split())
-        cells.append({"arm": arm, "value": cell.value, "note": cell.note})
-    return {
-        "protocol": {"text": published.protocol},
-        "metric": published.metric,
-        "cells": cells,
-        "claims": list(published.claims),
-    }
+        cells.append(PublishedCell(arm, cell.value, cell.note))
+    return PublishedNumbers(Protocol(published.protocol), published.metric, tuple(cells), tuple(published.claims))
 
 
-def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float]], runs: dict[str, list[Any]]) -> str:
+def _protocol(
+    configs: dict[str, Config], costs: dict[str, dict[str, float]], runs: dict[str, tuple[PlannedRun, ...]]
+) -> str:
     """Returns our protocol in a line: the corpus, the budget and the size of the baseline, and the number of seeds."""
     baseline = next(iter(configs))
     # The kind of the data is one level below it: data.source.kind, or data.generator.kind.

@@ -7,26 +7,23 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from ablations.plan import plan_path, write_document
-from lit_transformers.config import ConfigError, Plain
+from lit_transformers.config import ConfigError
+from lit_transformers.records.plan import Plan, plan_path, write_plan
 
 __all__ = ["write_report"]
 
 
-def write_report(
-    runs: Path, document: dict[str, Plain], console: Console, *, unmatched: bool = False, computed: bool = True
-) -> None:
+def write_report(runs: Path, plan: Plan, console: Console, *, unmatched: bool = False, computed: bool = True) -> None:
     """Prints the report of a plan and says where its files are. Where no run has finished, nothing is written.
 
-    document: what ``plan.json`` holds. computed: runs were done for it, so their outcomes are printed in any case.
+    computed: runs were done for it, so their outcomes are printed in any case.
     Raises ConfigError where no run has finished and none was done.
     """
     import reports
 
-    plan = reports.as_plan(document)
     study = reports.load_study(runs, plan.folder, plan)
     if study.missing() < len(study.runs):
-        write_document(runs, document)
+        write_plan(runs, plan)
         directory = plan_path(runs, plan.folder).with_name("report")
         page = reports.write_study(study, directory, console, unmatched)
         console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)

@@ -14,8 +14,9 @@ from rich.text import Text
 from ablations.ablation import Ablation
 from ablations.catalog import Headline
 from ablations.estimate import TimeEstimate
-from ablations.plan import Plan
+from ablations.plan import PlannedStudy
 from lit_transformers.cli.amounts import assignments, count
+from lit_transformers.records.plan import Plan
 from sweeps.ledger.ticket import State
 from sweeps.live import Row, clock
 from sweeps.status import add_columns, cells, plain_table
@@ -118,29 +119,29 @@ def _value(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def plan_view(plan: Plan, time_estimate: TimeEstimate, done: set[str], workers: int) -> Group:
+def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str], workers: int) -> Group:
     """Shows a plan: every arm with its runs and costs, and how long the remaining runs will take."""
     table = plain_table("arm", "runs", "done", "params", "FLOPs a\ntoken", "train\nFLOPs", "tokens", "time", "matched")
     for column in table.columns[1:]:
         column.no_wrap = True
-    per_arm = (plan.document["match"] or {}).get("per_arm", {})
-    for arm in plan.document["arms"]:
-        keys, cost = [run["key"] for run in arm["runs"]], plan.costs[arm["name"]]
-        matched = per_arm.get(arm["name"])
+    plan = planned.plan
+    for arm in plan.arms:
+        keys, cost = [run.key for run in arm.runs], planned.costs[arm.name]
+        matched = plan.match and plan.match.per_arm.get(arm.name)
         table.add_row(
-            Text(arm["name"]),
+            Text(arm.name),
             str(len(keys)),
             str(sum(key in done for key in keys)),
             *(count(cost[name]) for name in ("parameters", "flops_per_token", "train_flops", "tokens")),
             clock(time_estimate.seconds[keys[0]]),
-            f"{matched['reached'] / matched['target'] - 1:+.2%}" if matched else "",
+            f"{matched.reached / matched.target - 1:+.2%}" if matched else "",
         )
     lines: list[RenderableType] = [
-        Text(f"{plan.study}, scale {plan.document['scale']}: {plan.document['protocol']}"),
+        Text(f"{plan.study}, scale {plan.scale}: {plan.protocol}"),
         table,
     ]
-    for reason in dict.fromkeys(omission["reason"] for omission in plan.document["left_out"]):
-        arms = [omission["arm"] for omission in plan.document["left_out"] if omission["reason"] == reason]
+    for reason in dict.fromkeys(omission.reason for omission in plan.left_out):
+        arms = [omission.arm for omission in plan.left_out if omission.reason == reason]
         lines.append(Text(f"left out, {reason}: {'; '.join(arms)}", style="dim"))
     lines.append(Text(remaining_work(time_estimate, done, workers)))
     return Group(*lines)
@@ -169,18 +170,14 @@ def gate_table(results: Mapping[str, Sequence[Any]]) -> Group:
     return Group(table, *failures)
 
 
-def preliminary_view(document: Mapping[str, Any], rows: Sequence[Row]) -> Group:
-    """Shows a first comparison of all arms, over the one seed of which most of them have a value.
-
-    document: the plan, as ``plan.json`` holds it.
-    """
+def preliminary_view(plan: Plan, rows: Sequence[Row]) -> Group:
+    """Shows a first comparison of all arms, over the one seed of which most of them have a value."""
     values = {(row.ticket.arm, row.ticket.seed): row.value for row in rows if row.value is not None}
     counts = Counter(seed for _, seed in values)
     seed = min(counts, key=lambda seed: (-counts[seed], seed), default=rows[0].ticket.seed)
-    metric, baseline = document["metric"], document["baseline"]
+    baseline, by_ratio = plan.baseline, plan.metric.compare == "ratio"
     reference = values.get((baseline, seed))
-    by_ratio = metric["compare"] == "ratio"
-    table = plain_table("arm", metric["label"] or metric["name"], "ratio" if by_ratio else "difference")
+    table = plain_table("arm", plan.metric.title, "ratio" if by_ratio else "difference")
     for arm in dict.fromkeys(row.ticket.arm for row in rows):
         value = values.get((arm, seed))
         comparison = ""

@@ -75,14 +75,14 @@ def tune(
     budget = Budget(tokens=tokens) if tokens else Budget(trials or TRIALS)
     tuning = prepare(study, request_of(scale, changes, seeds, device), runs, own=with_mixer_space)
     limits = limits_of(time_limit, memory_limit, memory_per_run)
-    share = share_for(tuning.plan, len(tuning.arms), workers, threads, limits.needed)
-    options = options_for(tuning.plan, share, limits, retry_failed=retry_failed, wandb=wandb)
+    share = share_for(tuning.planned, len(tuning.arms), workers, threads, limits.needed)
+    options = options_for(tuning.planned, share, limits, retry_failed=retry_failed, wandb=wandb)
 
     def launch_rows(rows: list[Row], options: Options) -> Summary:
         return launched(runs, rows, options, storage)
 
     results, stopped_by = search(
-        runs, storage, tuning.plan.study, tuning.arms, tuning.goal, budget, options, launch_rows, prune=prune
+        runs, storage, tuning.planned.study, tuning.arms, tuning.goal, budget, options, launch_rows, prune=prune
     )  # fmt: skip
     out.print(found_table(tuning.goal.metric, results))
     if stopped_by is not None:
@@ -97,5 +97,5 @@ def tune(
         share = share_for(planned, todo, workers, threads, limits.needed)
         options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb)
         rows = train(runs, rows, options, storage, begin=lambda: planned.write(runs))
-    write_report(runs, planned.document, out)
+    write_report(runs, planned.plan, out)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))

@@ -13,34 +13,35 @@ from typing import Any
 
 from ablations import catalog
 from ablations.ablation import Ablation
-from ablations.plan import Plan, Request, as_typed, folder_of, make_plan
-from lit_transformers.config import Config, ConfigError, Plain
+from ablations.plan import PlannedStudy, Request, as_typed, make_plan
+from lit_transformers.config import Config, ConfigError
+from lit_transformers.records.plan import TunedArm, Tuning
 from lit_transformers.space import Choice, Knob, is_own, searched
 from sweeps.tuning.search import Budget
-from sweeps.tuning.tune import REPORTED_ON, SELECTED_ON, SPLIT, Arm, Goal, TuningResult, trial_config
+from sweeps.tuning.tune import REPORTED_ON, SELECTED_ON, SPLIT, Goal, SearchedArm, TuningResult, trial_config
 
-__all__ = ["Tuning", "prepare", "tuned_plan"]
+__all__ = ["PreparedTuning", "prepare", "tuned_plan"]
 
 METRICS = "val/"
 
 
 @dataclass(frozen=True)
-class Tuning:
+class PreparedTuning:
     """A study prepared for tuning: its plan without tuning, its arms with their search spaces, and the goal.
 
     typed: the study as the command line names it. own: whether the space that an arm's mixer declares is searched, too.
     """
 
-    plan: Plan
+    planned: PlannedStudy
     ablation: Ablation
     request: Request
-    arms: list[Arm]
+    arms: list[SearchedArm]
     goal: Goal
     typed: str
     own: bool
 
 
-def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: bool = False) -> Tuning:
+def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: bool = False) -> PreparedTuning:
     """Prepares the arms of a study with their search spaces. own: include the space that an arm's mixer declares.
 
     Raises ConfigError where arms would be tuned differently, or could not be compared afterwards.
@@ -48,55 +49,58 @@ def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: boo
     path = catalog.find(study)
     ablation = catalog.load(path)
     _require_tunable(ablation, own=own)
-    plan = make_plan(path.stem, ablation, request, runs=runs, typed=study)
+    planned = make_plan(path.stem, ablation, request, runs=runs, typed=study)
     resolved = ablation.resolve(request.scale, request.changes)
     fixed = {name for arm in resolved.arms for name in arm.overrides if not is_own(name)}
     runner = type(ablation.baseline)
     arms = []
-    for arm, arm_document in zip(resolved.arms, plan.document["arms"], strict=True):
-        config: Config = runner.from_dict(plan.configs[arm_document["runs"][0]["key"]])
+    for arm, planned_arm in zip(resolved.arms, planned.plan.arms, strict=True):
+        config: Config = runner.from_dict(planned.configs[planned_arm.runs[0].key])
         trial_config(config, {})  # raises where data have no splits
         space = searched(config, fixed | set(arm.overrides), own=own)
-        arms.append(Arm(arm.name, config, space, int(plan.costs[arm.name]["tokens"])))
+        arms.append(SearchedArm(arm.name, config, space, int(planned.costs[arm.name]["tokens"])))
     _require_same_search(arms)
-    return Tuning(plan, ablation, request, arms, Goal(ablation.metric.name, ablation.metric.goal), study, own)
+    goal = Goal(ablation.metric.name, ablation.metric.goal)
+    return PreparedTuning(planned, ablation, request, arms, goal, study, own)
 
 
-def tuned_plan(tuning: Tuning, results: Sequence[TuningResult], budget: Budget, runs: Path = Path("runs")) -> Plan:
+def tuned_plan(
+    tuning: PreparedTuning, results: Sequence[TuningResult], budget: Budget, runs: Path = Path("runs")
+) -> PlannedStudy:
     """Returns the plan of the study with every arm's best values. Raises ConfigError for an arm without any."""
     for result in results:
         if result.values is None:
             raise ConfigError(f"no trial of arm {result.arm!r} has finished; look at its runs' records, or add trials")
     tuned = {result.arm: {**(result.values or {}), SPLIT: REPORTED_ON} for result in results}
-    study = tuning.plan.study
-    plan = make_plan(study, tuning.ablation, tuning.request, tuned, runs)
+    study = tuning.planned.study
+    planned = make_plan(study, tuning.ablation, tuning.request, tuned, runs)
     tune_command = ["python", "-m", "ablations", "tune", tuning.typed, *tuning.request.arguments()]
     tune_command += ["--trials", str(budget.trials)] if budget.trials else ["--tokens", str(budget.tokens)]
     tune_command += ["--with-mixer-space"] if tuning.own else []
-    name = f"{study}_tuned"
-    report_command = ["python", "-m", "reports", "report", folder_of(plan.document | {"study": name})]
-    additions = {
-        "study": name,
-        "protocol": f"{plan.document['protocol']}; tuned on the {SELECTED_ON} split, measured on {REPORTED_ON}",
-        "commands": {"run": as_typed(tune_command, runs), "report": as_typed(report_command, runs)},
-        "tuning": about(tuning, results, budget),
-    }
-    return replace(plan, document=plan.document | additions)
+    plan = replace(planned.plan, study=f"{study}_tuned")
+    report_command = ["python", "-m", "reports", "report", plan.folder]
+    plan = replace(
+        plan,
+        protocol=f"{plan.protocol}; tuned on the {SELECTED_ON} split, measured on {REPORTED_ON}",
+        commands={"run": as_typed(tune_command, runs), "report": as_typed(report_command, runs)},
+        tuning=about(tuning, results, budget),
+    )
+    return replace(planned, plan=plan)
 
 
-def about(tuning: Tuning, results: Sequence[TuningResult], budget: Budget) -> dict[str, Plain]:
+def about(tuning: PreparedTuning, results: Sequence[TuningResult], budget: Budget) -> Tuning:
     """Returns what a report needs: the budget, the splits, and the search space and result of each arm."""
-    return {
-        "budget": {name: value for name, value in budget._asdict().items() if value is not None},
-        "metric": tuning.goal.metric,
-        "selected_on": SELECTED_ON,
-        "reported_on": REPORTED_ON,
-        "arms": {
-            result.arm: {name: value for name, value in result._asdict().items() if name != "arm"}
-            | {"space": {path: _describe_knob(knob) for path, knob in arm.space.items()}}
-            for result, arm in zip(results, tuning.arms, strict=True)
-        },
-    }
+    arms = {}
+    for result, arm in zip(results, tuning.arms, strict=True):
+        space = {path: _describe_knob(knob) for path, knob in arm.space.items()}
+        arms[result.arm] = TunedArm(*result[1:], space=space)
+    return Tuning(
+        budget={name: value for name, value in budget._asdict().items() if value is not None},
+        metric=tuning.goal.metric,
+        selected_on=SELECTED_ON,
+        reported_on=REPORTED_ON,
+        arms=arms,
+    )
 
 
 def _describe_knob(knob: Knob) -> dict[str, Any]:
@@ -113,7 +117,7 @@ def _require_tunable(ablation: Ablation, *, own: bool) -> None:
         )
 
 
-def _require_same_search(arms: Sequence[Arm]) -> None:
+def _require_same_search(arms: Sequence[SearchedArm]) -> None:
     """Raises ConfigError where the shared part of the space differs between arms, or a space is empty."""
     first_shared = _shared_knobs(arms[0].space)
     for arm in arms:

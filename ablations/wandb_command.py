@@ -9,12 +9,13 @@ import typer
 
 from ablations import catalog
 from ablations.options import TRIALS, Device, Scale, Seeds, Set, Study, WithMixer, out, plan_for, request_of
-from ablations.plan import Plan, Request, as_typed, plan_path
+from ablations.plan import PlannedStudy, Request, as_typed
 from lit_transformers.config import Config, ConfigError, Plain, nearest
+from lit_transformers.records.plan import plan_path
 from sweeps.options import Runs
 
 if TYPE_CHECKING:
-    from ablations.tuning import Tuning
+    from ablations.tuning import PreparedTuning
 
 PROJECT = "lit-transformers"
 
@@ -44,19 +45,17 @@ def wandb(
     if method == "grid":
         planned = plan_for(study, runs, request)
         folder = _wandb_folder(runs, planned)
-        arms = planned.document["arms"]
-        metric = {"name": planned.metric, "goal": planned.document["metric"]["goal"]}
+        arms = planned.plan.arms
+        metric = {"name": planned.metric, "goal": planned.plan.metric.goal}
         command = agent_command(words, _rank_count(planned))
-        definitions = {
-            "grid": grid(planned.study, [arm["name"] for arm in arms], len(arms[0]["runs"]), metric, command)
-        }
+        definitions = {"grid": grid(planned.study, [arm.name for arm in arms], len(arms[0].runs), metric, command)}
     else:
         tuning = _prepare_tuning(study, request, runs, own=with_mixer_space)
-        folder = _wandb_folder(runs, tuning.plan)
+        folder = _wandb_folder(runs, tuning.planned)
         metric = {"name": tuning.goal.metric, "goal": tuning.goal.direction}
         command = agent_command([*words, "--search"], int(tuning.arms[0].config.get("training.devices")))
         definitions = {
-            _file_name(arm.name): search(tuning.plan.study, arm.name, arm.space, method, trials, metric, command)
+            _file_name(arm.name): search(tuning.planned.study, arm.name, arm.space, method, trials, metric, command)
             for arm in tuning.arms
         }
     for name, definition in definitions.items():
@@ -74,7 +73,7 @@ def agent(
     An ordinary run in its own directory: one that is finished is read. Under torchrun the ranks train as one run.
     """
     from lit_transformers.cli.cores import limit_threads
-    from lit_transformers.records.wandb_logging import WandbConfig
+    from lit_transformers.runs.wandb_logging import WandbConfig
     from lit_transformers.training.ranks import is_first_rank
     from sweeps.wandb.agent import carry_out, describe, parameters
 
@@ -86,9 +85,9 @@ def agent(
     )
     record = carry_out(config, runner, runs, WandbConfig(mode, PROJECT, name, arm))
     if is_first_rank():
-        outcome = f"{record['outcome']}: {record['reason']}" if record["reason"] else record["outcome"]
-        out.print(f"{record['key']} ({describe(values)}): {outcome}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(int(record["outcome"] in ("failed", "invalid")))
+        outcome = f"{record.outcome}: {record.reason}" if record.reason else record.outcome
+        out.print(f"{record.key} ({describe(values)}): {outcome}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(int(record.outcome in ("failed", "invalid")))
 
 
 def dashboard(
@@ -101,8 +100,8 @@ def dashboard(
 
     request = request_of(scale, changes, seeds, device)
     planned = plan_for(study, runs, request)
-    arms = [arm["name"] for arm in planned.document["arms"]]
-    definition = define(PROJECT, planned.study, planned.document["question"], planned.metric, arms)
+    arms = [arm.name for arm in planned.plan.arms]
+    definition = define(PROJECT, planned.study, planned.plan.question, planned.metric, arms)
     path = write_definition(_wandb_folder(runs, planned), definition)
     out.print(f"definition: {path}", markup=False, highlight=False, soft_wrap=True)
     if has_key():
@@ -135,7 +134,7 @@ def _requested_run(
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ConfigError(f"a seed is a number from 0 on, not {seed!r}", "--seed")
     planned = make_plan(path.stem, ablation, request, runs=runs)
-    arms = {arm_document["name"]: arm_document["runs"][0]["key"] for arm_document in planned.document["arms"]}
+    arms = {planned_arm.name: planned_arm.runs[0].key for planned_arm in planned.plan.arms}
     if arm not in arms:
         raise ConfigError(f"no arm is called {arm!r}; {nearest(str(arm), arms)}", "--arm")
     config: Config = type(ablation.baseline).from_dict(planned.configs[arms[arm]])
@@ -147,13 +146,13 @@ def _requested_run(
     return config.override({**seed_overrides, **values}), str(arm), planned.runner
 
 
-def _prepare_tuning(study: str, request: Request, runs: Path, *, own: bool) -> Tuning:
+def _prepare_tuning(study: str, request: Request, runs: Path, *, own: bool) -> PreparedTuning:
     from ablations.tuning import prepare
 
     return prepare(study, request, runs, own=own)
 
 
-def _rank_count(planned: Plan) -> int:
+def _rank_count(planned: PlannedStudy) -> int:
     """Returns the number of ranks of a run. Raises ConfigError where arms differ: a sweep's arms share one command."""
     rank_counts = {(config.get("training") or {}).get("devices", 1) for config in planned.configs.values()}
     if len(rank_counts) > 1:
@@ -161,7 +160,7 @@ def _rank_count(planned: Plan) -> int:
     return int(rank_counts.pop())
 
 
-def _wandb_folder(runs: Path, planned: Plan) -> Path:
+def _wandb_folder(runs: Path, planned: PlannedStudy) -> Path:
     return plan_path(runs, planned.folder).with_name("wandb")
 
 

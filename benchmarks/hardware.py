@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from lit_transformers.records.files import write_json
-from lit_transformers.records.record import commit
+from lit_transformers.runs.environment import commit
 
 RESULTS = Path(__file__).with_name("results")
 EVERYWHERE = ("torch", "triton")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from lit_transformers.attention.patterns import BLOCK
 from lit_transformers.mixer import Context, MixerConfig, Shape
-from lit_transformers.records.record import reason
+from lit_transformers.runs.environment import reason
 
 DIM, HEADS = 256, 4
 ABSENT = "not installed"

@@ -13,8 +13,9 @@ from claims.canaries import CANARIES, intervals
 from claims.claim import ROOT, Claim
 from claims.shell import metrics_in, run_line
 from lit_transformers.config import Plain
+from lit_transformers.records.files import RESULTS
 from lit_transformers.runs import RunConfig
-from reports.read.results import RESULTS, read_results
+from reports.read.results import read_results
 from reports.report import find
 from reports.show.sections import all_tables
 from reports.show.tables import to_rich

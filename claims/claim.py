@@ -15,9 +15,9 @@ from pathlib import Path
 
 from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.records.files import write_json
-from lit_transformers.records.record import environment
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.code import code_hash
+from lit_transformers.runs.environment import environment
 from lit_transformers.runs.keys import ROOTS
 from lit_transformers.training.config import TrainingConfig
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lit_transformers.config import ConfigError, Plain
+from lit_transformers.records.files import RESULTS
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.keys import code_of
 from reports.publish import PUBLISHED, published
-from reports.read.results import RESULTS
 
 __all__ = ["PublishedStanding", "published_standings"]
 

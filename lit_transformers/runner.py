@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lit_transformers.config import Config, ConfigError, Plain
+from lit_transformers.records.record import Gate
 
 __all__ = ["Fit", "Runner", "load_runner", "runner_of"]
 
 
 class Fit(Protocol):
-    """Does a run in its directory and returns its record. ``report`` receives its progress; ``wandb_config`` says how
-    it is sent to Weights & Biases."""
+    """Does a run in its directory and returns its record as its file holds it. ``report`` receives its progress;
+    ``wandb_config`` says how it is sent to Weights & Biases."""
 
     def __call__(
         self, config: Any, directory: Path, report: Callable[[Any], None] | None = None, *, wandb_config: Any = None
@@ -42,7 +43,7 @@ class Runner:
     changes_nothing: Callable[[Any, Any], bool]
     fit: Fit
     probe: Callable[[Any], Any]
-    check: Callable[[Any], Sequence[Any]]
+    check: Callable[[Any], Sequence[Gate]]
 
 
 def runner_of(config: Config) -> str:

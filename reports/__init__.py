@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.read.records import ReportError, as_plan, load_study
+from reports.read.records import ReportError, load_study
 from reports.report import write_report, write_study
 
-__all__ = ["ReportError", "as_plan", "load_study", "write_report", "write_study"]
+__all__ = ["ReportError", "load_study", "write_report", "write_study"]

@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 
 from lit_transformers.config import ConfigError, parse_assignments
-from lit_transformers.records.files import PLAN
+from lit_transformers.records.files import PLAN, RESULTS
+from lit_transformers.records.study_folder import PLAIN_SCALE, folder_name, require_name
 from reports.publish import PUBLISHED, published
-from reports.read.records import ReportError, require_name
-from reports.read.results import RESULTS, read_results
-from sweeps.study_folder import PLAIN_SCALE, folder_name
+from reports.read.records import ReportError
+from reports.read.results import read_results
 
 HELP = """What studies have found: published, compared, and made again from their results alone.
 

@@ -14,7 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from lit_transformers.config import nearest, plain_leaves
-from lit_transformers.records.files import PLAN, RECORD
+from lit_transformers.records.files import PLAN, RECORD, RESULTS
+from lit_transformers.records.plan import Contrast, Metric, Plan, PlannedArm, PlannedRun
+from lit_transformers.records.study_folder import require_name
 from reports.judge.comparisons import Comparison
 from reports.judge.comparisons import compare as compare_arms
 from reports.judge.costs import CostRatio, cost_ratio
@@ -22,9 +24,8 @@ from reports.judge.evidence import gather
 from reports.judge.fairness import mean_cost
 from reports.judge.statistics import LEVEL, ConfidenceInterval
 from reports.publish import PUBLISHED, published
-from reports.read.plans import Arm, Contrast, Metric, Plan, PlannedRun
-from reports.read.records import ReportError, Run, RunData, Study, assemble, load_study, read_run, require_name
-from reports.read.results import RESULTS, read_results
+from reports.read.records import ReportError, Run, RunData, Study, assemble, load_study, read_run
+from reports.read.results import read_results
 from reports.show.sections import COSTS
 from reports.show.tables import Cell, Column, Table, escape_markdown, plain, to_markdown
 
@@ -88,7 +89,7 @@ def _run_side(directory: Path) -> ComparedSide:
     if isinstance(run_data.record, str):
         raise ReportError(f"{directory}: the run cannot be compared: {'; '.join(notes) or run_data.record}")
     name, metrics = directory.resolve().name, list(run_data.record.metrics)
-    arm = Arm(name="the run", runs=(PlannedRun(seed=run_data.record.seed, key=name),))
+    arm = PlannedArm(name="the run", runs=(PlannedRun(seed=run_data.record.seed, key=name),))
     metric = Metric(name=metrics[0] if metrics else "no metric")
     plan = Plan(version=1, study=name, question=name, metric=metric, baseline=arm.name, arms=(arm,))
     return ComparedSide(name, "run", assemble(plan, {name: run_data}, notes))
@@ -212,7 +213,7 @@ def join(one: Study, other: Study, pairs: list[ComparedArm], metric: str) -> Stu
             # Two single runs form one pair, whatever their seeds are.
             seeds = [run.seed for run in runs] if len(runs) > 1 else [0]
             planned = [PlannedRun(seed=seed, key=f"{name} {index}") for index, seed in enumerate(seeds)]
-            arms.append(Arm(name=name, runs=tuple(planned)))
+            arms.append(PlannedArm(name=name, runs=tuple(planned)))
         contrasts.append(Contrast(name=pair.arm, arm=names[1], against=names[0]))
     plan = Plan(
         version=1,

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from lit_transformers.records.files import write_text
+from lit_transformers.records.files import RESULTS, write_text
 from reports.judge.agreement import AGREEMENTS, RULE, JudgedComparison, judge_comparisons
 from reports.judge.fairness import environments
 from reports.publish import PUBLISHED, published
 from reports.read.records import ReportError
-from reports.read.results import RESULTS, read_results
+from reports.read.results import read_results
 from reports.report import find, render_site
 from reports.show.answer import headline
 from reports.show.html import document
@@ -197,7 +197,7 @@ def _question(entry: GalleryEntry) -> str:
 
 def _claims(entry: GalleryEntry) -> list[str]:
     plan = entry.findings.study.plan
-    return [claim.text for claim in plan.published.claims] if plan.published else []
+    return list(plan.published.claims) if plan.published else []
 
 
 def _run_facts(entry: GalleryEntry) -> str:

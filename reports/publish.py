@@ -9,8 +9,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from lit_transformers.records.files import RESULTS
 from reports.read.records import ReportError, Study, load_study
-from reports.read.results import RESULTS, read_results
+from reports.read.results import read_results
 from reports.report import write_study
 
 PUBLISHED = Path(__file__).parents[1] / "published"

@@ -8,13 +8,13 @@ from pathlib import Path
 from rich.console import Console, Group
 from rich.text import Text
 
-from lit_transformers.records.files import write_text
+from lit_transformers.records.files import RESULTS, write_text
+from lit_transformers.records.plan import Plan
 from reports.judge.comparisons import compare
 from reports.judge.fairness import environments
 from reports.judge.statistics import RESAMPLES
-from reports.read.plans import Plan
 from reports.read.records import Study, load_study
-from reports.read.results import RESULTS, read_results, write_results
+from reports.read.results import read_results, write_results
 from reports.show.answer import answer, headline
 from reports.show.figures import FORMATS, draw_figures
 from reports.show.html import write_html

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from sweeps.ledger.records import is_resumable, read_record
+from lit_transformers.records.record import Record
+from sweeps.ledger.records import read_record
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Row
 
@@ -26,15 +26,14 @@ def survey(
         record, note = read_record(ticket.directory(runs))
         if note:
             notes.append(note)
-        if record and not (record["outcome"] == "failed" and (retry_failed or is_resumable(record, time_limit))):
+        if record and not (record.outcome == "failed" and (retry_failed or record.may_resume(time_limit))):
             close(row, record, metric)
         rows.append(row)
     return rows, notes
 
 
-def close(row: Row, record: dict[str, Any], metric: str) -> None:
+def close(row: Row, record: Record, metric: str) -> None:
     """Sets a row's state, reason and metric from the record of its run."""
-    row.state, row.reason = State(record["outcome"]), record.get("reason")
-    value = record["metrics"].get(metric)
-    row.value = float(value) if isinstance(value, int | float) else None
+    value = record.metrics.get(metric)
+    row.state, row.reason, row.value = State(record.outcome), record.reason, None if value is None else float(value)
     row.seconds_left = None

@@ -145,8 +145,16 @@ def test_a_command_imports_commands_of_its_own_alone() -> None:
 
 def test_reports_read_records_and_know_no_model_and_no_study() -> None:
     for module, target in crossings("reports"):
-        light = (f"lit_transformers.{name}" for name in ("cli.amounts", "config", "records.files", "scores"))
+        light = (f"lit_transformers.{name}" for name in ("cli.amounts", "config", "records", "scores"))
         assert below(target, "sweeps", *light), f"{module} imports {target}"
+
+
+def test_records_plans_and_results_are_described_without_torch_and_known_to_all() -> None:
+    for module in MODULES:
+        if below(module, "lit_transformers.records"):
+            assert "torch" not in third_party(MODULES[module]), module
+            outside = [target for target in imports(module) if not below(target, "lit_transformers.records")]
+            assert set(outside) <= {"lit_transformers.config"}, f"{module} imports {outside}"
 
 
 @pytest.mark.parametrize("lower", ["config", "batch", "mixer", "mixers", "encodings", "attention", "stacks", "models"])
@@ -222,20 +230,13 @@ def test_names_say_what_they_hold(path: Path) -> None:
     assert not names & DIALECT
 
 
-DEFINED_TWICE = {
-    "Arm", "Contrast", "Data", "Match", "Matched", "Metric", "Plan", "Published", "Source", "Tuning",
-    "Gate",
-}  # fmt: skip
-"""Classes of which one side writes a plan or a record and the other reads it."""
-
-
 def test_a_class_name_means_one_thing() -> None:
     places: dict[str, list[str]] = {}
     for path in (*SOURCES, *(ROOT / "claims").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")):
         for node in tree(path).body:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(name(path))
-    assert {name for name, modules in places.items() if len(modules) > 1} == DEFINED_TWICE
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
 CLASSES = {

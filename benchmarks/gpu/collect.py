@@ -12,7 +12,7 @@ import typer
 from benchmarks.gpu.runner import attempts_in, code_fingerprint, last_attempts
 from benchmarks.gpu.session import MACHINE
 from benchmarks.hardware import save
-from lit_transformers.records.record import commit
+from lit_transformers.runs.environment import commit
 
 
 def collected(folder: Path) -> dict[str, Any]:

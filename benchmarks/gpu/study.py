@@ -19,7 +19,7 @@ import typer
 
 from lit_transformers.config import parse_assignments
 from lit_transformers.records.files import PLAN, RECORD, write_json
-from sweeps.study_folder import folder_name
+from lit_transformers.records.study_folder import folder_name
 
 
 def standing(study: Path, runs: Path) -> dict[str, Any]:

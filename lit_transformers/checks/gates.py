@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,17 +29,10 @@ from lit_transformers.models.capabilities import (
 )
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.models.tokens import TokenEmbedding
+from lit_transformers.records.record import Gate
 from lit_transformers.training.reporting import Progress, Report
 
 TOLERANCE = 1e-9
-
-
-class Gate(NamedTuple):
-    """The result of one gate: its name, whether it passed, and what it measured."""
-
-    name: str
-    passed: bool
-    detail: str
 
 
 def check(config: ModelConfig, report: Report | None = None) -> list[Gate]:

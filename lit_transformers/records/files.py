@@ -33,6 +33,9 @@ OUTPUTS = "outputs.jsonl"
 PLAN = "plan.json"
 """The arms of a study and the keys of their runs."""
 
+RESULTS = "results.jsonl"
+"""A study in one file: its plan, and the records, curves and documents of its runs."""
+
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Calls ``write`` with a temporary path, and renames that file to ``path`` once it is on disk."""

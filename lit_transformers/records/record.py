@@ -1,91 +1,112 @@
-"""What a run records besides its metrics: its environment, its memory and the reason of a failure."""
+"""The record of a run, as ``record.json`` holds it: outcome, metrics, measured costs, gates and environment."""
 
 from __future__ import annotations
 
-import errno
-import platform
-import resource
-import subprocess
-import sys
-from importlib.metadata import version
+import json
+import reprlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-import torch
-
-from lit_transformers.cli.errors import first_line
 from lit_transformers.config import Plain
-from lit_transformers.records.machine import processor
-from lit_transformers.training.callbacks import Diverged
-from lit_transformers.training.config import TrainingConfig
+from lit_transformers.records.files import RECORD, write_json
+from lit_transformers.records.schema import LEFT_OUT, Number, parse
+
+__all__ = [
+    "VERSION",
+    "Gate",
+    "Outcome",
+    "Record",
+    "VersionError",
+    "load_record",
+    "parse_record",
+    "record_to_plain",
+    "write_record",
+]
 
 VERSION = 1
 
-
-def environment(training: TrainingConfig, library: str) -> dict[str, Plain]:
-    """Returns versions, hardware and code (``library`` is its hash); nothing names a person, a machine or a secret."""
-    names = ("torch", "lightning", "torchmetrics", "numpy")
-    return {
-        "python": platform.python_version(),
-        **{name: version(name) for name in names},
-        "hardware": hardware(training),
-        "threads": torch.get_num_threads(),
-        "commit": commit(),
-        "library": library,
-    }
+Outcome = Literal["finished", "pruned", "failed", "invalid"]
 
 
-def hardware(training: TrainingConfig) -> str:
-    """Returns the name of the device that the run uses."""
-    if training.device != "cpu" and torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return processor()
+@dataclass(frozen=True)
+class Gate:
+    """The result of one gate: its name, whether it passed, and what it measured."""
+
+    name: str
+    passed: bool
+    detail: str = ""
 
 
-def commit() -> str | None:
-    """Returns the commit of the library's checkout, with + where it has changes, or None where there is none."""
-    folder = Path(__file__).parent
-    try:
-        command = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12", "--match="]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+@dataclass(kw_only=True)
+class Record:
+    """The record of one run, which is filled in while the run goes on.
 
-
-def reason(error: Exception) -> str:
-    """Returns why a run failed, in a few words that a table can show."""
-    if isinstance(error, Diverged):
-        return f"not-a-number: {error}"
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        return "out of memory"
-    if is_disk_full(error):
-        return "the disk is full"
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-def is_disk_full(error: Exception) -> bool:
-    """Whether the error can be fixed by freeing disk space: such a run resumes when it is started again.
-
-    torch's own writer only reports that a write failed, so its error is recognised by its message.
+    ``reason``: why it did not finish. ``resumable``: whether a failed run was cut off from outside, so that running it
+    again may succeed. ``time_limit``: in seconds, of a run that exceeded it.
     """
-    is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-    return is_full or (isinstance(error, RuntimeError) and "PytorchStreamWriter failed writing" in str(error))
+
+    version: int
+    key: str
+    outcome: Outcome
+    reason: str | None = None
+    seed: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Number | None] = field(default_factory=dict)
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, Number | None] = field(default_factory=dict)
+    gates: tuple[Gate, ...] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    measured: dict[str, Any] = field(default_factory=dict)
+    observed: Mapping[str, Any] = field(default_factory=dict)
+    resumable: Annotated[bool | None, LEFT_OUT] = None
+    time_limit: Annotated[Number | None, LEFT_OUT] = None
+
+    def value(self, metric: str) -> float | None:
+        """Returns a number by name: a metric of the run or, below ``measured/``, a measured time, rate or memory."""
+        name = metric.removeprefix("measured/")
+        number = self.metrics.get(metric) if name == metric else self.measured.get(name)
+        return float(number) if isinstance(number, int | float) else None
+
+    def may_resume(self, time_limit: float | None = 0.0) -> bool:
+        """Whether the run was cut off from outside, so that running it again may succeed.
+
+        One that was cut off by a time limit may under a longer one, ``time_limit`` in seconds, or None.
+        """
+        if self.outcome != "failed":
+            return False
+        if self.time_limit is not None:
+            return time_limit is None or time_limit > self.time_limit
+        return self.resumable is True
 
 
-def peak_memory() -> int:
-    """Returns the peak memory in bytes: of the device where CUDA is used, otherwise of this process."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    return resident_peak()
+class VersionError(ValueError):
+    """A record was written by another version of its format."""
 
 
-def resident_peak() -> int:
-    """Returns the peak resident memory of this process in bytes.
+def write_record(directory: Path, record: Record) -> None:
+    """Writes ``record.json`` to a run's directory, which is created where it is missing."""
+    write_json(directory / RECORD, record_to_plain(record))
 
-    On Linux it is the process's own high-water mark, since that of getrusage includes the process that started it.
-    """
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+def record_to_plain(record: Record) -> dict[str, Plain]:
+    """Returns a record as ``record.json`` holds it, without fields that do not apply to its outcome."""
+    absent = {name for name in ("resumable", "time_limit") if getattr(record, name) is None}
+    absent |= set() if record.outcome == "finished" else {"observed"}
+    return {name: value for name, value in asdict(record).items() if name not in absent}
+
+
+def load_record(path: Path) -> Record:
+    """Reads a record. Raises what ``parse_record`` does, RecursionError or other ValueErrors where the file is no JSON,
+    and OSError."""
+    return parse_record(json.loads(path.read_text(encoding="utf-8")))
+
+
+def parse_record(plain: Plain) -> Record:
+    """Builds a record from plain data. Raises VersionError for one of another version, pydantic's ValidationError for
+    other faults; ``first_fault`` names both."""
+    if isinstance(plain, dict) and plain.get("version", VERSION) != VERSION:
+        raise VersionError(f"made by version {reprlib.repr(plain['version'])} of this format, not {VERSION}")
+    return parse(Record, plain)

@@ -19,13 +19,14 @@ import torch
 from datamodules import DataError
 from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError, Memory, Plain
-from lit_transformers.records.files import RECORD, RUN, replace_file, write_json
-from lit_transformers.records.record import VERSION, environment, is_disk_full, peak_memory, reason
-from lit_transformers.records.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
+from lit_transformers.records.files import RUN, replace_file
+from lit_transformers.records.record import VERSION, Record, record_to_plain, write_record
 from lit_transformers.runs.config import RunConfig, describe
+from lit_transformers.runs.environment import environment, is_disk_full, peak_memory, reason
 from lit_transformers.runs.folder import claim
 from lit_transformers.runs.keys import identity_of
 from lit_transformers.runs.train import train
+from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
 from lit_transformers.training.callbacks import Curves, Interrupted
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.pruning import Pruned
@@ -43,7 +44,7 @@ def fit(
     keep_every: float = 30.0,
     wandb_config: WandbConfig | None = None,
 ) -> dict[str, Plain]:
-    """Trains, measures, and writes the record, which is also returned. The record of a finished run is only read.
+    """Trains, measures, and writes the record, and returns it as its file holds it. That of a finished run is read.
 
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
     Raises ConfigError or DataError before anything starts, also where the directory holds another run, and Interrupted
@@ -56,52 +57,48 @@ def fit(
     finished = claim(directory, identity)
     if finished is not None:
         upload_finished_run(wandb_config, directory, finished)
-        return finished
+        return record_to_plain(finished)
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / RUN, lambda fresh: fresh.write_text(config.to_yaml(), encoding="utf-8"))
     started, start_time = datetime.now(UTC), time.monotonic()
-    record: dict[str, Plain] = {
-        "version": VERSION,
-        "key": identity.key,
-        "outcome": "failed",
-        "reason": None,
-        "seed": config.seed,
-        "config": config.to_dict(),
-        "data": {"name": config.data.name, "fingerprint": data.content},
-        "metrics": {},
-        "protocol": protocol(config),
-        "cost": describe(config, data)._asdict(),
-        "gates": [],
-        "environment": environment(config.training, identity.library),
-        "measured": {"started": started.isoformat(timespec="seconds")},
-    }
+    record = Record(
+        version=VERSION,
+        key=identity.key,
+        outcome="failed",
+        seed=config.seed,
+        config=config.to_dict(),
+        data={"name": config.data.name, "fingerprint": data.content},
+        protocol=protocol(config),
+        cost=describe(config, data)._asdict(),
+        environment=environment(config.training, identity.library),
+        measured={"started": started.isoformat(timespec="seconds")},
+    )
     with stop_requests() as stopping, open_wandb_run(wandb_config, directory, record) as wandb_run:
         try:
-            gate_results = gates.check(config.model, report)
-            record["gates"] = [gate._asdict() for gate in gate_results]
-            if all(gate.passed for gate in gate_results):
+            record.gates = tuple(gates.check(config.model, report))
+            if all(gate.passed for gate in record.gates):
                 observers = partial(_observers, report, wandb_run)
                 results = train(config, data, directory, identity.training_key, stopping, keep_every, observers)
-                record["metrics"], timings, record["observed"] = results
-                record["measured"] |= timings
-                record["outcome"] = "finished"
+                record.metrics, timings, record.observed = results
+                record.measured |= timings
+                record.outcome = "finished"
             else:
-                failures = ", ".join(f"{gate.name} ({gate.detail})" for gate in gate_results if not gate.passed)
-                record |= {"outcome": "invalid", "reason": f"a gate failed: {failures}"}
+                failures = ", ".join(f"{gate.name} ({gate.detail})" for gate in record.gates if not gate.passed)
+                record.outcome, record.reason = "invalid", f"a gate failed: {failures}"
         except (Interrupted, KeyboardInterrupt, ConfigError, DataError):
             raise
         except Pruned as end:
-            record |= {"outcome": "pruned", "reason": str(end), "metrics": end.metrics}
-            record["measured"] |= {"steps": end.step}
+            record.outcome, record.reason, record.metrics = "pruned", str(end), end.metrics
+            record.measured |= {"steps": end.step}
         except Exception as error:
             traceback.print_exc()
-            record |= {"reason": reason(error), "resumable": is_disk_full(error)}
+            record.reason, record.resumable = reason(error), is_disk_full(error)
     ended_at = datetime.now(UTC).isoformat(timespec="seconds")
-    record["measured"] |= {"ended": ended_at, "peak_memory_bytes": peak_memory()}
-    record["measured"].setdefault("seconds", time.monotonic() - start_time)
+    record.measured |= {"ended": ended_at, "peak_memory_bytes": peak_memory()}
+    record.measured.setdefault("seconds", time.monotonic() - start_time)
     if is_first_rank():
-        write_json(directory / RECORD, record)
-    return record
+        write_record(directory, record)
+    return record_to_plain(record)
 
 
 def _observers(report: Report | None, wandb_run: WandbRun | None, curves: Curves) -> list[L.Callback]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from lit_transformers.config import Config, ConfigError, Plain, plain_leaves
 from lit_transformers.records.files import CHECKPOINT, RECORD, RUN, set_aside
+from lit_transformers.records.record import Record, load_record
 from lit_transformers.training.checkpoints import TRAINING, read
 from lit_transformers.training.ranks import is_first_rank
 
@@ -32,15 +33,15 @@ class Identity(NamedTuple):
     library: str
 
 
-def claim(directory: Path, run: Identity) -> dict[str, Plain] | None:
+def claim(directory: Path, run: Identity) -> Record | None:
     """Returns the run's record where it has finished in this folder, or None where it may start or resume there.
 
     Raises ConfigError, before anything is written, where the folder holds another run: one with another config, other
     data or other code. A record that cannot be read is moved aside.
     """
     record = _record(directory / RECORD)
-    if record is not None and record["key"] != run.key:
-        raise _occupied(directory, _describe_difference(record["config"], run, _changed_since(record, run)))
+    if record is not None and record.key != run.key:
+        raise _occupied(directory, _describe_difference(record.config, run, _changed_since(record, run)))
     _require_same_config(directory, run)
     extra = _checkpoint(directory / CHECKPOINT)
     if extra is not None and extra.get(TRAINING) != run.training_key:
@@ -50,7 +51,7 @@ def claim(directory: Path, run: Identity) -> dict[str, Plain] | None:
     if record is None and (directory / RECORD).exists() and is_first_rank():
         new_path = set_aside(directory / RECORD)
         print(f"{directory / RECORD} cannot be read; it is now {new_path.name}, and the run is done again", flush=True)
-    return record if record is not None and record["outcome"] == "finished" else None
+    return record if record is not None and record.outcome == "finished" else None
 
 
 def _checkpoint(path: Path) -> dict[str, Plain] | None:
@@ -62,15 +63,12 @@ def _checkpoint(path: Path) -> dict[str, Plain] | None:
     return extra
 
 
-def _record(path: Path) -> dict[str, Plain] | None:
-    """Returns a record that has the fields needed here, or None where no such record can be read."""
+def _record(path: Path) -> Record | None:
+    """Returns a record, or None where none can be read."""
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        return load_record(path)
     except (OSError, ValueError, RecursionError):
         return None
-    types = {"key": str, "outcome": str, "config": dict, "metrics": dict}
-    is_valid = isinstance(plain, dict) and all(isinstance(plain.get(name), kind) for name, kind in types.items())
-    return plain if is_valid else None
 
 
 def _require_same_config(directory: Path, run: Identity) -> None:
@@ -85,10 +83,9 @@ def _require_same_config(directory: Path, run: Identity) -> None:
         raise _occupied(directory, _describe_difference(existing.to_dict(), run, ""))
 
 
-def _changed_since(record: Mapping[str, Any], run: Identity) -> str:
+def _changed_since(record: Record, run: Identity) -> str:
     """Returns a sentence on what has changed where the configs are equal and the keys are not."""
-    environment = record.get("environment")
-    library = environment.get("library") if isinstance(environment, dict) else None
+    library = record.environment.get("library")
     if library is None:
         return "the code or the data have changed since"
     return "the data have changed since" if library == run.library else "the code has changed since"

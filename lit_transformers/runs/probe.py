@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lit_transformers.records.record import peak_memory
 from lit_transformers.runs.config import RunConfig
+from lit_transformers.runs.environment import peak_memory
 from lit_transformers.runs.fit import require_device
 from lit_transformers.runs.train import make_trainer, quiet
 

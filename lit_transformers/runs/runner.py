@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lit_transformers.checks import gates
 from lit_transformers.checks.inert_fields import changes_nothing
+from lit_transformers.records.record import Gate
 from lit_transformers.runner import Runner
 from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key
 from lit_transformers.runs.probe import probe
@@ -13,7 +14,7 @@ from lit_transformers.runs.probe import probe
 __all__ = ["RUNNER"]
 
 
-def _check(config: RunConfig) -> Sequence[gates.Gate]:
+def _check(config: RunConfig) -> Sequence[Gate]:
     return gates.check(config.model)
 
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lit_transformers.records.plan import PublishedCell
 from reports.judge.comparisons import Comparison
-from reports.read.plans import PublishedCell
 from reports.show.sections import Findings, matching_arms
 
 Agreement = Literal["agrees", "disagrees", "unresolved", "no published number"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
+from lit_transformers.records.plan import Plan, PlannedArm
 from reports.judge.evidence import Evidence, gather
 from reports.judge.fairness import mismatch
 from reports.judge.statistics import LEVEL, PairedDifference, estimate, holm, levels
-from reports.read.plans import Arm, Plan
 from reports.read.records import Study
 
 Kind = Literal["contrast", "main effect", "interaction"]
@@ -80,7 +80,7 @@ def planned_contrasts(plan: Plan) -> list[Comparison]:
     ]
 
 
-def _changed(arm: Arm, base: Arm) -> str:
+def _changed(arm: PlannedArm, base: PlannedArm) -> str:
     """Returns the levels in which an arm differs from the baseline, or the arm's name where no level differs."""
     levels = [f"{factor}={level}" for factor, level in arm.levels.items() if base.levels.get(factor) != level]
     return " ".join(levels) or arm.name
@@ -115,7 +115,7 @@ def planned_effects(plan: Plan, evidence: Evidence) -> Iterator[Comparison]:
 class _Grid:
     """The arms of a product design, and the names of those that have ``run``."""
 
-    arms: Sequence[Arm]
+    arms: Sequence[PlannedArm]
     run: frozenset[str]
 
     def levels(self, factor: str, base: Mapping[str, str]) -> list[str]:
@@ -140,7 +140,7 @@ class _Grid:
         part = "" if len(terms) == len(starts) else f" (over {len(terms)} of {len(starts)} combinations)"
         return Comparison(f"{name}{part}", kind, {arm: sign / len(terms) for arm, sign in weights.items()})
 
-    def _term(self, arm: Arm, changed: Mapping[str, str], base: Mapping[str, str]) -> dict[str, float] | None:
+    def _term(self, arm: PlannedArm, changed: Mapping[str, str], base: Mapping[str, str]) -> dict[str, float] | None:
         term: dict[str, float] = {}
         for size in range(len(changed) + 1):
             for restored in combinations(changed, size):

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from reports.read.records import Record, Run, Study
+from lit_transformers.records.record import Record
+from reports.read.records import Run, Study
 
 __all__ = ["cost_of", "mean_cost", "mismatch", "provenance", "spent"]
 

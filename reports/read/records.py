@@ -6,63 +6,24 @@ Nothing here depends on a model: only ``plan.json``, ``record.json``, ``metrics.
 
 from __future__ import annotations
 
-import json
 import math
-import re
-import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
-from pydantic import Field, ValidationError
-
-from lit_transformers.config import nearest
-from lit_transformers.records.files import CURVES, DOCUMENTS, PLAN, RECORD
+from lit_transformers.config import ConfigError, nearest
+from lit_transformers.records.files import CURVES, DOCUMENTS, RECORD
+from lit_transformers.records.plan import Metric, Plan, PlannedRun, load_plan, plan_path
+from lit_transformers.records.record import Record, VersionError, load_record
+from lit_transformers.records.schema import first_fault
+from lit_transformers.records.study_folder import require_name
 from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, read_curves, read_documents
 from reports.read.outputs import OUTPUTS, with_outputs
-from reports.read.plans import Data, Metric, Number, Plan, PlannedRun
-
-VERSION = 1
-LONGEST_NAME = 200
-"""The largest length of a name in bytes; every file system accepts it, with room for an extension."""
 
 
 class ReportError(ValueError):
     """Raised where a report cannot be written; its message is one line that names the file and the remedy."""
-
-
-class Gate(Data):
-    """A probe that the run's model passed or failed before training."""
-
-    name: str
-    passed: bool
-    detail: str = ""
-
-
-class Record(Data):
-    """The record of one run, as ``record.json`` holds it."""
-
-    version: int
-    key: str
-    outcome: Literal["finished", "pruned", "failed", "invalid"]
-    reason: str | None = None
-    seed: int
-    config: Mapping[str, Any] = Field(default_factory=dict)
-    data: Mapping[str, Any] = Field(default_factory=dict)
-    metrics: Mapping[str, Number | None] = Field(default_factory=dict)
-    protocol: Mapping[str, Any] = Field(default_factory=dict)
-    cost: Mapping[str, Number | None] = Field(default_factory=dict)
-    environment: Mapping[str, Any] = Field(default_factory=dict)
-    measured: Mapping[str, Any] = Field(default_factory=dict)
-    gates: tuple[Gate, ...] = ()
-    observed: Mapping[str, Any] = Field(default_factory=dict)
-
-    def value(self, metric: str) -> float | None:
-        """Returns a number by name: a metric of the run or, below ``measured/``, a measured time, rate or memory."""
-        name = metric.removeprefix("measured/")
-        number = self.metrics.get(metric) if name == metric else self.measured.get(name)
-        return float(number) if isinstance(number, int | float) else None
 
 
 @dataclass(frozen=True)
@@ -143,39 +104,19 @@ def read_run(directory: Path, notes: list[str]) -> RunData:
 
 def read_plan(runs: Path, study: str) -> Plan:
     """Reads the plan of a study. Raises ReportError where there is none or it cannot be read."""
-    require_name(study, "study")
-    path = runs / "studies" / study / PLAN
+    try:
+        require_name(study, "study")
+    except ConfigError as error:
+        raise ReportError(str(error)) from None
+    path = plan_path(runs, study)
     if not path.is_file():
-        known_names = [plan_path.parent.name for plan_path in (runs / "studies").glob("*/plan.json")]
+        known_names = [plan_file.parent.name for plan_file in (runs / "studies").glob("*/plan.json")]
         raise ReportError(f"{path}: no plan of a study {study!r} has been kept here; {nearest(study, known_names)}")
     remedy = "move it away and run the study again; finished runs are not repeated"
     try:
-        return as_plan(json.loads(path.read_text(encoding="utf-8")))
+        return load_plan(path)
     except (OSError, ValueError, RecursionError) as error:
-        raise ReportError(f"{path}: cannot be read as a plan ({first_line(error)}); {remedy}") from None
-
-
-def as_plan(plain: Any) -> Plan:
-    """Builds a plan from plain data.
-
-    Raises ValueError where the data are no plan, are of another version, or name an arm that does not exist.
-    """
-    if isinstance(plain, dict) and plain.get("version") != VERSION:
-        raise ReportError(f"made by version {plain.get('version')} of this format, not {VERSION}")
-    plan = Plan.model_validate(plain)
-    require_name(plan.study, "study")
-    for key in plan.by_key():
-        require_name(key, "run")
-    _check_names(plan)
-    return plan
-
-
-def require_name(name: str, of: str) -> None:
-    """Raises ReportError where the name of a study or a run would lead out of its folder or cannot name a file."""
-    if name in ("", ".", "..") or re.search(r"[/\\]", name):
-        raise ReportError(f"{name!r} is no name of a {of}: it would lead out of its folder; give a plain name")
-    if len(name.encode("utf-8", "replace")) > LONGEST_NAME or not name.isprintable():
-        raise ReportError(f"{reprlib.repr(name)} is no name of a {of}: no file can be called so; give a plain name")
+        raise ReportError(f"{path}: cannot be read as a plan ({first_fault(error)}); {remedy}") from None
 
 
 def read_record(path: Path, notes: list[str]) -> Record | str:
@@ -185,16 +126,14 @@ def read_record(path: Path, notes: list[str]) -> Record | str:
     """
     short_path = f"{path.parent.name}/{path.name}"
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(plain, dict) and plain.get("version", VERSION) != VERSION:
-            version = reprlib.repr(plain["version"])
-            notes.append(f"{short_path}: made by version {version} of this format, not {VERSION}; it counts as missing")
-            return "made by another version"
-        return Record.model_validate(plain)
+        return load_record(path)
     except FileNotFoundError:
         return "not run"
+    except VersionError as error:
+        notes.append(f"{short_path}: {error}; it counts as missing")
+        return "made by another version"
     except (OSError, ValueError, RecursionError) as error:
-        notes.append(f"{short_path}: damaged ({first_line(error)}); {_set_aside(path)}")
+        notes.append(f"{short_path}: damaged ({first_fault(error)}); {_set_aside(path)}")
         return "its record was damaged"
 
 
@@ -225,30 +164,3 @@ def _set_aside(path: Path) -> str:
     except OSError as reason:
         return f"it could not be moved aside ({reason.strerror})"
     return f"moved aside to {aside.name}; run the study again to repeat the run"
-
-
-def _check_names(plan: Plan) -> None:
-    names = [arm.name for arm in plan.arms]
-    if len(set(names)) != len(names):
-        raise ReportError("two arms have the same name; name every arm once")
-    for contrast in plan.contrasts or ():
-        if contrast.arm == contrast.against:
-            raise ReportError(f"contrast {contrast.name!r} sets an arm against itself; name two arms")
-    required = [
-        plan.baseline,
-        *(name for contrast in plan.contrasts or () for name in (contrast.arm, contrast.against)),
-    ]
-    for name in required:
-        if name not in names:
-            raise ReportError(f"there is no arm {name!r}; {nearest(name, names)}")
-
-
-def first_line(error: Exception) -> str:
-    """Returns the message of an error as one line that names no folder of this machine."""
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        where = ".".join(part if part.isprintable() else repr(part) for part in map(str, first["loc"]))
-        return f"{where}: {first['msg']}" if where else str(first["msg"])
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return next(iter(str(error).splitlines()), type(error).__name__)

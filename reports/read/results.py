@@ -23,12 +23,16 @@ from typing import Any
 import numpy as np
 
 from lit_transformers.records.files import replace_file
+from lit_transformers.records.plan import Plan, parse_plan
+from lit_transformers.records.record import Record
+from lit_transformers.records.schema import dump, first_fault, parse
 from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, as_documents
-from reports.read.plans import Plan
-from reports.read.records import Record, ReportError, Run, RunData, Study, as_plan, assemble, first_line
+from reports.read.records import ReportError, Run, RunData, Study, assemble
 
-RESULTS = "results.jsonl"
 VERSION = 1
+PLAN_END = ("protocol", "tuning", "left_out", "commands")
+RECORD_END = ("environment", "measured", "gates", "observed")
+"""The order in which a line ends, which is not that of ``plan.json`` and ``record.json``."""
 
 _PRIVATE = {"started", "ended", "host", "hostname", "node", "user", "process", "worker"}
 _ROOTED = re.compile(r"(^|=)~?/.*/(?=[^/])", re.DOTALL)
@@ -54,7 +58,7 @@ def write_results(study: Study, path: Path, public: bool = False) -> None:
 
 def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
     runs = list({run.key: run for run in study.runs}.values())
-    plan = study.plan.model_dump(mode="json")
+    plan = _in_order(dump(study.plan), PLAN_END)
     commands = {name: _public_command(text) if public else text for name, text in plan["commands"].items()}
     plan = _public(plan) | {"commands": commands}
     yield {"kind": "study", "version": VERSION, "plan": plan, "notes": _public(list(study.notes))}
@@ -79,13 +83,18 @@ def _run_line(run: Run, numbers: Mapping[Identity, int]) -> dict[str, Any]:
         return _values(column) if number is None else number
 
     curves = run.measurements.curves
-    line |= _public(run.record.model_dump(mode="json"))
+    line |= _public(_in_order(dump(run.record), RECORD_END))
     line["curves"] = {
         name: {"tokens": encode(curve[:, 0]), "values": encode(curve[:, 1])} for name, curve in curves.items()
     }
     if documents := run.measurements.documents:
         line["documents"] = {name: encode(column) for name, column in _columns_by_name(documents).items()}
     return line
+
+
+def _in_order(plain: dict[str, Any], last: Sequence[str]) -> dict[str, Any]:
+    """Returns plain data with the ``last`` entries at their end."""
+    return {name: value for name, value in plain.items() if name not in last} | {name: plain[name] for name in last}
 
 
 def _columns(measurements: Measurements) -> Iterator[Column]:
@@ -158,10 +167,10 @@ def _parse_first_line(path: Path, text: str) -> tuple[Plan, list[str]]:
         if plain.get("version") != VERSION:
             raise ReportError(f"made by version {plain.get('version')} of this format, not {VERSION}")
         notes = plain.get("notes")
-        return as_plan(plain.get("plan")), [str(note) for note in notes] if isinstance(notes, list) else []
+        return parse_plan(plain.get("plan")), [str(note) for note in notes] if isinstance(notes, list) else []
     except (ValueError, RecursionError) as error:
         raise ReportError(
-            f"{path}, line 1: cannot be read ({first_line(error)}); make it again by: python -m ablations report"
+            f"{path}, line 1: cannot be read ({first_fault(error)}); make it again by: python -m ablations report"
         ) from None
 
 
@@ -196,7 +205,7 @@ class _Reading:
         if "missing" in plain:
             self.runs[key] = RunData(str(plain["missing"]))
             return
-        record = Record.model_validate(plain)
+        record = parse(Record, plain)
         try:
             measurements = self._measurements(plain)
         except (ValueError, KeyError, TypeError) as error:
@@ -235,4 +244,4 @@ class _Reading:
 
 
 def _reason(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else first_line(error)
+    return f"no {error}" if isinstance(error, KeyError) else first_fault(error)

@@ -8,9 +8,10 @@ from itertools import chain
 from typing import Any
 
 from lit_transformers.config import plain_leaves
+from lit_transformers.records.plan import PlannedArm
+from lit_transformers.records.record import Record
 from reports.judge.fairness import cost_of
-from reports.read.plans import Arm
-from reports.read.records import Record, Run
+from reports.read.records import Run
 from reports.show.markup import Html, details, element, escape, items, name_of, pairs
 from reports.show.observed import observed
 from reports.show.sections import COSTS, Findings
@@ -39,7 +40,7 @@ def _first_record(runs: tuple[Run, ...]) -> Record | None:
     return runs_with_record[0].record if runs_with_record else None
 
 
-def _arm_facts(arm: Arm, record: Record | None, base: Record | None) -> Iterator[Html]:
+def _arm_facts(arm: PlannedArm, record: Record | None, base: Record | None) -> Iterator[Html]:
     if arm.levels:
         yield pairs((factor, level) for factor, level in arm.levels.items())
     if record is None:

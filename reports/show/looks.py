@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reports.read.plans import Plan
+from lit_transformers.records.plan import Plan
 from reports.show.markup import printable
 
 if TYPE_CHECKING:

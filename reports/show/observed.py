@@ -6,11 +6,13 @@ import base64
 import binascii
 import io
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from PIL import Image
 from pydantic import Field, ValidationError
 
-from reports.read.plans import Data
+from lit_transformers.records.schema import parse
 from reports.read.records import Run
 from reports.show.markup import Html, element, escape, joined, name_of
 from reports.show.tables import Cell, Column, Table, to_html
@@ -19,26 +21,29 @@ _COLOUR = (46, 125, 209)
 """The colour of the pixels of a map, visible on white and on black; their opacity shows the attention weight."""
 
 
-class Map(Data):
+@dataclass(frozen=True)
+class Map:
     """An attention map: how much each part of the queries (rows) attends to each part of the keys (columns).
 
     ``levels`` is base64 of ``side`` by ``side`` bytes, where 255 stands for the weight ``peak``.
     """
 
-    side: int = Field(ge=1, le=256)
+    side: Annotated[int, Field(ge=1, le=256)]
     peak: float
     levels: str
 
 
-class ModuleObservation(Data):
+@dataclass(frozen=True)
+class ModuleObservation:
     """The observations of one part of a network: ``values`` by title, one for each head or step, and maps."""
 
     part: str
-    values: Mapping[str, tuple[float, ...]] = Field(default_factory=dict)
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     maps: tuple[Map, ...] = ()
 
 
-class Observed(Data):
+@dataclass(frozen=True)
+class Observed:
     """The observations of all parts on the same number of ``tokens``, and FLOPs per token by the length of a row."""
 
     tokens: int = 0
@@ -59,7 +64,7 @@ def observed(runs: Iterable[Run]) -> Iterator[Html]:
 def read(run: Run) -> Observed | None:
     """Returns the observations in a run's record, or None where there is no record or they cannot be read."""
     try:
-        return Observed.model_validate(run.record.observed) if run.record is not None else None
+        return parse(Observed, run.record.observed) if run.record is not None else None
     except ValidationError:
         return None
 

@@ -9,12 +9,12 @@ from functools import cached_property
 
 import numpy as np
 
+from lit_transformers.records.plan import Metric, PlannedArm, PublishedCell
 from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
 from reports.judge.fairness import cost_of, environments, mean_cost, provenance, spent
 from reports.judge.significance import bleu_tests
 from reports.judge.statistics import ConfidenceInterval
-from reports.read.plans import Arm, Metric, PublishedCell
 from reports.read.records import Run, Study
 from reports.show.tables import Cell, Column, Kind, Table
 from reports.show.tuned import tuned
@@ -285,7 +285,7 @@ def published(findings: Findings) -> Table:
         f"Published: {plan.published.protocol.text}",
         f"Ours: {plan.protocol or 'protocol not stated'}",
         "The two columns are on different scales: compare the order within each, not values across.",
-        *(f"The source claims: {claim.text}" for claim in plan.published.claims),
+        *(f"The source claims: {claim}" for claim in plan.published.claims),
     )
     source = f" in {plan.source.title}" if plan.source else ""
     return Table("published", f"Published{source}, beside ours", columns, rows, notes)
@@ -306,7 +306,7 @@ def _published_row(study: Study, cell: PublishedCell) -> tuple[Cell, ...]:
     return Cell(name), Cell(cell.value), Cell(cell.note), ours
 
 
-def matching_arms(arms: Iterable[Arm], cell: PublishedCell) -> list[Arm]:
+def matching_arms(arms: Iterable[PlannedArm], cell: PublishedCell) -> list[PlannedArm]:
     """Returns the arms that a published cell belongs to: the one of its name, or those with its levels."""
     if isinstance(cell.arm, str):
         return [arm for arm in arms if arm.name == cell.arm]

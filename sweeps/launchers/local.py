@@ -21,7 +21,7 @@ from sweeps.launchers.limits import write_bytes, write_seconds
 from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ending, Ledger, Pulse
 from sweeps.ledger.lock import is_locked
-from sweeps.ledger.records import is_resumable, read_record, write_failure
+from sweeps.ledger.records import read_record, write_failure
 from sweeps.ledger.ticket import State
 from sweeps.live import Board, Row
 from sweeps.process.child import Attempt, LaunchError
@@ -323,7 +323,7 @@ def _close_by_record(state: _Launch, row: Row) -> bool:
         state.board.say(note)
     if record is None:
         return False
-    if row.state == State.ELSEWHERE and is_resumable(record, state.options.time_limit):
+    if row.state == State.ELSEWHERE and record.may_resume(state.options.time_limit):
         return False
     close(row, record, state.options.metric)
     return True

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import reprlib
-import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from pydantic import ValidationError
 
 from lit_transformers.config import ConfigError
-from lit_transformers.records.files import RECORD, set_aside, write_json
+from lit_transformers.records.files import RECORD, set_aside
+from lit_transformers.records.record import VERSION, Record, VersionError, load_record, write_record
+from lit_transformers.records.schema import first_fault
 from sweeps.ledger.ticket import Ticket
 
-__all__ = [
-    "OUTCOMES",
-    "RECORD_VERSION",
-    "ReadRecord",
-    "is_resumable",
-    "read_record",
-    "write_failure",
-]
-
-RECORD_VERSION = 1
-OUTCOMES = ("finished", "pruned", "failed", "invalid")
+__all__ = ["ReadRecord", "read_record", "write_failure"]
 
 
 class ReadRecord(NamedTuple):
     """A record, or None; and a note that a damaged record was moved aside, or None."""
 
-    record: dict[str, Any] | None
+    record: Record | None
     note: str | None
 
 
@@ -39,81 +31,38 @@ def read_record(directory: Path) -> ReadRecord:
     """
     path = directory / RECORD
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        fault = _find_fault(record, directory.name)
+        record = load_record(path)
+        if record.key == directory.name:
+            return ReadRecord(record, None)
+        fault = f"the record of another run ({reprlib.repr(record.key)})"
     except FileNotFoundError:
         return ReadRecord(None, None)
+    except (ValidationError, VersionError) as error:
+        fault = first_fault(error)
     except (ValueError, RecursionError) as error:
         fault = f"not JSON ({error.__class__.__name__})"
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", str(path)) from None
-    if fault is None:
-        return ReadRecord(record, None)
     moved_file = set_aside(path)
     return ReadRecord(None, f"{path}: {fault}; moved to {moved_file.name}, the run is repeated")
 
 
-def _find_fault(record: Any, key: str) -> str | None:
-    """Returns what is wrong with a record, or None."""
-    if not isinstance(record, dict):
-        return "not a record"
-    if record.get("version") != RECORD_VERSION:
-        return f"made by another version ({reprlib.repr(record.get('version'))}, this one reads {RECORD_VERSION})"
-    if record.get("key") != key:
-        return f"the record of another run ({reprlib.repr(record.get('key'))})"
-    if record.get("outcome") not in OUTCOMES:
-        return f"no known outcome ({reprlib.repr(record.get('outcome'))})"
-    if not isinstance(record.get("metrics"), dict):
-        return "a record without metrics"
-    for name, value in record["metrics"].items():
-        if not _is_number(value):
-            return f"no number in metrics under {reprlib.repr(name)}: {reprlib.repr(value)}"
-    reason = record.get("reason")
-    return None if reason is None or isinstance(reason, str) else "a reason that is no text"
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a JSON value is null, or a number that a float can hold."""
-    return value is None or type(value) is float or (type(value) is int and abs(value) < sys.float_info.max)
-
-
-def is_resumable(record: dict[str, Any], time_limit: float | None = 0.0) -> bool:
-    """Whether a failed run was cut off from outside, so that running it again may succeed.
-
-    One that was cut off by a time limit is resumable under a longer one, ``time_limit`` in seconds, or None.
-    """
-    if record["outcome"] != "failed":
-        return False
-    earlier_limit = record.get("time_limit")
-    if isinstance(earlier_limit, int | float):
-        return time_limit is None or time_limit > earlier_limit
-    return record.get("resumable") is True
-
-
 def write_failure(
     runs: Path, ticket: Ticket, reason: str, *, resumable: bool, time_limit: float | None = None
-) -> dict[str, Any]:
+) -> Record:
     """Writes and returns the record of a run that could not write its own, since its process died or never got so far.
 
     time_limit: its limit in seconds, where it exceeded that.
     """
-    record = {
-        "version": RECORD_VERSION,
-        "key": ticket.key,
-        "outcome": "failed",
-        "reason": reason,
-        "resumable": resumable,
-        "seed": ticket.seed,
-        "config": ticket.config,
-        "data": {},
-        "metrics": {},
-        "protocol": {},
-        "cost": {},
-        "gates": [],
-        "environment": {},
-        "measured": {},
-    }
-    if time_limit is not None:
-        record["time_limit"] = time_limit
-    write_json(ticket.directory(runs) / RECORD, record)
+    record = Record(
+        version=VERSION,
+        key=ticket.key,
+        outcome="failed",
+        reason=reason,
+        seed=ticket.seed,
+        config=ticket.config,
+        resumable=resumable,
+        time_limit=time_limit,
+    )
+    write_record(ticket.directory(runs), record)
     return record

@@ -12,12 +12,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from lit_transformers.config import Plain
+from lit_transformers.records.record import Record, parse_record
 from lit_transformers.runner import load_runner
 from sweeps.ledger.ticket import Ticket
 
 if TYPE_CHECKING:
-    from lit_transformers.records.wandb_logging import WandbConfig
+    from lit_transformers.runs.wandb_logging import WandbConfig
 
 __all__ = ["BUSY", "INTERRUPTED", "Fault", "News", "RunOrder", "perform", "reporter"]
 
@@ -70,7 +70,7 @@ class Fault(NamedTuple):
     resumable: bool
 
 
-def perform(order: RunOrder, report: Callable[[Any], None] | None) -> dict[str, Plain] | Fault | None:
+def perform(order: RunOrder, report: Callable[[Any], None] | None) -> Record | Fault | None:
     """Does the run in this process. Returns its record, a Fault where it broke, or None where it was asked to stop.
 
     A fault such as missing data or a missing device is resumable: the user repairs it and runs the command again.
@@ -80,7 +80,7 @@ def perform(order: RunOrder, report: Callable[[Any], None] | None) -> dict[str, 
         _apply_share(order)
         config = runner.config.from_dict(order.ticket.config)
         try:
-            return runner.fit(config, order.directory, report, wandb_config=_wandb_config(order))
+            return parse_record(runner.fit(config, order.directory, report, wandb_config=_wandb_config(order)))
         except runner.interrupted:
             return None
     except Exception as error:
@@ -110,7 +110,7 @@ def _wandb_config(order: RunOrder) -> WandbConfig | None:
     """Returns how the run is sent to Weights & Biases, or None where it is not."""
     if order.wandb == "disabled":
         return None
-    from lit_transformers.records.wandb_logging import WandbConfig
+    from lit_transformers.runs.wandb_logging import WandbConfig
 
     return WandbConfig(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm)
 

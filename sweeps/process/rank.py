@@ -10,7 +10,6 @@ from multiprocessing.connection import Client, Connection
 
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.runner import load_runner
-from sweeps.ledger.records import is_resumable
 from sweeps.process.order import Fault, RunOrder, perform, reporter
 from sweeps.process.torchrun import RankOutcome
 
@@ -31,11 +30,11 @@ def live(address: str) -> None:
             connection.send(RankOutcome(rank, "interrupted"))
         case Fault():
             connection.send(RankOutcome(rank, "failed", result))
-        case record if record["outcome"] == "failed":
-            fault = Fault(str(record["reason"]), resumable=is_resumable(record))
+        case record if record.outcome == "failed":
+            fault = Fault(str(record.reason), resumable=record.may_resume())
             connection.send(RankOutcome(rank, "failed", fault))
         case record:
-            connection.send(RankOutcome(rank, record["outcome"]))
+            connection.send(RankOutcome(rank, record.outcome))
             return
     sys.stdout.flush()
     os._exit(0 if result is None else 1)  # the other ranks may be gone, and a collective shutdown would wait for ever

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NamedTuple
 
-from lit_transformers.config import Plain
+from lit_transformers.records.record import Record
 from sweeps.ledger.records import read_record
 from sweeps.process.order import Fault, News, RunOrder
 
@@ -90,7 +90,7 @@ class _Ranks:
                 continue  # it has ended
 
 
-def perform_together(order: RunOrder, report: Callable[[Any], None]) -> dict[str, Plain] | Fault | None:
+def perform_together(order: RunOrder, report: Callable[[Any], None]) -> Record | Fault | None:
     """Does the run by as many ranks as its config requests; returns what ``perform`` returns."""
     ranks = _Ranks(report)
     with _listening_socket() as (listener, address), _stop_requests(ranks):
@@ -123,11 +123,11 @@ def _supervise(order: RunOrder, ranks: _Ranks, listener: socket.socket, agent: s
             deadline = min(deadline, time.monotonic() + LINGER_SECONDS)
 
 
-def _outcome(order: RunOrder, ranks: _Ranks, status: int | None) -> dict[str, Plain] | Fault | None:
+def _outcome(order: RunOrder, ranks: _Ranks, status: int | None) -> Record | Fault | None:
     """Returns the first fault, else the record that the first rank wrote, else None where a stop was requested."""
     record = read_record(order.directory).record
-    if ranks.fault is not None and (record is None or record["outcome"] == "failed"):
-        is_recorded = record is not None and ranks.fault.reason.startswith(str(record["reason"]))
+    if ranks.fault is not None and (record is None or record.outcome == "failed"):
+        is_recorded = record is not None and ranks.fault.reason.startswith(str(record.reason))
         return record if is_recorded else ranks.fault
     if record is not None:
         return record

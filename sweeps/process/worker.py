@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lit_transformers.records.files import RECORD
 from sweeps.ledger.lock import BusyError, locked
-from sweeps.ledger.records import is_resumable, read_record, write_failure
+from sweeps.ledger.records import read_record, write_failure
 from sweeps.process.order import BUSY, INTERRUPTED, Fault, RunOrder, perform, reporter
 from sweeps.process.torchrun import perform_together
 
@@ -41,7 +41,7 @@ def work(order: RunOrder, connection: Connection) -> None:
 def _run(order: RunOrder, connection: Connection) -> int:
     record = read_record(order.directory).record
     if record is not None:
-        if record["outcome"] != "failed" or not (order.repeat or is_resumable(record, order.time_limit)):
+        if record.outcome != "failed" or not (order.repeat or record.may_resume(order.time_limit)):
             return 0  # another command ended the run before this one locked it
         (order.directory / RECORD).unlink()
     print(

@@ -31,7 +31,7 @@ from sweeps.live import Row
 from sweeps.survey import survey
 from sweeps.tuning.search import Budget, Outcome, Search, Trial
 
-__all__ = ["REPORTED_ON", "SEED", "SELECTED_ON", "SPLIT", "Arm", "Goal", "TuningResult", "trial_config", "tune"]
+__all__ = ["REPORTED_ON", "SEED", "SELECTED_ON", "SPLIT", "Goal", "SearchedArm", "TuningResult", "trial_config", "tune"]
 
 SELECTED_ON, REPORTED_ON = "validation", "test"
 SPLIT = "data.evaluation.split"
@@ -53,7 +53,7 @@ class Goal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Arm:
+class SearchedArm:
     """An arm to tune: a run's config, and its search space. price: the tokens of a whole run."""
 
     name: str
@@ -93,7 +93,7 @@ def trial_config(config: Config, values: Mapping[str, Plain]) -> Config:
 
 
 def tune(
-    runs: Path, storage: str | None, study: str, arms: Sequence[Arm], goal: Goal, budget: Budget,
+    runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: Goal, budget: Budget,
     options: Options, launch: Launch, *, prune: bool = True,
 ) -> tuple[list[TuningResult], int | None]:  # fmt: skip
     """Spends every arm's budget, round after round. Returns each arm's result, and the signal that stopped it, or None.
@@ -127,7 +127,7 @@ def tune(
 
 @contextmanager
 def _searches(
-    runs: Path, storage: str | None, study: str, arms: Sequence[Arm], goal: Goal
+    runs: Path, storage: str | None, study: str, arms: Sequence[SearchedArm], goal: Goal
 ) -> Iterator[tuple[dict[str, Search], StorageConnection]]:
     """Opens every arm's search in the ledger's database; yields the searches by arm and the connection.
 
@@ -158,7 +158,7 @@ def _searches(
         opened_storage.close()
 
 
-def _own_values(arm: Arm) -> dict[str, Plain]:
+def _own_values(arm: SearchedArm) -> dict[str, Plain]:
     """Returns the arm's own values, as far as its space contains them: the first trial is the arm as it is."""
     return {path: arm.config.get(path) for path, knob in arm.space.items() if knob.holds(arm.config.get(path))}
 
@@ -171,12 +171,12 @@ def _outcome_report(search: Search, trial: Trial, outcome: Outcome) -> Callable[
     return lambda: search.tell(trial.number, outcome)
 
 
-def _ticket(arm: Arm, trial: Trial, runner: Runner) -> Ticket:
+def _ticket(arm: SearchedArm, trial: Trial, runner: Runner) -> Ticket:
     config = trial_config(arm.config, trial.values)
     return Ticket(runner.run_key(config), f"{arm.name} #{trial.number}", SEED, config.to_dict())
 
 
-def _set_bars(directory: Path, search: Search, trial: Trial, arm: Arm, goal: Goal, *, prune: bool) -> None:
+def _set_bars(directory: Path, search: Search, trial: Trial, arm: SearchedArm, goal: Goal, *, prune: bool) -> None:
     """Writes the pruning thresholds to the run's directory, once: a resumed run has those that it began with.
 
     Without pruning, a run that was pruned before is to continue, so its record is removed.
@@ -188,16 +188,16 @@ def _set_bars(directory: Path, search: Search, trial: Trial, arm: Arm, goal: Goa
     elif not prune:
         (directory / BARS).unlink(missing_ok=True)
         record = read_record(directory).record
-        if record is not None and record["outcome"] == "pruned":
+        if record is not None and record.outcome == "pruned":
             (directory / RECORD).unlink()
 
 
-def _outcome(runs: Path, row: Row, goal: Goal, arm: Arm) -> Outcome:
+def _outcome(runs: Path, row: Row, goal: Goal, arm: SearchedArm) -> Outcome:
     """Returns the outcome of a trial from the files of its run. A pruned run costs the tokens it had read by then."""
     directory, curve = row.ticket.directory(runs), _curve(row.ticket.directory(runs) / CURVES, goal.metric)
-    record = read_record(directory).record or {}
+    record = read_record(directory).record
     steps = arm.config.get("training.steps")
-    share = record.get("measured", {}).get("steps", steps) / steps
+    share = (record.measured.get("steps", steps) if record else steps) / steps
     return Outcome(row.ticket.key, row.state.value, row.value, curve, round(arm.price * share), row.reason)
 
 
@@ -211,7 +211,7 @@ def _curve(path: Path, metric: str) -> dict[int, float]:
     return {int(row["step"]): float(row["value"]) for row in rows if math.isfinite(float(row["value"]))}
 
 
-def _tuning_result(arm: Arm, search: Search) -> TuningResult:
+def _tuning_result(arm: SearchedArm, search: Search) -> TuningResult:
     outcomes, best = search.outcomes(), search.best()
     names = [outcome["outcome"] for _, outcome in outcomes]
     keys = {trial.number: outcome["key"] for trial, outcome in outcomes}

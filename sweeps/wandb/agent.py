@@ -19,11 +19,12 @@ from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.records.files import RECORD
-from lit_transformers.records.wandb_logging import WandbConfig, upload_finished_run
+from lit_transformers.records.record import Record, load_record, parse_record
 from lit_transformers.runner import load_runner
+from lit_transformers.runs.wandb_logging import WandbConfig, upload_finished_run
 from lit_transformers.training.ranks import is_first_rank
 from sweeps.ledger.lock import locked
-from sweeps.ledger.records import is_resumable, read_record
+from sweeps.ledger.records import read_record
 
 __all__ = ["carry_out", "parameters"]
 
@@ -77,7 +78,7 @@ def _from_file(name: str | None) -> dict[str, Plain]:
         ) from None
 
 
-def carry_out(config: Config, runner_name: str, runs: Path, wandb_config: WandbConfig) -> dict[str, Plain]:
+def carry_out(config: Config, runner_name: str, runs: Path, wandb_config: WandbConfig) -> Record:
     """Does the run of a config and returns its record. A finished run is read, and uploaded from its files.
 
     Raises BusyError where another process does the run, and whatever the run itself raises.
@@ -87,21 +88,20 @@ def carry_out(config: Config, runner_name: str, runs: Path, wandb_config: WandbC
     directory = runs / runner.run_key(config)
     with locked(directory / "lock") if is_first_rank() else nullcontext():
         record = read_record(directory).record if is_first_rank() else _read_unchanged(directory)
-        if record is not None and record["outcome"] != "failed":
+        if record is not None and record.outcome != "failed":
             upload_finished_run(wandb_config, directory, record)
             return record
-        if record is not None and is_first_rank() and is_resumable(record):
+        if record is not None and is_first_rank() and record.may_resume():
             (directory / RECORD).unlink()
-        return runner.fit(config, directory, None, wandb_config=wandb_config)
+        return parse_record(runner.fit(config, directory, None, wandb_config=wandb_config))
 
 
-def _read_unchanged(directory: Path) -> dict[str, Plain] | None:
+def _read_unchanged(directory: Path) -> Record | None:
     """Reads a record for the ranks other than the first, without moving a damaged one; None where it is unreadable."""
     try:
-        record: dict[str, Plain] = json.loads((directory / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return load_record(directory / RECORD)
+    except (OSError, ValueError, RecursionError):
         return None
-    return record
 
 
 def describe(values: Mapping[str, Plain]) -> str:

@@ -354,7 +354,7 @@ def test_a_new_study_is_ready_to_be_resolved(tmp_path: Path) -> None:
 
 def test_a_plan_holds_what_reports_read(study: Path) -> None:
     plan = make_plan("memory_helps", catalog.load(study), Request())
-    document = plan.document
+    document = plan.to_dict()["plan"]
     assert document["baseline"] == "recurrence=on positions=relative"
     assert [len(arm["runs"]) for arm in document["arms"]] == [2, 2, 2]
     assert document["match"]["per_arm"]["recurrence=off positions=relative"] == {"target": 2560, "reached": 2560}

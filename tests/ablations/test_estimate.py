@@ -10,9 +10,10 @@ import pytest
 
 from ablations import estimate as estimates
 from ablations.estimate import ASSUMED_RATE, ENOUGH_SECONDS, estimate
-from ablations.plan import Plan
+from ablations.plan import PlannedStudy
 from ablations.show import plan_view
 from lit_transformers.records.machine import processor
+from lit_transformers.records.plan import Metric, Plan, PlannedArm, PlannedRun
 
 FLOPS = 1e12
 H100 = "NVIDIA H100 80GB HBM3"
@@ -24,21 +25,24 @@ def _no_cuda_and_a_measured_rate_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(estimates, "_measured_rate", lambda device: 2e10 / estimates.SMALL_MODEL_SHARE)
 
 
-def planned(device: str = "cpu") -> Plan:
+def planned(device: str = "cpu") -> PlannedStudy:
     """Two arms of two seeds; a run of the second computes twice as much."""
-    arms = [{"name": name, "runs": [{"seed": seed, "key": f"{name}{seed}"} for seed in (0, 1)]} for name in "ab"]
+    arms = tuple(PlannedArm(name, runs=tuple(PlannedRun(seed, f"{name}{seed}") for seed in (0, 1))) for name in "ab")
     costs = {
         name: {"train_flops": flops, "parameters": 1, "flops_per_token": 1, "tokens": 1}
         for name, flops in (("a", FLOPS), ("b", 2 * FLOPS))
     }
-    configs = {run["key"]: {"training": {"device": device}} for arm in arms for run in arm["runs"]}
-    document = {"study": "s", "scale": "gpu", "protocol": "", "match": None, "arms": arms, "left_out": []}
-    return Plan(document, configs, costs, "standin.run:RUNNER")
+    plan = Plan(study="s", scale="gpu", question="", metric=Metric("val/bpb"), baseline="a", arms=arms)
+    configs = {key: {"training": {"device": device}} for key in plan.by_key()}
+    return PlannedStudy(plan, configs, costs, "standin.run:RUNNER")
 
 
 def finish(runs: Path, key: str, seconds: float, rate: float, measuring: float = 0.0, **environment: Any) -> None:
     """Writes the record of a run that trained for ``seconds`` at a rate of ``rate`` FLOP/s and was then measured."""
     record = {
+        "version": 1,
+        "key": key,
+        "seed": 0,
         "outcome": "finished",
         "cost": {"tokens": 1000, "train_flops": rate * seconds},
         "measured": {"tokens_per_second": 1000 / seconds, "seconds": seconds + measuring},

@@ -60,8 +60,8 @@ def test_the_winners_are_measured_on_the_test_split_over_the_studys_seeds(tmp_pa
     tuning = prepare(write(tmp_path), Request())
     outcomes = [tuning_result(arm.name, **{RATE: 10.0 ** -(n + 1), WARMUP: n + 2}) for n, arm in enumerate(tuning.arms)]
     plan = tuned_plan(tuning, outcomes, Budget(trials=4))
-    for number, arm in enumerate(plan.document["arms"]):
-        configs = [RunConfig.from_dict(plan.configs[run["key"]]) for run in arm["runs"]]
+    for number, arm in enumerate(plan.plan.arms):
+        configs = [RunConfig.from_dict(plan.configs[run.key]) for run in arm.runs]
         assert [config.seed for config in configs] == [0, 1]
         for config in configs:
             assert config.get(RATE) == 10.0 ** -(number + 1) and config.get(WARMUP) == number + 2
@@ -72,17 +72,14 @@ def test_the_plan_says_budget_space_splits_and_best_values(tmp_path: Path) -> No
     tuning = prepare(write(tmp_path), Request())
     plan = tuned_plan(tuning, [tuning_result(arm.name, **{RATE: 1e-2}) for arm in tuning.arms], Budget(tokens=5000))
     assert plan.study == "recurrence_tuned"
-    section = plan.document["tuning"]
-    assert (section["budget"], section["selected_on"], section["reported_on"]) == (
-        {"tokens": 5000},
-        "validation",
-        "test",
-    )
-    first = section["arms"][tuning.arms[0].name]
-    assert (first["values"], first["trials"], first["pruned"]) == ({RATE: 1e-2}, 4, 1)
-    assert first["space"][RATE] == {"low": 1e-4, "high": 1e-1, "log": True}
-    assert plan.document["commands"]["run"].endswith("--scale demo --tokens 5000")
-    assert "tuned on the validation split, measured on test" in plan.document["protocol"]
+    section = plan.plan.tuning
+    assert section is not None
+    assert (section.budget, section.selected_on, section.reported_on) == ({"tokens": 5000}, "validation", "test")
+    first = section.arms[tuning.arms[0].name]
+    assert (first.values, first.trials, first.pruned) == ({RATE: 1e-2}, 4, 1)
+    assert first.space[RATE] == {"low": 1e-4, "high": 1e-1, "log": True}
+    assert plan.plan.commands["run"].endswith("--scale demo --tokens 5000")
+    assert "tuned on the validation split, measured on test" in plan.plan.protocol
 
 
 def test_an_arm_without_a_finished_trial_has_no_winner(tmp_path: Path) -> None:

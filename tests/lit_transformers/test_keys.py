@@ -31,11 +31,11 @@ from lit_transformers.checks import gates
 from lit_transformers.cli.progress import PlainLines
 from lit_transformers.mixers import LinearConfig
 from lit_transformers.mixers.attention import Attention
-from lit_transformers.records.wandb_logging import WandbRun
 from lit_transformers.runs import RunConfig, code, fit, run_key
 from lit_transformers.runs.keys import ROOTS, code_of
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.train import train
+from lit_transformers.runs.wandb_logging import WandbRun
 from lit_transformers.tasks.language_metric import LanguageMetric
 from lit_transformers.tasks.task import Task
 from lit_transformers.training.callbacks import Curves

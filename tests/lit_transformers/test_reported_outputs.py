@@ -12,8 +12,8 @@ import pytest
 import torch
 from wandb.sdk.data_types.table import Table
 
-from lit_transformers.records.wandb_logging import _tables
 from lit_transformers.runs import RunConfig, fit
+from lit_transformers.runs.wandb_logging import _tables
 from reports.judge.comparisons import Comparison, compare
 from reports.read.outputs import BLEU_COLUMNS, bleu
 from reports.read.records import Study, load_study

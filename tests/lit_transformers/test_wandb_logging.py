@@ -19,9 +19,9 @@ import wandb
 from waiting import wait_for
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made when it is imported
 
-from lit_transformers.records import wandb_logging
-from lit_transformers.records.wandb_logging import WandbConfig, upload_finished_run
-from lit_transformers.runs import Interrupted, RunConfig, fit
+from lit_transformers.records.record import parse_record
+from lit_transformers.runs import Interrupted, RunConfig, fit, wandb_logging
+from lit_transformers.runs.wandb_logging import WandbConfig, upload_finished_run
 from lit_transformers.training.reporting import Progress
 
 OFFLINE = WandbConfig("offline", study="xl_memory", arm="memory 8")
@@ -146,7 +146,7 @@ def test_wandb_shows_the_loss_of_every_document_as_a_table(config: RunConfig, tm
 def test_a_run_that_is_over_is_sent_from_its_files(config: RunConfig, tmp_path: Path) -> None:
     record = fit(config, tmp_path)
     assert not files(tmp_path)
-    upload_finished_run(OFFLINE, tmp_path, record)
+    upload_finished_run(OFFLINE, tmp_path, parse_record(record))
     (path,) = files(tmp_path)
     assert header(path).run_id == record["key"] and last_summary(path)["outcome"] == "finished"
     assert curves(path) == written_curves(tmp_path)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import reports
 from ablations import catalog
-from ablations.plan import Plan, Request, make_plan
+from ablations.plan import PlannedStudy, Request, make_plan
 from reports.show.tables import escape_markdown
 from sweeps.launchers.local import Options, Summary, launch
 from sweeps.launchers.share import Share
@@ -54,13 +54,13 @@ LIMITS = {"time_limit": 15.0, "memory_limit": 768 << 20}
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def planned(tmp_path_factory: pytest.TempPathFactory) -> PlannedStudy:
     path = tmp_path_factory.mktemp("spec") / "misbehaving.py"
     path.write_text(STUDY.replace("FAULTS", repr(list(REASONS))))
     return make_plan("misbehaving", catalog.load(path), Request())
 
 
-def go(runs: Path, plan: Plan) -> Summary:
+def go(runs: Path, plan: PlannedStudy) -> Summary:
     plan.write(runs)
     options = Options(plan.runner, Share(workers=2, threads=1), plan.metric, study=plan.study, **LIMITS)
     rows, _ = survey(runs, plan.tickets(), plan.metric, retry_failed=False)
@@ -71,7 +71,7 @@ def go(runs: Path, plan: Plan) -> Summary:
         ledger.close()
 
 
-def test_every_way_to_misbehave_is_told_apart_and_stops_no_other_run(tmp_path: Path, planned: Plan) -> None:
+def test_every_way_to_misbehave_is_told_apart_and_stops_no_other_run(tmp_path: Path, planned: PlannedStudy) -> None:
     rows = {row.ticket.arm: row for row in go(tmp_path, planned).rows}
     page = reports.write_report(tmp_path, "misbehaving").read_text(encoding="utf-8")
     assert rows["sound"].state == rows["sound too"].state == State.FINISHED

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from lit_transformers.records.files import RESULTS
 from reports.gallery import read_entries, to_gallery_markdown
 from reports.publish import PUBLISHED, published
-from reports.read.results import RESULTS, read_results
+from reports.read.results import read_results
 from reports.report import PUBLIC_FORMATS, REPORT, find, markdown
 from reports.show.figures import drawings
 from reports.show.sections import all_tables

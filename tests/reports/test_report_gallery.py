@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from study_on_disk import key_of, name_of, product_arms, write_json, write_product
 
+from lit_transformers.records.files import RESULTS
 from reports.__main__ import main
 from reports.gallery import write_gallery, write_site
 from reports.judge.agreement import better_sign, judge_comparisons
 from reports.publish import publish, published
 from reports.read.records import ReportError, load_study
-from reports.read.results import RESULTS, read_results, write_results
+from reports.read.results import read_results, write_results
 from reports.report import find
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from study_on_disk import BYTES, key_of, name_of, product_arms, write_plan, write_product, write_run
 
+from lit_transformers.records.files import RESULTS
 from reports import ReportError, write_report
 from reports.read.records import Study, load_study
-from reports.read.results import RESULTS, read_results, write_results
+from reports.read.results import read_results, write_results
 from reports.report import find, markdown, render
 from reports.show.sections import all_tables
 

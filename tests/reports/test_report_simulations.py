@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from lit_transformers.records.plan import Metric, Plan, PlannedArm, PlannedRun
+from lit_transformers.records.record import Record
 from reports.judge import evidence, statistics
 from reports.judge.comparisons import compare
 from reports.judge.measures import measure_of
 from reports.read.measurements import DocumentLosses, Measurements
-from reports.read.plans import Arm, Metric, Plan, PlannedRun
-from reports.read.records import Record, Run, Study
+from reports.read.records import Run, Study
 
 Array = np.ndarray[Any, Any]
 
@@ -99,10 +100,10 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plan(corpus: Corpus, seeds: int) -> Plan:
     arms = [
-        Arm(name=f"arm {arm}", runs=tuple(PlannedRun(seed=s, key=f"{arm}-{s}") for s in range(seeds)))
+        PlannedArm(name=f"arm {arm}", runs=tuple(PlannedRun(seed=s, key=f"{arm}-{s}") for s in range(seeds)))
         for arm in range(ARMS + 1)
     ]
-    metric = Metric.model_validate({"name": corpus.metric, "compare": corpus.compare})
+    metric = Metric(corpus.metric, compare=corpus.compare)
     return Plan(version=1, study="made up", question="None?", metric=metric, baseline="arm 0", arms=tuple(arms))
 
 

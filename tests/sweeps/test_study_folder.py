@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reports.read.records import require_name
-from sweeps.study_folder import folder_name
+from lit_transformers.records.study_folder import folder_name, require_name
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from standin.run import RunConfig as WithoutSplits
 from standin.tuned import RunConfig, fit
 
 from lit_transformers.config import ConfigError
+from lit_transformers.records.record import parse_record
 from lit_transformers.space import searched
 from lit_transformers.training.pruning import BARS
 from sweeps.launchers.local import Options, Summary
@@ -23,12 +24,12 @@ from sweeps.ledger.ticket import State
 from sweeps.live import Row
 from sweeps.survey import close
 from sweeps.tuning.search import Budget
-from sweeps.tuning.tune import SEED, Arm, Goal, TuningResult, trial_config, tune
+from sweeps.tuning.tune import SEED, Goal, SearchedArm, TuningResult, trial_config, tune
 
 GOAL = Goal("val/bpb", "minimize")
 OPTIONS = Options("standin.tuned:RUNNER", Share(workers=2, threads=1), "val/bpb")
 ARMS = [
-    Arm(name, config, searched(config, ["model.mixer.memory"], own=True), 600)
+    SearchedArm(name, config, searched(config, ["model.mixer.memory"], own=True), 600)
     for name, config in (("on", RunConfig()), ("off", RunConfig().override({"model.mixer.memory": 0})))
 ]
 
@@ -60,13 +61,17 @@ class Launched:
                 row.state = State.STOPPED
                 continue
             directory = row.ticket.directory(self.runs)
-            close(row, fit(RunConfig.from_dict(row.ticket.config), directory), options.metric)
+            close(row, parse_record(fit(RunConfig.from_dict(row.ticket.config), directory)), options.metric)
             self.done.append(row.ticket.key)
         return Summary(rows, 15 if any(row.state == State.STOPPED for row in rows) else None)
 
 
 def go(
-    runs: Path, budget: Budget, launched: Callable[..., Summary] | None = None, arms: list[Arm] = ARMS, **how: Any
+    runs: Path,
+    budget: Budget,
+    launched: Callable[..., Summary] | None = None,
+    arms: list[SearchedArm] = ARMS,
+    **how: Any,
 ) -> list[TuningResult]:
     results, _ = tune(runs, None, "study", arms, GOAL, budget, OPTIONS, launched or Launched(runs), **how)
     return results

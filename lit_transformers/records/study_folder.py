@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Mapping
 
-from lit_transformers.config import Plain, canonical_hash
+from lit_transformers.config import ConfigError, Plain, canonical_hash
 
-__all__ = ["PLAIN_SCALE", "folder_name"]
+__all__ = ["PLAIN_SCALE", "folder_name", "require_name"]
 
 PLAIN_SCALE = "demo"
 LONGEST = 120
 """The most characters of the part with scale and changes; a longer one is cut, and its hash added."""
+LONGEST_NAME = 200
+"""The largest length of a name in bytes; every file system accepts it, with room for an extension."""
 
 
 def folder_name(study: str, scale: str, changes: Mapping[str, Plain]) -> str:
@@ -40,3 +43,11 @@ def _text(value: Plain) -> str:
     except (TypeError, ValueError):
         return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return json.dumps(value)
+
+
+def require_name(name: str, of: str) -> None:
+    """Raises ConfigError where the name of a study or a run would lead out of its folder or cannot name a file."""
+    if name in ("", ".", "..") or re.search(r"[/\\]", name):
+        raise ConfigError(f"{name!r} is no name of a {of}: it would lead out of its folder; give a plain name")
+    if len(name.encode("utf-8", "replace")) > LONGEST_NAME or not name.isprintable():
+        raise ConfigError(f"{reprlib.repr(name)} is no name of a {of}: no file can be called so; give a plain name")

@@ -24,6 +24,7 @@ from lightning.pytorch.callbacks import Callback
 from lit_transformers.cli.errors import first_line
 from lit_transformers.config import Plain
 from lit_transformers.records.files import CURVES, DOCUMENTS, OUTPUTS
+from lit_transformers.records.record import Record
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.ranks import is_first_rank
 
@@ -68,7 +69,7 @@ class WandbRun:
         if run is not None and step >= run.step:
             self._guarded(lambda: run.log(values, step=step))
 
-    def close(self, record: dict[str, Plain], exit_code: int) -> None:
+    def close(self, record: Record, exit_code: int) -> None:
         """Sends the tables and the summary of the record, and ends the run."""
         run = self.run
         if run is not None:
@@ -111,9 +112,7 @@ class _Sender(Callback):
 
 
 @contextmanager
-def open_wandb_run(
-    wandb_config: WandbConfig | None, directory: Path, record: dict[str, Plain]
-) -> Iterator[WandbRun | None]:
+def open_wandb_run(wandb_config: WandbConfig | None, directory: Path, record: Record) -> Iterator[WandbRun | None]:
     """Opens a run at Weights & Biases, and closes it with the contents of ``record`` at the end of the block. Yields
     None where nothing is to be sent."""
     if wandb_config is None or wandb_config.mode == "disabled" or not is_first_rank():
@@ -126,12 +125,12 @@ def open_wandb_run(
     code = 1
     try:
         yield wandb_run
-        code = 0 if record["outcome"] in ("finished", "pruned") else 1
+        code = 0 if record.outcome in ("finished", "pruned") else 1
     finally:
         wandb_run.close(record, code)
 
 
-def _open(wandb_config: WandbConfig, directory: Path, record: dict[str, Plain]) -> WandbRun | None:
+def _open(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbRun | None:
     import wandb
 
     wandb.setup(wandb.Settings(silent=True))  # otherwise it prompts for a key on a terminal
@@ -149,7 +148,7 @@ def _open(wandb_config: WandbConfig, directory: Path, record: dict[str, Plain]) 
         return None
 
 
-def _start(wandb_config: WandbConfig, directory: Path, record: dict[str, Plain]) -> WandbRun:
+def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbRun:
     import wandb
 
     # What is measured and how is sent; no code, no output, no name of a person, a machine or a folder.
@@ -174,12 +173,12 @@ def _start(wandb_config: WandbConfig, directory: Path, record: dict[str, Plain])
         project=wandb_config.project,
         mode=wandb_config.mode,
         dir=directory,
-        id=record["key"],
-        name=f"{wandb_config.arm or 'run'}-{record['seed']}",
+        id=record.key,
+        name=f"{wandb_config.arm or 'run'}-{record.seed}",
         group=wandb_config.study,
         job_type=wandb_config.arm,
         tags=[tag for tag in (wandb_config.study, wandb_config.arm) if tag],
-        config=record["config"] | {"run_key": record["key"], "data_fingerprint": record["data"]["fingerprint"]},
+        config={**record.config, "run_key": record.key, "data_fingerprint": record.data["fingerprint"]},
         resume="allow" if wandb_config.mode == "online" else None,
         reinit="create_new",
         settings=settings,
@@ -187,7 +186,7 @@ def _start(wandb_config: WandbConfig, directory: Path, record: dict[str, Plain])
     return WandbRun(run, directory)
 
 
-def upload_finished_run(wandb_config: WandbConfig | None, directory: Path, record: dict[str, Plain]) -> None:
+def upload_finished_run(wandb_config: WandbConfig | None, directory: Path, record: Record) -> None:
     """Sends a finished run from the files in its directory."""
     with open_wandb_run(wandb_config, directory, record) as wandb_run:
         if wandb_run is None:
@@ -232,12 +231,12 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return []
 
 
-def summary(record: dict[str, Plain]) -> dict[str, Plain]:
+def summary(record: Record) -> dict[str, Plain]:
     """Returns the summary of a run beside its curves: outcome, metrics, cost, protocol, gates."""
-    values: dict[str, Plain] = {"outcome": record["outcome"], "reason": record["reason"]} | record["metrics"]
-    for part in ("cost", "protocol"):
-        values |= {f"{part}/{name}": value for name, value in record[part].items()}
-    return values | {f"gates/{gate['name']}": gate["passed"] for gate in record["gates"]}
+    values: dict[str, Plain] = {"outcome": record.outcome, "reason": record.reason, **record.metrics}
+    for part, amounts in (("cost", record.cost), ("protocol", record.protocol)):
+        values |= {f"{part}/{name}": value for name, value in amounts.items()}
+    return values | {f"gates/{gate.name}": gate.passed for gate in record.gates}
 
 
 def _print_message(text: str) -> None:

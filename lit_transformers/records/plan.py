@@ -1,0 +1,262 @@
+"""The plan of a study, as ``plan.json`` holds it: its question, arms, runs, and what its source has published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from lit_transformers.config import ConfigError, Plain, nearest
+from lit_transformers.records.files import PLAN, write_json
+from lit_transformers.records.schema import LEFT_OUT, Checked, Label, Name, Number, parse
+from lit_transformers.records.study_folder import folder_name, require_name
+
+__all__ = [
+    "Contrast",
+    "LeftOut",
+    "Matched",
+    "MatchedBudget",
+    "Metric",
+    "Plan",
+    "PlannedArm",
+    "PlannedRun",
+    "Protocol",
+    "PublishedCell",
+    "PublishedNumbers",
+    "Source",
+    "TunedArm",
+    "Tuning",
+    "load_plan",
+    "parse_plan",
+    "plan_path",
+    "plan_to_plain",
+    "write_plan",
+]
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Source(Checked):
+    """The paper that a study reproduces. ``table`` names the table or figure."""
+
+    title: Name
+    arxiv: str | None = None
+    table: str | None = None
+
+
+@dataclass(frozen=True)
+class Metric(Checked):
+    """The metric of a run's record that decides. Rates that span magnitudes are compared by ratio."""
+
+    name: Name
+    goal: Literal["minimize", "maximize"] = "minimize"
+    label: str = ""
+    compare: Literal["difference", "ratio"] = "difference"
+
+    @property
+    def title(self) -> str:
+        """The metric's label, or its name where it has none."""
+        return self.label or self.name
+
+
+@dataclass(frozen=True)
+class Contrast(Checked):
+    """A difference that the report tests: ``arm`` minus ``against``, by their names."""
+
+    name: Name
+    arm: Name
+    against: Name
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One seed of an arm; ``key`` is the name of the folder that holds its record."""
+
+    seed: int
+    key: str
+
+
+@dataclass(frozen=True)
+class PlannedArm:
+    """An arm of a plan: its level of every factor, and its runs."""
+
+    name: str
+    levels: Mapping[str, Label] = field(default_factory=dict)
+    runs: tuple[PlannedRun, ...] = ()
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The ``target`` of an arm for the matched budget, and the amount that its plan ``reached``."""
+
+    target: Number
+    reached: Number
+
+
+@dataclass(frozen=True)
+class MatchedBudget:
+    """The budget that is held equal between arms, and the ``free`` field that was solved for, if any."""
+
+    on: str
+    free: str | None = None
+    tolerance: Number = 0.01
+    per_arm: Mapping[str, Matched] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TunedArm:
+    """The result of one arm's search: the best ``values``, None where no trial has finished, of the run ``key``."""
+
+    values: Mapping[str, Any] | None = None
+    value: Number | None = None
+    key: Annotated[str | None, LEFT_OUT] = None
+    trials: int = 0
+    pruned: int = 0
+    failed: int = 0
+    tokens: int = 0
+    space: Annotated[Mapping[str, Any], LEFT_OUT] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The hyperparameter search: its budget, equal for every arm, its splits, and the result of each arm."""
+
+    budget: Mapping[str, int] = field(default_factory=dict)
+    metric: Annotated[str, LEFT_OUT] = ""
+    selected_on: str = ""
+    reported_on: str = ""
+    arms: Mapping[str, TunedArm] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PublishedCell:
+    """A number that the source reports, and the arm or the levels that it belongs to."""
+
+    arm: str | Mapping[str, Label]
+    value: Number
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How the source's numbers were measured."""
+
+    text: str
+
+
+Claim = Annotated[
+    str,
+    BeforeValidator(lambda value: value.get("text") if isinstance(value, dict) else value),
+    PlainSerializer(lambda text: {"text": text}, when_used="json"),
+]
+"""A statement of the source beyond its numbers: a string in ``plan.json``, below ``text`` in ``results.jsonl``."""
+
+
+@dataclass(frozen=True)
+class PublishedNumbers:
+    """The metric, protocol, numbers and claims that the source reports, by the arms of the plan."""
+
+    protocol: Annotated[Protocol, BeforeValidator(lambda value: {"text": value} if isinstance(value, str) else value)]
+    metric: str
+    cells: tuple[PublishedCell, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """An arm that this scale does not run, and why."""
+
+    arm: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The plan of one study. Without ``contrasts`` every arm is compared with the baseline."""
+
+    version: int = VERSION
+    study: str
+    scale: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    question: str
+    source: Source | None = None
+    metric: Metric
+    design: str = ""
+    factors: Mapping[str, tuple[Label, ...]] = field(default_factory=dict)
+    baseline: str
+    match: MatchedBudget | None = None
+    arms: tuple[PlannedArm, ...]
+    contrasts: tuple[Contrast, ...] | None = None
+    published: PublishedNumbers | None = None
+    left_out: tuple[LeftOut, ...] = ()
+    protocol: str = ""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    tuning: Tuning | None = None
+
+    @property
+    def folder(self) -> str:
+        """The name of the plan's folder below ``runs/studies``."""
+        return folder_name(self.study, self.scale, self.changes)
+
+    @property
+    def seeds(self) -> int:
+        """The number of seeds of the arm that has the most."""
+        return max(len(arm.runs) for arm in self.arms)
+
+    def by_key(self) -> dict[str, PlannedRun]:
+        """Returns the planned runs by key, in order; a run that several arms share occurs once."""
+        return {planned.key: planned for arm in self.arms for planned in arm.runs}
+
+    def check(self) -> None:
+        """Raises ConfigError for a name that cannot be that of a file, and for an arm that does not exist."""
+        require_name(self.study, "study")
+        for key in self.by_key():
+            require_name(key, "run")
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) != len(names):
+            raise ConfigError("two arms have the same name; name every arm once")
+        for contrast in self.contrasts or ():
+            if contrast.arm == contrast.against:
+                raise ConfigError(f"contrast {contrast.name!r} sets an arm against itself; name two arms")
+        contrasted = [name for contrast in self.contrasts or () for name in (contrast.arm, contrast.against)]
+        for name in (self.baseline, *contrasted):
+            if name not in names:
+                raise ConfigError(f"there is no arm {name!r}; {nearest(name, names)}")
+
+
+def plan_path(runs: Path, folder: str) -> Path:
+    """Returns the path of a plan's ``plan.json``. folder: the name of its folder below ``runs/studies``."""
+    return runs / "studies" / folder / PLAN
+
+
+def write_plan(runs: Path, plan: Plan) -> None:
+    """Writes ``plan.json`` to the plan's folder."""
+    write_json(plan_path(runs, plan.folder), plan_to_plain(plan))
+
+
+def plan_to_plain(plan: Plan) -> dict[str, Plain]:
+    """Returns a plan as ``plan.json`` holds it; one that was not tuned says nothing of tuning."""
+    return {name: value for name, value in asdict(plan).items() if name != "tuning" or value is not None}
+
+
+def load_plan(path: Path) -> Plan:
+    """Reads a plan. Raises ValueError or RecursionError, which ``first_fault`` names, where the file holds none, and
+    OSError."""
+    return parse_plan(json.loads(path.read_text(encoding="utf-8")))
+
+
+def parse_plan(plain: Plain) -> Plan:
+    """Builds a plan from plain data.
+
+    Raises ValueError where the data are no plan, are of another version, or name an arm that does not exist.
+    """
+    if isinstance(plain, dict) and plain.get("version") != VERSION:
+        raise ConfigError(f"made by version {plain.get('version')} of this format, not {VERSION}")
+    plan = parse(Plan, plain)
+    plan.check()
+    return plan

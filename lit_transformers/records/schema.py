@@ -1,0 +1,110 @@
+"""Base of the schemas of records and plans: frozen dataclasses that one side fills and the other reads.
+
+Reading checks every value against its annotation and ignores fields that are unknown. A number stays as its file has
+it, whole or not, so that a plan that is read and written again is the same file; ``dump`` turns it into a float.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from functools import cache
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
+from lit_transformers.config import ConfigError, Plain
+
+__all__ = ["LEFT_OUT", "Checked", "Label", "Name", "Number", "dump", "first_fault", "parse"]
+
+T = TypeVar("T")
+
+Name = Annotated[str, Field(min_length=1)]
+
+Label = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else json.dumps(value))]
+"""The name of a level, or anything else that is printed and compared but never computed with; numbers become text."""
+
+
+def _unchanged(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    validate(value)
+    return value
+
+
+Number = Annotated[
+    float, Field(strict=True), WrapValidator(_unchanged), PlainSerializer(float, return_type=float, when_used="json")
+]
+"""A JSON number; a string or a boolean in its place is an error."""
+
+
+LEFT_OUT = Field(exclude=True)
+"""Marks a field that ``results.jsonl`` leaves out."""
+
+
+class Checked:
+    """Base of dataclasses that people fill in: every field is validated strictly at construction."""
+
+    def __post_init__(self) -> None:
+        for name, adapter in _adapters(cast(Any, type(self))).items():
+            try:
+                adapter.validate_python(getattr(self, name))
+            except ValidationError as error:
+                first = error.errors()[0]
+                place = ".".join(str(part) for part in (name, *first["loc"]))
+                reason = first["msg"][:1].lower() + first["msg"][1:]
+                raise ConfigError(f"{reason}; got {first['input']!r}", place) from None
+        self.check()
+
+    def check(self) -> None:
+        """Hook: raises ConfigError where fields that are valid by themselves contradict each other."""
+
+
+@cache
+def _adapters(part: type[Any]) -> dict[str, TypeAdapter[Any]]:
+    hints = typing.get_type_hints(part, include_extras=True)
+    return {field.name: _strict_adapter(hints[field.name]) for field in dataclasses.fields(part)}
+
+
+def _strict_adapter(hint: Any) -> TypeAdapter[Any]:
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return TypeAdapter(InstanceOf[hint])
+    return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+
+
+def parse(schema: type[T], plain: Plain) -> T:
+    """Builds an object of a schema from plain data. Raises pydantic's ValidationError, a ValueError, which
+    ``first_fault`` names by its place."""
+    value: T = _reader(cast(Any, schema)).validate_python(plain)
+    return value
+
+
+def dump(value: Any) -> dict[str, Plain]:
+    """Returns an object as ``results.jsonl`` holds it: every Number as a float, and without what is left out there."""
+    plain: dict[str, Plain] = _reader(cast(Any, type(value))).dump_python(value, mode="json")
+    return plain
+
+
+@cache
+def _reader(schema: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(schema)
+
+
+def first_fault(error: Exception) -> str:
+    """Returns the message of an error as one line that names the place in a file and no folder of this machine."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(part if part.isprintable() else repr(part) for part in map(str, first["loc"]))
+        return f"{where}: {first['msg']}" if where else str(first["msg"])
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return next(iter(str(error).splitlines()), type(error).__name__)
