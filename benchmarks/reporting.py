@@ -20,7 +20,9 @@ import numpy as np
 import typer
 
 from benchmarks.hardware import JSON_HELP, describe, save
-from lit_transformers.records.files import CURVES, DOCUMENTS, PLAN, RECORD, write_json
+from lit_transformers.records.files import CURVES, DOCUMENTS
+from lit_transformers.records.plan import Metric, Plan, PlannedArm, PlannedRun, write_plan
+from lit_transformers.records.record import VERSION, Gate, Record, write_record
 
 STUDY = "xl_recurrence"
 SECONDS, BYTES = 20.0, 2e9
@@ -31,53 +33,47 @@ def write_study(runs: Path, arms: int, seeds: int, documents: int, points: int =
     generator = np.random.default_rng(0)
     sizes = generator.lognormal(7, 1, documents).astype(int) + 1
     hardness = generator.normal(0, 0.2, documents)
-    names = [f"arm {arm}" for arm in range(arms)]
-    planned = {
-        name: [{"seed": seed, "key": f"{arm:04d}{seed:04d}"} for seed in range(seeds)] for arm, name in enumerate(names)
-    }
-    write_json(runs / "studies" / STUDY / PLAN, _plan(planned))
-    for arm, name in enumerate(names):
-        for run in planned[name]:
+    planned_arms = tuple(
+        PlannedArm(f"arm {arm}", runs=tuple(PlannedRun(seed, f"{arm:04d}{seed:04d}") for seed in range(seeds)))
+        for arm in range(arms)
+    )
+    write_plan(runs, _plan(planned_arms))
+    for arm, planned in enumerate(planned_arms):
+        for run in planned.runs:
             bits = 2.5 + 0.01 * arm + hardness + generator.normal(0, 0.01) + generator.normal(0, 0.05, documents)
-            _write_run(runs / str(run["key"]), run, sizes, bits * sizes * math.log(2), points)
+            _write_run(runs / run.key, run, sizes, bits * sizes * math.log(2), points)
 
 
-def _plan(planned: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "study": STUDY,
-        "scale": "demo",
-        "question": "How long does a report take?",
-        "source": None,
-        "metric": {"name": "val/bpb", "goal": "minimize", "label": "bits per byte"},
-        "design": "arms",
-        "factors": {},
-        "baseline": next(iter(planned)),
-        "match": None,
-        "arms": [{"name": name, "levels": {}, "runs": runs} for name, runs in planned.items()],
-        "protocol": "no corpus",
-        "commands": {},
-    }
+def _plan(arms: tuple[PlannedArm, ...]) -> Plan:
+    return Plan(
+        study=STUDY,
+        scale="demo",
+        question="How long does a report take?",
+        metric=Metric("val/bpb", label="bits per byte"),
+        design="arms",
+        baseline=arms[0].name,
+        arms=arms,
+        protocol="no corpus",
+    )
 
 
-def _write_run(directory: Path, run: dict[str, Any], sizes: Any, nats: Any, points: int) -> None:
+def _write_run(directory: Path, run: PlannedRun, sizes: Any, nats: Any, points: int) -> None:
     bpb = float(nats.sum() / sizes.sum() / math.log(2))
-    record = {
-        "version": 1,
-        "key": run["key"],
-        "outcome": "finished",
-        "reason": None,
-        "seed": run["seed"],
-        "config": {"model": {"dim": 64, "depth": 2, "heads": 4}, "training": {"steps": 1400}, "seed": run["seed"]},
-        "data": {"name": "none", "fingerprint": "0"},
-        "metrics": {"val/bpb": bpb, "val/nats": bpb * math.log(2)},
-        "protocol": {"segment_length": 32},
-        "cost": {"parameters": 120_000, "flops_per_token": 7.2e5, "tokens": 1_500_000, "state_bytes": 24_576},
-        "gates": [{"name": "no future", "passed": True, "detail": "largest change 0"}],
-        "environment": {"torch": "2.13.0", "hardware": "2 cores"},
-        "measured": {"seconds": 50.0, "tokens_per_second": 30_000.0},
-    }
-    write_json(directory / RECORD, record)
+    record = Record(
+        version=VERSION,
+        key=run.key,
+        outcome="finished",
+        seed=run.seed,
+        config={"model": {"dim": 64, "depth": 2, "heads": 4}, "training": {"steps": 1400}, "seed": run.seed},
+        data={"name": "none", "fingerprint": "0"},
+        metrics={"val/bpb": bpb, "val/nats": bpb * math.log(2)},
+        protocol={"segment_length": 32},
+        cost={"parameters": 120_000, "flops_per_token": 7.2e5, "tokens": 1_500_000, "state_bytes": 24_576},
+        gates=(Gate("no future", True, "largest change 0"),),
+        environment={"torch": "2.13.0", "hardware": "2 cores"},
+        measured={"seconds": 50.0, "tokens_per_second": 30_000.0},
+    )
+    write_record(directory, record)
     curve = [(s * 10, s * 10_240, n, 5 / s + bpb) for s in range(1, points + 1) for n in ("train/loss", "train/nats")]
     _write_rows(directory / CURVES, ("step", "tokens", "name", "value"), curve)
     lines = [

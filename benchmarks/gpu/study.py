@@ -6,7 +6,6 @@ are finished, how fast they trained, and the report's findings. Called again, it
 
 from __future__ import annotations
 
-import json
 import signal
 import statistics
 import subprocess
@@ -19,30 +18,31 @@ import typer
 
 from lit_transformers.config import parse_assignments
 from lit_transformers.records.files import PLAN, RECORD, write_json
+from lit_transformers.records.plan import load_plan
+from lit_transformers.records.record import Record, load_record
 from lit_transformers.records.study_folder import folder_name
 
 
 def standing(study: Path, runs: Path) -> dict[str, Any]:
     """The state of a study's newest plan: how many runs, how many finished, their speed, and its report's findings."""
-    plan = json.loads((study / PLAN).read_text(encoding="utf-8"))
-    keys = [run["key"] for arm in plan["arms"] for run in arm["runs"]]
-    records = [json.loads(path.read_text(encoding="utf-8")) for key in keys if (path := runs / key / RECORD).exists()]
-    finished = [record for record in records if record["outcome"] == "finished"]
+    keys = [run.key for arm in load_plan(study / PLAN).arms for run in arm.runs]
+    records = [load_record(path) for key in keys if (path := runs / key / RECORD).exists()]
+    finished = [record for record in records if record.outcome == "finished"]
     report = study / "report" / "report.md"
     lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
     return {
         "runs": len(keys),
         "finished": len(finished),
-        "failed": sorted({str(record["reason"]) for record in records if record["outcome"] in ("failed", "invalid")}),
+        "failed": sorted({str(record.reason) for record in records if record.outcome in ("failed", "invalid")}),
         "tokens_per_second_of_a_run": median_of(finished, "tokens_per_second"),
         "seconds_of_a_run": median_of(finished, "seconds"),
         "findings": [line.strip("*") for line in lines if line.startswith("**")],
     }
 
 
-def median_of(records: list[dict[str, Any]], quantity: str) -> float | None:
+def median_of(records: list[Record], quantity: str) -> float | None:
     """The median of a measured quantity over records; None without records."""
-    values = [record["measured"][quantity] for record in records]
+    values = [record.measured[quantity] for record in records]
     return statistics.median(values) if values else None
 
 

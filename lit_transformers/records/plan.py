@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.records.files import PLAN, write_json
-from lit_transformers.records.schema import LEFT_OUT, Checked, Label, Name, Number, parse
+from lit_transformers.records.schema import LEFT_OUT, Checked, Label, Name, Number, parse, to_plain
 from lit_transformers.records.study_folder import folder_name, require_name
 
 __all__ = [
@@ -241,7 +241,7 @@ def write_plan(runs: Path, plan: Plan) -> None:
 
 def plan_to_plain(plan: Plan) -> dict[str, Plain]:
     """Returns a plan as ``plan.json`` holds it; one that was not tuned says nothing of tuning."""
-    return {name: value for name, value in asdict(plan).items() if name != "tuning" or value is not None}
+    return {name: value for name, value in to_plain(plan).items() if name != "tuning" or value is not None}
 
 
 def load_plan(path: Path) -> Plan:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from lit_transformers.config import Plain
 from lit_transformers.records.files import RECORD, write_json
-from lit_transformers.records.schema import LEFT_OUT, Number, parse
+from lit_transformers.records.schema import LEFT_OUT, Number, parse, to_plain
 
 __all__ = [
     "VERSION",
@@ -95,7 +95,7 @@ def record_to_plain(record: Record) -> dict[str, Plain]:
     """Returns a record as ``record.json`` holds it, without fields that do not apply to its outcome."""
     absent = {name for name in ("resumable", "time_limit") if getattr(record, name) is None}
     absent |= set() if record.outcome == "finished" else {"observed"}
-    return {name: value for name, value in asdict(record).items() if name not in absent}
+    return {name: value for name, value in to_plain(record).items() if name not in absent}
 
 
 def load_record(path: Path) -> Record:

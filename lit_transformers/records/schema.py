@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 
@@ -26,7 +27,7 @@ from pydantic import (
 
 from lit_transformers.config import ConfigError, Plain
 
-__all__ = ["LEFT_OUT", "Checked", "Label", "Name", "Number", "dump", "first_fault", "parse"]
+__all__ = ["LEFT_OUT", "Checked", "Label", "Name", "Number", "dump", "first_fault", "parse", "to_plain"]
 
 T = TypeVar("T")
 
@@ -86,6 +87,15 @@ def parse(schema: type[T], plain: Plain) -> T:
     ``first_fault`` names by its place."""
     value: T = _reader(cast(Any, schema)).validate_python(plain)
     return value
+
+
+def to_plain(value: Any) -> Plain:
+    """Returns an object of a schema as plain data: mappings, lists and values, numbers as they are."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {name: to_plain(entry) for name, entry in value.items()}
+    return [to_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def dump(value: Any) -> dict[str, Plain]:
