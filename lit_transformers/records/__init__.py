@@ -1,1 +1,1 @@
-"""What a run leaves on disk: the names of its files, its record and its environment."""
+"""What runs and studies leave on disk: the names of files, and what is in a record and a plan. Imports no torch."""

@@ -3,7 +3,8 @@
 The code is left out that shows a run or judges it, and computes none of its metrics, curves, losses by document,
 observations or costs:
 
-- ``runs.fit`` and ``record``: what is written around the numbers, such as surroundings, times and reasons of failures;
+- ``runs.fit``, ``runs.environment``, ``records``: what is written around the numbers, such as surroundings, times and
+  reasons of failures;
 - ``runs.keys``, ``code``, ``folder``: what is run where. A change of how a key is computed changes the key by itself;
 - ``runs.evaluate``, ``generate``, ``translate``: what is done with a checkpoint after its run;
 - ``gates``, ``miniature``: a gate that fails leaves a run without numbers, and one that passes leaves no trace in them,
