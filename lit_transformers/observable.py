@@ -1,12 +1,13 @@
-"""The interface of modules that report what a trained network does."""
+"""What modules of a network do in a pass: the interface of those that report it, and a record of their calls."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Observable(ABC):
@@ -19,3 +20,30 @@ class Observable(ABC):
 
         inputs, output: the arguments of the call and what it returned. Empty where there is nothing to report.
         """
+
+
+class ModuleCall(NamedTuple):
+    """One call of a module: its arguments and its output."""
+
+    name: str
+    module: nn.Module
+    inputs: Sequence[Any]
+    output: Any
+
+
+@contextmanager
+def recorded_calls(modules: Mapping[str, nn.Module]) -> Iterator[list[ModuleCall]]:
+    """Records every call of the modules within the block, in order."""
+    calls: list[ModuleCall] = []
+
+    def record(name: str, module: nn.Module) -> Any:
+        return module.register_forward_hook(
+            lambda module, inputs, output: calls.append(ModuleCall(name, module, inputs, output))
+        )
+
+    handles = [record(name, module) for name, module in modules.items()]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from torch.nn import functional as F
 from lit_transformers.config import Plain
 from lit_transformers.mixer import Context, full_precision, map_state
 from lit_transformers.mixers.qkv import QKVMixer
-from lit_transformers.observable import Observable
+from lit_transformers.observable import ModuleCall, Observable, recorded_calls
 from lit_transformers.tasks import Task
 
 READ = 4
@@ -35,15 +34,6 @@ LEAST = 4
 """A row of fewer tokens has no map."""
 SEES_NOTHING = 1e-3
 """A query whose weights sum to less does not count in the mean distance that a head looks back."""
-
-
-class ModuleCall(NamedTuple):
-    """One call of a module: its arguments and its output."""
-
-    name: str
-    module: nn.Module
-    inputs: Sequence[Any]
-    output: Any
 
 
 def observe(task: Task, batches: Iterable[Any]) -> dict[str, Plain]:
@@ -61,7 +51,7 @@ def observe(task: Task, batches: Iterable[Any]) -> dict[str, Plain]:
         *earlier_batches, last_batch = (task.transfer_batch_to_device(batch, task.device, 0) for batch in first_batches)
         for batch in earlier_batches:
             task.evaluation_output(batch)
-        with listened(task.evaluator()) as calls:
+        with recorded_calls(reporting_modules(task.evaluator())) as calls:
             task.evaluation_output(last_batch)
         parts = list(module_reports(calls))
     task.begin_evaluation()
@@ -69,23 +59,10 @@ def observe(task: Task, batches: Iterable[Any]) -> dict[str, Plain]:
     return {"tokens": int(last_batch.padding_mask.sum()), "parts": parts} if parts else {}
 
 
-@contextmanager
-def listened(network: nn.Module) -> Iterator[list[ModuleCall]]:
-    """Records every call, within the block, of a module that has something to report."""
-    calls: list[ModuleCall] = []
-
-    def listen(name: str, module: Any) -> Any:
-        return module.register_forward_hook(
-            lambda module, inputs, output: calls.append(ModuleCall(name, module, inputs, output))
-        )
-
-    modules = [(name, part) for name, part in network.named_modules() if isinstance(part, Observable | QKVMixer)]
-    handles = [listen(name, part) for name, part in modules]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
+def reporting_modules(network: nn.Module) -> dict[str, nn.Module]:
+    """Returns the modules that have something to report, by their paths."""
+    modules: dict[str, nn.Module] = dict(network.named_modules())
+    return {name: module for name, module in modules.items() if isinstance(module, Observable | QKVMixer)}
 
 
 def module_reports(calls: Sequence[ModuleCall]) -> Iterator[dict[str, Plain]]:
@@ -157,24 +134,13 @@ def weights_by_part(
     mixer: QKVMixer, x: Float[Tensor, "1 t d"], ctx: Context, state: Any
 ) -> tuple[Float[Tensor, "h t n"], Float[Tensor, "h t"]]:
     """Returns the weight of each query on each of n equal runs of keys, and the sum of weight times the place of the
-    key, which counts back from -1 at the last key.
-
-    Attention is linear in its values, so values that encode the place of a key yield the weight of that place, whatever
-    pattern, encoding or softmax is used; what an encoding adds to the output by itself is subtracted. Contributions
-    that do not pass through the values of the keys (projections of global tokens) are not observed.
-    """
+    key, which counts back from -1 at the last key."""
     inputs, _, segment = mixer.prepared(x, ctx, state)
-    queries, keys, width = inputs.q.size(-2), inputs.k.size(-2), inputs.v.size(-1)
+    queries, keys = inputs.q.size(-2), inputs.k.size(-2)
     side, place = min(SIDE, queries), torch.arange(keys, device=x.device)
     runs = F.one_hot(place * side // keys, side)
-    indicators = torch.cat([runs, (place - keys)[:, None]], dim=1).to(inputs.v.dtype)
-
-    def attended(v: Float[Tensor, "s k"]) -> Float[Tensor, "h t k"]:
-        y = mixer.attend(inputs._replace(v=F.pad(v, (0, width - v.size(1))).expand_as(inputs.v)), ctx, segment).y
-        return y[0, ..., : v.size(1)]
-
-    outputs = torch.cat([attended(v) - attended(torch.zeros_like(v)) for v in indicators.split(width, dim=1)], dim=-1)
-    weights, places = full_precision(outputs).split([side, 1], dim=-1)
+    sums = mixer.weighted_sums(torch.cat([runs, (place - keys)[:, None]], dim=1), inputs, ctx, segment)
+    weights, places = full_precision(torch.cat([part[0] for part in sums], dim=-1)).split([side, 1], dim=-1)
     return weights, places.squeeze(-1)
 
 

@@ -6,15 +6,14 @@ batch, many at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn import functional as F
 
 from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativeFloat, Positive, table
 from lit_transformers.decoding.sampling import SamplingConfig, best, choose
@@ -22,6 +21,7 @@ from lit_transformers.encodings.positions import PositionError
 from lit_transformers.mixer import LengthError, full_precision
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models.capabilities import PairNetwork
+from lit_transformers.observable import ModuleCall, recorded_calls
 from lit_transformers.space import Interval, Space
 
 LEAVE = 0.75
@@ -44,7 +44,7 @@ class DecodingConfig(Config):
     extra: NonNegative = 50
     cache: bool = True
 
-    def run(self, reader: Reader, limits: Int[Tensor, " b"]) -> Decoded:
+    def run(self, reader: PairReader, limits: Int[Tensor, " b"]) -> Decoded:
         """Decodes until every row has ended or has reached its limit in symbols."""
         raise NotImplementedError
 
@@ -52,7 +52,7 @@ class DecodingConfig(Config):
 class GreedyConfig(DecodingConfig, kind="greedy"):
     """Greedy decoding: the likeliest symbol at each step."""
 
-    def run(self, reader: Reader, limits: Int[Tensor, " b"]) -> Decoded:
+    def run(self, reader: PairReader, limits: Int[Tensor, " b"]) -> Decoded:
         return walk(reader, limits, lambda log_probabilities: log_probabilities.argmax(dim=-1))
 
 
@@ -62,7 +62,7 @@ class SampledConfig(DecodingConfig, kind="sampling"):
 
     sampling: SamplingConfig = SamplingConfig()
 
-    def run(self, reader: Reader, limits: Int[Tensor, " b"]) -> Decoded:
+    def run(self, reader: PairReader, limits: Int[Tensor, " b"]) -> Decoded:
         generator = self.sampling.generator(limits.device)
         return walk(reader, limits, partial(choose, config=self.sampling, generator=generator))
 
@@ -85,8 +85,9 @@ class BeamConfig(DecodingConfig, kind="beam"):
     coverage: NonNegativeFloat = 0.0
     until: Literal["sure", "full"] = "sure"
 
-    def run(self, reader: Reader, limits: Int[Tensor, " b"]) -> Decoded:
-        return BeamSearch(self, reader, limits).run()
+    def run(self, reader: PairReader, limits: Int[Tensor, " b"]) -> Decoded:
+        coverage = Coverage(self.coverage, reader, self.beams) if self.coverage else None
+        return BeamSearch(self, reader, limits, coverage).run()
 
     def penalty(self, length: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
         """Returns the length penalty lp for outputs of ``length`` symbols."""
@@ -125,8 +126,9 @@ def decode(
     limits = ((config.ratio * lengths).long() + config.extra).clamp(min=1)
     if len(limits) == 0:
         return Decoded([], torch.zeros(0, device=source.device))
-    with watched(network, isinstance(config, BeamConfig) and config.coverage > 0) as calls:
-        return config.run(Reader(network, source, source_padding_mask, config.cache, boundary, calls), limits)
+    has_coverage = isinstance(config, BeamConfig) and config.coverage > 0
+    with recorded_calls(weighing_mixers(network) if has_coverage else {}) as calls:
+        return config.run(PairReader(network, source, source_padding_mask, config.cache, boundary, calls), limits)
 
 
 def require_streams(network: PairNetwork) -> None:
@@ -136,38 +138,38 @@ def require_streams(network: PairNetwork) -> None:
         raise ConfigError(reason, "task.decoding.cache")
 
 
-class CrossAttentionCall(NamedTuple):
-    """One recorded call of a cross mixer: its arguments, and the state that it returned."""
-
-    mixer: QKVMixer
-    inputs: tuple[Any, ...]
-    state: Any
-
-
-@contextmanager
-def watched(network: PairNetwork, is_needed: bool) -> Iterator[list[CrossAttentionCall]]:
-    """Records the calls of the cross mixers within the block, where they are needed. Raises ConfigError where a cross
-    mixer has no attention weights."""
-    calls: list[CrossAttentionCall] = []
-    cross_mixers = network.crossings() if is_needed else []
-    unsupported = next((mixer for mixer in cross_mixers if not isinstance(mixer, QKVMixer)), None)
-    if unsupported is not None:
-        reason = f"{type(unsupported).__name__} weighs no symbol of the source; set task.decoding.coverage=0"
-        raise ConfigError(reason, "task.decoding.coverage")
-
-    def record_call(mixer: Any, arguments: tuple[Any, ...], output: Any) -> None:
-        calls.append(CrossAttentionCall(mixer, arguments, output.state))
-
-    handles = [mixer.register_forward_hook(record_call) for mixer in cross_mixers]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
+def weighing_mixers(network: PairNetwork) -> dict[str, QKVMixer]:
+    """Returns the cross mixers, by number. Raises ConfigError where one has no attention weights."""
+    mixers = {}
+    for number, mixer in enumerate(network.crossings()):
+        if not isinstance(mixer, QKVMixer):
+            reason = f"{type(mixer).__name__} weighs no symbol of the source; set task.decoding.coverage=0"
+            raise ConfigError(reason, "task.decoding.coverage")
+        mixers[str(number)] = mixer
+    return mixers
 
 
-class Reader:
-    """Runs the decoder on a batch. Each row of the source has one or several hypotheses, in consecutive rows."""
+class Reader(ABC):
+    """Runs a network on hypotheses. Each row of a batch has equally many, in consecutive rows.
+
+    boundary: the symbol that starts a prefix, and ends an output that is shorter than its limit; dtype: of
+    log-probabilities.
+    """
+
+    boundary: int
+    dtype: torch.dtype
+
+    @abstractmethod
+    def read(self, prefixes: Int[Tensor, "n t"]) -> Float[Tensor, "n v"] | None:
+        """Returns log-probabilities of the symbol after each prefix, or None where it exceeds the weights' reach."""
+
+    @abstractmethod
+    def take(self, hypotheses: Int[Tensor, " n"], rows: Int[Tensor, " m"] | None = None) -> None:
+        """Keeps only these hypotheses, in this order, and only ``rows`` of the batch where some are removed."""
+
+
+class PairReader(Reader):
+    """Runs the decoder on a batch of sources. ``calls`` records those of the cross mixers, where they are needed."""
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ class Reader:
         padding_mask: Bool[Tensor, "b s"] | None,
         cached: bool,
         boundary: int,
-        calls: list[CrossAttentionCall],
+        calls: list[ModuleCall],
     ) -> None:
         self.network, self.cached, self.boundary, self.calls = network, cached, boundary, calls
         self.source, self.padding_mask = network.encode(source, padding_mask).hidden, padding_mask
@@ -184,7 +186,6 @@ class Reader:
         self.state: Any = None
 
     def read(self, prefixes: Int[Tensor, "n t"]) -> Float[Tensor, "n v"] | None:
-        """Returns log-probabilities of the symbol after each prefix, or None where it exceeds the weights' reach."""
         symbols = prefixes[:, -1:] if self.cached else prefixes
         self.calls.clear()
         try:
@@ -195,7 +196,6 @@ class Reader:
         return self.network.tokens.log_probabilities(output.hidden[:, -1])
 
     def take(self, hypotheses: Int[Tensor, " n"], rows: Int[Tensor, " m"] | None = None) -> None:
-        """Keeps only these hypotheses, in this order, and only ``rows`` of the source where some are removed."""
         if rows is not None:
             self.source = self.source[rows]
             self.padding_mask = None if self.padding_mask is None else self.padding_mask[rows]
@@ -204,18 +204,12 @@ class Reader:
 
     def attended(self, hypotheses: int) -> Float[Tensor, "b h s"]:
         """Returns the attention of each hypothesis to each source symbol in the last call, summed over the symbols read
-        and averaged over the heads of the last layer.
-
-        Attention is linear in its values, so one-hot values that identify the keys yield the attention weights.
-        """
-        mixer, (x, ctx, *_), state = self.calls[-1]
-        inputs, _, segment = mixer.prepared(x, ctx, state)
-        keys, width = inputs.k.size(-2), inputs.v.size(-1)
-        weights = []
-        for one_hot in torch.eye(keys, dtype=inputs.v.dtype, device=x.device).split(width, dim=1):
-            v = F.pad(one_hot, (0, width - one_hot.size(1))).expand_as(inputs.v)
-            y = mixer.attend(inputs._replace(v=v), ctx, segment).y
-            weights.append(full_precision(y[..., : one_hot.size(1)]).mean(dim=1))
+        and averaged over the heads of the last layer."""
+        _, mixer, (x, ctx, *_), output = self.calls[-1]
+        assert isinstance(mixer, QKVMixer)
+        inputs, _, segment = mixer.prepared(x, ctx, output.state)  # the state holds keys and values of the source
+        one_hot = torch.eye(inputs.k.size(-2), device=x.device)
+        weights = [full_precision(part).mean(dim=1) for part in mixer.weighted_sums(one_hot, inputs, ctx, segment)]
         return torch.cat(weights, dim=-1).unflatten(1, (hypotheses, -1)).sum(dim=2)
 
 
@@ -257,18 +251,48 @@ def without_boundaries(outputs: Int[Tensor, "b t"], boundary: int) -> list[list[
     return [row[: row.index(boundary)] if boundary in row else row for row in outputs.tolist()]
 
 
+class Coverage:
+    """The attention that each hypothesis has given to every source symbol, and the term cp of BeamConfig that it sets.
+
+    beta: the weight of the term.
+    """
+
+    def __init__(self, beta: float, reader: PairReader, beams: int) -> None:
+        self.beta, self.reader, self.beams = beta, reader, beams
+        rows, symbols = reader.source.shape[:2]
+        self.attended = reader.source.new_zeros(rows, beams, symbols, dtype=reader.dtype)
+
+    def read(self) -> None:
+        """Adds the attention of the last call."""
+        weights = self.reader.attended(self.beams)
+        self.attended = self.attended + weights if self.reader.cached else weights
+
+    def take(self, rows: Int[Tensor, "b 1"], parents: Int[Tensor, "b h"]) -> None:
+        """Keeps only these rows, and of each these hypotheses, in this order."""
+        self.attended = self.attended[rows, parents]
+
+    def term(self) -> Float[Tensor, "b h"]:
+        """Returns beta times the sum over the source of log(min(attention, 1)), with attention of at least TRACE."""
+        log_weights = self.attended.clamp(TRACE, 1.0).log()
+        if self.reader.padding_mask is not None:
+            log_weights = log_weights.masked_fill(~self.reader.padding_mask[:, None], 0.0)
+        return self.beta * log_weights.sum(dim=-1)
+
+
 class BeamSearch:
     """Beam search. Of the 2 * beams best continuations of a row, those that end among the first ``beams`` compete to be
     its output, and the first ``beams`` that do not end continue."""
 
-    def __init__(self, config: BeamConfig, reader: Reader, limits: Int[Tensor, " b"]) -> None:
+    def __init__(
+        self, config: BeamConfig, reader: Reader, limits: Int[Tensor, " b"], coverage: Coverage | None = None
+    ) -> None:
         self.config, self.reader, self.beams, self.limits = config, reader, config.beams, limits
+        self.coverage = coverage
         rows, self.longest = len(limits), int(limits.max())
         self.places, self.going = torch.arange(rows, device=limits.device), torch.ones_like(limits, dtype=torch.bool)
         self.prefixes = limits.new_full((rows, self.beams, 1), reader.boundary)
         self.scores = torch.full((rows, self.beams), float("-inf"), dtype=reader.dtype, device=limits.device)
         self.scores[:, 0] = 0.0  # all hypotheses are equal at first, so only one continues
-        self.attended: Tensor | None = None
         self.ended = torch.zeros_like(limits)
         self.outputs = limits.new_full((rows, self.longest), reader.boundary)
         self.worth = torch.full_like(self.scores[:, 0], float("-inf"))
@@ -280,17 +304,12 @@ class BeamSearch:
                 parents = torch.arange(self.beams, device=self.limits.device).expand_as(self.scores)
                 self.offer(self.scores, self.prefixes, parents)
                 break
-            self.add_attention()
+            if self.coverage is not None:
+                self.coverage.read()
             self.advance(log_probabilities.unflatten(0, (-1, self.beams)), step)
             if not len(self.places):
                 break
         return Decoded(without_boundaries(self.outputs, self.reader.boundary), self.worth)
-
-    def add_attention(self) -> None:
-        """Adds the attention of the last symbol to the totals for coverage."""
-        if self.config.coverage:
-            weights = self.reader.attended(self.beams)
-            self.attended = weights if self.attended is None or not self.reader.cached else self.attended + weights
 
     def advance(self, log_probabilities: Float[Tensor, "b h v"], step: int) -> None:
         """Extends the hypotheses of every row by one symbol."""
@@ -303,18 +322,15 @@ class BeamSearch:
         running = candidates.scores.masked_fill(is_end, float("-inf")).topk(self.beams, dim=1)
         self.scores, self.prefixes = running.values, prefixes[rows, running.indices]
         self.going = self.going & (self.limits > step) & ~self.over()
-        parents = candidates.parents.gather(1, running.indices)
-        if self.attended is not None:
-            self.attended = self.attended[rows, parents]
-        self.go_on(parents, step)
+        self.go_on(candidates.parents.gather(1, running.indices), step)
 
     def offer(self, scores: Float[Tensor, "b n"], prefixes: Int[Tensor, "b n t"], parents: Int[Tensor, "b n"]) -> None:
         """Lets hypotheses compete to be the output; the score of one that does not compete is minus infinity. The first
         symbol of each is the boundary that starts it and is not part of the output."""
         length = prefixes.size(-1) - 1
         worth = scores / self.config.penalty(scores.new_full((1,), length))
-        if self.attended is not None:
-            worth = worth + self.covered(self.attended).gather(1, parents)
+        if self.coverage is not None:
+            worth = worth + self.coverage.term().gather(1, parents)
         worth = worth.masked_fill(~self.going[:, None], float("-inf"))
         best_worth, best_index = worth.max(dim=1)
         previous_worth = self.worth[self.places]
@@ -326,13 +342,6 @@ class BeamSearch:
         )
         self.ended = self.ended + worth.isfinite().sum(dim=1)
 
-    def covered(self, attended: Float[Tensor, "b h s"]) -> Float[Tensor, "b h"]:
-        """Returns beta times the sum over the source of log(min(attention, 1)), with attention of at least TRACE."""
-        log_weights = attended.clamp(TRACE, 1.0).log()
-        if self.reader.padding_mask is not None:
-            log_weights = log_weights.masked_fill(~self.reader.padding_mask[:, None], 0.0)
-        return self.config.coverage * log_weights.sum(dim=-1)
-
     def over(self) -> Bool[Tensor, " b"]:
         """Whether no running hypothesis can still become the output. A hypothesis is at most worth its sum of
         log-probabilities, which only falls, at the length that is penalised the least, which is the longest."""
@@ -343,7 +352,7 @@ class BeamSearch:
 
     def go_on(self, parents: Int[Tensor, "b h"], step: int) -> None:
         """Continues with the chosen hypotheses, and removes the rows that have ended once they are many."""
-        hypotheses, remaining = self.rows() * self.beams + parents, None
+        rows, remaining = self.rows(), None
         if few(self.going, step):
             remaining = self.going.nonzero().squeeze(1)
             self.places, self.going, self.limits = self.places[remaining], self.going[remaining], self.limits[remaining]
@@ -352,10 +361,11 @@ class BeamSearch:
                 self.scores[remaining],
                 self.ended[remaining],
             )
-            self.attended = None if self.attended is None else self.attended[remaining]
-            hypotheses = hypotheses[remaining]
+            rows, parents = rows[remaining], parents[remaining]
+        if self.coverage is not None:
+            self.coverage.take(rows, parents)
         if len(self.places):
-            self.reader.take(hypotheses.flatten(), remaining)
+            self.reader.take((rows * self.beams + parents).flatten(), remaining)
 
     def rows(self) -> Int[Tensor, "b 1"]:
         """Returns the index of each row of the batch, as a column."""

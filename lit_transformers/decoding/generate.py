@@ -1,4 +1,4 @@
-"""Generates text from a language model by sampling or beam search. Loops over model(x, state) without a cache."""
+"""Generates text from a language model by sampling or beam search. Reads model(x, state) without a cache of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lit_transformers.config import Positive
-from lit_transformers.decoding.sampling import Best, SamplingConfig, best, choose
+from lit_transformers.decoding.decode import BeamConfig, BeamSearch, Reader
+from lit_transformers.decoding.sampling import SamplingConfig, choose
 from lit_transformers.mixer import take_rows
 from lit_transformers.models.capabilities import CausalNetwork
 
@@ -38,21 +39,43 @@ def _allowed(logits: Float[Tensor, "*n v"], forbidden: int | None) -> Float[Tens
     return logits.index_fill(-1, torch.tensor([forbidden], device=logits.device), float("-inf"))
 
 
+class TextReader(Reader):
+    """Runs a language model on hypotheses of what follows a prompt, which is read once for all of them.
+
+    A text has no end of its own: ``boundary`` is what is forbidden in it, or no symbol of the vocabulary.
+    """
+
+    def __init__(
+        self, model: CausalNetwork, prompt: Int[Tensor, " t"], hypotheses: int, forbidden: int | None = None
+    ) -> None:
+        self.model, self.forbidden = model, forbidden
+        self.boundary = -1 if forbidden is None else forbidden
+        output = model(prompt[None])
+        self.after_prompt = self.log_probabilities(output.hidden).expand(hypotheses, -1)
+        self.dtype = self.after_prompt.dtype
+        self.state = take_rows(output.state, prompt.new_zeros(hypotheses))
+
+    def read(self, prefixes: Int[Tensor, "n t"]) -> Float[Tensor, "n v"]:
+        if prefixes.size(1) == 1:
+            return self.after_prompt
+        output = self.model(prefixes[:, -1:], self.state)
+        self.state = output.state
+        return self.log_probabilities(output.hidden)
+
+    def log_probabilities(self, hidden: Float[Tensor, "n t d"]) -> Float[Tensor, "n v"]:
+        """Returns log-probabilities of the next symbol, minus infinity for the forbidden one."""
+        return _allowed(self.model.tokens.log_probabilities(hidden[:, -1]), self.forbidden)
+
+    def take(self, hypotheses: Int[Tensor, " n"], rows: Int[Tensor, " m"] | None = None) -> None:
+        self.state = take_rows(self.state, hypotheses)
+
+
 @torch.no_grad()
 def beam_search(
     model: CausalNetwork, prompt: Int[Tensor, " t"], length: int, beams: Positive, forbidden: int | None = None
 ) -> tuple[list[int], float]:
     """Returns the likeliest ``length`` symbols after the prompt, by ``beams`` hypotheses, and their log-probability."""
-    output = model(prompt.expand(1, -1))
-    scores = torch.zeros(1, 1, device=prompt.device)
-    hypotheses = prompt.new_zeros(1, 0)
-    state = output.state
-    hidden = output.hidden[:, -1]
-    for _ in range(length):
-        continuations = best(scores, _allowed(model.tokens.log_probabilities(hidden), forbidden)[None], beams)
-        continuations = Best(*(part[:, : int(continuations.scores.isfinite().sum())] for part in continuations))
-        scores, parents, symbols = continuations.scores, continuations.parents[0], continuations.symbols[0]
-        hypotheses = torch.cat([hypotheses[parents], symbols[:, None]], dim=1)
-        output = model(symbols[:, None], take_rows(state, parents))
-        state, hidden = output.state, output.hidden[:, -1]
-    return hypotheses[0].tolist(), float(scores[0, 0])
+    config = BeamConfig(beams=beams, length_penalty=0.0)
+    search = BeamSearch(config, TextReader(model, prompt, beams, forbidden), prompt.new_tensor([length]))
+    (symbols,), scores = search.run()
+    return symbols, float(scores)

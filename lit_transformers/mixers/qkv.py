@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lit_transformers.attention.executors import Inputs, with_tables
 from lit_transformers.config import Dropout, Fraction, Memory, NonNegative
@@ -133,6 +134,25 @@ class QKVMixer(Mixer):
         else:
             inputs, state, segment = self._read(q, x, ctx, state)
         return self.encoded(inputs, ctx), state, segment
+
+    def weighted_sums(
+        self, of_keys: Float[Tensor, "s n"], inputs: Inputs, ctx: Context, segment: SegmentInputs
+    ) -> Iterator[Float[Tensor, "b h t k"]]:
+        """Yields the sums over the keys of n numbers of each key, weighted by the attention of each query; at a time as
+        many of the n as a head has channels. The other arguments are those of ``attend``.
+
+        Attention is linear in its values, so these numbers take the place of the values, whatever pattern, encoding or
+        softmax is used: a one-hot number of each key yields its attention weight. What is added to the output without
+        regard to the values (by an encoding, by projections of global tokens) is subtracted. Across two sequences there
+        is no such thing.
+        """
+
+        def attended(part: Float[Tensor, "s k"]) -> Float[Tensor, "b h t k"]:
+            v = F.pad(part, (0, inputs.v.size(-1) - part.size(1))).expand_as(inputs.v)
+            return self.attend(inputs._replace(v=v), ctx, segment).y[..., : part.size(1)]
+
+        for part in of_keys.to(inputs.v.dtype).split(inputs.v.size(-1), dim=1):
+            yield attended(part) if inputs.crossed else attended(part) - attended(torch.zeros_like(part))
 
     def keys(self, x: Float[Tensor, "b s d"]) -> tuple[Float[Tensor, "b h s k"], Float[Tensor, "b h s k"]]:
         """Returns keys and values in heads."""

@@ -15,11 +15,10 @@ from torch import Tensor
 from lit_transformers.checks.miniature import probe_data
 from lit_transformers.checks.observe import (
     AttentionSummary,
-    ModuleCall,
     attention_summary,
     call_report,
-    listened,
     observe,
+    reporting_modules,
 )
 from lit_transformers.encodings import ShawConfig, XLConfig
 from lit_transformers.mixer import Mode
@@ -35,6 +34,7 @@ from lit_transformers.mixers import (
 from lit_transformers.mixers.qkv import QKVMixer
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.cost import cost, flops_by_length
+from lit_transformers.observable import ModuleCall, recorded_calls
 from lit_transformers.runs import RunConfig, fit
 from lit_transformers.stacks import HaltingConfig, UniversalConfig
 
@@ -145,7 +145,7 @@ def test_learned_alphas_and_spans_are_told_in_their_units() -> None:
         entmax.free.copy_(torch.tensor([0.0, 1.0]))  # type: ignore[union-attr, operator]
         spans.spans.fraction.copy_(torch.tensor([0.25, 1.0]))  # type: ignore[union-attr, operator]
         values = call_report(ModuleCall("", entmax, (x, context(1, LENGTH), None), None), False)["values"]
-        with listened(spans) as calls:
+        with recorded_calls(reporting_modules(spans)) as calls:
             spans(x, context(1, LENGTH))
     assert values["Alpha of each head"] == [1.5, 1.731]
     inner = next(call for call in calls if call.name == "spans")

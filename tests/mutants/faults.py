@@ -1083,6 +1083,22 @@ DECODING_FAULTS = (
         "device=logits.device), 0.0)",
         (f"{TASKS}generate.py::test_what_is_forbidden_is_never_said",),
     ),
+    Fault(
+        "decoding",
+        "hypotheses of a text keep the states of others",
+        "lit_transformers/decoding/generate.py",
+        "self.state = take_rows(self.state, hypotheses)",
+        "self.state = self.state",
+        (f"{TASKS}generate.py::test_with_beams_enough_it_finds_the_likeliest_text_of_all[None-0]",),
+    ),
+    Fault(
+        "decoding",
+        "what an encoding adds to the output counts as attention",
+        "lit_transformers/mixers/qkv.py",
+        "attended(part) if inputs.crossed else attended(part) - attended(torch.zeros_like(part))",
+        "attended(part)",
+        ("tests/contracts/test_observe.py::test_what_an_encoding_adds_to_the_output_is_no_weight",),
+    ),
 )
 
 DATA_FAULTS = (
