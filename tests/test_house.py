@@ -330,6 +330,38 @@ def test_what_is_public_has_a_docstring(path: Path) -> None:
     assert not undocumented
 
 
+PRIVATE = {
+    "lit_transformers.tasks.task": {"torch._foreach_div_"},
+    "sweeps.launchers.slurm": {"submitit.SlurmExecutor._valid_parameters"},
+    "sweeps.ledger.storage": {"trial._trial_id"},
+}
+"""The members of libraries that are used without being public, which ``tests/test_private_members.py`` tests."""
+PUBLIC = {"_exit", "_replace", "_asdict", "_fields"}
+"""Public names with an underscore: of the module ``os`` and of named tuples."""
+
+
+def is_private(name: str) -> bool:
+    return name not in PUBLIC and any(re.match("_[^_]", part) for part in name.split("."))
+
+
+def private_members(path: Path) -> Iterator[str]:
+    """The private names in a file that are not of the object itself: attributes, and what is imported."""
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Attribute(value, name):
+                if is_private(name) and ast.unparse(value) not in ("self", "cls"):
+                    yield ast.unparse(node)
+            case ast.Import(names):
+                yield from (alias.name for alias in names if is_private(alias.name))
+            case ast.ImportFrom(module, names):
+                yield from (f"{module}.{alias.name}" for alias in names if is_private(f"{module}.{alias.name}"))
+
+
+def test_private_members_of_libraries_are_used_in_one_place_each() -> None:
+    used = {module: {*private_members(path)} for module, path in MODULES.items()}
+    assert {module: members for module, members in used.items() if members} == PRIVATE
+
+
 @pytest.mark.parametrize("module", ["executors", "masks", "flex"])
 def test_executors_ask_a_pattern_and_not_for_its_class(module: str) -> None:
     path = ROOT / "lit_transformers" / "attention" / f"{module}.py"

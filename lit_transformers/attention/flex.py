@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.compiler import config as compiler_config
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from lit_transformers.attention.patterns import Pattern
@@ -70,7 +71,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
         if torch.compiler.is_compiling():  # called while a whole network is compiled
             return compiled_function(*arguments, **keywords)
-        with torch._dynamo.config.patch(recompile_limit=KERNELS, fail_on_recompile_limit_hit=True):
+        limits = {"recompile_limit": KERNELS, "fail_on_recompile_limit_hit": True}
+        with compiler_config.patch(limits):  # type: ignore[attr-defined]
             return compiled_function(*arguments, **keywords)
 
     return call

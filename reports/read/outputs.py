@@ -106,13 +106,12 @@ def with_outputs(documents: DocumentLosses, path: Path, metrics: Iterable[str], 
 
 def bleu_columns(outputs: Sequence[Output]) -> dict[str, Array]:
     """Returns the counts that BLEU is computed from, each [documents], by sacreBLEU with its defaults."""
-    hypotheses, references = [output.hypothesis for output in outputs], [output.references for output in outputs]
-    # The statistics that sacreBLEU's own paired tests use.
-    statistics = np.array(
-        metric_of("bleu")._extract_corpus_statistics(hypotheses, streams(references)), dtype=np.float64
+    metric = metric_of("bleu")
+    scores = [metric.corpus_score([output.hypothesis], streams([output.references])) for output in outputs]
+    counts = np.array(
+        [[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores], dtype=np.float64
     )
-    length, reference, grams = statistics[:, 0], statistics[:, 1], statistics[:, 2:]
-    columns = dict(zip(BLEU_COLUMNS, [*grams.T, length, reference], strict=True))
+    columns = dict(zip(BLEU_COLUMNS, counts.T, strict=True))
     return columns | {_REFERENCES: np.array([len(output.references) for output in outputs], dtype=np.float64)}
 
 
@@ -136,8 +135,9 @@ def bleu(totals: Array) -> Array:
     return scores
 
 
-class _CountsMetric:
-    """The interface that PairedTest needs of a metric, for systems given as counts instead of sentences."""
+class CountsMetric:
+    """The interface that PairedTest needs of a metric, for systems given as counts instead of sentences. sacreBLEU has
+    no public one, so its methods have the names that PairedTest calls."""
 
     def __init__(self, references: int) -> None:
         self.metric: Any = metric_of("bleu")
@@ -147,10 +147,19 @@ class _CountsMetric:
         return counts
 
     def _aggregate_and_compute(self, counts: Any) -> Any:
-        return self.metric._aggregate_and_compute(counts)
+        return self._compute_score_from_stats(np.sum(counts, axis=0))
 
     def _compute_score_from_stats(self, counts: Any) -> Any:
-        return self.metric._compute_score_from_stats(counts)
+        return self.metric.compute_bleu(
+            correct=counts[2 : 2 + ORDERS],
+            total=counts[2 + ORDERS :],
+            sys_len=int(counts[0]),
+            ref_len=int(counts[1]),
+            smooth_method=self.metric.smooth_method,
+            smooth_value=self.metric.smooth_value,
+            effective_order=self.metric.effective_order,
+            max_ngram_order=ORDERS,
+        )
 
     def get_signature(self) -> Any:
         return self.metric.get_signature()
@@ -165,7 +174,7 @@ def paired_tests(arm: DocumentLosses, against: DocumentLosses) -> PairedTests:
     systems: Any = [("against", _sacrebleu_rows(against)), ("arm", _sacrebleu_rows(arm))]
     results: dict[str, Any] = {}
     for kind in ("bs", "ar"):
-        metrics: Mapping[str, Any] = {"BLEU": _CountsMetric(reference_count)}
+        metrics: Mapping[str, Any] = {"BLEU": CountsMetric(reference_count)}
         signatures, scores = PairedTest(systems, metrics, None, test_type=kind)()
         results[kind], results[f"{kind} of"] = scores["BLEU"], str(signatures["BLEU"])
     against_score, arm_score = (float(result.score) for result in results["bs"])

@@ -135,12 +135,17 @@ def launch_on_slurm(
     return Summary(rows, watch.stopped_by)
 
 
+def parameter_names() -> set[str]:
+    """Returns the parameters of a job that submitit knows. It has no public list of them where there is no SLURM."""
+    return set(submitit.SlurmExecutor._valid_parameters())
+
+
 def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
     """Parses ``partition=gpu``, ``time=2h`` (or minutes), ``mem=8GiB``, ``gpus_per_node=1`` for submitit.
 
     Raises ConfigError for a name that submitit does not know.
     """
-    valid_names = submitit.SlurmExecutor._valid_parameters()
+    valid_names = parameter_names()
     parameters: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")

@@ -25,7 +25,15 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from lit_transformers.records.files import set_aside
 from sweeps.ledger.lock import locked
 from sweeps.ledger.owner import Owner, identify, machine, name_folder
-from sweeps.ledger.storage import LOCK_SECONDS, LedgerError, StorageConnection, damage, find_address, open_storage
+from sweeps.ledger.storage import (
+    LOCK_SECONDS,
+    LedgerError,
+    StorageConnection,
+    damage,
+    find_address,
+    open_storage,
+    trial_id,
+)
 from sweeps.ledger.ticket import Ticket
 
 __all__ = ["ActiveRun", "EndedRun", "Ending", "Ledger", "LedgerError", "Pulse"]
@@ -145,10 +153,10 @@ class Ledger:
             self._storage.create_new_trial(self._study, self._new_trial(ticket, study))
             attempts = self._attempts_of(ticket.key)
         running = [trial for trial in attempts if _is_running(trial)]
-        winner = None if self._is_taken(attempts) or not running else running[0]._trial_id
+        winner = None if self._is_taken(attempts) or not running else trial_id(running[0])
         for trial in running:
-            if self._is_unconfirmed(trial) and trial._trial_id != winner:
-                self._close_trial(trial._trial_id, "withdrawn", "another was first")
+            if self._is_unconfirmed(trial) and trial_id(trial) != winner:
+                self._close_trial(trial_id(trial), "withdrawn", "another was first")
         if winner is not None:
             self._claims.add(winner)
         return winner
@@ -179,7 +187,7 @@ class Ledger:
         """Releases the runs of owners that died; returns their keys."""
         lost_trials = [trial for trial in self._running_trials() if self._is_lost(trial)]
         for trial in lost_trials:
-            self._close_trial(trial._trial_id, "stopped", "its process died")
+            self._close_trial(trial_id(trial), "stopped", "its process died")
         return [_key(trial) for trial in lost_trials]
 
     def enter(self, endings: Iterable[Ending]) -> None:
@@ -241,7 +249,7 @@ class Ledger:
 
     def _is_unconfirmed(self, trial: FrozenTrial) -> bool:
         """Whether this process added a trial and does not know yet that it holds it."""
-        return _owner(trial).token == self._identity.token and trial._trial_id not in self._claims
+        return _owner(trial).token == self._identity.token and trial_id(trial) not in self._claims
 
     def _is_foreign(self, trial: FrozenTrial) -> bool:
         """Whether a run ended in a folder of runs that is not this one, by whatever path this one is reached."""
@@ -257,7 +265,7 @@ class Ledger:
         """Whether another machine ended the run so lately that a network disk may not show its record yet."""
         if _outcome(trial) not in _RECORDED or _owner(trial).host == self._identity.host:
             return False
-        first_noticed = self._first_noticed.setdefault(trial._trial_id, time.monotonic())
+        first_noticed = self._first_noticed.setdefault(trial_id(trial), time.monotonic())
         return time.monotonic() - first_noticed < DISK_SECONDS
 
     def _new_trial(self, ticket: Ticket, study: str) -> FrozenTrial:
@@ -276,7 +284,7 @@ class Ledger:
         """Whether the owner is dead: its process on this machine is gone, or its pulses have stopped."""
         owner = _owner(trial)
         if owner.token == self._identity.token:
-            return trial._trial_id not in self._claims
+            return trial_id(trial) not in self._claims
         return owner.is_dead(machine()) or self._is_silent(trial)
 
     def _is_silent(self, trial: FrozenTrial) -> bool:
@@ -285,12 +293,12 @@ class Ledger:
         Between two checks at most two heartbeats of silence count: no owner can write while the ledger is unavailable.
         """
         pulse, now = trial.user_attrs.get(PULSE), time.monotonic()
-        last = self._last_pulses.get(trial._trial_id)
+        last = self._last_pulses.get(trial_id(trial))
         if last is None or last.pulse != pulse:
-            self._last_pulses[trial._trial_id] = _LastPulse(pulse, now, 0.0)
+            self._last_pulses[trial_id(trial)] = _LastPulse(pulse, now, 0.0)
             return False
         silent_seconds = last.silent_seconds + min(now - last.checked_at, 2.0 * self.heartbeat)
-        self._last_pulses[trial._trial_id] = _LastPulse(pulse, now, silent_seconds)
+        self._last_pulses[trial_id(trial)] = _LastPulse(pulse, now, silent_seconds)
         return silent_seconds > self.grace
 
     def _open(self) -> None:
@@ -316,8 +324,8 @@ class Ledger:
     def _connect(self) -> None:
         def connect() -> None:
             self._storage, self._close_storage = open_storage(self._address)
-            study = optuna.create_study(study_name=STUDY, storage=self._storage, load_if_exists=True)
-            self._study = study._study_id
+            optuna.create_study(study_name=STUDY, storage=self._storage, load_if_exists=True)
+            self._study = self._storage.get_study_id_from_name(STUDY)
 
         try:
             self._connection.ask(connect)

@@ -19,10 +19,20 @@ from typing import Any, NamedTuple, TypeVar
 import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, GrpcStorageProxy, RDBStorage, get_storage
+from optuna.trial import FrozenTrial
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-__all__ = ["Address", "LedgerError", "Opened", "StorageConnection", "damage", "find_address", "open_storage"]
+__all__ = [
+    "Address",
+    "LedgerError",
+    "Opened",
+    "StorageConnection",
+    "damage",
+    "find_address",
+    "open_storage",
+    "trial_id",
+]
 
 LOCK_SECONDS = 60.0
 """How many seconds a writer waits for another one's transaction on SQLite."""
@@ -222,6 +232,11 @@ def open_storage(address: Address) -> Opened:
             return Opened(proxy, proxy.close)
         database = _open_database(address)
         return Opened(get_storage(database), lambda: _close(database))
+
+
+def trial_id(trial: FrozenTrial) -> int:
+    """Returns the id by which a storage knows a trial. Optuna has no public name for it."""
+    return int(trial._trial_id)
 
 
 def _open_proxy(address: Address) -> GrpcStorageProxy:

@@ -30,6 +30,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.space import Choice, Knob
+from sweeps.ledger.storage import trial_id
 
 __all__ = ["ROUND", "Budget", "Outcome", "Search", "Trial"]
 
@@ -117,7 +118,7 @@ class Search:
         frozen = self._trials()[number]
         if frozen.state.is_finished():
             return
-        trial = optuna.trial.Trial(self._study, frozen._trial_id)
+        trial = optuna.trial.Trial(self._study, trial_id(frozen))
         for step, value in outcome.curve.items():
             trial.report(value, step)
         fields = ("key", "outcome", "tokens", "reason")

@@ -1,0 +1,59 @@
+"""Members of libraries that are not public and for which there is no other way: each is used in one place.
+
+A failure names the installed version, so that an upgrade which breaks one is known by its name. ``tests/test_house.py``
+lists them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+
+import optuna
+import pytest
+import torch
+from sacrebleu import significance
+
+from reports.read.outputs import CountsMetric
+from sweeps.launchers.slurm import parameter_names
+from sweeps.ledger.storage import trial_id
+
+
+@contextmanager
+def installed(library: str, use: str) -> Iterator[None]:
+    """Fails with the version of the library where what is used of it is not what it was."""
+    try:
+        yield
+    except (AssertionError, AttributeError, ImportError, TypeError) as error:
+        pytest.fail(f"{library} {version(library)} breaks {use}: {type(error).__name__}: {error}")
+
+
+def test_the_id_of_a_trial_is_that_of_its_storage() -> None:
+    with installed("optuna", "sweeps.ledger.storage.trial_id"):
+        storage = optuna.storages.InMemoryStorage()
+        studies = [storage.create_new_study([optuna.study.StudyDirection.MINIMIZE]) for _ in range(2)]
+        created = [storage.create_new_trial(study) for study in (*studies, studies[1])]
+        trials = storage.get_all_trials(studies[1])
+        assert [trial.number for trial in trials] == [0, 1]
+        assert [trial_id(trial) for trial in trials] == created[1:]
+
+
+def test_the_parameters_of_a_job_are_known_without_slurm() -> None:
+    with installed("submitit", "sweeps.launchers.slurm.parameter_names"):
+        assert {"partition", "time", "mem", "gpus_per_node", "signal_delay_s", "job_name"} <= parameter_names()
+
+
+def test_paired_tests_call_of_a_metric_what_counts_have() -> None:
+    with installed("sacrebleu", "reports.read.outputs.CountsMetric"):
+        called = set(re.findall(r"\bmetric\.(\w+)\(", inspect.getsource(significance)))
+        assert called and called <= {*vars(CountsMetric)}
+
+
+def test_a_list_of_gradients_is_divided_in_place() -> None:
+    with installed("torch", "lit_transformers.tasks.task.Task.on_before_optimizer_step"):
+        gradients = [torch.tensor([3.0, 6.0]), torch.tensor(9.0)]
+        torch._foreach_div_(gradients, 3.0)
+        assert [gradient.tolist() for gradient in gradients] == [[1.0, 2.0], 3.0]
