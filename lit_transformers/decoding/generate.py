@@ -76,6 +76,6 @@ def beam_search(
 ) -> tuple[list[int], float]:
     """Returns the likeliest ``length`` symbols after the prompt, by ``beams`` hypotheses, and their log-probability."""
     config = BeamConfig(beams=beams, length_penalty=0.0)
-    search = BeamSearch(config, TextReader(model, prompt, beams, forbidden), prompt.new_tensor([length]))
+    search = BeamSearch(config, TextReader(model, prompt, beams, forbidden), prompt.new_full((1,), length))
     (symbols,), scores = search.run()
     return symbols, float(scores)
