@@ -12,6 +12,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from scipy.stats import t as student
 
 from ablations.baselines import SUMS, TRANSFORMER_XL
@@ -31,7 +32,7 @@ LEVEL = 0.01
 
 @dataclass(frozen=True)
 class Canary:
-    """A run that takes about half a minute of one core, and the metric of its record that is its score."""
+    """A run that takes about ten seconds of one core, and the metric of its record that is its score."""
 
     config: RunConfig
     metric: str
@@ -41,29 +42,53 @@ STRINGS = UNIVERSAL_DEPTH.baseline
 assert isinstance(STRINGS, RunConfig)
 CANARIES = {
     "language model": Canary(
-        TRANSFORMER_XL.override({"training.steps": 700, "training.validate_every": None}), "val/bpb"
+        TRANSFORMER_XL.override(
+            {"training.steps": 250, "training.validate_every": None, "data.evaluation.bytes": 32_768}
+        ),
+        "val/bpb",
     ),
-    "answers to strings": Canary(STRINGS.override({"training.steps": 700}), "val/accuracy"),
+    "answers to strings": Canary(
+        STRINGS.override(
+            {"model.depth": 2, "data.max_length": 6, "data.evaluation.lengths": (), "training.steps": 450}
+        ),
+        "val/accuracy",
+    ),
     "classification": Canary(
         SUMS.override(
             {
                 "task": ClassificationConfig(pooling="mean"),
                 "data": LabelledDataConfig(
-                    source=NeedleConfig(length=64, distance=16), evaluation=LabelledEvaluationConfig(examples=512)
+                    source=NeedleConfig(length=32, distance=8), evaluation=LabelledEvaluationConfig(examples=256)
                 ),
             }
         ),
         "val/nats",
     ),
-    "regression": Canary(SUMS, "val/mse"),
-    "translation": Canary(TRANSLATION.override({"training.steps": 500}), "val/nats"),
+    "regression": Canary(
+        SUMS.override({"data.source.length": 63, "data.evaluation.examples": 256, "training.steps": 200}), "val/mse"
+    ),
+    "translation": Canary(
+        TRANSLATION.override(
+            {
+                "task.metrics": (),
+                "data.tokens_per_batch": 512,
+                "training.steps": 250,
+                "training.schedule.warmup": 150,
+            }
+        ),
+        "val/nats",
+    ),
 }
 """Canaries by kind of task. Their corpora are those of this Python and of installed packages, so that other versions
 give other scores."""
 
 
 def score(canary: Canary, seed: int, directory: Path) -> tuple[float, str]:
-    """Trains the canary; returns its score and its data's fingerprint. Raises RuntimeError where it does not finish."""
+    """Trains the canary with one thread; returns its score and its data's fingerprint.
+
+    Raises RuntimeError where it does not finish.
+    """
+    torch.set_num_threads(1)
     record = fit(canary.config.override({"seed": seed, "data.seed": seed}), directory)
     if record["outcome"] != "finished":
         raise RuntimeError(f"{directory.name} {record['outcome']}: {record['reason']}")

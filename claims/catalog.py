@@ -84,7 +84,7 @@ CLAIMS = {
             lambda folder, commands: intervals(folder),
             lambda: [canary.config for canary in CANARIES.values()],
             ("claims.canaries",),
-            minutes=8,
+            minutes=5,
         ),
         Claim(
             "starting_weights",
