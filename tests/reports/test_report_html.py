@@ -74,10 +74,26 @@ def test_the_style_sheet_names_the_colours_of_the_figures() -> None:
         assert re.search(rf"{name}: light-dark\({colour if name != '--plate' else '.*'},", sheet), name
 
 
-@pytest.fixture
-def product(tmp_path: Path) -> str:
-    write_product(tmp_path, {"off": 0.1})
-    return page_of(tmp_path)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two by two factors, which no test changes."""
+    runs = tmp_path_factory.mktemp("runs")
+    write_product(runs, {"off": 0.1})
+    return runs
+
+
+@pytest.fixture(scope="module")
+def product(runs: Path) -> str:
+    """The page of that study."""
+    return page_of(runs)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Outline:
+    """The page of a study whose names are attacks."""
+    runs = tmp_path_factory.mktemp("hostile")
+    write_hostile(runs)
+    return Outline(page_of(runs))
 
 
 def test_the_page_opens_with_the_question_and_its_answer(product: str) -> None:
@@ -118,11 +134,9 @@ def test_figures_take_their_colours_from_the_page(product: str) -> None:
     assert set(re.findall(r"#[0-9a-f]{6}\b", figures)) == set()
 
 
-def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
-    write_product(tmp_path, {"off": 0.1})
-    for name in ("one.html", "two.html"):
-        write_html(find(load_study(tmp_path, STUDY)), tmp_path / name)
-    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+def test_the_same_records_give_the_same_bytes(runs: Path, product: str, tmp_path: Path) -> None:
+    write_html(find(load_study(runs, STUDY)), tmp_path / "page.html", ("How it is made.",))
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == product
 
 
 def test_a_study_of_which_nothing_has_run_has_a_page(tmp_path: Path) -> None:
@@ -133,18 +147,15 @@ def test_a_study_of_which_nothing_has_run_has_a_page(tmp_path: Path) -> None:
     assert "<svg" not in page and ">Learning curves<" not in page
 
 
-def test_no_name_is_more_than_text(tmp_path: Path) -> None:
-    write_hostile(tmp_path)
-    outline = Outline(page_of(tmp_path))
-    assert outline.tags["script"] == 1
-    assert not [name for name, _ in outline.attributes if name.startswith("on")]
-    assert f"Does {ATTACK} help?" in outline.words
-    assert "\x00" not in "".join(outline.words)
+def test_no_name_is_more_than_text(hostile: Outline) -> None:
+    assert hostile.tags["script"] == 1
+    assert not [name for name, _ in hostile.attributes if name.startswith("on")]
+    assert f"Does {ATTACK} help?" in hostile.words
+    assert "\x00" not in "".join(hostile.words)
 
 
-def test_a_map_whose_bytes_are_too_few_is_left_away(tmp_path: Path) -> None:
-    write_hostile(tmp_path)
-    pictures = Outline(page_of(tmp_path)).values("src")
+def test_a_map_whose_bytes_are_too_few_is_left_away(hostile: Outline) -> None:
+    pictures = hostile.values("src")
     assert len(pictures) == 6  # one for each arm that finished, of the two maps that it tells
 
 

@@ -15,6 +15,10 @@ from rich.console import Console
 from study_on_disk import BYTES, key_of, name_of, product_arms, write_json, write_plan, write_product, write_run
 
 from reports import ReportError, write_report
+from reports.read.records import load_study
+from reports.report import find, markdown, terminal
+from reports.show.figures import drawings
+from reports.show.sections import all_tables
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 CONTRASTS = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]
@@ -31,11 +35,15 @@ PUBLISHED = {
 
 
 def report(runs: Path, width: int = 100, unmatched: bool = False) -> tuple[str, str]:
-    """Returns the page and what the terminal shows."""
+    """Returns the page and what the terminal shows, without writing figures, which takes most of a report's time."""
+    findings = find(load_study(runs, "xl_recurrence"), unmatched)
+    tables = all_tables(findings)
     console = Console(file=io.StringIO(), width=width)
-    page = write_report(runs, "xl_recurrence", console=console, unmatched=unmatched)
+    console.print(terminal(findings, tables, console.width))
     assert isinstance(console.file, io.StringIO)
-    return page.read_text(encoding="utf-8"), console.file.getvalue()
+    return markdown(findings, tables, {drawing.name: drawing.caption for drawing in drawings(findings)}), (
+        console.file.getvalue()
+    )
 
 
 def contents(directory: Path) -> Mapping[str, bytes]:
@@ -49,36 +57,32 @@ def row(page: str, start: str) -> list[str]:
 
 def test_the_page_opens_with_the_question_and_its_answer(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.123}, contrasts=CONTRASTS)
-    page, terminal = report(tmp_path)
+    page, shown = report(tmp_path)
     lines = page.splitlines()
     assert lines[0] == "# Does segment recurrence help, and does it need relative positions?"
     assert lines[2].startswith("**Recurrence on vs off: bits per byte lower by 0.1")
     assert "(95 % interval 0.1" in lines[2] and lines[2].endswith("3 seeds): better.**")
     assert lines[4].startswith("Recurrence on vs off") and "at equal FLOPs per token and equal time." in lines[4]
-    assert "Recurrence on vs off: bits per byte lower by 0.1" in terminal
+    assert "Recurrence on vs off: bits per byte lower by 0.1" in shown
 
 
-def test_all_files_are_written_and_linked(tmp_path: Path) -> None:
+def test_a_report_is_its_files_the_same_for_the_same_records_and_printed_to_a_console_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_product(tmp_path, {"off": 0.1})
-    page, _ = report(tmp_path)
+    page, shown = report(tmp_path)
+    console = Console(file=io.StringIO(), width=100)
+    path = write_report(tmp_path, "xl_recurrence", console=console)
+    assert isinstance(console.file, io.StringIO)
+    assert (path.read_text(encoding="utf-8"), console.file.getvalue()) == (page, shown)
+    assert "(learning_curves.png)" in page and "(differences.svg)" in page
     directory = tmp_path / "studies" / "xl_recurrence" / "report"
     names = {"results.jsonl", "report.md", "report.csv", "report.tex", "page.html"} | {
         f"{figure}.{ending}" for figure in ("learning_curves", "differences") for ending in ("png", "svg")
     }
     assert set(contents(directory)) == names
-    assert "(learning_curves.png)" in page and "(differences.svg)" in page
-
-
-def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
-    write_product(tmp_path, {"off": 0.1})
-    for out in ("one", "two"):
-        write_report(tmp_path, "xl_recurrence", out=tmp_path / out)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
-def test_nothing_is_printed_without_a_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_product(tmp_path, {})
-    write_report(tmp_path, "xl_recurrence")
+    write_report(tmp_path, "xl_recurrence", out=tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(directory)
     assert capsys.readouterr() == ("", "")
 
 
@@ -108,10 +112,10 @@ def test_a_study_whose_arms_all_failed_reports_why(tmp_path: Path) -> None:
     for arm in (ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE):
         for seed in range(2):
             write_run(tmp_path, arm, seed, BYTES, outcome="failed", reason="not-a-number")
-    page, terminal = report(tmp_path)
+    page, shown = report(tmp_path)
     assert "**No arm finished, so there is no answer yet: failed: not-a-number.**" in page
     assert row(page, f"{OFF} |")[1:] == ["*failed: not-a-number*", "0 of 2"]
-    assert "failed: not-a-number" in terminal
+    assert "failed: not-a-number" in shown
 
 
 def test_a_failed_seed_is_counted_and_named(tmp_path: Path) -> None:
@@ -125,9 +129,9 @@ def test_a_failed_seed_is_counted_and_named(tmp_path: Path) -> None:
 def test_a_damaged_record_is_a_note_on_the_page(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.1})
     (tmp_path / key_of(ON, 2) / "record.json").write_text("{")
-    page, terminal = report(tmp_path)
+    page, shown = report(tmp_path)
     assert "moved aside to record.json.damaged" in page
-    assert "note:" in terminal
+    assert "note:" in shown
 
 
 def test_published_cells_stand_beside_ours_with_both_protocols(tmp_path: Path) -> None:
@@ -179,11 +183,11 @@ def test_an_unknown_study_is_one_line(tmp_path: Path) -> None:
         report(tmp_path)
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_terminal_is_never_too_narrow(tmp_path: Path, width: int) -> None:
+def test_the_terminal_is_never_too_narrow(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.1}, published=PUBLISHED)
-    _, terminal = report(tmp_path, width)
-    assert max(map(len, terminal.splitlines())) <= width
+    for width in (60, 80, 120):
+        _, shown = report(tmp_path, width)
+        assert max(map(len, shown.splitlines())) <= width
 
 
 def test_reports_import_neither_models_nor_figures_before_they_are_drawn() -> None:
