@@ -20,7 +20,7 @@ from reports.read.records import Run, Study
 
 Array = np.ndarray[Any, Any]
 
-STUDIES, ARMS = 400, 4
+STUDIES, ARMS = 150, 4
 RESAMPLES = 1000
 """A tenth of what reports use: the variance over documents is then known to 5 %, too little to change an interval."""
 
@@ -79,9 +79,9 @@ CORPORA: Mapping[str, Corpus] = {
     "bits per byte": Corpus("val/bpb", np.full(40, 1000.0), language),
     "perplexity": Corpus("val/perplexity", np.full(40, 1000.0), language),
     "ratios of perplexity": Corpus("val/perplexity", np.full(40, 1000.0), language, "ratio"),
-    "accuracy of examples": Corpus("val/accuracy", np.ones(400), answers),
-    "accuracy of symbols": Corpus("val/accuracy", np.random.default_rng(3).integers(1, 40, 200).astype(float), answers),
-    "squared error": Corpus("val/mse", np.ones(400), squared_errors),
+    "accuracy of examples": Corpus("val/accuracy", np.ones(150), answers),
+    "accuracy of symbols": Corpus("val/accuracy", np.random.default_rng(3).integers(1, 40, 100).astype(float), answers),
+    "squared error": Corpus("val/mse", np.ones(150), squared_errors),
     "very unequal lengths": Corpus("val/bpb", UNEQUAL, language),
     "a document of half": Corpus("val/bpb", dominated(0.5), language),
     "a document of nine tenths": Corpus("val/bpb", dominated(0.9), language),
@@ -169,11 +169,16 @@ def test_where_a_resample_has_no_value_there_is_no_verdict(sizes: Array, compari
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.usefixtures("quickly")
 def test_intervals_hold_the_truth_and_arms_that_do_not_differ_get_no_verdict(seeds: int) -> None:
-    """Exact t tests of four arms against one baseline err in 4.8 % of studies, so one corpus alone may show more."""
-    wrong_counts = []
+    """Exact t tests of four arms against one baseline err in 4.8 % of studies, so one corpus alone may show more.
+
+    The share of intervals that hold the truth is known to about 1 % for one corpus and to 0.4 % over all of them.
+    """
+    wrong_counts, coverages = [], []
     for name, corpus in CORPORA.items():
         coverage, wrong_share = outcomes(corpus, seeds, VARIATIONS, STUDIES)
         wrong_counts.append(round(wrong_share * STUDIES))
-        assert 0.93 <= coverage <= 0.97, name
+        coverages.append(coverage)
+        assert 0.92 <= coverage <= 0.98, name
         assert binomtest(wrong_counts[-1], STUDIES, 0.05, "greater").pvalue > 0.01, name
+    assert 0.935 <= np.mean(coverages) <= 0.965
     assert sum(wrong_counts) / (STUDIES * len(CORPORA)) < 0.05

@@ -181,7 +181,7 @@ def test_estimates_are_the_same_bit_for_bit_each_time() -> None:
     assert first == second
 
 
-TRIALS = 4000
+TRIALS = 2000
 
 
 def trials(
@@ -220,24 +220,6 @@ def test_a_percentile_bootstrap_over_three_seeds_would_not_cover() -> None:
         estimate(pairs, resampled).bootstrap for pairs, resampled in islice(trials(3, 40, 1.0, 0.0, 0.1), 1000)
     ]
     assert np.mean([interval is not None and interval.low <= 0 <= interval.high for interval in intervals]) < 0.80
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seeds", [3, 5])
-def test_arms_that_do_not_differ_are_told_apart_in_less_than_one_study_out_of_twenty(seeds: int) -> None:
-    generator = np.random.default_rng(seeds)
-    studies, arms, false_positives = 1500, 4, 0
-    for _ in range(studies):
-        values = generator.normal(size=(arms + 1, seeds, 40)) * 0.5 + generator.normal(size=(arms + 1, seeds, 1))
-        differences = values[1:] - values[:1]
-        sums = resampled_sums(differences.reshape(-1, 40).T, resamples=400).reshape(-1, arms, seeds) / 40
-        means = differences.mean(-1)
-        p_values = [
-            Variances.measure(means[arm], Resampled(sums[:, arm], np.ones(40))).p(means[arm].mean())
-            for arm in range(arms)
-        ]
-        false_positives += min(holm(p_values)) < 0.05
-    assert false_positives / studies < 0.05
 
 
 def test_a_dominating_document_is_taken_to_vary_as_the_others_do() -> None:
