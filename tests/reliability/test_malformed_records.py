@@ -1,4 +1,4 @@
-"""Three thousand malformed records and plans: each is named and counts as missing, or shows the number it holds."""
+"""Malformed records and plans, a thousand: each is named and counts as missing, or shows the number it holds."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def mend(runs: Path) -> None:
         (runs / key / "documents.csv").write_text(DOCUMENTS)
 
 
-@examples(1300)
+@examples(450)
 @given(damaged=files_of(RECORD))
 @example(damaged=json.dumps(RECORD | {"metrics": {"\n": False}}).encode())
 def test_reports_name_a_malformed_record_or_show_its_number(runs_folder: Path, damaged: bytes) -> None:
@@ -128,7 +128,7 @@ def test_reports_name_a_malformed_record_or_show_its_number(runs_folder: Path, d
             assert any("on-0" in note and one_line(note) for note in study.notes)
 
 
-@examples(900)
+@examples(300)
 @given(damaged=files_of(RECORD))
 def test_a_survey_repeats_a_malformed_record_or_shows_its_number(runs_folder: Path, damaged: bytes) -> None:
     mend(runs_folder)
@@ -143,7 +143,7 @@ def test_a_survey_repeats_a_malformed_record_or_shows_its_number(runs_folder: Pa
         assert rows[0].reason is None or isinstance(rows[0].reason, str)
 
 
-@examples(700)
+@examples(250)
 @given(damaged=files_of(PLAN))
 @example(damaged=json.dumps(PLAN).replace("on-0", "../../on-0").encode())
 @example(damaged=json.dumps(PLAN).replace("on-0", "/etc").encode())
@@ -162,7 +162,7 @@ def test_a_malformed_plan_is_named_or_read_as_it_stands(runs_folder: Path, damag
     assert all(Path(run.key).name == run.key for run in study.runs)
 
 
-@examples(100)
+@examples(30)
 @given(record=files_of(RECORD), documents=cut_and_patched(DOCUMENTS))
 def test_tables_are_written_whatever_a_run_left(runs_folder: Path, record: bytes, documents: bytes) -> None:
     mend(runs_folder)
