@@ -48,10 +48,17 @@ def test_the_demo_asks_at_least_recurrence_by_relative_and_absolute_positions() 
 @pytest.mark.slow
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_every_arm_of_every_study_passes_its_gates(study: Ablation) -> None:
-    for scale in ("demo", "gpu"):
-        for name, config in study.resolve(scale).configs.items():
-            failed = failed_gates(config.model)
-            assert not failed, f"{name}: {failed}"
+    """Arms are checked at the demo's size, and at the GPU's the first arm and those that the demo leaves out.
+
+    A scale changes sizes and data, no mechanism, and every run passes the gates at its own size before it trains.
+    """
+    demo, gpu = study.resolve("demo").configs, study.resolve("gpu").configs
+    first, *others = gpu
+    checked = {f"{name} of demo": config for name, config in demo.items()}
+    checked |= {f"{name} of gpu": gpu[name] for name in (first, *(name for name in others if name not in demo))}
+    for name, config in checked.items():
+        failed = failed_gates(config.model)
+        assert not failed, f"{name}: {failed}"
 
 
 CHECKED: dict[tuple[str, int], list[Gate]] = {}
