@@ -16,7 +16,6 @@ from lit_transformers.records.files import RESULTS
 from reports.gallery import read_entry, to_gallery_markdown
 from reports.judge import significance
 from reports.publish import PUBLISHED, published
-from reports.read.results import read_results
 from reports.report import PUBLIC_FORMATS, REPORT, markdown
 from reports.show.figures import drawings
 from reports.show.sections import all_tables
