@@ -23,6 +23,9 @@ import numerics  # noqa: E402
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 pytest_addoption, pytest_configure = numerics.add_options, numerics.configure
+for absent in (backend for backend in (torch.cuda, torch.xpu, torch.mtia) if not backend.is_available()):
+    # torch.manual_seed writes down the whole stack for each kind of device that is not there: some milliseconds.
+    absent.manual_seed_all = lambda seed: None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
