@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from packaging.requirements import Requirement
@@ -43,6 +44,9 @@ MEETING = {
 """The modules of the library that may import ``datamodules``."""
 
 
+Node = TypeVar("Node", bound=ast.AST)
+
+
 def name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -57,9 +61,19 @@ def tree(path: Path) -> ast.Module:
 
 
 @cache
+def all_nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(tree(path)))
+
+
+def nodes(path: Path, *kinds: type[Node]) -> Iterator[Node]:
+    """The nodes of these classes, wherever in a file."""
+    return (node for node in all_nodes(path) if isinstance(node, kinds))
+
+
+@cache
 def imports(module: str) -> frozenset[str]:
     """The modules of this project that a module imports, wherever in it."""
-    return frozenset(imported(ast.walk(tree(MODULES[module]))))
+    return frozenset(imported(all_nodes(MODULES[module])))
 
 
 @cache
@@ -72,7 +86,7 @@ def running_imports(module: str) -> frozenset[str]:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    return frozenset(imported(node for node in ast.walk(tree(MODULES[module])) if id(node) not in unseen))
+    return frozenset(imported(node for node in all_nodes(MODULES[module]) if id(node) not in unseen))
 
 
 def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -88,7 +102,7 @@ def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
 def third_party(path: Path) -> set[str]:
     """The packages of others that a file imports."""
     modules = set()
-    for node in ast.walk(tree(path)):
+    for node in all_nodes(path):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -105,7 +119,7 @@ def kinds(path: Path) -> list[ast.ClassDef]:
     """The config classes in a file that have a ``kind``."""
     return [
         node
-        for node in ast.walk(tree(path))
+        for node in all_nodes(path)
         if isinstance(node, ast.ClassDef) and any(keyword.arg == "kind" for keyword in node.keywords)
     ]
 
@@ -137,7 +151,7 @@ def test_a_command_imports_commands_of_its_own_alone() -> None:
     commands = {module for module in MODULES if re.search(r"(\.__main__|_command)$", module)}
     assert {"ablations.__main__", "ablations.tune_command", "sweeps.__main__"} <= commands
     for path in (*SOURCES, *(ROOT / "claims").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")):
-        targets = commands.intersection(imported(ast.walk(tree(path))))
+        targets = commands.intersection(imported(all_nodes(path)))
         if path.name == "__main__.py":
             targets = {target for target in targets if not below(target, path.parent.name)}
         assert not targets, f"{name(path)} imports {targets}"
@@ -168,17 +182,17 @@ def test_what_a_network_is_made_of_knows_no_task_and_no_run(lower: str) -> None:
 FAMILIES = [module for module in MODULES if below(module, "lit_transformers.models") and kinds(MODULES[module])]
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if below(module, "lit_transformers")])
-def test_no_module_but_its_own_asks_for_a_family_of_models(module: str) -> None:
+def test_no_module_but_its_own_asks_for_a_family_of_models() -> None:
     """A family is its file and a line in the table: all else asks for what it can do."""
-    families = [family for family in FAMILIES if family not in (module, "lit_transformers.models.tokens")]
-    assert families and (module == "lit_transformers.models" or not imports(module) & {*families})
-    nodes = (node for family in families for node in tree(MODULES[family]).body)
-    classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
-    for node in ast.walk(tree(MODULES[module])):
-        is_check = isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass")
-        if is_check or isinstance(node, ast.MatchClass):
-            assert not classes & {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}, ast.unparse(node)
+    for module in (module for module in MODULES if below(module, "lit_transformers")):
+        families = [family for family in FAMILIES if family not in (module, "lit_transformers.models.tokens")]
+        assert families and (module == "lit_transformers.models" or not imports(module) & {*families}), module
+        tops = (node for family in families for node in tree(MODULES[family]).body)
+        classes = {node.name for node in tops if isinstance(node, ast.ClassDef)}
+        for node in nodes(MODULES[module], ast.Call, ast.MatchClass):
+            if isinstance(node, ast.MatchClass) or ast.unparse(node.func) in ("isinstance", "issubclass"):
+                names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+                assert not classes & names, f"{module}: {ast.unparse(node)}"
 
 
 def test_no_imports_go_round_in_a_circle() -> None:
@@ -195,23 +209,21 @@ def test_no_imports_go_round_in_a_circle() -> None:
         walk(module, ())
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_a_file_says_what_it_is(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert path.name != "utils.py"
-    assert not re.search(r"\bhasattr\(", text)
-    assert not re.search(r"\b(TODO|FIXME|XXX)\b", text)
-    if text.strip():
-        assert ast.get_docstring(tree(path)), "no docstring at its head"
+def test_a_file_says_what_it_is() -> None:
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        assert path.name != "utils.py", name(path)
+        assert not re.search(r"\bhasattr\(", text), name(path)
+        assert not re.search(r"\b(TODO|FIXME|XXX)\b", text), name(path)
+        assert not text.strip() or ast.get_docstring(tree(path)), f"{name(path)}: no docstring at its head"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_a_function_fits_a_screen(path: Path) -> None:
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.FunctionDef):
+def test_a_function_fits_a_screen() -> None:
+    for path in SOURCES:
+        for node in nodes(path, ast.FunctionDef):
             first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
             lines = (node.end_lineno or 0) - first.lineno + 1
-            assert lines <= 60, f"{node.name} has {lines} lines"
+            assert lines <= 60, f"{name(path)}: {node.name} has {lines} lines"
 
 
 def test_yaml_is_read_in_one_place() -> None:
@@ -223,11 +235,10 @@ DIALECT = {"found", "told", "said", "asked", "made", "heard"}
 """Names that say nothing of what they hold."""
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_names_say_what_they_hold(path: Path) -> None:
-    names = {node.id for node in ast.walk(tree(path)) if isinstance(node, ast.Name)}
-    names |= {node.arg for node in ast.walk(tree(path)) if isinstance(node, ast.arg)}
-    assert not names & DIALECT
+def test_names_say_what_they_hold() -> None:
+    for path in SOURCES:
+        names = {node.id for node in nodes(path, ast.Name)} | {node.arg for node in nodes(path, ast.arg)}
+        assert not names & DIALECT, name(path)
 
 
 def test_a_class_name_means_one_thing() -> None:
@@ -285,22 +296,21 @@ def defaults(class_name: str) -> set[str]:
     return annotated | {ast.unparse(part) for node in body if isinstance(node, ast.Assign) for part in node.targets}
 
 
-@pytest.mark.parametrize("class_name", FAMILY)
-def test_a_mixer_or_its_config_is_either_abstract_or_final(class_name: str) -> None:
-    node = CLASSES[class_name]
-    is_abstract = "ABC" in map(ast.unparse, node.bases) or any(
-        "abstractmethod" in decorators(method) for method in node.body if isinstance(method, ast.FunctionDef)
-    )
-    assert is_abstract != ("final" in decorators(node))
+def test_a_mixer_or_its_config_is_either_abstract_or_final() -> None:
+    for class_name in FAMILY:
+        node = CLASSES[class_name]
+        is_abstract = "ABC" in map(ast.unparse, node.bases) or any(
+            "abstractmethod" in decorators(method) for method in node.body if isinstance(method, ast.FunctionDef)
+        )
+        assert is_abstract != ("final" in decorators(node)), class_name
 
 
-@pytest.mark.parametrize("class_name", FAMILY)
-def test_a_mixer_or_its_config_writes_no_method_and_no_default_anew(class_name: str) -> None:
-    node = CLASSES[class_name]
-    methods = {method.name for method in node.body if isinstance(method, ast.FunctionDef)}
-    for ancestor in ancestors(class_name):
-        assert not methods & concrete_methods(ancestor), ancestor
-        assert not (defaults(class_name) & defaults(ancestor)) - {"space"}, ancestor
+def test_a_mixer_or_its_config_writes_no_method_and_no_default_anew() -> None:
+    for class_name in FAMILY:
+        methods = {method.name for method in CLASSES[class_name].body if isinstance(method, ast.FunctionDef)}
+        for ancestor in ancestors(class_name):
+            assert not methods & concrete_methods(ancestor), f"{class_name}, {ancestor}"
+            assert not (defaults(class_name) & defaults(ancestor)) - {"space"}, f"{class_name}, {ancestor}"
 
 
 def test_whatever_is_imported_is_declared() -> None:
@@ -318,16 +328,16 @@ def test_whatever_is_imported_is_declared() -> None:
             assert declared & names, f"{module} imports {package}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_what_is_public_has_a_docstring(path: Path) -> None:
-    undocumented = [
-        node.name
-        for node in tree(path).body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-        and not node.name.startswith("_")
-        and not ast.get_docstring(node)
-    ]
-    assert not undocumented
+def test_what_is_public_has_a_docstring() -> None:
+    for path in SOURCES:
+        undocumented = [
+            node.name
+            for node in tree(path).body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            and not node.name.startswith("_")
+            and not ast.get_docstring(node)
+        ]
+        assert not undocumented, name(path)
 
 
 PRIVATE = {
@@ -370,7 +380,7 @@ def test_executors_ask_a_pattern_and_not_for_its_class(module: str) -> None:
         for node in tree(ROOT / "lit_transformers" / "attention" / "patterns.py").body
         if isinstance(node, ast.ClassDef)
     }
-    for node in ast.walk(tree(path)):
+    for node in all_nodes(path):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass", "type"):
             classes = {name.id for part in node.args[1:] for name in ast.walk(part) if isinstance(name, ast.Name)}
             assert not classes & patterns, ast.unparse(node)
@@ -380,13 +390,10 @@ def test_executors_ask_a_pattern_and_not_for_its_class(module: str) -> None:
 MECHANISMS = [path for path in SOURCES if {"mixers", "encodings"} & {*path.parts} and kinds(path)]
 
 
-@pytest.mark.parametrize("path", MECHANISMS, ids=name)
-def test_every_mechanism_names_its_paper(path: Path) -> None:
-    assert re.search(r"arXiv:\d{4}\.\d{4,5}", ast.get_docstring(tree(path)) or "")
-
-
-def test_there_are_mechanisms_to_look_at() -> None:
+def test_every_mechanism_names_its_paper() -> None:
     assert {"attention", "xl", "shaw", "huang", "rotary", "learned_relative"} <= {path.stem for path in MECHANISMS}
+    for path in MECHANISMS:
+        assert re.search(r"arXiv:\d{4}\.\d{4,5}", ast.get_docstring(tree(path)) or ""), name(path)
 
 
 def test_what_packages_need_beside_code_is_installed_with_them() -> None:
