@@ -1009,7 +1009,7 @@ DECODING_FAULTS = (
         "lit_transformers/decoding/decode.py",
         "((5 + length) / 6 if",
         "((6 + length) / 6 if",
-        (f"{TASKS}decoding.py::test_with_beams_enough_it_finds_the_best_output_of_all[0.6-gnmt-0]",),
+        (f"{TASKS}decoding.py::test_with_beams_enough_it_finds_the_best_output_of_all[0]",),
     ),
     Fault(
         "decoding",
@@ -1025,7 +1025,7 @@ DECODING_FAULTS = (
         "lit_transformers/decoding/decode.py",
         'candidates.scores.masked_fill(is_end, float("-inf")).topk(self.beams, dim=1)',
         "candidates.scores.topk(self.beams, dim=1)",
-        (f"{TASKS}decoding.py::test_with_beams_enough_it_finds_the_best_output_of_all[0.6-gnmt-3]",),
+        (f"{TASKS}decoding.py::test_with_beams_enough_it_finds_the_best_output_of_all[3]",),
     ),
     Fault(
         "decoding",
@@ -1033,7 +1033,7 @@ DECODING_FAULTS = (
         "lit_transformers/decoding/decode.py",
         "is_complete = is_end | (self.limits == step)[:, None]",
         "is_complete = is_end",
-        (f"{TASKS}decoding.py::test_with_beams_enough_it_finds_the_best_output_of_all[0.6-gnmt-0]",),
+        (f"{TASKS}decoding.py::test_with_beams_enough_it_finds_the_best_output_of_all[0]",),
     ),
     Fault(
         "decoding",
