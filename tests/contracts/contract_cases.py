@@ -6,7 +6,8 @@ A kind that has none fails ``test_every_kind_has_a_case``: add a line here with 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import pytest
@@ -145,7 +146,7 @@ MIXER_CASES: Sequence[MixerConfig] = (
     local(LSHConfig(rounds=3, chunk_length=5, chunks="by_sort", ahead=0, across_buckets=True, buckets=6, seed=0)),
     local(LSHConfig(chunk_length=2, back=0, chunks="by_sort", buckets=2, correct_duplicates=False, seed=0)),
     LSHConfig(rounds=None),
-    LSHConfig(rounds=2, chunk_length=704, buckets=1, seed=0),
+    LSHConfig(rounds=2, chunk_length=304, buckets=1, seed=0),
     local(AdaptiveSpanConfig(span=8, ramp=10)),
     local(AdaptiveSpanConfig(span=300, ramp=40, share="layer")),
     local(AdaptiveSpanConfig(span=7, ramp=4, learns="dynamic")),
@@ -227,14 +228,20 @@ CASES: Mapping[str, tuple[Mapping[str, type[Config]], Sequence[Config]]] = {
 }
 
 
-MAX_LENGTH = 704
+LONG = 300
+"""More than a block of queries, and no multiple of one."""
+MAX_LENGTH = 304
 """What mixers of a fixed length are built for: no test reads more."""
 
 
 class Case(NamedTuple):
-    """A mixer's config, built alone with weights large enough to show a difference, as ``numerics`` places it."""
+    """A mixer's config, built alone with weights large enough to show a difference, as ``numerics`` places it.
+
+    sees_all: whether it sees every position that it might.
+    """
 
     config: MixerConfig
+    sees_all: bool = True
 
     def build(self, mode: Mode | None = None, **changes: Any) -> Mixer:
         torch.manual_seed(0)
@@ -254,18 +261,13 @@ class Case(NamedTuple):
         return self.modes[0]
 
     @property
-    def sees_all(self) -> bool:
-        return all(
-            self.config.override({"encoding": None} if self.encoded else {}) != local_config for local_config in LOCAL
-        )
-
-    @property
-    def encoded(self) -> bool:
-        return "encoding" in field_types(type(self.config)) and self.config.get("encoding") is not None
-
-    @property
     def remembers(self) -> bool:
         return bool(dict(self.config.leaves_with(Memory)))
+
+    def lengths(self, *short: int) -> Sequence[int]:
+        """Short lengths, and for all but ``FEW_ENCODINGS``, whose executor is another's, one of several blocks."""
+        encoding = self.config.get("encoding") if "encoding" in field_types(type(self.config)) else None
+        return short if encoding and not isinstance(self.config, AttentionConfig) else (*short, LONG)
 
 
 SHAPE = Shape(DIM, HEADS, MAX_LENGTH)
@@ -277,20 +279,28 @@ def mixers(
     """Parametrises over every mixer that makes all ``required`` promises; with several encodings, or without one."""
     cases = [case for case in variants(encoded) if all(promises(case, promise) for promise in required)]
     cases = [case for case in cases if (case.remembers or not remembering) and (case.sees_all or not sees_all)]
-    return pytest.mark.parametrize("case", cases, ids=[name(case.config) for case in cases])
+    return pytest.mark.parametrize("case", [example(case) for case in cases])
 
 
 def each_mode() -> pytest.MarkDecorator:
     """Parametrises over every mixer in every mode of mixing a sequence with itself that it promises."""
-    cases = [(case, mode) for case in variants(True) for mode in case.modes]
-    return pytest.mark.parametrize(("case", "mode"), cases, ids=[f"{name(c.config)}-{mode}" for c, mode in cases])
+    return pytest.mark.parametrize(
+        ("case", "mode"), [example(case, mode) for case in variants(True) for mode in case.modes]
+    )
 
 
 def dropping() -> pytest.MarkDecorator:
     """Parametrises over every mixer that has dropout, with every such field of it and a value that drops."""
     cases = [(case, dict.fromkeys(dropouts_of(case.config), 0.5)) for case in variants(False)]
     cases = [(case, dropouts) for case, dropouts in cases if dropouts]
-    return pytest.mark.parametrize(("case", "dropouts"), cases, ids=[name(case.config) for case, _ in cases])
+    return pytest.mark.parametrize(("case", "dropouts"), [example(case, dropouts) for case, dropouts in cases])
+
+
+def example(case: Case, *values: Any) -> Any:
+    """An example of a test, as pytest takes it. The first case of each kind is quick, and the others are slow."""
+    suffix = "".join(f"-{value}" for value in values if isinstance(value, str))
+    marks = [] if case in KINDS.values() else [pytest.mark.slow]
+    return pytest.param(case, *values, marks=marks, id=f"{name(case.config)}{suffix}")
 
 
 def dropouts_of(config: Config) -> list[str]:
@@ -298,15 +308,24 @@ def dropouts_of(config: Config) -> list[str]:
     return [path for path, _ in config.leaves_with(Dropout)]
 
 
-def variants(encoded: bool) -> Iterator[Case]:
-    encoded_types: set[type[MixerConfig]] = set()
+@cache
+def variants(encoded: bool) -> Sequence[Case]:
+    """Every mixer without an encoding, and where ``encoded`` the first of a kind with encodings too."""
+    cases, encoded_types = [], set[type[MixerConfig]]()
     for config in MIXER_CASES:
-        yield Case(config)
+        cases.append(Case(config, sees_all=config not in LOCAL))
         takes_encoding = "encoding" in field_types(type(config)) and config.get("encoding") is None
         if encoded and takes_encoding and (isinstance(config, AttentionConfig) or type(config) not in encoded_types):
             encodings = ENCODING_CASES if isinstance(config, AttentionConfig) else FEW_ENCODINGS
-            yield from (Case(config.override({"encoding": encoding})) for encoding in encodings)
+            cases += [Case(config.override({"encoding": encoding}), config not in LOCAL) for encoding in encodings]
             encoded_types.add(type(config))
+    return cases
+
+
+KINDS: Mapping[str, Case] = {
+    kind: next(case for case in variants(False) if case.config.kind == kind) for kind in MIXERS
+}
+"""The first case of every kind of mixer: for what the mixer's own fields do not change."""
 
 
 def promises(case: Case, promise: Promise) -> bool:

@@ -10,13 +10,13 @@ from contract_cases import (
     DIM,
     FEEDFORWARD_CASES,
     HEADS,
+    KINDS,
     MIXER_CASES,
     POSITION_CASES,
     SHAPE,
     STACK_CASES,
     Case,
     context,
-    mixers,
     name,
     noise,
     randomised,
@@ -29,12 +29,12 @@ from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError, field_types
 from lit_transformers.encodings import RotaryConfig, XLConfig
 from lit_transformers.encodings.positions import PositionsConfig
-from lit_transformers.mixer import Context, MixerConfig, Mode, OutputProjection, Shape, empty_rows, state_tensors
+from lit_transformers.mixer import Context, Mode, OutputProjection, Shape, empty_rows, state_tensors
 from lit_transformers.mixers import AttentionConfig, StarConfig
 from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.stacks import ReversibleConfig, SharedConfig, Stack, StackConfig, StackInput
 from lit_transformers.stacks.block import Block, BlockConfig
-from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionConfig
+from lit_transformers.stacks.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
 
 pytestmark = pytest.mark.any_device
 DEPTH = 4
@@ -52,7 +52,18 @@ normed_stacks = pytest.mark.parametrize(
     ids=lambda given: given if isinstance(given, str) else name(given),
 )
 positioned = pytest.mark.parametrize("positions", [None, *POSITION_CASES], ids=lambda p: name(p) if p else "none")
-feedforwards = pytest.mark.parametrize("feedforward", FEEDFORWARD_CASES, ids=name)
+stacked_feedforwards = pytest.mark.parametrize(
+    ("config", "feedforward"),
+    [
+        (stack, feedforward)
+        for stack in STACK_CASES
+        for feedforward in FEEDFORWARD_CASES
+        if stack == STACK_CASES[0] or feedforward in (FeedForwardConfig(), SeparableConvolutionConfig())
+    ],
+    ids=name,
+)
+"""Every stack with a feed-forward without a state and with one, and the first stack with all of them: a stack knows of
+them no more than whether they have a state."""
 
 
 def decoder_block(norm: Norm) -> Block:
@@ -160,14 +171,11 @@ def test_a_stack_in_segments_equals_one_pass(config: StackConfig, positions: Pos
     check_segments_equal_one_pass(stack_of(config, positions))
 
 
-@stacks
-@feedforwards
-@pytest.mark.parametrize("grad", [True, False])
-def test_every_feed_forward_streams_in_every_stack(
-    config: StackConfig, feedforward: TransitionConfig, grad: bool
-) -> None:
-    with torch.set_grad_enabled(grad):
-        check_segments_equal_one_pass(stack_of(config, feedforward=feedforward))
+@stacked_feedforwards
+def test_every_feed_forward_streams_in_every_stack(config: StackConfig, feedforward: TransitionConfig) -> None:
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            check_segments_equal_one_pass(stack_of(config, feedforward=feedforward))
 
 
 def check_segments_equal_one_pass(stack: Stack) -> None:
@@ -181,8 +189,7 @@ def check_segments_equal_one_pass(stack: Stack) -> None:
     same(torch.cat(outputs, dim=1), expected)
 
 
-@stacks
-@feedforwards
+@stacked_feedforwards
 @pytest.mark.parametrize("mode", ["causal", "bidirectional"])
 def test_padding_changes_nothing_at_real_positions(
     config: StackConfig, feedforward: TransitionConfig, mode: Mode
@@ -200,8 +207,7 @@ def test_padding_changes_nothing_at_real_positions(
         unmoved(output.aux[key], overwritten.aux[key])
 
 
-@stacks
-@feedforwards
+@stacked_feedforwards
 def test_an_emptied_lane_of_a_stack_starts_anew(config: StackConfig, feedforward: TransitionConfig) -> None:
     stack = stack_of(config, feedforward=feedforward)
     first, second = noise(2, 5, DIM), noise(2, 4, DIM)
@@ -220,8 +226,7 @@ def test_without_causality_a_stack_sees_both_ways(config: StackConfig) -> None:
     assert gradient.abs().amax(-1).min() > 0
 
 
-@stacks
-@feedforwards
+@stacked_feedforwards
 def test_a_model_of_every_stack_and_feed_forward_passes_every_gate(
     config: StackConfig, feedforward: TransitionConfig
 ) -> None:
@@ -230,8 +235,7 @@ def test_a_model_of_every_stack_and_feed_forward_passes_every_gate(
     assert [gate for gate in check(model) if not gate.passed] == []
 
 
-@stacks
-@feedforwards
+@stacked_feedforwards
 def test_every_parameter_of_a_translator_learns(config: StackConfig, feedforward: TransitionConfig) -> None:
     model = EncoderDecoderConfig(dim=8, heads=2, depth=2, stack=config, feedforward=feedforward)
     network = placed(randomised(model.build(probe_data(11, 9)).double()))
@@ -284,7 +288,7 @@ def test_a_norm_after_the_sum_is_refused_where_layers_are_reversed(norm: Norm) -
             stack_of(ReversibleConfig(), norm=norm)
 
 
-@mixers(encoded=False)
+@pytest.mark.parametrize("case", KINDS.values(), ids=KINDS)
 def test_every_mixer_is_reversed_to_the_gradients_of_kept_activations(case: Case) -> None:
     """With dropout and losses of its own, from one random seed."""
     dropout = {"dropout": 0.3} if "dropout" in field_types(type(case.config)) else {}
@@ -321,8 +325,8 @@ def test_a_cross_mixer_is_not_a_self_mixer() -> None:
     assert torch.equal(block(x, ctx).y, block(x, with_source).y)
 
 
-@pytest.mark.parametrize("config", [*MIXER_CASES, *FEEDFORWARD_CASES], ids=name)
-def test_what_a_sublayer_adds_comes_through_an_output_projection(config: MixerConfig | TransitionConfig) -> None:
+def test_what_a_sublayer_adds_comes_through_an_output_projection() -> None:
     """Its weights start smaller in a deeper network. A star has none: what it adds is normalised."""
-    projections = [module for module in config.build(SHAPE).modules() if isinstance(module, OutputProjection)]
-    assert bool(projections) != isinstance(config, StarConfig)
+    for config in (*MIXER_CASES, *FEEDFORWARD_CASES):
+        projections = [module for module in config.build(SHAPE).modules() if isinstance(module, OutputProjection)]
+        assert bool(projections) != isinstance(config, StarConfig), name(config)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from contract_cases import DIM, HEADS, Case, context, mixers, noise, randomised
+from contract_cases import DIM, HEADS, Case, context, example, mixers, noise, promises, randomised, variants
 from numerics import placed, same, same_gradients
 from torch import Tensor
 
 from lit_transformers.checks.miniature import probe_data
 from lit_transformers.mixer import Context, state_tensors
-from lit_transformers.mixers import CompressiveConfig
+from lit_transformers.mixers import AttentionConfig, CompressiveConfig
 from lit_transformers.mixers.compressive.compressive import Compressive
 from lit_transformers.mixers.memory import EVERYTHING
 from lit_transformers.models import EncoderDecoderConfig
@@ -108,10 +108,16 @@ def test_while_gradients_are_on_a_source_is_read_anew(case: Case) -> None:
         mixer(x, ctx, state)
 
 
-@mixers("cross")
-@pytest.mark.parametrize("stack", ["sequential", "universal", "reversible"])
+@pytest.mark.parametrize(
+    ("case", "stack"),
+    [
+        *(example(case, "sequential") for case in variants(False) if promises(case, "cross")),
+        *(example(Case(AttentionConfig()), stack) for stack in ("universal", "reversible")),
+    ],
+)
 def test_hypotheses_read_the_source_of_their_row(case: Case, stack: str) -> None:
-    """As if it were copied for each of them; and go on in whatever order, with the rows that are left."""
+    """As if it were copied for each of them; and go on in whatever order, with the rows that are left. Every mixer is
+    tried in one stack and every stack with one mixer, for neither looks into the other's state."""
     network = network_of(cross_mixer=case.config, decoder_mixer={"kind": "attention", "encoding": "xl"}, stack=stack)
     source, padding_mask, _ = texts()
     target = torch.randint(1, 11, (3 * 4, 7))
@@ -136,7 +142,7 @@ def test_gradients_of_hypotheses_are_those_of_copies(stack: str) -> None:
     def gradients(times: int) -> list[Tensor]:
         encoded = network.encode(source, padding_mask).hidden.repeat_interleave(times, dim=0)
         y = network.decode(target, encoded, padding_mask.repeat_interleave(times, dim=0)).hidden
-        parameters = [p for name, p in network.named_parameters() if "logits.bias" not in name]
+        parameters = [p for key, p in network.named_parameters() if "logits.bias" not in key]
         return list(torch.autograd.grad((y * direction).sum(), parameters))
 
     same_gradients(gradients(1), gradients(2), exact=1e-8)

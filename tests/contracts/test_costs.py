@@ -6,7 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from contract_cases import DIM, FEEDFORWARD_CASES, HEADS, STACK_CASES, TOKEN_CASES, Case, context, mixers, name
+from contract_cases import (
+    DIM,
+    FEEDFORWARD_CASES,
+    HEADS,
+    KINDS,
+    LONG,
+    STACK_CASES,
+    TOKEN_CASES,
+    Case,
+    context,
+    mixers,
+    name,
+    promises,
+)
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -20,11 +33,10 @@ from lit_transformers.mixers import AttentionConfig, LSRAConfig, TopKConfig, Win
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.cost import cost
 from lit_transformers.models.tokens import TokenEmbeddingConfig
-from lit_transformers.stacks import StackConfig
+from lit_transformers.stacks import SequentialConfig, StackConfig
 from lit_transformers.stacks.block import BlockConfig
 from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionConfig
 
-LENGTHS = [(1, 0), (7, 0), (7, 5), (1, 300), (BLOCK, 0), (BLOCK + 44, 0), (2 * BLOCK + 1, 100)]
 TOLERANCE = 0.02
 
 
@@ -36,16 +48,18 @@ def count_flops(module: nn.Module, *inputs: Any) -> int:
 
 
 @mixers("causal")
-@pytest.mark.parametrize(("queries", "remembered"), LENGTHS)
-def test_the_flops_of_a_mixer_are_those_counted(case: Case, queries: int, remembered: int) -> None:
-    mixer = case.build(memory=remembered) if case.remembers else case.build()
-    if not case.config.promises().streams:
-        remembered = 0
-    state = mixer(torch.randn(1, remembered, DIM).double(), context(1, remembered)).state if remembered else None
-    x = torch.randn(1, queries, DIM).double()
-    assert mixer.flops(queries, remembered) == pytest.approx(
-        count_flops(mixer, x, context(1, queries, start=remembered), state), rel=TOLERANCE
-    )
+def test_the_flops_of_a_mixer_are_those_counted(case: Case) -> None:
+    for queries, remembered in [
+        (1, 0),
+        (7, 0),
+        (7, 5),
+        *([(1, 280), (BLOCK, 0), (LONG - 20, 20)] * bool(case.lengths())),
+    ]:
+        mixer = case.build(memory=remembered) if case.remembers else case.build()
+        past = remembered if case.config.promises().streams else 0
+        state = mixer(torch.randn(1, past, DIM).double(), context(1, past)).state if past else None
+        counted = count_flops(mixer, torch.randn(1, queries, DIM).double(), context(1, queries, start=past), state)
+        assert mixer.flops(queries, past) == pytest.approx(counted, rel=TOLERANCE), (queries, past)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +85,11 @@ def test_evaluation_spends_less_than_training_by_the_projections_of_memory(confi
 
 
 @mixers("bidirectional")
-@pytest.mark.parametrize("queries", [1, 7, BLOCK, BLOCK + 44, 2 * BLOCK + 1])
-def test_the_flops_of_a_mixer_that_sees_both_ways_are_those_counted(case: Case, queries: int) -> None:
-    mixer, x = case.build("bidirectional"), torch.randn(1, queries, DIM).double()
-    expected = count_flops(mixer, x, context(1, queries, causal=False))
-    assert mixer.flops(queries, 0, causal=False) == pytest.approx(expected, rel=TOLERANCE)
+def test_the_flops_of_a_mixer_that_sees_both_ways_are_those_counted(case: Case) -> None:
+    mixer = case.build("bidirectional")
+    for queries in (1, 7, *case.lengths()):
+        counted = count_flops(mixer, torch.randn(1, queries, DIM).double(), context(1, queries, causal=False))
+        assert mixer.flops(queries, 0, causal=False) == pytest.approx(counted, rel=TOLERANCE), queries
 
 
 @pytest.mark.parametrize("case", [Case(AttentionConfig(bias=bias)) for bias in (False, True)])
@@ -136,16 +150,19 @@ def test_the_flops_of_a_softmax_are_those_counted_where_all_symbols_are_frequent
 
 
 @mixers("cross")
-@pytest.mark.parametrize(("queries", "source"), [(1, 1), (7, 5), (3, BLOCK + 44), (2 * BLOCK + 1, 9)])
-def test_the_flops_of_a_cross_mixer_are_those_counted(case: Case, queries: int, source: int) -> None:
+def test_the_flops_of_a_cross_mixer_are_those_counted(case: Case) -> None:
     mixer = case.build("cross")
-    ctx: Context = context(1, queries)._replace(source=torch.randn(1, source, DIM).double())
-    expected = count_flops(mixer, torch.randn(1, queries, DIM).double(), ctx)
-    assert mixer.cross_flops(queries, source) == pytest.approx(expected, rel=TOLERANCE)
+    for queries, source in ((1, 1), (7, 5), (3, LONG), (LONG, 9)):
+        ctx: Context = context(1, queries)._replace(source=torch.randn(1, source, DIM).double())
+        counted = count_flops(mixer, torch.randn(1, queries, DIM).double(), ctx)
+        assert mixer.cross_flops(queries, source) == pytest.approx(counted, rel=TOLERANCE), (queries, source)
 
 
-@pytest.mark.parametrize("stack", STACK_CASES, ids=name)
-@pytest.mark.parametrize(("source", "target"), [(16, 16), (9, 30), (300, 5)])
+@pytest.mark.parametrize(
+    ("stack", "source", "target"),
+    [*((stack, 9, 30) for stack in STACK_CASES), (SequentialConfig(), 300, 5)],
+    ids=lambda value: name(value) if isinstance(value, StackConfig) else str(value),
+)
 def test_the_flops_of_a_network_for_pairs_are_those_counted(stack: StackConfig, source: int, target: int) -> None:
     config = EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=4, decoder_depth=2, stack=stack, shared_tokens=False)
     vocabulary = Vocabulary(size=11, boundary=0, unit="byte", byte_lengths=None)
@@ -162,11 +179,13 @@ def test_the_flops_of_a_network_for_pairs_are_those_counted(stack: StackConfig, 
     assert (pair_cost.embedding_parameters, pair_cost.state_bytes) == (2 * 11 * DIM + 11, 0)
 
 
-@mixers("causal", "streams", encoded=False)
+@pytest.mark.parametrize(
+    "case", [case for case in KINDS.values() if promises(case, "streams")], ids=lambda case: case.config.kind
+)
 def test_a_cost_is_told_without_memory_or_numbers(case: Case) -> None:
-    """On the meta device, at a length of many blocks."""
-    config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=case.config)
+    """On the meta device, at a length of several blocks."""
+    config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=1, mixer=case.config)
     if case.remembers:
         config = config.override({"mixer.memory": 3})
-    model_cost = cost(config, probe_data(11, 3 * BLOCK), 3 * BLOCK)
+    model_cost = cost(config, probe_data(11, LONG), LONG)
     assert model_cost.flops_per_token > 0 and model_cost.parameters > 0

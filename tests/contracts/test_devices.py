@@ -9,7 +9,7 @@ from typing import Any
 import pretended_device
 import pytest
 import torch
-from contract_cases import DIM, HEADS, Case, context, dropouts_of, each_mode, noise, randomised
+from contract_cases import DIM, HEADS, KINDS, LONG, Case, context, dropouts_of, each_mode, noise, randomised
 from pretended_device import DEVICE
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -54,8 +54,9 @@ def test_tensors_of_two_devices_do_not_meet() -> None:
 @pytest.mark.slow
 @each_mode()
 def test_a_mixer_computes_elsewhere_what_it_computes_here(case: Case, mode: Mode) -> None:
-    """Forward, backward, and after a state that it left; with padding, in several blocks."""
-    length, causal, padding_mask = 270, mode == "causal", torch.rand(2, 270) < 0.8
+    """Forward, backward, and after a state that it left; with padding. One case of each kind reads several blocks."""
+    length, causal = LONG if case in KINDS.values() else 12, mode == "causal"
+    padding_mask = torch.rand(2, length) < 0.8
     x, ctx = noise(2, length, DIM).requires_grad_(), context(2, length, causal, padding_mask)
 
     def results(device: torch.device) -> list[Tensor]:

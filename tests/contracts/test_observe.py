@@ -69,18 +69,17 @@ def test_a_map_of_plain_attention_is_its_softmax() -> None:
     torch.testing.assert_close(summary.weight, torch.ones(HEADS).double())
 
 
-ATTENDING = [(case, mode) for case in variants(True) for mode in case.modes if isinstance(case.build(), QKVMixer)]
-
-
-@pytest.mark.parametrize(("case", "mode"), ATTENDING, ids=[f"{name(case.config)}-{mode}" for case, mode in ATTENDING])
-def test_every_map_holds_weights(case: Case, mode: Mode) -> None:
-    with torch.no_grad():
-        summary = summary_of(case.config, mode)
-    assert summary.map.shape == (HEADS, LENGTH, LENGTH)
-    assert summary.map.min() > -1e-9 and summary.map.sum(-1).max() < 1 + 1e-9
-    if mode == "causal":
-        assert torch.equal(summary.map.triu(1), torch.zeros_like(summary.map))
-        assert summary.back.min() >= -1e-9
+def test_every_map_holds_weights() -> None:
+    for case in variants(True):
+        for mode in case.modes if isinstance(case.build(), QKVMixer) else ():
+            with torch.no_grad():
+                summary = summary_of(case.config, mode)
+            case_name = f"{name(case.config)}-{mode}"
+            assert summary.map.shape == (HEADS, LENGTH, LENGTH), case_name
+            assert summary.map.min() > -1e-9 and summary.map.sum(-1).max() < 1 + 1e-9, case_name
+            if mode == "causal":
+                assert torch.equal(summary.map.triu(1), torch.zeros_like(summary.map)), case_name
+                assert summary.back.min() >= -1e-9, case_name
 
 
 def test_what_an_encoding_adds_to_the_output_is_no_weight() -> None:

@@ -32,8 +32,8 @@ from lit_transformers.mixers import (
 from lit_transformers.models import MODELS, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from lit_transformers.stacks import UniversalConfig
 
-ROUNDS = 3
-"""Configs of every mixer in every kind of model."""
+ROUNDS = 1
+"""Configs of every mixer in every kind of model. A hand that looks for new failures takes more, and other seeds."""
 LAST = "every parameter learns"
 WHOLE = (0, 1, 2, 3, 4, 5, 8, 12)
 """Lengths that act within the rows of a probe, and 0 where a field may be it."""

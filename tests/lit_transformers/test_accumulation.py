@@ -135,18 +135,26 @@ def stop_during_call(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     monkeypatch.setattr(Strings, "training_step", step_and_stop)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that was never stopped."""
+    torch.set_num_threads(1)
+    directory = tmp_path_factory.mktemp("whole")
+    fit(DROPPING, directory)
+    return directory
+
+
 @pytest.mark.parametrize("call", [6, 15, 19])
 def test_a_run_that_is_stopped_amid_an_update_finishes_it_and_goes_on_as_if_it_never_was(
-    call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fit(DROPPING, tmp_path / "alone" / "whole")
     with monkeypatch.context() as patch:
         stop_during_call(patch, call)
         with pytest.raises(Interrupted, match=f"stopped at step {-(-call // BATCHES)};"):
             fit(DROPPING, tmp_path / "stopped")
     fit(DROPPING, tmp_path / "stopped")
-    assert artifacts(tmp_path / "stopped") == artifacts(tmp_path / "alone" / "whole")
-    states = [load(tmp_path / name / "checkpoint.ckpt")[0] for name in ("stopped", "alone/whole")]
+    assert artifacts(tmp_path / "stopped") == artifacts(whole)
+    states = [load(directory / "checkpoint.ckpt")[0] for directory in (tmp_path / "stopped", whole)]
     torch.testing.assert_close(*(weights(state) for state in states), rtol=0, atol=0)
 
 

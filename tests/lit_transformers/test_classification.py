@@ -309,6 +309,7 @@ def trainer(steps: int) -> L.Trainer:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_training_that_stops_in_the_middle_of_a_pass_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
     """Eight batches are a pass and three a window: five are neither."""
 
@@ -377,15 +378,14 @@ def test_a_network_learns_which_symbol_a_row_holds(model: dict[str, Any]) -> Non
 
 @pytest.mark.slow
 def test_needles_are_found_by_all_of_attention_and_by_windows_only_where_they_are_marked(tmp_path: Path) -> None:
-    source = NeedleConfig(length=16, distance=8, noise=4, marked="needles", validation=256)
+    source = NeedleConfig(length=8, distance=5, noise=2, marked="needles", validation=128)
     base = CONFIG.override(
         {
-            "model.dim": 32,
             "data.source": source,
-            "data.batch_size": 64,
-            "training.steps": 250,
-            "training.optimizer.learning_rate": 3e-3,
-            "training.schedule.warmup": 50,
+            "data.batch_size": 32,
+            "training.steps": 150,
+            "training.optimizer.learning_rate": 5e-3,
+            "training.schedule.warmup": 20,
         }
     )
     arms = {"all": {}, "marked": {"model.mixer": WINDOW}, "window": {"model.mixer": WINDOW | {"global_tokens": "none"}}}
@@ -396,6 +396,7 @@ def test_needles_are_found_by_all_of_attention_and_by_windows_only_where_they_ar
     assert accuracies["window"] < 0.8
 
 
+@pytest.mark.slow
 def test_sums_are_learnt(tmp_path: Path) -> None:
     config = SUMS.override(
         {

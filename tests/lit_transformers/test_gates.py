@@ -106,8 +106,7 @@ def failed_encoder_gates(fault: str) -> set[str]:
     return {gate.name for gate in gates.check(config) if not gate.passed}
 
 
-@pytest.mark.parametrize("kind", [None, *ENCODINGS])
-@pytest.mark.parametrize("memory", [0, 16])
+@pytest.mark.parametrize(("kind", "memory"), [(None, 0), *((kind, 16) for kind in (None, *ENCODINGS))])
 def test_attention_passes_with_every_encoding(kind: str | None, memory: int) -> None:
     encoding = ENCODINGS[kind]() if kind else None
     config = LanguageModelConfig(mixer=AttentionConfig(encoding=encoding, memory=memory))
@@ -132,31 +131,30 @@ def test_a_sound_mixer_of_another_kind_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "gate"),
+    ("fault", "gates_that_fail"),
     [
-        ("leak", "no future (change)"),
-        ("leak", "no future (gradient)"),
-        ("padding", "padding changes nothing"),
-        ("state_ignored", "segments equal one pass"),
-        ("haunted", "emptied lanes start anew"),
-        ("idle", "every parameter learns"),
+        ("leak", {"no future (change)", "no future (gradient)"}),
+        ("padding", {"padding changes nothing"}),
+        ("state_ignored", {"segments equal one pass"}),
+        ("haunted", {"emptied lanes start anew"}),
+        ("idle", {"every parameter learns"}),
     ],
 )
-def test_each_fault_is_found_by_its_gate(fault: str, gate: str) -> None:
-    assert gate in failed_gates(fault)
+def test_each_fault_is_found_by_its_gate(fault: str, gates_that_fail: set[str]) -> None:
+    assert failed_gates(fault) >= gates_that_fail
 
 
 @pytest.mark.parametrize(
-    ("fault", "gate"),
+    ("fault", "gates_that_fail"),
     [
-        ("padding", "padding changes nothing"),
-        ("length", "padding changes nothing"),
-        ("idle", "every parameter learns"),
+        ("none", set()),
+        ("padding", {"padding changes nothing"}),
+        ("length", {"padding changes nothing"}),
+        ("idle", {"every parameter learns"}),
     ],
 )
-def test_each_fault_of_an_encoder_is_found_by_its_gate(fault: str, gate: str) -> None:
-    assert failed_encoder_gates("none") == set()
-    assert failed_encoder_gates(fault) == {gate}
+def test_each_fault_of_an_encoder_is_found_by_its_gate(fault: str, gates_that_fail: set[str]) -> None:
+    assert failed_encoder_gates(fault) == gates_that_fail
 
 
 @pytest.mark.parametrize("encoding", [None, *ENCODINGS])
@@ -182,8 +180,8 @@ def failed_pair_gates(**mixers: MixerConfig) -> set[str]:
     ],
 )
 def test_each_fault_of_a_decoder_is_found_by_its_gate(fault: str, gates_that_fail: set[str]) -> None:
-    assert failed_pair_gates(decoder_mixer=BrokenConfig(fault=fault)) >= gates_that_fail
-    assert (failed_pair_gates(decoder_mixer=BrokenConfig(fault=fault)) == set()) == (fault == "none")
+    failed = failed_pair_gates(decoder_mixer=BrokenConfig(fault=fault))
+    assert failed >= gates_that_fail and (failed == set()) == (fault == "none")
 
 
 @pytest.mark.parametrize(
@@ -193,12 +191,16 @@ def test_each_fault_of_an_encoder_before_a_decoder_is_found_by_its_gate(fault: s
     assert failed_pair_gates(mixer=TwoWayConfig(fault=fault)) == {gate}
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("stack", ["sequential", "shared", "universal", "reversible"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stack", "norm", "shared"),
+    [
+        *((stack, "pre", True) for stack in ("sequential", "shared", "universal", "reversible")),
+        *((stack, "post", False) for stack in ("sequential", "shared", "universal")),
+    ],
+)
 def test_real_networks_for_pairs_pass(stack: str, norm: str, shared: bool) -> None:
-    if (stack, norm) == ("reversible", "post"):
-        return
+    """Symbols may be shared in any stack and with any norm alike, so that half of the combinations do."""
     config = EncoderDecoderConfig.from_dict(
         {
             "stack": stack,
@@ -252,6 +254,7 @@ def test_a_decoder_without_a_memory_forgets_nothing_whatever_the_field_is_called
     assert decoder.mixer == UnusualConfig(past=EVERYTHING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MIXERS)
 @pytest.mark.parametrize("place", ["mixer", "decoder_mixer", "cross_mixer"])
 def test_every_mixer_passes_at_every_place_of_a_network_for_pairs_that_it_promises_to_serve(
@@ -276,6 +279,7 @@ def test_a_small_network_for_pairs_has_few_layers_on_both_sides() -> None:
     assert miniature.miniature(each, 131).get("decoder_depth") == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MIXERS)
 @pytest.mark.parametrize("model", [LanguageModelConfig, EncoderConfig])
 def test_every_mixer_passes_in_every_model_that_it_promises_to_serve(

@@ -173,17 +173,18 @@ def test_links_that_cannot_be_are_refused(fields: dict[str, object], reason: str
 @pytest.mark.slow
 @pytest.mark.parametrize(("radial", "solves"), [(True, True), (False, False)])
 def test_masked_summation_needs_the_relay(radial: bool, solves: bool) -> None:
-    """T-ST5, the paper's section 4.1: the sum of the marked vectors of a long sequence, told at its first token."""
+    """T-ST5, the paper's section 4.1: the sum of the marked vectors of a sequence, told at its first token, which
+    without a relay reads five of the twelve."""
     torch.manual_seed(0)
-    length, marked_count, dim = 40, 4, 16
+    length, marked_count, dim = 12, 4, 16
     block = BlockConfig(mixer=StarConfig(cycles=2, radial=radial), feedforward=FeedForwardConfig(width=32))
     network = block.build_block(Shape(dim, 2, length), "bidirectional")
     embed, readout = nn.Linear(3, dim), nn.Linear(dim, 2)
     parts = nn.ModuleList([network, embed, readout])
-    optimizer = torch.optim.Adam(parts.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(parts.parameters(), 5e-3)
     ctx = Context(torch.arange(length).expand(64, length), False)
     losses = []
-    for _ in range(500):
+    for _ in range(250):
         values = torch.rand(64, length, 2)
         mask = torch.rand(64, length).argsort(dim=1) < marked_count
         target = (values * mask[..., None]).sum(dim=1)
