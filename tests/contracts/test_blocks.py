@@ -226,6 +226,7 @@ def test_without_causality_a_stack_sees_both_ways(config: StackConfig) -> None:
     assert gradient.abs().amax(-1).min() > 0
 
 
+@pytest.mark.slow
 @stacked_feedforwards
 def test_a_model_of_every_stack_and_feed_forward_passes_every_gate(
     config: StackConfig, feedforward: TransitionConfig

@@ -264,6 +264,7 @@ def differ(first: Any, second: Any) -> bool:
     return bool(first != second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knob", list(knobs()), ids=lambda knob: f"{knob.config.__name__}.{knob.field}")
 def test_every_field_changes_something_observable(knob: Knob) -> None:
     before, after = config_pair(knob)

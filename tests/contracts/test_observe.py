@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from contract_cases import DIM, HEADS, MIXER_CASES, Case, context, name, noise, variants
+from contract_cases import DIM, HEADS, KINDS, Case, context, name, noise, promises, variants
 from torch import Tensor
 
 from lit_transformers.checks.miniature import probe_data
@@ -200,9 +200,9 @@ def test_a_network_without_anything_to_tell_tells_what_it_costs(tmp_path: Path) 
     ]
 
 
-@pytest.mark.parametrize("config", [c for c in MIXER_CASES if "causal" in c.promises().modes], ids=name)
-def test_flops_by_length_begin_with_the_cost_of_the_run(config: MixerConfig) -> None:
-    model = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=config)
+@pytest.mark.parametrize("kind", [kind for kind, case in KINDS.items() if promises(case, "causal")])
+def test_flops_by_length_begin_with_the_cost_of_the_run(kind: str) -> None:
+    model = LanguageModelConfig(dim=DIM, heads=HEADS, depth=2, mixer=KINDS[kind].config)
     length_flops = flops_by_length(model.build(probe_data(17, 30)), 30, continued=True)
     assert [length for length, _ in length_flops] == [30, 60, 120, 240]
     assert length_flops[0][1] == cost(model, probe_data(17, 30), 30).flops_per_token
