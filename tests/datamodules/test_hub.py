@@ -57,6 +57,7 @@ def test_a_training_pass_gives_every_row_once_in_an_order_of_its_own(data_set: P
     assert passes[0] != passes[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_resumes_with_exactly_the_next_batch(data_set: Path, workers: int) -> None:
     config = LanguageDataConfig(

@@ -72,6 +72,7 @@ def rows(batches: list[TextBatch]) -> list[list[list[int]]]:
     return [torch.cat([batch.inputs, batch.targets, batch.document], dim=1).tolist() for batch in batches]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("options", [{}, {"limit_train_batches": 5}, {"val_check_interval": 3}], ids=str)
 def test_a_resumed_fit_gets_exactly_the_next_batch(

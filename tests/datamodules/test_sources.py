@@ -205,6 +205,7 @@ def test_a_file_cut_short_behind_the_index_is_noticed(tmp_path: Path) -> None:
         list(documents)
 
 
+@pytest.mark.slow
 def test_wikitext_2_has_its_known_counts(real_data: Path) -> None:
     corpus = WikitextConfig(path="wikitext-2").build()
     assert [len(list(corpus.documents(split))) for split in SPLITS] == [600, 60, 60]

@@ -297,6 +297,7 @@ def test_the_average_span_includes_the_ramp_and_ends_at_the_largest() -> None:
     assert layer.average_span(x) == pytest.approx((32 + 100) / 2)
 
 
+@pytest.mark.slow
 def test_a_model_whose_task_pays_for_spans_shortens_them_and_one_whose_task_needs_them_lengthens_them() -> None:
     """The target is the input four tokens back; ramps begin at two."""
     torch.manual_seed(0)

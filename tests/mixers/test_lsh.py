@@ -147,7 +147,7 @@ def test_gradients_equal_finite_differences(chunks: str) -> None:
         y: Tensor = layer(x, ctx).y
         return y
 
-    assert torch.autograd.gradcheck(attend, x.requires_grad_(), eps=1e-6, atol=1e-6)
+    assert torch.autograd.gradcheck(attend, x.requires_grad_(), eps=1e-6, atol=1e-6, fast_mode=True)
 
 
 @pytest.mark.parametrize("encoding", [None, LearnedRelativeConfig()])

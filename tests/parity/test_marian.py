@@ -76,6 +76,7 @@ def test_greedy_decoding_says_what_generate_says(seed: int, cache: bool) -> None
     assert decoded.symbols == generated(model, source, padding_mask, num_beams=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", ["never", True])
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("beams", [2, 5])
