@@ -144,6 +144,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [6, 15, 19])
 def test_a_run_that_is_stopped_amid_an_update_finishes_it_and_goes_on_as_if_it_never_was(
     call: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

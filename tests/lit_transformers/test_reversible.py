@@ -288,6 +288,7 @@ def peak(depth: int, recompute: bool) -> int:
     return allocations.peak
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_training_step_does_not_grow_with_depth() -> None:
     assert peak(12, recompute=True) < 1.02 * peak(2, recompute=True)
     assert peak(12, recompute=False) > 4 * peak(2, recompute=False)
@@ -306,6 +307,7 @@ def test_the_backward_pass_costs_one_forward_pass_more() -> None:
     assert backward == backward_of_kept + forward
 
 
+@pytest.mark.slow
 def test_compiled_around_it_the_numbers_are_the_same() -> None:
     stack, x = stack_of(), noise(2, LENGTH, DIM)
     expected = gradients(stack, x, context(), total_loss)

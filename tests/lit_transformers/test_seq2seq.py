@@ -208,6 +208,7 @@ def test_a_row_that_holds_nothing_counts_for_nothing() -> None:
     assert task.metric.compute() == expected and len(task.metric.outputs()) == len(batch.source)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_as_if_it_never_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = SHORT.override({"training.accumulate": 2, "training.average": {"last": 3, "every": 2}})
     fit(config, tmp_path / "alone" / "whole")

@@ -32,6 +32,7 @@ def reproducible(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name != "measured"}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_while_it_is_measured_is_measured_when_it_goes_on(
     config: RunConfig, tmp_path: Path
 ) -> None:
@@ -47,6 +48,7 @@ def test_a_run_that_is_stopped_while_it_is_measured_is_measured_when_it_goes_on(
     assert reproducible(record) == reproducible(fit(config, tmp_path / "alone" / "whole"))
 
 
+@pytest.mark.slow
 def test_a_validation_within_training_is_ended_before_the_run_stops(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,6 +132,7 @@ def test_accuracy_counts_symbols_and_whole_answers() -> None:
     assert metric.compute() == {}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_as_if_it_never_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fit(SHORT, tmp_path / "alone" / "whole")
     step = Strings.training_step

@@ -335,6 +335,7 @@ def test_offsets_of_positions_that_restart_are_refused() -> None:
         SinusoidalConfig(offset=5)
 
 
+@pytest.mark.slow
 @combined
 def test_no_shape_depends_on_the_data(combine: Combine) -> None:
     """Trap T-UT8: the whole stack is one graph, whatever its positions decide."""
