@@ -24,15 +24,16 @@ class Forked:
     """A function that runs in a process, or in several that find each other as torchrun's ranks do.
 
     function: importable by its name; it and its arguments must be picklable. log: the file that all output goes to.
+    ranks: 0 for one process that is no rank.
     """
 
-    def __init__(self, log: Path, function: Callable[..., None], *arguments: Any, ranks: int = 1) -> None:
+    def __init__(self, log: Path, function: Callable[..., None], *arguments: Any, ranks: int = 0) -> None:
         prepare_server(RunConfig.runner)
         context = multiprocessing.get_context("forkserver")
         self.log = log
         self.processes = []
         port = free_port()
-        for rank in range(ranks):
+        for rank in range(max(ranks, 1)):
             process = context.Process(target=_run_rank, args=(rank, ranks, port, log, function, arguments))
             process.start()
             self.processes.append(process)
@@ -81,7 +82,8 @@ def train(config: RunConfig, directory: Path, keep_every: float = 30.0) -> None:
 def training(config: RunConfig, directory: Path, keep_every: float = 30.0) -> Forked:
     """Starts a run in as many processes as its config has devices."""
     directory.mkdir(exist_ok=True)
-    return Forked(directory / "said.txt", train, config, directory, keep_every, ranks=config.training.devices)
+    ranks = config.training.devices if config.training.devices > 1 else 0
+    return Forked(directory / "said.txt", train, config, directory, keep_every, ranks=ranks)
 
 
 def _run_rank(
@@ -94,7 +96,7 @@ def _run_rank(
         os.dup2(stream.fileno(), 2)
     # Line buffering keeps lines of ranks that write at the same time whole.
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
-    if ranks > 1:
+    if ranks:
         variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "forked"}
         os.environ.update({name: str(value) for name, value in variables.items()})

@@ -1,7 +1,5 @@
 """Ranks that share one device, for a machine with a single one; and one process that reads the data of two ranks.
 
-The script runs as a rank or as the single process: ``python tests/shared_device.py RUN.yaml FOLDER BACKEND``, under
-torchrun.
 NCCL refuses two ranks on one device, gloo does not.
 """
 
@@ -9,27 +7,22 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from lit_transformers.cli.startup import quick_imports
+import lightning as L
+import torch
+from lightning.pytorch.strategies import DDPStrategy
 
-with quick_imports():
-    import lightning as L
-    import torch
-    from lightning.pytorch.strategies import DDPStrategy
-
-    from datamodules import LanguageData, Shard
-    from datamodules.text.lanes import LaneShape
-    from datamodules.text.language import reading_lanes
-    from lit_transformers.batch import TextBatch
-    from lit_transformers.records.files import RECORD
-    from lit_transformers.runs import RunConfig, fit, train
-    from lit_transformers.training.config import TrainingConfig
-    from lit_transformers.training.stopping import Stop
+from datamodules import LanguageData, Shard
+from datamodules.text.lanes import LaneShape
+from datamodules.text.language import reading_lanes
+from lit_transformers.batch import TextBatch
+from lit_transformers.records.files import RECORD
+from lit_transformers.runs import RunConfig, fit, train
+from lit_transformers.training.config import TrainingConfig
+from lit_transformers.training.stopping import Stop
 
 
 def batches_of_both(data: LanguageData) -> Iterator[TextBatch]:
@@ -81,15 +74,11 @@ def share_one_device(device: torch.device, backend: str) -> None:
     train.make_trainer = make_trainer
 
 
-def main(config_file: str, folder: str, backend: str) -> Any:
-    config = RunConfig.from_yaml(config_file)
+def train_as_rank(config: RunConfig, directory: Path, backend: str) -> None:
+    """One rank of a run on one device: of two, or the only one, which trains on the rows of two; for ``Forked``."""
     share_one_device(torch.device(config.training.device, 0 if config.training.device == "cuda" else None), backend)
     if int(os.environ["WORLD_SIZE"]) == 1:
-        train_on_rows_of_both(config, Path(folder))
+        train_on_rows_of_both(config, directory)
     else:
-        record = fit(config, Path(folder))
+        record = fit(config, directory)
         assert record["outcome"] == "finished", record["reason"]
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

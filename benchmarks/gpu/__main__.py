@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.gpu.runner import ROOT
+from benchmarks.gpu import ROOT
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -38,8 +38,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def environment_with(wheels: Path | None, work: Path) -> dict[str, str]:
-    """The environment of every job: this checkout first, then what was installed from the wheelhouse.
+def set_import_path(wheels: Path | None, work: Path) -> None:
+    """Has this process and every job import this checkout first, then what it installs from the wheelhouse.
 
     Exits with status 2 where the wheelhouse cannot be installed.
     """
@@ -56,7 +56,7 @@ def environment_with(wheels: Path | None, work: Path) -> dict[str, str]:
         paths.append(str(site))
         sys.path.insert(0, str(site))
     earlier = os.environ.get("PYTHONPATH")
-    return dict(os.environ) | {"PYTHONPATH": os.pathsep.join([*paths, *([earlier] if earlier else [])])}
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([earlier] if earlier else [])])
 
 
 def fail(why: str) -> NoReturn:
@@ -70,11 +70,13 @@ def main() -> int:
     options = parse_options()
     work = options.work or Path(tempfile.gettempdir()) / "lit-transformers-gpu"
     work.mkdir(parents=True, exist_ok=True)
-    environment = environment_with(options.wheels, work)
-    from benchmarks.gpu.session import Session, SessionError  # needs what the wheelhouse may have brought
-
+    set_import_path(options.wheels, work)
     try:
-        return Session(options, work.resolve(), environment).run()
+        from benchmarks.gpu.session import Session, SessionError  # needs what the wheelhouse may have brought
+    except ImportError as error:
+        fail(f"{error}; carry what is missing as wheels: python -m benchmarks.gpu.wheels --help")
+    try:
+        return Session(options, work.resolve()).run()
     except SessionError as error:
         fail(str(error))
 

@@ -107,12 +107,13 @@ def rehearsals() -> list[KitJob]:
     """The jobs at toy size on a CPU: some tests, one precision and mode, all layers together, one further study."""
     timing = ("--tiny", "--warm", "2", "--count", "2", "--repeats", "1")
     few = ("--set", "training.steps=3", "--set", "data.evaluation.bytes=4096", "--scale", "demo", "--workers", "2")
-    mixers = ",".join(name for names in LAYERS for name in names)
+    mixers = ("--only", ",".join(name for names in LAYERS for name in names))
+    once = ("--lengths", "64", "--rounds", "1", "--threads", "1", "--no-peaks")
     return [
         pytest_job("a", "tests marked gpu", 10, "-m", "gpu", EXECUTORS_ON_CUDA),
         contract_tests("bf16", CACHED_DECODING, "-k", "beam or xl"),
         transformer_xl("graphs", 10, "--check", *timing),
-        benchmark("c", "layers", "layers 1", 12, "--only", mixers, "--lengths", "64", "--rounds", "1", "--no-peaks"),
+        benchmark("c", "layers", "layers 1", 12, *mixers, *once),
         study_job("d", "xl_recurrence", 90, "--seeds", "1", *few),
         pytest_job("e", "ranks on one device", 30, RANKS),
         throughput("overhead", "training through the suite", 10, "--tiny", "--chunks", "4"),

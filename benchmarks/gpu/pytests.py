@@ -6,15 +6,18 @@ Tests that the log says have passed are not run again; what the log says of all 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.runner import ROOT
+import pytest
+
+from benchmarks.gpu import ROOT
 from lit_transformers.records.files import write_json
 
 TESTS = str(ROOT / "tests")
@@ -34,6 +37,14 @@ def result_of(log: Path) -> dict[str, Any]:
     }
 
 
+def run_tests(arguments: Sequence[str]) -> None:
+    """Runs pytest, whose plugin is among the tests, and exits with its status."""
+    os.chdir(ROOT)
+    sys.path.insert(0, TESTS)
+    os.environ["PYTHONPATH"] = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
+    sys.exit(pytest.main(["-q", "-p", "resumable", *arguments]))
+
+
 def main() -> int:
     """Runs pytest until it ends or receives SIGTERM, writes the result, and returns pytest's exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.pytests", description=__doc__)
@@ -41,13 +52,16 @@ def main() -> int:
     parser.add_argument("--json", type=Path, required=True, help="where the result is written")
     options, arguments = parser.parse_known_args()
     arguments = [argument for argument in arguments if argument != "--"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "resumable", "--log", str(options.log), *arguments]
-    paths = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": paths})
+    # Forked, for what is imported here need not be imported there, and a test may take its whole process down.
+    process = multiprocessing.get_context("fork").Process(
+        target=run_tests, args=(["--log", str(options.log), *arguments],)
+    )
+    process.start()
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    status = process.wait()
+    process.join()
     write_json(options.json, result_of(options.log))
-    return status
+    assert process.exitcode is not None
+    return process.exitcode
 
 
 if __name__ == "__main__":

@@ -10,20 +10,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from benchmarks.gpu import ROOT
 from benchmarks.gpu.job import KitJob
+from benchmarks.gpu.process import JobProcess
 
 __all__ = ["GRACE_SECONDS", "RESULTS", "JobAttempt", "Kit", "attempts_in", "code_fingerprint", "last_attempts"]
 
-ROOT = Path(__file__).resolve().parents[2]
 CODE = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "benchmarks", "tests")
 RESULTS = "results.jsonl"
 GRACE_SECONDS = 30.0
@@ -93,7 +92,6 @@ class Kit(NamedTuple):
 
     out: Path
     work: Path
-    environment: Mapping[str, str]
     say: Callable[[str], None] = print
 
     def pending(self, jobs: Sequence[KitJob], again: bool = False) -> list[KitJob]:
@@ -143,19 +141,13 @@ class Kit(NamedTuple):
             writes.unlink(missing_ok=True)
         log = self.work / "logs" / f"{job.part}-{job.name.replace(' ', '-')}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
+        start = log.stat().st_size if log.exists() else 0
+        process = JobProcess(job.module, arguments, ROOT, log)
         begun = time.monotonic()
-        with log.open("ab") as output:
-            start = output.tell()
-            process = subprocess.Popen(
-                [sys.executable, "-m", job.module, *arguments],
-                cwd=ROOT, env=dict(self.environment), stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-            try:
-                code = process.wait(max(0.1, limit))
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                end_group(process)
+        try:
+            code = process.wait(max(0.1, limit))
+        finally:
+            end_group(process.group)
         outcome: Outcome = "finished" if code == 0 else "failed"
         if code is None:
             outcome = "timed out" if limit == job.limit and not job.resumable else "stopped"
@@ -177,17 +169,16 @@ class Kit(NamedTuple):
             os.fsync(file.fileno())
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
+def end_group(group: int) -> None:
     """Sends SIGTERM to what is left of a job's process group, and SIGKILL where it does not end in time."""
     for number, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, 5.0)):
         try:
-            os.killpg(process.pid, number)
+            os.killpg(group, number)
         except ProcessLookupError:
             return
         until = time.monotonic() + patience
         while time.monotonic() < until:
-            process.poll()
-            if not group_exists(process.pid):
+            if not group_exists(group):
                 return
             time.sleep(0.05)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
-import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Sequence
@@ -15,23 +14,18 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.gpu import ROOT
 from benchmarks.gpu.job import PARTS, KitJob, jobs, rehearsals
-from benchmarks.gpu.runner import GRACE_SECONDS, ROOT, Kit, attempts_in, last_attempts
+from benchmarks.gpu.process import JobProcess
+from benchmarks.gpu.runner import GRACE_SECONDS, Kit, attempts_in, end_group, last_attempts, tail_of
 from benchmarks.gpu.summary import markdown, table_of
-from lit_transformers.records.files import replace_file, write_json, write_text
+from lit_transformers.records.files import replace_file, write_text
 
 __all__ = ["Session", "SessionError", "pack", "unpack"]
 
 MACHINE, SUMMARY, RUNS = "machine.json", "summary.md", "runs.tar.gz"
-DESCRIBE = """
-import json
-from lit_transformers.cli.startup import quick_imports
-with quick_imports():
-    import ablations.__main__, lit_transformers.runs
-    from benchmarks.hardware import describe
-print(json.dumps(describe(("lightning", "transformers", "fla-core"))))
-"""
-"""A script that imports what the kit needs and prints the hardware and the versions."""
+DESCRIBING_SECONDS = 120.0
+"""How long a machine may take to import what the kit needs, and to say what it is."""
 STOPPED = 143
 """The exit status of a call that was stopped by a signal."""
 CLOSING_SECONDS = GRACE_SECONDS + 10.0
@@ -45,11 +39,10 @@ class SessionError(Exception):
 class Session:
     """A call of the kit by its command line. ``out`` holds what is carried away, ``work`` what stays on the machine."""
 
-    def __init__(self, options: argparse.Namespace, work: Path, environment: dict[str, str]) -> None:
+    def __init__(self, options: argparse.Namespace, work: Path) -> None:
         self.options, self.work, self.out = options, work, options.out.resolve()
         self.begun = time.monotonic()
-        rehearsal = {"LIT_TRANSFORMERS_REHEARSAL": "1"} if options.rehearse else {}
-        self.kit = Kit(self.out, work, environment | rehearsal)
+        self.kit = Kit(self.out, work)
         self.console = Console()
 
     def run(self) -> int:
@@ -61,6 +54,8 @@ class Session:
             self.console.print(table_of(selected_jobs, last_attempts(attempts_in(self.out))))
             return 0
         signal.signal(signal.SIGTERM, stop)
+        if self.options.rehearse:
+            os.environ |= {"LIT_TRANSFORMERS_REHEARSAL": "1", "OMP_NUM_THREADS": "1"}
         machine = self.describe_machine()
         if not self.options.rehearse and machine["gpu"] is None:
             raise SessionError("no CUDA device is to be found; --rehearse runs the kit on a CPU")
@@ -87,13 +82,17 @@ class Session:
 
         Raises SessionError, with the last line of the error, where the suite cannot be imported.
         """
-        command = [sys.executable, "-c", DESCRIBE]
-        completed = subprocess.run(command, cwd=ROOT, env=self.kit.environment, capture_output=True, text=True)
-        if completed.returncode != 0:
-            last = (completed.stderr.strip().splitlines() or ["no output"])[-1]
+        log = self.work / "machine.log"
+        log.unlink(missing_ok=True)
+        process = JobProcess("benchmarks.gpu.machine", [str(self.out / MACHINE)], ROOT, log)
+        try:
+            status = process.wait(DESCRIBING_SECONDS)
+        finally:
+            end_group(process.group)
+        if status != 0:
+            last = (tail_of(log, 0) or ["no output"])[-1]
             raise SessionError(f"{last}; carry what is missing as wheels: python -m benchmarks.gpu.wheels --help")
-        machine: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
-        write_json(self.out / MACHINE, machine)
+        machine: dict[str, Any] = json.loads((self.out / MACHINE).read_text(encoding="utf-8"))
         return machine
 
 

@@ -6,16 +6,19 @@ are finished, how fast they trained, and the report's findings. Called again, it
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import statistics
-import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ablations.__main__ import main as ablations
 from lit_transformers.config import parse_assignments
 from lit_transformers.records.files import PLAN, RECORD, write_json
 from lit_transformers.records.plan import load_plan
@@ -46,6 +49,11 @@ def median_of(records: list[Record], quantity: str) -> float | None:
     return statistics.median(values) if values else None
 
 
+def run_study(*arguments: str) -> None:
+    """``python -m ablations run``."""
+    sys.exit(ablations(["run", *arguments]))
+
+
 def main(
     study: Annotated[str, typer.Argument(help="A study's name.")],
     runs: Annotated[Path, typer.Option(help="Where runs, ledger and reports are.")],
@@ -60,11 +68,17 @@ def main(
     arguments += [word for change in changes or () for word in ("--set", change)]
     arguments += ["--seeds", str(seeds)] if seeds else []
     begun = time.monotonic()
-    process = subprocess.Popen([sys.executable, "-m", "ablations", "run", *arguments, "--workers", str(workers)])
+    # Forked, for what is imported here need not be imported there.
+    process = multiprocessing.get_context("fork").Process(
+        target=run_study, args=(*arguments, "--workers", str(workers))
+    )
+    process.start()
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    code = process.wait()
+    process.join()
+    code = process.exitcode
     if code != 0:  # a study that is done has its report
-        subprocess.run([sys.executable, "-m", "ablations", "report", *arguments], stdout=subprocess.DEVNULL)
+        with redirect_stdout(StringIO()):
+            ablations(["report", *arguments])
     folder = runs / "studies" / folder_name(study, scale, parse_assignments(changes or ()))
     result = standing(folder, runs) | {"seconds": time.monotonic() - begun, "workers": workers}
     write_json(json_file, result)

@@ -24,7 +24,7 @@ import typer
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from benchmarks.gpu.runner import ROOT
+from benchmarks.gpu import ROOT
 
 PRESENT = Path(__file__).with_name("present.txt")
 NOT_NEEDED = {

@@ -15,6 +15,8 @@ from benchmarks.gpu.job import KitJob
 from benchmarks.gpu.runner import RESULTS, Kit, attempts_in
 from benchmarks.gpu.session import pack, unpack
 
+pytestmark = pytest.mark.slow
+
 CHILD = """
 import json, os, subprocess, sys, time
 what, work = sys.argv[1:]
@@ -22,6 +24,11 @@ with open(f"{work}/begun.txt", "a") as file:
     file.write(what + "\\n")
 if what == "measure":
     json.dump({"value": 3}, open(f"{work}/measured.json", "w"))
+elif what == "surroundings":
+    import torch
+    touched = torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork()
+    answer = {"threads": torch.get_num_threads(), "devices": os.environ["CUDA_VISIBLE_DEVICES"], "touched": touched}
+    json.dump(answer, open(f"{work}/measured.json", "w"))
 elif what == "fail":
     sys.exit("the last line of the error")
 elif what == "hang":  # with a process of its own, as a study has
@@ -38,11 +45,12 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
     monkeypatch.setattr(runner, "code_fingerprint", lambda: "code")
     work = tmp_path / "work"
     work.mkdir()
-    return Kit(tmp_path / "out", work, dict(os.environ) | {"PYTHONPATH": str(tmp_path)}, lambda line: None)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return Kit(tmp_path / "out", work, lambda line: None)
 
 
 def job(name: str, limit: float = 20, least: float = 0, resumable: bool = False) -> KitJob:
-    writes = "measured.json" if name == "measure" else None
+    writes = "measured.json" if name in ("measure", "surroundings") else None
     return KitJob("a", name, "kit_child", (name, "{work}"), 5, limit, least, resumable, writes)
 
 
@@ -77,6 +85,14 @@ def test_a_job_that_hangs_is_ended_at_its_limit_with_all_that_it_started(kit: Ki
     (attempt,) = attempts_in(kit.out)
     assert attempt.outcome == "timed out" and attempt.seconds < 15
     assert "zombie" in status_of(int((kit.work / "child.txt").read_text()))
+
+
+def test_a_job_has_the_environment_and_the_threads_that_it_asks_for(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    kit.run([job("surroundings")], 60)
+    (attempt,) = attempts_in(kit.out)
+    assert attempt.result == {"threads": 3, "devices": "5", "touched": False}
 
 
 def test_a_call_begins_nothing_that_the_time_left_does_not_hold(kit: Kit) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-import shared_device
 import torch
+from forked import Forked
+from shared_device import train_as_rank
 
 from lit_transformers.records.files import RECORD
 from lit_transformers.runs import RunConfig
@@ -27,20 +27,15 @@ pytestmark = [
 ]
 
 
-def start(config: RunConfig, ranks: int, backend: str, folder: Path) -> subprocess.Popen[str]:
-    """Begins a run by so many ranks of torchrun, all on one device."""
+def start(config: RunConfig, ranks: int, backend: str, folder: Path) -> Forked:
+    """Begins a run by so many ranks, all on one device."""
     (folder / "run").mkdir(parents=True)
-    (folder / "wanted.yaml").write_text(config.to_yaml())
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command = [*launcher, shared_device.__file__, str(folder / "wanted.yaml"), str(folder / "run"), backend]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    return Forked(folder / "output.txt", train_as_rank, config, folder / "run", backend, ranks=ranks)
 
 
-def metrics_of(process: subprocess.Popen[str], folder: Path) -> dict[str, Any]:
+def metrics_of(process: Forked, folder: Path) -> dict[str, Any]:
     """Waits for a run, and returns its metrics."""
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output[-6000:]
+    process.finish()
     metrics: dict[str, Any] = json.loads((folder / "run" / RECORD).read_text())["metrics"]
     return metrics
 
@@ -62,6 +57,6 @@ def test_two_ranks_on_one_device_measure_what_one_rank_does(small_run: RunConfig
         two_ranks, one_rank = (metrics_of(process, tmp_path / name) for name, process in processes.items())
     finally:
         for process in processes.values():
-            process.terminate()
+            process.send(signal.SIGTERM)
     assert two_ranks.keys() == one_rank.keys() and {"val/bpb", "val/nats"} <= two_ranks.keys()
     assert two_ranks == pytest.approx(one_rank, rel=1e-4)
