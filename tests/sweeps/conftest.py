@@ -30,10 +30,13 @@ def postgres() -> Iterator[Server]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(params=["sqlite", "postgres", "proxy to postgres", "proxy to sqlite"])
+@pytest.fixture(params=["sqlite", "postgres", "proxy to sqlite"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of an empty ledger, for every kind of database."""
-    if "postgres" in request.param:
+    """The address of an empty ledger, for every kind of database, and through a proxy.
+
+    A proxy in front of PostgreSQL, with workers that are killed, is in ``test_workers.py``.
+    """
+    if request.param == "postgres":
         server: Server = request.getfixturevalue("postgres")
         url = server.database()
     else:

@@ -1,4 +1,8 @@
-"""Runs of two ranks, started by the command as any other: on CPU, with gloo, and with all that may happen to them."""
+"""Runs of two ranks, started by the command as any other: on CPU, with gloo, and with all that may happen to them.
+
+torchrun starts three processes that import torch, which is most of what a command takes here: what does not depend on
+how ranks are started is proven with forked ones.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,15 @@ import json
 import os
 import random
 import signal
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from forked import training
 from rich.console import Console
-from standin.frequent_checkpoints import RunConfig
+from standin.frequent_checkpoints import CHECKPOINT_SECONDS, RunConfig
 from waiting import when
 
 from lit_transformers.config import ConfigError
@@ -86,48 +89,33 @@ def ranks_of(runs: Path) -> list[psutil.Process]:
     return ranks
 
 
-def when_training(runs: Path, ticket: Ticket, act: Callable[[], object]) -> AbstractContextManager[None]:
-    """Does something in the middle of the run: once there is a checkpoint."""
-    return when((ticket.directory(runs) / "checkpoint.ckpt").exists, act)
-
-
 @pytest.fixture(scope="module")
 def uninterrupted_run(ticket: Ticket, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nothing happened to."""
     runs = tmp_path_factory.mktemp("uninterrupted")
-    summary = go(runs, ticket)
-    assert [row.state for row in summary.rows] == [State.FINISHED], summary.rows[0].reason
+    training(RunConfig.from_dict(ticket.config), ticket.directory(runs)).finish()
     return runs
 
 
-def test_a_run_of_two_ranks_is_done_by_the_command_and_leaves_no_process(
-    uninterrupted_run: Path, ticket: Ticket
-) -> None:
-    assert read_record(uninterrupted_run, ticket)["metrics"]["val/bpb"] > 0
-    assert not ranks_of(uninterrupted_run)
-
-
-def test_ranks_that_are_stopped_go_on_with_the_next_command_to_the_same_record(
+def test_ranks_that_are_stopped_and_killed_go_on_with_the_next_command_to_the_record_of_undisturbed_ones(
     uninterrupted_run: Path, ticket: Ticket, tmp_path: Path
 ) -> None:
-    with when_training(tmp_path, ticket, lambda: os.kill(os.getpid(), signal.SIGTERM)):
+    checkpoint = ticket.directory(tmp_path) / "checkpoint.ckpt"
+    with when(checkpoint.exists, lambda: os.kill(os.getpid(), signal.SIGTERM)):
         summary = go(tmp_path, ticket)
     assert summary.stopped_by == signal.SIGTERM and [row.state for row in summary.rows] == [State.STOPPED]
     assert not ranks_of(tmp_path) and not (ticket.directory(tmp_path) / "record.json").exists()
-    assert [row.state for row in go(tmp_path, ticket).rows] == [State.FINISHED]
-    assert read_record(tmp_path, ticket)["metrics"] == read_record(uninterrupted_run, ticket)["metrics"]
 
-
-def test_a_rank_that_is_killed_ends_the_run_with_the_reason_and_the_next_command_goes_on(
-    uninterrupted_run: Path, ticket: Ticket, tmp_path: Path
-) -> None:
-    with when_training(tmp_path, ticket, lambda: ranks_of(tmp_path)[-1].kill()):
+    stopped_at = checkpoint.stat().st_mtime_ns
+    with when(lambda: checkpoint.stat().st_mtime_ns > stopped_at, lambda: ranks_of(tmp_path)[-1].kill()):
         summary = go(tmp_path, ticket)
     assert [row.state for row in summary.rows] == [State.FAILED]
     assert summary.rows[0].reason == "a rank was killed: most likely out of memory"
     assert not ranks_of(tmp_path)
+
     assert [row.state for row in go(tmp_path, ticket).rows] == [State.FINISHED]
     assert read_record(tmp_path, ticket)["metrics"] == read_record(uninterrupted_run, ticket)["metrics"]
+    assert not ranks_of(tmp_path)
 
 
 def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_they_stopped(
@@ -135,13 +123,15 @@ def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_th
 ) -> None:
     """Gradients are summed in another order, so float32 weights differ in their last bits: 1e-5, not equality."""
     config = RunConfig.from_dict(ticket.config).override({"training.strategy": "fsdp"})
-    parts = Ticket(run_key(config), "parts", 0, config.to_dict())
-    with when_training(tmp_path, parts, lambda: os.kill(os.getpid(), signal.SIGTERM)):
-        assert [row.state for row in go(tmp_path, parts).rows] == [State.STOPPED]
-    assert [row.state for row in go(tmp_path, parts).rows] == [State.FINISHED]
-    metrics = read_record(tmp_path, parts)["metrics"]
+    directory = tmp_path / "parts"
+    ranks = training(config, directory, CHECKPOINT_SECONDS)
+    ranks.until((directory / "checkpoint.ckpt").exists)
+    ranks.send(signal.SIGTERM)
+    assert ranks.wait() == [143, 143], ranks.log.read_text()
+    training(config, directory).finish()
+    metrics = json.loads((directory / "record.json").read_text())["metrics"]
     assert metrics == pytest.approx(read_record(uninterrupted_run, ticket)["metrics"], rel=1e-5)
-    single_process = evaluate(parts.directory(tmp_path) / "checkpoint.ckpt")
+    single_process = evaluate(directory / "checkpoint.ckpt")
     assert single_process["val/bpb"] == pytest.approx(metrics["val/bpb"], rel=1e-6), "one process reads the checkpoint"
 
 
