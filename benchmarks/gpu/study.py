@@ -7,18 +7,18 @@ are finished, how fast they trained, and the report's findings. Called again, it
 from __future__ import annotations
 
 import multiprocessing
+import runpy
 import signal
 import statistics
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ablations.__main__ import main as ablations
 from lit_transformers.config import parse_assignments
 from lit_transformers.records.files import PLAN, RECORD, write_json
 from lit_transformers.records.plan import load_plan
@@ -49,9 +49,10 @@ def median_of(records: list[Record], quantity: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def run_study(*arguments: str) -> None:
-    """``python -m ablations run``."""
-    sys.exit(ablations(["run", *arguments]))
+def ablations(*words: str) -> None:
+    """``python -m ablations`` with these words, in this process, which it exits."""
+    sys.argv = ["ablations", *words]
+    runpy.run_module("ablations", run_name="__main__", alter_sys=True)
 
 
 def main(
@@ -70,15 +71,15 @@ def main(
     begun = time.monotonic()
     # Forked, for what is imported here need not be imported there.
     process = multiprocessing.get_context("fork").Process(
-        target=run_study, args=(*arguments, "--workers", str(workers))
+        target=ablations, args=("run", *arguments, "--workers", str(workers))
     )
     process.start()
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     process.join()
     code = process.exitcode
     if code != 0:  # a study that is done has its report
-        with redirect_stdout(StringIO()):
-            ablations(["report", *arguments])
+        with redirect_stdout(StringIO()), suppress(SystemExit):
+            ablations("report", *arguments)
     folder = runs / "studies" / folder_name(study, scale, parse_assignments(changes or ()))
     result = standing(folder, runs) | {"seconds": time.monotonic() - begun, "workers": workers}
     write_json(json_file, result)
