@@ -22,6 +22,7 @@ import numerics  # noqa: E402
 
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
+torch.set_num_threads(1)  # of fixtures too, which are older than the first test
 pytest_addoption, pytest_configure = numerics.add_options, numerics.configure
 for absent in (backend for backend in (torch.cuda, torch.xpu, torch.mtia) if not backend.is_available()):
     # torch.manual_seed writes down the whole stack for each kind of device that is not there: some milliseconds.

@@ -31,12 +31,13 @@ def results(runs: Path) -> dict[str, Any]:
 
 
 def test_runs_killed_at_random_moments_end_as_if_never_interrupted(tmp_path: Path) -> None:
+    """Stopped once and killed once; fifty kills are in ``tests/reliability/test_killed_anywhere.py``."""
     study = tmp_path / "recurrence.py"
     write_study(study, tmp_path / "corpus", steps=200, seeds=1)
     command = [sys.executable, "-m", "ablations", "run", str(study), "--threads", "1", "--runs"]
     assert subprocess.run([*command, str(tmp_path / "quiet")], timeout=300).returncode == 0
     interrupted, generator = tmp_path / "torn", random.Random(1)
-    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         process = subprocess.Popen([*command, str(interrupted)])
         wait_for_a_step(interrupted, process)
         time.sleep(generator.uniform(0, 1))

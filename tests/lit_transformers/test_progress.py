@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from lit_transformers.cli.progress import PlainLines
@@ -62,6 +63,7 @@ def test_a_device_is_waited_for_now_and_then_also_where_nobody_listens() -> None
     assert loss.reads == 1
 
 
+@pytest.mark.slow
 def test_fit_that_is_piped_tells_how_it_goes_beside_its_metrics(small_run: RunConfig, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(small_run.to_yaml())
     command = [sys.executable, "-m", "lit_transformers", "fit", str(tmp_path / "run.yaml")]
