@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,27 +36,47 @@ def reproducible(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name != "measured"}
 
 
-def test_a_run_that_misses_a_bar_ends_there_with_what_it_measured(config: RunConfig, tmp_path: Path) -> None:
-    Bars("val/bpb", "minimize", NEVER | {20: 0.01}).write(tmp_path)
-    record = fit(config, tmp_path)
+@pytest.fixture(scope="module")
+def alone(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run without bars; tests only read it."""
+    directory = tmp_path_factory.mktemp("alone")
+    fit(config, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def pruned(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that missed the bar of step 20; tests only read it."""
+    directory = tmp_path_factory.mktemp("pruned")
+    Bars("val/bpb", "minimize", NEVER | {20: 0.01}).write(directory)
+    fit(config, directory)
+    return directory
+
+
+def read_record(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / RECORD).read_text())
+
+
+def test_a_run_that_misses_a_bar_ends_there_with_what_it_measured(pruned: Path) -> None:
+    record = read_record(pruned)
     assert record["outcome"] == "pruned" and record["measured"]["steps"] == 20
     assert record["reason"].startswith("at step 20 of 40, val/bpb") and "lags behind 0.01" in record["reason"]
-    assert validated_steps(tmp_path) == [10, 20]
-    metric_rows = [row for row in csv.DictReader((tmp_path / "metrics.csv").open()) if row["name"] == "val/bpb"]
+    assert validated_steps(pruned) == [10, 20]
+    metric_rows = [row for row in csv.DictReader((pruned / "metrics.csv").open()) if row["name"] == "val/bpb"]
     assert record["metrics"]["val/bpb"] == float(metric_rows[-1]["value"])
-    assert json.loads((tmp_path / RECORD).read_text()) == record
 
 
-def test_bars_that_are_reached_change_nothing(config: RunConfig, tmp_path: Path) -> None:
-    Bars("val/bpb", "minimize", NEVER).write(tmp_path / "watched")
-    watched, unwatched = fit(config, tmp_path / "watched"), fit(config, tmp_path / "alone")
-    assert watched["outcome"] == "finished" and reproducible(watched) == reproducible(unwatched)
+def test_bars_that_are_reached_change_nothing_and_the_last_validation_ends_nothing(
+    config: RunConfig, alone: Path, tmp_path: Path
+) -> None:
+    Bars("val/bpb", "minimize", NEVER | {40: 0.01}).write(tmp_path)
+    watched = fit(config, tmp_path)
+    assert watched["outcome"] == "finished" and reproducible(watched) == reproducible(read_record(alone))
 
 
-def test_what_counts_is_the_best_value_so_far(config: RunConfig, tmp_path: Path) -> None:
+def test_what_counts_is_the_best_value_so_far(config: RunConfig, alone: Path, tmp_path: Path) -> None:
     """Bits a byte fall, so where more are wanted the first value stays the best."""
-    fit(config, tmp_path / "alone")
-    rows = csv.DictReader((tmp_path / "alone" / "metrics.csv").open())
+    rows = csv.DictReader((alone / "metrics.csv").open())
     first, second, *_ = (float(row["value"]) for row in rows if row["name"] == "val/bpb")
     assert first > second
     for name, bar in (("reached", first), ("missed", first + 1e-9)):
@@ -64,13 +85,8 @@ def test_what_counts_is_the_best_value_so_far(config: RunConfig, tmp_path: Path)
     assert fit(config, tmp_path / "missed")["outcome"] == "pruned"
 
 
-def test_the_last_validation_ends_nothing(config: RunConfig, tmp_path: Path) -> None:
-    Bars("val/bpb", "minimize", {40: 0.01}).write(tmp_path)
-    assert fit(config, tmp_path)["outcome"] == "finished"
-
-
 def test_a_run_killed_between_the_verdict_and_its_record_ends_alike(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         """Stands for SIGKILL: nothing is written after it."""
@@ -81,22 +97,21 @@ def test_a_run_killed_between_the_verdict_and_its_record_ends_alike(
         save(self, trainer)
         raise Killed
 
-    bars = Bars("val/bpb", "minimize", {20: 0.01, 30: 0.01})
-    bars.write(tmp_path / "torn")
-    bars.write(tmp_path / "quiet")
+    Bars("val/bpb", "minimize", {20: 0.01, 30: 0.01}).write(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(Checkpointer, "save", save_and_die)
         with pytest.raises(Killed):
-            fit(config, tmp_path / "torn")
-    assert (tmp_path / "torn" / CHECKPOINT).exists()
-    assert reproducible(fit(config, tmp_path / "torn")) == reproducible(fit(config, tmp_path / "quiet"))
+            fit(config, tmp_path)
+    assert (tmp_path / CHECKPOINT).exists()
+    assert reproducible(fit(config, tmp_path)) == reproducible(read_record(pruned))
 
 
-def test_without_its_bars_a_pruned_run_goes_on_to_its_end(config: RunConfig, tmp_path: Path) -> None:
-    Bars("val/bpb", "minimize", {20: 0.01}).write(tmp_path / "pruned")
-    fit(config, tmp_path / "pruned")
-    (tmp_path / "pruned" / BARS).unlink()
-    assert reproducible(fit(config, tmp_path / "pruned")) == reproducible(fit(config, tmp_path / "alone"))
+def test_without_its_bars_a_pruned_run_goes_on_to_its_end(
+    config: RunConfig, alone: Path, pruned: Path, tmp_path: Path
+) -> None:
+    directory = shutil.copytree(pruned, tmp_path / "run")
+    (directory / BARS).unlink()
+    assert reproducible(fit(config, directory)) == reproducible(read_record(alone))
 
 
 def test_damaged_bars_are_an_error_that_names_the_file(config: RunConfig, tmp_path: Path) -> None:
@@ -110,7 +125,7 @@ def test_two_ranks_end_together(config: RunConfig, tmp_path: Path) -> None:
     """One rank alone would wait for the other for ever, which the time limit would show."""
     Bars("val/bpb", "minimize", {20: 0.01}).write(tmp_path)
     training(config.override({"training.devices": 2}), tmp_path).finish()
-    record = json.loads((tmp_path / RECORD).read_text())
+    record = read_record(tmp_path)
     assert record["outcome"] == "pruned" and record["measured"]["steps"] == 20
     assert validated_steps(tmp_path) == [10, 20]
     assert "val/bpb" in record["metrics"]

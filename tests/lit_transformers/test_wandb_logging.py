@@ -5,14 +5,16 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import wandb
@@ -20,11 +22,14 @@ from waiting import wait_for
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made when it is imported
 
 from lit_transformers.records.record import parse_record
-from lit_transformers.runs import Interrupted, RunConfig, fit, wandb_logging
+from lit_transformers.runs import Interrupted, RunConfig, fit, run_key, wandb_logging
 from lit_transformers.runs.wandb_logging import WandbConfig, upload_finished_run
 from lit_transformers.training.reporting import Progress
 
+pytestmark = pytest.mark.slow
+
 OFFLINE = WandbConfig("offline", study="xl_memory", arm="memory 8")
+KEY = "0123456789" * 4
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +38,21 @@ def config(small_run: RunConfig) -> RunConfig:
     return small_run.override({"training.steps": 60, "training.validate_every": 20, "training.log_every": 10})
 
 
+@contextmanager
+def logged_out(home: Path) -> Iterator[pytest.MonkeyPatch]:
+    """An environment in which nobody is logged in, and which may be changed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("WANDB_")]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(home))
+        yield patch
+        wandb.teardown()
+
+
 @pytest.fixture(autouse=True)
-def nobody_is_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    for name in [name for name in os.environ if name.startswith("WANDB_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    yield
-    wandb.teardown()
+def nobody_is_logged_in(tmp_path: Path) -> Iterator[None]:
+    with logged_out(tmp_path / "home"):
+        yield
 
 
 def files(directory: Path) -> list[Path]:
@@ -109,15 +122,72 @@ def reproducible(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name != "measured"}
 
 
-def test_wandb_shows_the_run_its_config_its_curves_and_its_end(config: RunConfig, tmp_path: Path) -> None:
-    record = fit(config, tmp_path, wandb_config=OFFLINE)
-    (path,) = files(tmp_path)
+class Server(NamedTuple):
+    """A place that claims to be W&B and is out of order: its address, and the paths that were requested of it."""
+
+    address: str
+    requested_paths: list[str]
+
+
+@contextmanager
+def out_of_order() -> Iterator[Server]:
+    requested_paths: list[str] = []
+
+    class OutOfOrder(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            requested_paths.append(self.path)
+            self.send_response(503)
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815  the server's own names
+
+        def log_message(self, *_: Any) -> None:
+            """Says nothing."""
+
+    http_server = HTTPServer(("127.0.0.1", 0), OutOfOrder)
+    threading.Thread(target=http_server.serve_forever, daemon=True).start()
+    yield Server(f"http://127.0.0.1:{http_server.server_port}", requested_paths)
+    http_server.shutdown()
+
+
+class SentRun(NamedTuple):
+    """A run that was sent: its directory, its record, and the paths that were requested of W&B meanwhile."""
+
+    directory: Path
+    record: dict[str, Any]
+    requested_paths: list[str]
+
+
+@pytest.fixture(scope="module")
+def sent(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> SentRun:
+    """A run that is sent offline, where there are credentials and a service that would answer; tests only read it."""
+    directory = tmp_path_factory.mktemp("sent")
+    with logged_out(tmp_path_factory.mktemp("home")) as patch, out_of_order() as server:
+        patch.setenv("SECRET_TOKEN", "s3cr3t-value")
+        patch.setenv("WANDB_API_KEY", KEY)
+        patch.setenv("WANDB_BASE_URL", server.address)
+        record = fit(config, directory, wandb_config=OFFLINE)
+        files(directory)
+    return SentRun(directory, record, server.requested_paths)
+
+
+@pytest.fixture(scope="module")
+def unsent(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the same run, which is not sent; tests only read it."""
+    directory = tmp_path_factory.mktemp("unsent")
+    fit(config, directory)
+    return directory
+
+
+def test_wandb_shows_the_run_its_config_its_curves_and_its_end(sent: SentRun) -> None:
+    record = sent.record
+    (path,) = files(sent.directory)
     run = header(path)
     assert (run.run_id, run.project) == (record["key"], "lit-transformers")
     assert (run.run_group, run.job_type, list(run.tags)) == ("xl_memory", "memory 8", ["xl_memory", "memory 8"])
     logged_config = {update.key: json.loads(update.value_json) for update in run.config.update}
     assert {name: logged_config[name] for name in record["config"]} == record["config"]
-    assert curves(path) == written_curves(tmp_path) and {10, 20, 60} <= curves(path).keys()
+    assert curves(path) == written_curves(sent.directory) and {10, 20, 60} <= curves(path).keys()
     summary = last_summary(path)
     assert summary["outcome"] == "finished" and summary["val/bpb"] == record["metrics"]["val/bpb"]
     assert summary["cost/parameters"] == record["cost"]["parameters"]
@@ -134,36 +204,38 @@ def table(path: Path) -> dict[str, Any]:
     return json.loads((path.parent / "files" / reference["path"]).read_text())
 
 
-def test_wandb_shows_the_loss_of_every_document_as_a_table(config: RunConfig, tmp_path: Path) -> None:
-    fit(config, tmp_path, wandb_config=OFFLINE)
-    logged_table = table(files(tmp_path)[0])
-    csv_rows = [line.split(",") for line in (tmp_path / "documents.csv").read_text().splitlines()]
+def test_wandb_shows_the_loss_of_every_document_as_a_table(sent: SentRun) -> None:
+    logged_table = table(files(sent.directory)[0])
+    csv_rows = [line.split(",") for line in (sent.directory / "documents.csv").read_text().splitlines()]
     assert logged_table["columns"] == csv_rows[0]
     assert [[str(cell) if name == "name" else float(cell) for name, cell in zip(csv_rows[0], row, strict=True)]
             for row in csv_rows[1:]] == logged_table["data"]  # fmt: skip
 
 
-def test_a_run_that_is_over_is_sent_from_its_files(config: RunConfig, tmp_path: Path) -> None:
-    record = fit(config, tmp_path)
-    assert not files(tmp_path)
-    upload_finished_run(OFFLINE, tmp_path, parse_record(record))
-    (path,) = files(tmp_path)
+def test_a_run_that_is_over_is_sent_from_its_files(unsent: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(unsent, tmp_path / "run")
+    assert not files(directory)
+    record = json.loads((directory / "record.json").read_text())
+    upload_finished_run(OFFLINE, directory, parse_record(record))
+    (path,) = files(directory)
     assert header(path).run_id == record["key"] and last_summary(path)["outcome"] == "finished"
-    assert curves(path) == written_curves(tmp_path)
+    assert curves(path) == written_curves(directory)
 
 
-def test_sending_a_run_changes_no_number_and_no_key(config: RunConfig, tmp_path: Path) -> None:
-    logged, unlogged = fit(config, tmp_path / "sent", wandb_config=OFFLINE), fit(config, tmp_path / "plain")
-    assert reproducible(logged) == reproducible(unlogged)
-    assert fit(config, tmp_path / "disabled", wandb_config=WandbConfig("disabled"))["key"] == unlogged["key"]
-    assert not (tmp_path / "disabled" / "wandb").exists()
+def test_sending_a_run_changes_no_number_and_no_key(sent: SentRun, unsent: Path) -> None:
+    assert reproducible(sent.record) == reproducible(json.loads((unsent / "record.json").read_text()))
 
 
-def test_nothing_is_sent_of_who_and_where(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET_TOKEN", "s3cr3t-value")
-    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
-    fit(config, tmp_path, wandb_config=OFFLINE)
-    (path,) = files(tmp_path)
+def test_a_run_that_is_not_to_be_sent_has_the_same_key_and_leaves_nothing_of_wandbs(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    short = config.override({"training.steps": 2})
+    assert fit(short, tmp_path, wandb_config=WandbConfig("disabled"))["key"] == run_key(short)
+    assert not (tmp_path / "wandb").exists()
+
+
+def test_nothing_is_sent_of_who_and_where(config: RunConfig, sent: SentRun) -> None:
+    (path,) = files(sent.directory)
     kinds = {record.WhichOneof("record_type") for record in records(path)}
     assert not kinds & {"stats", "output", "output_raw", "environment"}
     run = header(path)
@@ -172,7 +244,8 @@ def test_nothing_is_sent_of_who_and_where(config: RunConfig, tmp_path: Path, mon
     sent_records = (record for record in records(path) if record.WhichOneof("record_type") not in ("artifact", "files"))
     sent_bytes = b"".join(record.SerializeToString() for record in sent_records)
     sent_bytes = sent_bytes.replace(config.to_dict()["data"]["source"]["path"].encode(), b"")
-    for secret in ("s3cr3t-value", "0123456789" * 2, str(Path.cwd()), str(tmp_path), "pytest", socket.gethostname()):
+    names = (str(Path.cwd()), str(sent.directory), "pytest", socket.gethostname())
+    for secret in ("s3cr3t-value", KEY[:20], *names):
         if len(secret) > 3:  # a shorter name is found in any text
             assert secret.encode() not in sent_bytes, secret
     assert f'"{getpass.getuser()}"'.encode() not in sent_bytes
@@ -183,15 +256,15 @@ def test_a_run_that_was_stopped_shows_its_whole_curve_under_one_id(config: RunCo
         if progress.phase == "fit" and progress.step >= 30:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    long_config = config.override({"training.steps": 600})
+    long_config = config.override({"training.steps": 120})
     with pytest.raises(Interrupted):
         fit(long_config, tmp_path, stop, wandb_config=OFFLINE)
     (first,) = files(tmp_path)
     fit(long_config, tmp_path, wandb_config=OFFLINE)
     _, second = files(tmp_path)
     assert header(first).run_id == header(second).run_id
-    assert 20 in curves(first) and 600 not in curves(first)
-    assert curves(second) == written_curves(tmp_path) and {10, 600} <= curves(second).keys()
+    assert 20 in curves(first) and 120 not in curves(first)
+    assert curves(second) == written_curves(tmp_path) and {10, 120} <= curves(second).keys()
     assert curves(first).items() <= curves(second).items()
 
 
@@ -205,53 +278,23 @@ def test_without_a_key_a_run_says_so_in_one_line_and_goes_on(
     assert curves(files(tmp_path)[0]) == written_curves(tmp_path)
 
 
-@pytest.fixture
-def server() -> Iterator[tuple[str, list[str]]]:
-    """A place that claims to be W&B and is out of order; and what was asked of it."""
-    requested_paths: list[str] = []
-
-    class OutOfOrder(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            requested_paths.append(self.path)
-            self.send_response(503)
-            self.end_headers()
-
-        do_GET = do_POST  # noqa: N815  the server's own names
-
-        def log_message(self, *_: Any) -> None:
-            """Says nothing."""
-
-    http_server = HTTPServer(("127.0.0.1", 0), OutOfOrder)
-    threading.Thread(target=http_server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{http_server.server_port}", requested_paths
-    http_server.shutdown()
-
-
 def test_without_a_network_a_run_says_so_in_one_line_and_goes_on(
-    config: RunConfig,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    server: tuple[str, list[str]],
+    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
-    monkeypatch.setenv("WANDB_BASE_URL", server[0])
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setattr(wandb_logging, "CONNECT_SECONDS", 2.0)
-    record = fit(config, tmp_path, wandb_config=OFFLINE._replace(mode="online"))
+    with out_of_order() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        record = fit(config, tmp_path, wandb_config=OFFLINE._replace(mode="online"))
     assert record["outcome"] == "finished"
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "W&B" in line]
     assert "written offline" in line
     assert curves(files(tmp_path)[0]) == written_curves(tmp_path)
-    assert server[1], "it never tried"
+    assert server.requested_paths, "it never tried"
 
 
-def test_offline_nothing_is_asked_of_the_network(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: tuple[str, list[str]]
-) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
-    monkeypatch.setenv("WANDB_BASE_URL", server[0])
-    fit(config, tmp_path, wandb_config=OFFLINE)
-    assert files(tmp_path) and not server[1]
+def test_offline_nothing_is_asked_of_the_network(sent: SentRun) -> None:
+    assert files(sent.directory) and not sent.requested_paths
 
 
 def test_sending_that_breaks_does_not_cost_the_run(
