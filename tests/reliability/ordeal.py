@@ -31,13 +31,12 @@ def finished_records(runs: Path) -> dict[str, bytes]:
 
 
 def what_training_left(runs: Path) -> dict[str, Any]:
-    """Everything that must not depend on interruptions, by run: records without ``measured``, curves, documents."""
+    """What must not depend on interruptions, by run: records without ``measured``."""
     results = {}
     for path in runs.glob("*/record.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
         del record["measured"]
-        files = [(path.parent / name).read_text(encoding="utf-8") for name in ("metrics.csv", "documents.csv")]
-        results[path.parent.name] = (record, *files)
+        results[path.parent.name] = record
     return results
 
 
@@ -80,7 +79,7 @@ class Ordeal:
     def go_on_undisturbed(self) -> None:
         """Starts the command until it ends with status 0, at most three times."""
         for _ in range(3):
-            if self._started().wait(timeout=SECONDS) == 0:
+            if self._started().wait(timeout=3 * SECONDS) == 0:
                 break
             self.check_records()
         self.check_records()
@@ -109,7 +108,9 @@ class Ordeal:
         return self.process
 
     def _wait_for_a_run(self, process: subprocess.Popen[bytes]) -> None:
-        wait_for(lambda: process.poll() is not None or any(self._runs_at_work(process)), "no run was started")
+        wait_for(
+            lambda: process.poll() is not None or any(self._runs_at_work(process)), "no run was started", every=0.1
+        )
 
     def _wait_for_a_checkpoint(self, process: subprocess.Popen[bytes]) -> None:
         """Waits for a checkpoint of some run: otherwise nearly all kills would hit runs that have only begun."""
@@ -119,6 +120,7 @@ class Ordeal:
                 or any((run / "checkpoint.ckpt").exists() for run in self._runs_at_work(process))
             ),
             "no run kept a checkpoint",
+            every=0.1,
         )
 
     def _runs_at_work(self, process: subprocess.Popen[bytes]) -> Iterator[Path]:
