@@ -21,6 +21,8 @@ from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT, RECORD
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load, run_key
 
+CREDENTIAL = "s3cr3t-value"
+
 
 @pytest.fixture(scope="module")
 def config(small_run: RunConfig) -> RunConfig:
@@ -48,29 +50,48 @@ def artifacts(directory: Path) -> tuple[dict[str, Any], bytes, bytes]:
     return reproducible(record), (directory / "metrics.csv").read_bytes(), (directory / "documents.csv").read_bytes()
 
 
-def test_a_run_leaves_a_record_curves_and_the_loss_of_every_document(config: RunConfig, tmp_path: Path) -> None:
-    record = fit(config, tmp_path)
+@pytest.fixture(scope="module")
+def finished(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of its run, done with a credential in the environment; tests read it and change nothing."""
+    directory = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_API_KEY", CREDENTIAL)
+        fit(config, directory)
+    return directory
+
+
+def read_record(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / RECORD).read_text())
+
+
+def test_a_run_leaves_a_record_curves_and_the_loss_of_every_document(config: RunConfig, finished: Path) -> None:
+    record = read_record(finished)
     assert record["outcome"] == "finished" and record["reason"] is None
     assert all(gate["passed"] for gate in record["gates"])
-    rows = list(csv.DictReader((tmp_path / "documents.csv").open()))
+    rows = list(csv.DictReader((finished / "documents.csv").open()))
     nats, size = (sum(float(row[name]) for row in rows) for name in ("nats", "bytes"))
     assert record["metrics"]["val/bpb"] == pytest.approx(nats / size / 0.6931471805599453, rel=1e-12)
-    curves = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    curves = list(csv.DictReader((finished / "metrics.csv").open()))
     assert {int(row["step"]) for row in curves if row["name"] == "val/bpb"} == {20, 40, 60}
     assert {int(row["step"]) for row in curves if row["name"] == "train/nats"} == set(range(7, 61, 7))
-    assert RunConfig.from_yaml(tmp_path / "run.yaml") == config
+    assert RunConfig.from_yaml(finished / "run.yaml") == config
     assert record["key"] == run_key(config)
 
 
-def test_the_same_seed_gives_the_same_numbers_and_another_gives_others(config: RunConfig, tmp_path: Path) -> None:
-    first, repeated = fit(config, tmp_path / "first"), fit(config, tmp_path / "again")
-    assert artifacts(tmp_path / "first") == artifacts(tmp_path / "again")
-    assert reproducible(first) == reproducible(repeated)
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_numbers_and_another_gives_others(
+    config: RunConfig, finished: Path, tmp_path: Path
+) -> None:
+    repeated = fit(config, tmp_path / "again")
+    assert artifacts(finished) == artifacts(tmp_path / "again")
     other_seed = fit(config.override({"seed": 1}), tmp_path / "other")
-    assert other_seed["metrics"] != first["metrics"]
-    states = (torch.load(tmp_path / name / CHECKPOINT, weights_only=True)["state_dict"] for name in ("first", "again"))
-    first_state, repeated_state = states
+    assert other_seed["metrics"] != repeated["metrics"]
+    first_state, repeated_state = (weights(directory) for directory in (finished, tmp_path / "again"))
     assert all(torch.equal(first_state[name], repeated_state[name]) for name in first_state)
+
+
+def weights(directory: Path) -> dict[str, torch.Tensor]:
+    return torch.load(directory / CHECKPOINT, weights_only=True)["state_dict"]
 
 
 def checkpoint_time(directory: Path) -> int:
@@ -94,7 +115,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_one_that_never_was(
 ) -> None:
     config, expected_folder = uninterrupted_run
     generator = random.Random(int(number))
-    for _ in range(5):
+    for _ in range(3):
         process = training(config, tmp_path, 0.0)
         for _ in range(generator.randint(5, 25)):
             saved_at = checkpoint_time(tmp_path)
@@ -106,12 +127,13 @@ def test_a_run_that_is_killed_again_and_again_ends_as_one_that_never_was(
     assert artifacts(tmp_path) == artifacts(expected_folder)
 
 
-def test_validation_and_training_keep_states_apart(config: RunConfig, tmp_path: Path) -> None:
-    validated = fit(config.override({"training.validate_every": 5}), tmp_path / "often")
-    unvalidated = fit(config.override({"training.validate_every": None}), tmp_path / "seldom")
-    assert validated["metrics"] == unvalidated["metrics"]
+@pytest.mark.slow
+def test_validation_and_training_keep_states_apart(config: RunConfig, finished: Path, tmp_path: Path) -> None:
+    unvalidated = fit(config.override({"training.validate_every": None}), tmp_path)
+    assert unvalidated["metrics"] == read_record(finished)["metrics"]
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_fails_the_run_and_says_when(config: RunConfig, tmp_path: Path) -> None:
     divergent = config.override({"training.optimizer": {"kind": "sgd", "learning_rate": 1e30}, "training.clip": None})
     record = fit(divergent, tmp_path)
@@ -119,45 +141,43 @@ def test_a_loss_that_is_no_number_fails_the_run_and_says_when(config: RunConfig,
     assert record["reason"].startswith("not-a-number: the loss is nan at step")
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_moved_aside_and_the_run_starts_anew(
-    config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: RunConfig, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fit(config, tmp_path / "sound")
     (tmp_path / "hurt").mkdir()
-    checkpoint_bytes = (tmp_path / "sound" / CHECKPOINT).read_bytes()
+    checkpoint_bytes = (finished / CHECKPOINT).read_bytes()
     (tmp_path / "hurt" / CHECKPOINT).write_bytes(checkpoint_bytes[: len(checkpoint_bytes) // 2])
     assert fit(config, tmp_path / "hurt")["outcome"] == "finished"
-    assert artifacts(tmp_path / "hurt") == artifacts(tmp_path / "sound")
+    assert artifacts(tmp_path / "hurt") == artifacts(finished)
     assert (tmp_path / "hurt" / "checkpoint.damaged").exists()
     assert "cannot be read" in capsys.readouterr().out
 
 
-def test_a_checkpoint_holds_no_code(config: RunConfig, tmp_path: Path) -> None:
-    fit(config, tmp_path)
-    task, loaded, saved = load(tmp_path / CHECKPOINT)
+def test_a_checkpoint_holds_no_code(config: RunConfig, finished: Path, tmp_path: Path) -> None:
+    task, loaded, saved = load(finished / CHECKPOINT)
     assert loaded == config and saved["tokenizer"] == {"kind": "bytes"} and not task.training
     (tmp_path / "text.ckpt").write_text("not a checkpoint")
     with pytest.raises(ConfigError, match=r"text\.ckpt: is no checkpoint of a run"):
         load(tmp_path / "text.ckpt")
 
 
-def test_a_trained_model_is_measured_again_by_another_protocol(config: RunConfig, tmp_path: Path) -> None:
-    record = fit(config, tmp_path)
-    metrics = evaluate(tmp_path / CHECKPOINT)
-    assert metrics["val/bpb"] == pytest.approx(record["metrics"]["val/bpb"], rel=1e-6)
-    longer_memory = evaluate(tmp_path / CHECKPOINT, {"task.evaluation": {"mixer.memory": 24}})
+def test_a_trained_model_is_measured_again_by_another_protocol(finished: Path) -> None:
+    metrics = evaluate(finished / CHECKPOINT)
+    assert metrics["val/bpb"] == pytest.approx(read_record(finished)["metrics"]["val/bpb"], rel=1e-6)
+    longer_memory = evaluate(finished / CHECKPOINT, {"task.evaluation": {"mixer.memory": 24}})
     assert longer_memory["val/bpb"] != pytest.approx(metrics["val/bpb"], rel=1e-6)
-    sliding = evaluate(tmp_path / CHECKPOINT, {"data.evaluation.stride": 1, "task.evaluation": {"mixer.memory": 0}})
+    sliding = evaluate(finished / CHECKPOINT, {"data.evaluation.stride": 1, "task.evaluation": {"mixer.memory": 0}})
     assert sliding["val/bpb"] > 0
 
 
-def test_evaluation_settings_change_nothing_but_the_evaluation(config: RunConfig, tmp_path: Path) -> None:
-    base_record = fit(config, tmp_path / "plain")
-    longer_memory = fit(config.override({"task.evaluation": {"mixer.memory": 24}}), tmp_path / "longer")
-    assert longer_memory["metrics"] != base_record["metrics"]
-    base_state, longer_state = (
-        torch.load(tmp_path / name / CHECKPOINT, weights_only=True)["state_dict"] for name in ("plain", "longer")
-    )
+@pytest.mark.slow
+def test_evaluation_settings_change_nothing_but_the_evaluation(
+    config: RunConfig, finished: Path, tmp_path: Path
+) -> None:
+    longer_memory = fit(config.override({"task.evaluation": {"mixer.memory": 24}}), tmp_path)
+    assert longer_memory["metrics"] != read_record(finished)["metrics"]
+    base_state, longer_state = weights(finished), weights(tmp_path)
     assert all(torch.equal(base_state[name], longer_state[name]) for name in base_state)
     with pytest.raises(ConfigError, match=r"task\.evaluation changes what model does not have.*memory"):
         config.override({"task.evaluation": {"mixer.memmory": 24}})
@@ -203,25 +223,22 @@ def test_what_this_machine_has_not_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_description_costs_no_training_and_agrees_with_the_record(config: RunConfig, tmp_path: Path) -> None:
+def test_a_description_costs_no_training_and_agrees_with_the_record(config: RunConfig, finished: Path) -> None:
     description = describe(config)
-    assert description._asdict() == fit(config, tmp_path)["cost"]
+    assert description._asdict() == read_record(finished)["cost"]
     network = config.model.build(probe_data(257, 8))
     assert description.parameters == sum(p.numel() for p in network.parameters())
     assert description.tokens == 60 * 4 * 8
 
 
-def test_no_variable_of_the_environment_enters_a_record(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", "s3cr3t-value")
-    fit(config, tmp_path)
-    for path in tmp_path.iterdir():
-        assert b"s3cr3t-value" not in path.read_bytes()
+def test_no_variable_of_the_environment_enters_a_record(finished: Path) -> None:
+    for path in finished.iterdir():
+        assert CREDENTIAL.encode() not in path.read_bytes()
 
 
+@pytest.mark.slow
 def test_runs_that_are_only_measured_differently_are_trained_once(config: RunConfig, tmp_path: Path) -> None:
-    config = config.override({"training.validate_every": None})
+    config = config.override({"training.validate_every": None, "training.steps": 20})
     longer = config.override({"task.evaluation": {"mixer.memory": 24}})
     fit(config, tmp_path / "first")
     shared = fit(longer, tmp_path / "second")
@@ -231,6 +248,7 @@ def test_runs_that_are_only_measured_differently_are_trained_once(config: RunCon
     assert artifacts(tmp_path / "second") == artifacts(tmp_path / "elsewhere" / "third")
 
 
+@pytest.mark.slow
 def test_weights_of_which_a_bit_has_flipped_are_not_measured_not_resumed_and_not_taken_over(
     config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,8 +278,9 @@ def test_a_compiled_network_computes_the_same(config: RunConfig, tmp_path: Path)
     assert compiled["metrics"]["val/bpb"] == pytest.approx(uncompiled["metrics"]["val/bpb"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -271,5 +290,4 @@ def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(
         record = fit(config, tmp_path / "run")
     assert (record["outcome"], record["reason"], record["resumable"]) == ("failed", "the disk is full", True)
     assert fit(config, tmp_path / "run")["outcome"] == "finished"
-    fit(config, tmp_path / "whole")
-    assert artifacts(tmp_path / "run") == artifacts(tmp_path / "whole")
+    assert artifacts(tmp_path / "run") == artifacts(finished)
