@@ -4,6 +4,9 @@ the library's runner (``tests/standin``) importable here and in the processes th
 from __future__ import annotations
 
 import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # NumPy and torch read it when they are imported
+
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +15,12 @@ import pytest
 import torch
 from hypothesis import settings
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 TESTS = Path(__file__).resolve().parent
 for folder in (str(TESTS.parent), str(TESTS)):
     if folder not in sys.path:
         sys.path.insert(0, folder)
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
-import numerics  # noqa: E402
+import numerics
 
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
