@@ -2,6 +2,7 @@
 
     python -m tests.mutants --only entmax
     python -m tests.mutants --workers 4
+    python -m tests.mutants --gates
 
 Exits with status 1 where a fault survives, where its text is not there exactly once, or where a test that should notice
 it does not exist or fails without it. Only tracked files are copied, and the checkout itself is never changed.
@@ -20,18 +21,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.mutants.fault import Fault
 from tests.mutants.faults import FAULTS
+from tests.mutants.gates import NONE_FAILED, failed_gate, models_by_file
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 180.0
@@ -39,13 +43,17 @@ LIMIT = 180.0
 HEAVY = ("torch", "lightning", "torchmetrics", "hypothesis", "scipy.stats", "optuna", "sacrebleu", "pydantic", "entmax")
 """Packages that are imported once, before a process is forked for each fault."""
 SURVIVED = ""
+Models = Sequence[Mapping[str, Any]]
+"""Configs of models as plain data."""
 
 
 class Result(NamedTuple):
-    """The test that noticed a fault, SURVIVED where none did, and the seconds that its tests took."""
+    """The test that noticed a fault, SURVIVED where none did, the gate that fails too, if gates were run and there are
+    models whose code the fault is in, and the seconds that all this took."""
 
     fault: Fault
     caught_by: str
+    gate: str
     seconds: float
 
 
@@ -67,8 +75,8 @@ class Recorder:
             self.failed.append(f"import of {report.nodeid}")
 
 
-def run_tests(copy: Path, tests: Sequence[str], answer: Path, first_only: bool) -> None:
-    """Runs tests in a copy of the checkout, in this process, which was forked for them alone."""
+def run_tests(copy: Path, tests: Sequence[str], answer: Path, first_only: bool, models: Models) -> None:
+    """Runs tests in a copy of the checkout, in this process, forked for them alone, then the gates of models."""
     os.setsid()
     log = os.open(answer.with_suffix(".log"), os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
     os.dup2(log, 1)
@@ -81,20 +89,23 @@ def run_tests(copy: Path, tests: Sequence[str], answer: Path, first_only: bool) 
     recorder = Recorder()
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={answer.parent / f'{answer.stem}.tmp'}"]
     status = pytest.main([*options, *(["-x"] if first_only else []), *tests], plugins=[recorder])
-    fields = {"status": int(status), "failed": recorder.failed, "passed": recorder.passed}
+    gates = [failed_gate(models)] if models else []
+    fields = {"status": int(status), "failed": recorder.failed, "passed": recorder.passed, "gates": gates}
     answer.write_text(json.dumps(fields), encoding="utf-8")
 
 
 class Trial:
     """A process that runs tests in a copy, with a fault planted in it or with none."""
 
-    def __init__(self, copy: Path, tests: Sequence[str], fault: Fault | None = None, number: int = 0) -> None:
+    def __init__(
+        self, copy: Path, tests: Sequence[str], fault: Fault | None = None, number: int = 0, models: Models = ()
+    ) -> None:
         self.copy, self.fault, self.began = copy, fault, time.monotonic()
         self.answer = copy.with_name(f"{copy.name}.answer")
         self.answer.unlink(missing_ok=True)
         if fault is not None:
             fault.plant(copy, number)
-        arguments = (copy, tests, self.answer, fault is not None)
+        arguments = (copy, tests, self.answer, fault is not None, models)
         self.process: BaseProcess = get_context("fork").Process(target=run_tests, args=arguments)
         self.process.start()
 
@@ -114,7 +125,7 @@ class Trial:
             shutil.copy2(ROOT / self.fault.file, self.copy / self.fault.file)
         if not self.answer.exists():
             reason = f"{LIMIT:.0f} seconds" if hangs else f"a process that ended with {self.process.exitcode}"
-            return {"status": 1, "failed": [reason], "passed": []}
+            return {"status": 1, "failed": [reason], "passed": [], "gates": []}
         answer: dict[str, object] = json.loads(self.answer.read_text(encoding="utf-8"))
         return answer
 
@@ -153,14 +164,19 @@ def texts(answer: dict[str, object], name: str) -> list[str]:
     return [str(item) for item in items] if isinstance(items, list) else []
 
 
-def results(faults: Sequence[Fault], places: Sequence[Path]) -> Iterator[Result]:
-    """Yields the result of each fault, as soon as it is there; as many at a time as there are copies."""
+def results(
+    faults: Sequence[Fault], places: Sequence[Path], models: Mapping[str, Models] = MappingProxyType({})
+) -> Iterator[Result]:
+    """Yields the result of each fault, as soon as it is there; as many at a time as there are copies.
+
+    models: by file, the models whose gates are run as well.
+    """
     pending, free, running = list(enumerate(faults)), list(places), list[Trial]()
     try:
         while pending or running:
             while pending and free:
                 number, fault = pending.pop(0)
-                running.append(Trial(free.pop(0), fault.tests, fault, number))
+                running.append(Trial(free.pop(0), fault.tests, fault, number, models.get(fault.file, ())))
             wait([trial.process.sentinel for trial in running], timeout=1.0)
             for trial in [trial for trial in running if trial.late or not trial.process.is_alive()]:
                 running.remove(trial)
@@ -169,7 +185,7 @@ def results(faults: Sequence[Fault], places: Sequence[Path]) -> Iterator[Result]
                 failed = texts(answer, "failed")
                 caught_by = failed[0] if failed else SURVIVED if answer["status"] == 0 else f"status {answer['status']}"
                 assert trial.fault is not None
-                yield Result(trial.fault, caught_by, seconds)
+                yield Result(trial.fault, caught_by, "".join(texts(answer, "gates")), seconds)
     finally:
         for trial in running:
             trial.finish()
@@ -181,6 +197,7 @@ def table(rows: Sequence[Result]) -> str:
     width = max(len(row.fault.name) for row in rows)
     return "\n".join(
         f"{row.fault.name:<{width}}  {row.seconds:5.1f} s  {row.caught_by or 'SURVIVED ' + ' '.join(row.fault.tests)}"
+        + (f"  gate: {row.gate}" if row.gate else "")
         for row in rows
     )
 
@@ -190,6 +207,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", metavar="PATTERN", default="", help="only faults whose area or name has this in it")
     parser.add_argument("--workers", type=int, default=1, help="faults at a time")
     parser.add_argument("--list", action="store_true", help="show the faults and run nothing")
+    parser.add_argument("--gates", action="store_true", help="show too which gate of a published model fails")
     parser.add_argument("--unchecked", action="store_true", help="do not run the tests without faults first")
     return parser.parse_args(words)
 
@@ -204,6 +222,10 @@ def main() -> int:
         print("\n".join(unfit or [f"{len(faults)} faults"]))
         return 1 if unfit or not faults else 0
     began = time.monotonic()
+    models: Mapping[str, Models] = {}
+    if options.gates:
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # a fork must import the library from its copy
+            models = pool.submit(models_by_file).result()
     for package in HEAVY:
         importlib.import_module(package)
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
@@ -212,12 +234,15 @@ def main() -> int:
             print("\n".join(problems))
             return 1
         rows = []
-        for row in results(faults, places):
+        for row in results(faults, places, models):
             rows.append(row)
             print(f"[{len(rows)}/{len(faults)}] {row.fault.name}: {row.caught_by or 'SURVIVED'}", flush=True)
     survivors = sum(row.caught_by == SURVIVED for row in rows)
     seconds = time.monotonic() - began
-    print(f"\n{table(rows)}\n\n{len(rows) - survivors} of {len(rows)} faults were noticed, in {seconds:.0f} s")
+    gated = [row for row in rows if row.gate]
+    failed = sum(row.gate != NONE_FAILED for row in gated)
+    note = f"; a gate fails for {failed} of {len(gated)} in the code of models" if gated else ""
+    print(f"\n{table(rows)}\n\n{len(rows) - survivors} of {len(rows)} faults were noticed, in {seconds:.0f} s{note}")
     return 1 if survivors else 0
 
 
