@@ -13,17 +13,15 @@ NONE_FAILED = "none"
 def models_by_file() -> dict[str, list[dict[str, Any]]]:
     """Returns, for every file of the library, the models of the studies whose numbers depend on it, as plain data.
 
-    Models that shrink to the same miniature are the same to the gates, so one of them is enough.
+    Of the models that are made of the same kinds of parts there is one.
     """
     from ablations.catalog import find, load, names
-    from lit_transformers.checks.miniature import miniature, probe_length
-    from lit_transformers.runs.code import modules_on_path
+    from lit_transformers.runs.code import modules_of, modules_on_path
 
     models = {}
     for name in names():
         for config in load(find(name)).resolve("demo").configs.values():
-            length = probe_length(config.model)
-            models.setdefault((miniature(config.model, length).to_yaml(), length), config.model)
+            models.setdefault(frozenset(modules_of(config.model)), config.model)
     files: dict[str, list[dict[str, Any]]] = {}
     for model in models.values():
         for module in modules_on_path(model, ()):
