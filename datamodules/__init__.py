@@ -42,6 +42,7 @@ from datamodules.strings.generators import (
     ReverseConfig,
 )
 from datamodules.text.hub import HubConfig
+from datamodules.text.lags import LagsConfig
 from datamodules.text.language import EvaluationConfig, LanguageData, LanguageDataConfig
 from datamodules.text.sources import BooksConfig, FilesConfig, SourceConfig, StdlibConfig, WikitextConfig
 from lit_transformers.config import table
@@ -83,6 +84,7 @@ __all__ = [
     "LabelledData",
     "LabelledDataConfig",
     "LabelledEvaluationConfig",
+    "LagsConfig",
     "LanguageData",
     "LanguageDataConfig",
     "Limit",
@@ -137,5 +139,7 @@ PAIRS = table(
     HubPairsConfig,
     DocstringsConfig,
 )
-SOURCES = table(SourceConfig, StdlibConfig, FilesConfig, WikitextConfig, BooksConfig, HubConfig, PeriodicConfig)
+SOURCES = table(
+    SourceConfig, StdlibConfig, FilesConfig, WikitextConfig, BooksConfig, HubConfig, PeriodicConfig, LagsConfig
+)
 TOKENIZERS = table(TokenizerConfig, BytesConfig, CharactersConfig, WordsConfig, BPEConfig)
