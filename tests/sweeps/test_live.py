@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from ablations.show import preliminary_view
+from lit_transformers.records.plan import Metric, Plan, PlannedArm
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row, clock
 
@@ -95,8 +96,9 @@ def test_a_first_comparison_is_of_the_seed_that_most_arms_have() -> None:
     arms = [
         Row(Ticket(f"{arm}{seed}", arm, seed, {}), State.FINISHED, value=value) for (arm, seed), value in states.items()
     ]
-    document = {"metric": {"name": "val/bpb", "label": "bpb", "compare": "difference"}, "baseline": "on"}
+    metric = Metric("val/bpb", label="bpb")
+    plan = Plan(study="s", question="?", metric=metric, baseline="on", arms=(PlannedArm("on"), PlannedArm("off")))
     console = Console(file=StringIO(), width=80)
     with console.capture() as captured:
-        console.print(preliminary_view(document, arms))
+        console.print(preliminary_view(plan, arms))
     assert "of seed 1 alone" in captured.get() and "-0.25" in captured.get()
