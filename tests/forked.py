@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from waiting import SECONDS, wait_for
 
 from lit_transformers.runs import Interrupted, RunConfig, fit
 from sweeps.process.child import prepare_server
+
+GRACE_SECONDS = 10.0
 
 
 class Forked:
@@ -54,12 +57,15 @@ class Forked:
         """Sends a signal to all processes that are still running."""
         for process in self.processes:
             if process.exitcode is None and process.pid is not None:
-                os.kill(process.pid, number)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(process.pid, number)
 
     def wait(self) -> list[int | None]:
-        """Waits, and returns each rank's exit status, negative for a signal. Where one fails, the rest are killed."""
+        """Waits, and returns each rank's exit status, negative for a signal. Where one fails, the rest, which may wait
+        for it for ever, are killed some seconds later."""
         while sentinels := [process.sentinel for process in self.processes if process.exitcode is None]:
-            if not wait(sentinels, SECONDS) or any(process.exitcode for process in self.processes):
+            has_failed = any(process.exitcode for process in self.processes)
+            if not wait(sentinels, GRACE_SECONDS if has_failed else SECONDS):
                 self.send(signal.SIGKILL)
         return [process.exitcode for process in self.processes]
 

@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from lit_transformers.cli.cores import requested_threads, usable_cores
-from lit_transformers.cli.startup import quick_imports
 from sweeps.process.child import prepare_server
 
 __all__ = ["JobProcess"]
@@ -70,8 +69,7 @@ def _run_module(
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
-    with quick_imports():
-        import torch
-    torch.set_num_threads(requested_threads() or usable_cores())
+    if torch := sys.modules.get("torch"):  # which else reads its threads from the environment
+        torch.set_num_threads(requested_threads() or usable_cores())
     sys.argv = list(words)
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)

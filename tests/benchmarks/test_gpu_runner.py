@@ -88,11 +88,11 @@ def test_a_job_that_hangs_is_ended_at_its_limit_with_all_that_it_started(kit: Ki
 
 
 def test_a_job_has_the_environment_and_the_threads_that_it_asks_for(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     kit.run([job("surroundings")], 60)
     (attempt,) = attempts_in(kit.out)
-    assert attempt.result == {"threads": 3, "devices": "5", "touched": False}
+    assert attempt.result == {"threads": 2, "devices": "5", "touched": False}
 
 
 def test_a_call_begins_nothing_that_the_time_left_does_not_hold(kit: Kit) -> None:

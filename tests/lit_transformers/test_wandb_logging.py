@@ -64,7 +64,10 @@ def files(directory: Path) -> list[Path]:
 
 
 def records(path: Path) -> Iterator[Record]:
-    """wandb's file is a log as LevelDB writes them: blocks of 32 KiB, in which records follow 7 bytes of header."""
+    """wandb's file is a log as LevelDB writes them: blocks of 32 KiB, in which records follow 7 bytes of header.
+
+    What is not yet written whole is left out.
+    """
     data, offset, record_bytes = path.read_bytes(), 7, b""
     while offset + 7 <= len(data):
         block_space = 32_768 - offset % 32_768
@@ -72,8 +75,11 @@ def records(path: Path) -> Iterator[Record]:
             offset += block_space
             continue
         _, length, kind = struct.unpack("<IHB", data[offset : offset + 7])
-        record_bytes += data[offset + 7 : offset + 7 + length]
-        offset += 7 + length
+        offset += 7
+        if offset + length > len(data):
+            return  # it is being written
+        record_bytes += data[offset : offset + length]
+        offset += length
         if kind in (1, 4):  # a record that is whole, or the last part of one
             record = Record()
             record.ParseFromString(record_bytes)
