@@ -26,6 +26,7 @@ from lit_transformers.records.plan import (
     Protocol,
     PublishedCell,
     PublishedNumbers,
+    Reference,
     load_plan,
     parse_plan,
     plan_path,
@@ -161,6 +162,7 @@ def make_plan(
         configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.seeds, runner)
         costs = {arm: dict(runner.describe(config)._asdict()) for arm, config in configs.items()}
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm)
+        plan = replace(plan, references=_references(configs, ablation.metric.name, runner))
         plan.check()
     except ConfigError as error:
         raise ConfigError(str(error), f"study {study}") from None
@@ -221,6 +223,12 @@ def _require_effects(configs: dict[str, Config], runner: Runner) -> None:
     for name in others:
         if runner.changes_nothing(configs[name], configs[baseline]):
             raise ConfigError("computes what the baseline computes: what it overrides does nothing here", name)
+
+
+def _references(configs: dict[str, Config], metric: str, runner: Runner) -> tuple[Reference, ...]:
+    """Returns what is known of the metric beforehand; nothing where arms read different data."""
+    known = {tuple(runner.references(config, metric)) for config in configs.values()}
+    return known.pop() if len(known) == 1 else ()
 
 
 def _list_runs(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lit_transformers.config import Config, ConfigError, Plain
+from lit_transformers.records.plan import Reference
 from lit_transformers.records.record import Gate
 
 __all__ = ["Fit", "Runner", "load_runner", "runner_of"]
@@ -27,6 +28,11 @@ class Fit(Protocol):
     ) -> dict[str, Plain]: ...
 
 
+def no_references(config: Any, metric: str) -> Sequence[Reference]:
+    """Returns nothing: no value of the metric is known before anything is trained."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Runner:
     """The functions that do runs of one class of config.
@@ -34,6 +40,7 @@ class Runner:
     run_key: names a run. describe: returns a NamedTuple of its cost. changes_nothing: whether a config computes what
     another one computes. fit: does the run, and raises ``interrupted`` where it was stopped with a checkpoint.
     probe: measures a training step and returns its ``seconds`` and its ``memory`` in bytes. check: returns the gates.
+    references: returns what is known of a metric of a record beforehand, by its name.
     """
 
     config: type[Config]
@@ -44,6 +51,7 @@ class Runner:
     fit: Fit
     probe: Callable[[Any], Any]
     check: Callable[[Any], Sequence[Gate]]
+    references: Callable[[Any, str], Sequence[Reference]] = no_references
 
 
 def runner_of(config: Config) -> str:

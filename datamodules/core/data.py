@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import lightning as L
 import torch
@@ -16,10 +16,18 @@ from datamodules.core.loading import EvaluationLoader, Position, Reading, Traini
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
 
-__all__ = ["Data", "DataConfig", "row_conflicts"]
+__all__ = ["Data", "DataConfig", "KnownValues", "row_conflicts"]
 
 DESCRIPTION = "description"
 """The key under which a checkpoint names the kind of its data's description."""
+
+
+class KnownValues(NamedTuple):
+    """What is known of a metric before anything is trained: its values by name, the first that of who knows nothing of
+    the data but its symbols, the last the best that anyone can reach."""
+
+    metric: str
+    values: Mapping[str, float]
 
 
 class DataConfig(Config):
@@ -77,6 +85,10 @@ class DataConfig(Config):
                 "data",
             )
         return self.restored(metadata)
+
+    def known_values(self) -> KnownValues | None:
+        """Hook: returns what is known of a metric of a network that reads these data; None where nothing is."""
+        return None
 
     def restored(self, metadata: Mapping[str, Plain]) -> DataDescription:
         """Returns the description from the metadata of such data."""

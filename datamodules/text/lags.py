@@ -109,12 +109,15 @@ class LagsConfig(SourceConfig, kind="lags"):
         """The least possible loss in bits per symbol without context, with the first lag, with the first two, ..."""
         return context_losses(self.symbols, self.lags, self.shares)
 
-    @property
-    def best_loss(self) -> float:
-        """The least possible mean loss of a document in bits per symbol: at its start, only near symbols are seen."""
-        places = [min(lag, self.length) for lag in (0, *self.lags)] + [self.length]
-        stretches = np.diff(places)
-        return float(np.dot(stretches, self.context_losses) / self.length)
+    def known_losses(self) -> dict[str, float]:
+        names = ["no context", *(f"{lag} symbols back" for lag in self.lags)]
+        return {name: self._mean_loss(seen) for seen, name in enumerate(names)}
+
+    def _mean_loss(self, seen: int) -> float:
+        """Returns the least possible mean loss of a document in bits per symbol with the first ``seen`` lags, of which
+        a symbol near the document's start has less."""
+        places = [0, *self.lags[:seen], self.length]
+        return float(np.dot(np.diff(places), self.context_losses[: seen + 1]) / self.length)
 
 
 def context_losses(symbols: int, lags: Sequence[int], shares: Sequence[float]) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import ClassVar, Literal
 
-from datamodules.core.data import Data, DataConfig, row_conflicts
+from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
 from datamodules.core.documents import Corpus, Documents, DocumentStream, Limit, Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import Reading
@@ -97,6 +97,10 @@ class LanguageDataConfig(DataConfig, kind="language"):
             "stride": self.evaluation.stride or length,
             "documents": self.documents,
         }
+
+    def known_values(self) -> KnownValues | None:
+        losses = self.source.known_losses()
+        return KnownValues("bpb", losses) if losses else None
 
     def restored(self, metadata: Mapping[str, Plain]) -> LanguageDescription:
         vocabulary = tokenizer_from_dict(metadata["tokenizer"]).vocabulary

@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import sysconfig
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -67,6 +67,11 @@ class SourceConfig(Config):
     def build(self) -> Corpus:
         """Opens the corpus; what is expensive is done once and cached. Raises DataError."""
         raise NotImplementedError
+
+    def known_losses(self) -> Mapping[str, float]:
+        """Hook: returns mean losses of a document in bits per byte that are known beforehand, by what a model knows:
+        from that of who knows nothing but the symbols to the least possible one. Empty where none are known."""
+        return {}
 
 
 def split_by_hash(name: str | bytes, validation: float, test: float) -> Split:

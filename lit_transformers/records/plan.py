@@ -27,6 +27,7 @@ __all__ = [
     "Protocol",
     "PublishedCell",
     "PublishedNumbers",
+    "Reference",
     "Source",
     "TunedArm",
     "Tuning",
@@ -168,6 +169,14 @@ class PublishedNumbers:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """A value of the metric that is known before anything is trained, by the name of what a model knows that has it."""
+
+    name: str
+    value: Number
+
+
+@dataclass(frozen=True)
 class LeftOut:
     """An arm that this scale does not run, and why."""
 
@@ -177,7 +186,10 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of one study. Without ``contrasts`` every arm is compared with the baseline."""
+    """The plan of one study. Without ``contrasts`` every arm is compared with the baseline.
+
+    references: from the value of who knows nothing of the data to the best possible one; empty where it is not known.
+    """
 
     version: int = VERSION
     study: str
@@ -193,6 +205,7 @@ class Plan:
     arms: tuple[PlannedArm, ...]
     contrasts: tuple[Contrast, ...] | None = None
     published: PublishedNumbers | None = None
+    references: tuple[Reference, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     protocol: str = ""
     commands: Mapping[str, str] = field(default_factory=dict)

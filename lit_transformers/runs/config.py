@@ -8,10 +8,11 @@ from typing import ClassVar, NamedTuple
 from datamodules import Data, DataConfig, LanguageDataConfig
 from lit_transformers.config import Config, ConfigError, Seed
 from lit_transformers.models import LanguageModelConfig, ModelConfig
+from lit_transformers.records.plan import Reference
 from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 
-__all__ = ["Description", "RunConfig", "describe"]
+__all__ = ["Description", "RunConfig", "describe", "references"]
 
 
 class RunConfig(Config):
@@ -77,3 +78,14 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
     return Description(
         cost.parameters, cost.embedding_parameters, cost.flops_per_token, train_flops, tokens, cost.state_bytes
     )
+
+
+def references(config: RunConfig, metric: str) -> tuple[Reference, ...]:
+    """Returns the values of a metric that are known of the run's data before anything is trained, the best one last.
+
+    metric: its name in a record, such as ``val/bpb``.
+    """
+    known = config.data.known_values()
+    if known is None or known.metric != metric.rpartition("/")[2]:
+        return ()
+    return tuple(Reference(name, value) for name, value in known.values.items())

@@ -9,6 +9,7 @@ from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.records.record import Gate
 from lit_transformers.runner import Runner
 from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key
+from lit_transformers.runs.config import references
 from lit_transformers.runs.probe import probe
 
 __all__ = ["RUNNER"]
@@ -18,4 +19,4 @@ def _check(config: RunConfig) -> Sequence[Gate]:
     return gates.check(config.model)
 
 
-RUNNER = Runner(RunConfig, Interrupted, run_key, describe, changes_nothing, fit, probe, _check)
+RUNNER = Runner(RunConfig, Interrupted, run_key, describe, changes_nothing, fit, probe, _check, references)

@@ -31,6 +31,9 @@ COSTS: Sequence[tuple[str, str, Kind]] = (
     ("embedding_parameters", "Parameters of embeddings", "count"),
 )
 
+SHARE = "Of what can be known"
+"""How far a value has come from that of who knows nothing to the best possible one."""
+
 MOST_INTERACTIONS = 12
 """The number of interactions that are printed; the CSV holds all."""
 
@@ -52,6 +55,14 @@ class Findings:
     @property
     def ratio(self) -> bool:
         return self.metric.compare == "ratio"
+
+    def known_share(self, value: float) -> float | None:
+        """Returns how far a value of the metric has come from that of who knows nothing to the best possible one; None
+        where these are not known."""
+        if not self.study.plan.references:
+            return None
+        first, last = self.study.plan.references[0].value, self.study.plan.references[-1].value
+        return None if first == last else (value - first) / (last - first)
 
     @cached_property
     def effects(self) -> tuple[Comparison, ...]:
@@ -106,6 +117,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
     main = sum(effect.kind == "main effect" for effect in effects)
     tables = (
         results(findings),
+        known(findings),
         differences(findings, contrasts, "differences", "Paired differences"),
         replace(table, most=main + MOST_INTERACTIONS),
         findings.bleu_tests,
@@ -125,16 +137,37 @@ def results(findings: Findings) -> Table:
     columns = (
         Column("Arm"),
         Column("Mean ± standard deviation", "number", findings.metric.title, decimals),
+        *([Column(SHARE, "percent")] if study.plan.references else []),
         Column("Seeds"),
     )
     rows = []
     for arm in study.plan.arms:
         finished, planned = study.finished(arm.name), study.of(arm.name)
         name = f"{arm.name} (baseline)" if arm.name == study.plan.baseline else arm.name
-        rows.append((Cell(name), _mean_cell(finished, planned), Cell(_seeds_text(finished, planned))))
+        mean = _mean_cell(finished, planned)
+        share = [_share_cell(findings, mean.value)] if study.plan.references else []
+        rows.append((Cell(name), mean, *share, Cell(_seeds_text(finished, planned))))
     goal = "lower" if findings.metric.goal == "minimize" else "higher"
     notes = (f"A {goal} value is better.", provenance(study))
     return Table("results", "Results", columns, tuple(rows), notes, findings.metric.title)
+
+
+def known(findings: Findings) -> Table:
+    """Returns a table of what is known of the metric before anything is trained, the best possible value last."""
+    columns = (
+        Column("What a model knows"),
+        Column("Value", "number", findings.metric.title, findings.decimals),
+        Column(SHARE, "percent"),
+    )
+    rows = tuple(
+        (Cell(reference.name), Cell(reference.value), _share_cell(findings, reference.value))
+        for reference in findings.study.plan.references
+    )
+    return Table("known", "What can be known", columns, rows, unit=findings.metric.title)
+
+
+def _share_cell(findings: Findings, value: float | str | None) -> Cell:
+    return Cell(findings.known_share(value) if isinstance(value, float) else None)
 
 
 def _mean_cell(finished: Sequence[Run], planned: Sequence[Run]) -> Cell:

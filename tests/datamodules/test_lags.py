@@ -62,7 +62,10 @@ def test_one_lag_is_worth_what_a_noisy_copy_is() -> None:
 def test_the_start_of_a_document_sees_less_and_is_as_stationary_as_the_rest() -> None:
     config = SMALL.override({"length": 8})
     without, first, both = config.context_losses
-    assert config.best_loss == pytest.approx((2 * without + 4 * first + 2 * both) / 8)
+    known = config.known_losses()
+    assert list(known) == ["no context", "2 symbols back", "6 symbols back"]
+    expected = [without, (2 * without + 6 * first) / 8, (2 * without + 4 * first + 2 * both) / 8]
+    assert list(known.values()) == pytest.approx(expected)
     texts = [config.document(number) for number in range(4000)]
     assert np.mean([text[3] == text[1] for text in texts]) == pytest.approx(
         np.mean([text[7] == text[5] for text in texts]), abs=0.04
