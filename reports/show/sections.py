@@ -62,7 +62,7 @@ class Findings:
         if not self.study.plan.references:
             return None
         first, last = self.study.plan.references[0].value, self.study.plan.references[-1].value
-        return None if first == last else (value - first) / (last - first)
+        return None if first == last else (first - value) / (first - last)
 
     @cached_property
     def effects(self) -> tuple[Comparison, ...]:

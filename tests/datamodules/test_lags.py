@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules import LagsConfig
+from datamodules import LagsConfig, LanguageDataConfig
 from datamodules.core.documents import SPLITS
 from lit_transformers.config import ConfigError, field_types
+from lit_transformers.runs.config import RunConfig, references
 
 SMALL = LagsConfig(symbols=5, lags=(2, 6), shares=(0.4, 0.4), length=300, documents=60, validation=0.2, test=0.2)
 
@@ -108,3 +109,10 @@ def test_every_field_changes_documents_splits_and_the_fingerprint() -> None:
 def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SMALL.override(changes)
+
+
+def test_a_run_knows_the_least_losses_of_its_metric_and_of_no_other() -> None:
+    config = RunConfig(data=LanguageDataConfig(source=SMALL))
+    known = {reference.name: reference.value for reference in references(config, "val/bpb")}
+    assert known == SMALL.known_losses()
+    assert references(config, "val/nats") == () == references(RunConfig(), "val/bpb")

@@ -134,3 +134,16 @@ def test_people_see_main_effects_and_the_largest_interactions_and_the_csv_holds_
     names = [plain(row[0], effects.columns[0]) for row in effects.shortened().rows]
     assert len(names) == 20 and all(": " in name for name in names[:8])
     assert to_csv([effects]).count("\neffects,") == 24 * 7
+
+
+def test_what_can_be_known_stands_beside_what_each_arm_knows(tmp_path: Path) -> None:
+    references = [{"name": "nothing", "value": 3.0}, {"name": "all", "value": 1.0}]
+    write_product(tmp_path, {"off": 0.5}, references=references)
+    known, results = table(tmp_path, "known"), table(tmp_path, "results")
+    assert [[plain(*cell) for cell in zip(row, known.columns, strict=True)] for row in known.rows] == [
+        ["nothing", "3.0000", "0.00%"],
+        ["all", "1.0000", "100.00%"],
+    ]
+    share = results.headings().index("Of what can be known")
+    for row in results.rows:
+        assert isinstance(row[1].value, float) and row[share].value == pytest.approx((3 - row[1].value) / 2)
