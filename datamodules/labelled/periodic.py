@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from io import BytesIO
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from datamodules.core.documents import Corpus
-from datamodules.core.index import Text, index_corpus
-from datamodules.text.sources import SourceConfig, nothing_left, split_by_hash
+from datamodules.core.index import index_corpus
+from datamodules.text.sources import SourceConfig, generated_texts, nothing_left
 from lit_transformers.config import Fraction, NonNegative, Positive
 
 __all__ = ["PeriodicConfig"]
@@ -54,13 +52,8 @@ class PeriodicConfig(SourceConfig, kind="periodic"):
         yield from nothing_left(self.validation, self.test)
 
     def build(self) -> Corpus:
-        texts = (self._text(number) for number in range(self.images))
+        texts = generated_texts("image", self.images, self.image, self.validation, self.test)
         return index_corpus([VERSION, self.to_dict()], "periodic-", self.piece, texts)
-
-    def _text(self, number: int) -> Text:
-        name = f"image {number}"
-        split = split_by_hash(name, self.validation, self.test)
-        return Text(name, split, BytesIO(self.image(number)), Path(name))
 
     def image(self, number: int) -> bytes:
         """Returns the pixels of one image."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from io import BytesIO
-from pathlib import Path
+from functools import cache
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -20,8 +18,8 @@ import scipy.sparse
 from pydantic import Field
 
 from datamodules.core.documents import Corpus
-from datamodules.core.index import Text, index_corpus
-from datamodules.text.sources import SourceConfig, nothing_left, split_by_hash
+from datamodules.core.index import index_corpus
+from datamodules.text.sources import SourceConfig, generated_texts, nothing_left
 from lit_transformers.config import Fraction, NonNegative, Positive
 
 __all__ = ["LagsConfig", "context_losses"]
@@ -40,7 +38,7 @@ Groups = frozenset[frozenset[int]]
 class LagsConfig(SourceConfig, kind="lags"):
     """Random documents in which each symbol repeats the one ``lag`` places before, for one of several lags.
 
-    A document is a stretch of a stationary sequence: what its first symbols repeat came before it and is not seen.
+    A document is a stretch of a stationary sequence: what its first symbols repeat came before it and is not in it.
 
     symbols             number of different symbols, all equally frequent
     lags, shares        the distances, rising, and the share of symbols that repeat the symbol at each; the rest is free
@@ -76,13 +74,8 @@ class LagsConfig(SourceConfig, kind="lags"):
         yield from nothing_left(self.validation, self.test)
 
     def build(self) -> Corpus:
-        texts = (self._text(number) for number in range(self.documents))
+        texts = generated_texts("document", self.documents, self.document, self.validation, self.test)
         return index_corpus([VERSION, self.to_dict()], "lags-", self.piece, texts)
-
-    def _text(self, number: int) -> Text:
-        name = f"document {number}"
-        split = split_by_hash(name, self.validation, self.test)
-        return Text(name, split, BytesIO(self.document(number)), Path(name))
 
     def document(self, number: int) -> bytes:
         """Returns the symbols of one document, as letters."""
@@ -104,20 +97,20 @@ class LagsConfig(SourceConfig, kind="lags"):
         """The number of symbols that come before a document, after which the sequence is as good as stationary."""
         return math.ceil(self.lags[-1] * math.log(1e-9) / math.log(sum(self.shares)))
 
-    @cached_property
+    @property
     def context_losses(self) -> list[float]:
         """The least possible loss in bits per symbol without context, with the first lag, with the first two, ..."""
         return context_losses(self.symbols, self.lags, self.shares)
 
     def known_losses(self) -> dict[str, float]:
         names = ["no context", *(f"{lag} symbols back" for lag in self.lags)]
-        return {name: self._mean_loss(seen) for seen, name in enumerate(names)}
+        return {name: self._mean_loss(lag_count) for lag_count, name in enumerate(names)}
 
-    def _mean_loss(self, seen: int) -> float:
-        """Returns the least possible mean loss of a document in bits per symbol with the first ``seen`` lags, of which
-        a symbol near the document's start has less."""
-        places = [0, *self.lags[:seen], self.length]
-        return float(np.dot(np.diff(places), self.context_losses[: seen + 1]) / self.length)
+    def _mean_loss(self, lag_count: int) -> float:
+        """Returns the least possible mean loss of a document in bits per symbol with the first ``lag_count`` lags, less
+        of which lie within the document for its first symbols."""
+        places = [0, *self.lags[:lag_count], self.length]
+        return float(np.dot(np.diff(places), self.context_losses[: lag_count + 1]) / self.length)
 
 
 def context_losses(symbols: int, lags: Sequence[int], shares: Sequence[float]) -> list[float]:
@@ -126,7 +119,7 @@ def context_losses(symbols: int, lags: Sequence[int], shares: Sequence[float]) -
     The last value is the entropy of the source. The values between use symbols at the lags themselves and leave out
     what other symbols of the same context tell about those beyond it.
     """
-    origins = _shared_origins(lags, shares)
+    origins = _shared_origins(tuple(lags), tuple(shares))
     equal: dict[Groups, float] = {}
     for groups, probability in origins.items():
         for merged, chance in _coincidences(groups, symbols):
@@ -134,7 +127,8 @@ def context_losses(symbols: int, lags: Sequence[int], shares: Sequence[float]) -
     return [_conditional_entropy(equal, count, symbols) for count in range(len(lags) + 1)]
 
 
-def _shared_origins(lags: Sequence[int], shares: Sequence[float]) -> dict[Groups, float]:
+@cache
+def _shared_origins(lags: tuple[int, ...], shares: tuple[float, ...]) -> dict[Groups, float]:
     """Returns the probability of every partition of the places t (0), t - l1 (1), t - l2 (2), ... by their origins.
 
     The latest place that is still traced goes back by a lag, or is an origin itself. That is a Markov chain over the
@@ -213,15 +207,15 @@ def _coincidences(groups: Groups, symbols: int) -> Iterator[tuple[Groups, float]
             yield frozenset(blocks), probability
 
 
-def _conditional_entropy(equal: Mapping[Groups, float], seen: int, symbols: int) -> float:
-    """Returns H(x_t | the symbols at the first ``seen`` lags) in bits.
+def _conditional_entropy(equal: Mapping[Groups, float], lag_count: int, symbols: int) -> float:
+    """Returns H(x_t | the symbols at the first ``lag_count`` lags) in bits.
 
     equal: the probability of every partition of the places into those of equal symbols.
     """
     joint: dict[tuple[Groups, frozenset[int]], float] = {}
     for groups, probability in equal.items():
-        visible = frozenset(block for group in groups if (block := group & {*range(1, seen + 1)}))
-        same = next(group for group in groups if 0 in group) & {*range(1, seen + 1)}
+        visible = frozenset(block for group in groups if (block := group & {*range(1, lag_count + 1)}))
+        same = next(group for group in groups if 0 in group) & {*range(1, lag_count + 1)}
         joint[visible, same] = joint.get((visible, same), 0.0) + probability
     context: dict[Groups, float] = {}
     for (visible, _), probability in joint.items():

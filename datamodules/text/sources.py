@@ -12,6 +12,7 @@ import platform
 import re
 import sysconfig
 from collections.abc import Callable, Collection, Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -34,6 +35,7 @@ __all__ = [
     "StdlibConfig",
     "WikitextConfig",
     "files_of",
+    "generated_texts",
     "is_library",
     "locate",
     "named_split",
@@ -79,6 +81,15 @@ def split_by_hash(name: str | bytes, validation: float, test: float) -> Split:
     key = name.encode() if isinstance(name, str) else name
     fraction = int.from_bytes(hashlib.sha256(key).digest()[:8], "big") / 2**64
     return "test" if fraction < test else "validation" if fraction < test + validation else "train"
+
+
+def generated_texts(
+    noun: str, count: int, generate: Callable[[int], bytes], validation: float, test: float
+) -> Iterator[Text]:
+    """Yields documents that are generated from their numbers, named ``<noun> <number>`` and split by these names."""
+    for number in range(count):
+        name = f"{noun} {number}"
+        yield Text(name, split_by_hash(name, validation, test), BytesIO(generate(number)), Path(name))
 
 
 def nothing_left(validation: float, test: float) -> Iterator[str]:

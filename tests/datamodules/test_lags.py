@@ -8,27 +8,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from generated_documents import check_every_field, documents
 
 from datamodules import LagsConfig, LanguageDataConfig
 from datamodules.core.documents import SPLITS
-from lit_transformers.config import ConfigError, field_types
+from lit_transformers.config import ConfigError
 from lit_transformers.runs.config import RunConfig, references
 
 SMALL = LagsConfig(symbols=5, lags=(2, 6), shares=(0.4, 0.4), length=300, documents=60, validation=0.2, test=0.2)
 
 
-def documents(config: LagsConfig) -> dict[str, bytes]:
-    corpus = config.build()
-    return {f"{split} {d.name}": d.text for split in SPLITS for d in corpus.documents(split)}
-
-
-def conditional_entropy(config: LagsConfig, seen: int, count: int) -> float:
+def conditional_entropy(config: LagsConfig, lag_count: int, count: int) -> float:
     """Returns the entropy of a symbol given those at the first lags, in bits, from the frequencies in documents."""
     joint: Counter[tuple[int, ...]] = Counter()
     reach = config.lags[-1]
     for number in range(count):
         text = config.document(number)
-        rows = zip(text[reach:], *(text[reach - lag : len(text) - lag] for lag in config.lags[:seen]), strict=True)
+        rows = zip(text[reach:], *(text[reach - lag : len(text) - lag] for lag in config.lags[:lag_count]), strict=True)
         joint.update(rows)
     context: Counter[tuple[int, ...]] = Counter()
     for (_, *past), frequency in joint.items():
@@ -41,8 +37,8 @@ def test_the_least_losses_are_those_of_the_frequencies_in_long_documents() -> No
     config = SMALL.override({"length": 200_000})
     losses = config.context_losses
     assert losses[0] == pytest.approx(math.log2(5)) and losses == sorted(losses, reverse=True)
-    for seen, loss in enumerate(losses):
-        assert loss == pytest.approx(conditional_entropy(config, seen, 3), abs=0.01), seen
+    for lag_count, loss in enumerate(losses):
+        assert loss == pytest.approx(conditional_entropy(config, lag_count, 3), abs=0.01), lag_count
 
 
 def test_the_last_of_the_least_losses_is_that_of_who_knows_the_source() -> None:
@@ -81,17 +77,11 @@ def test_every_document_is_in_one_split_and_the_same_again() -> None:
 
 
 def test_every_field_changes_documents_splits_and_the_fingerprint() -> None:
-    changed_values: dict[str, Any] = {
+    changed_values = {
         "piece": 4096, "symbols": 6, "lags": (2, 8), "shares": (0.4, 0.3), "length": 301, "documents": 61, "seed": 1,
         "validation": 0.3, "test": 0.3,
     }  # fmt: skip
-    assert set(changed_values) == set(field_types(LagsConfig))
-    fingerprint = SMALL.build().fingerprint
-    for name, value in changed_values.items():
-        changed = SMALL.override({name: value})
-        changes_texts = name != "piece"  # of which a document must be smaller
-        assert (documents(changed) != documents(SMALL)) == changes_texts, name
-        assert (changed.build().fingerprint != fingerprint) == changes_texts, name
+    check_every_field(SMALL, changed_values)
 
 
 @pytest.mark.parametrize(
