@@ -89,7 +89,7 @@ def training(config: RunConfig, directory: Path, keep_every: float = 30.0) -> Fo
     """Starts a run in as many processes as its config has devices."""
     directory.mkdir(exist_ok=True)
     ranks = config.training.devices if config.training.devices > 1 else 0
-    return Forked(directory / "said.txt", train, config, directory, keep_every, ranks=ranks)
+    return Forked(directory / "output.txt", train, config, directory, keep_every, ranks=ranks)
 
 
 def _run_rank(

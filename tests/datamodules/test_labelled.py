@@ -301,7 +301,7 @@ def _rank(data_config: LabelledDataConfig, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_ranks_end_together_and_share_everything(tmp_path: Path) -> None:
-    Forked(tmp_path / "said.txt", _rank, config(window=1, **{"source.train": 24}), tmp_path, ranks=2).finish()
+    Forked(tmp_path / "output.txt", _rank, config(window=1, **{"source.train": 24}), tmp_path, ranks=2).finish()
     results = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert results[0][0] == results[1][0]
     assert sorted(results[0][1] + results[1][1]) == list(range(11))

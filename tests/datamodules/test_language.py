@@ -277,7 +277,7 @@ def _rank(data_config: LanguageDataConfig, folder: Path) -> None:
 @pytest.mark.slow
 def test_ranks_end_together_share_everything_and_resume(corpus: FilesConfig, tmp_path: Path) -> None:
     data_config = config(corpus)
-    Forked(tmp_path / "said.txt", _rank, data_config, tmp_path, ranks=2).finish()
+    Forked(tmp_path / "output.txt", _rank, data_config, tmp_path, ranks=2).finish()
     results = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert len({len(evaluated_rows) for evaluated_rows, _, _ in results}) == 1
     targets = torch.tensor([row for evaluated_rows, _, _ in results for batch in evaluated_rows for row in batch])[

@@ -379,7 +379,7 @@ def _rank(data_config: PairDataConfig, folder: Path) -> None:
 @pytest.mark.slow
 def test_ranks_end_together_and_share_everything(config: PairDataConfig, tmp_path: Path) -> None:
     """A window of one pair keeps the order of a pass, so that its end can be seen."""
-    Forked(tmp_path / "said.txt", _rank, config.override({"window": 1}), tmp_path, ranks=2).finish()
+    Forked(tmp_path / "output.txt", _rank, config.override({"window": 1}), tmp_path, ranks=2).finish()
     results = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert results[0][0] == results[1][0]
     assert sorted(results[0][1] + results[1][1]) == list(range(17))

@@ -339,7 +339,7 @@ def rank_of_two(directory: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_find_the_gradients_of_one_process(tmp_path: Path) -> None:
-    Forked(tmp_path / "said.txt", rank_of_two, tmp_path, ranks=2).finish()
+    Forked(tmp_path / "output.txt", rank_of_two, tmp_path, ranks=2).finish()
     stack, rows = network_and_rows()
     stack(rows, context(4)).y.square().mean().backward()
     gradients_of_ranks = torch.load(tmp_path / "gradients.pt", weights_only=True)

@@ -152,7 +152,7 @@ def score(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_score_what_one_process_does_also_where_one_has_nothing(tmp_path: Path) -> None:
-    Forked(tmp_path / "said.txt", score, tmp_path, ranks=2).finish()
+    Forked(tmp_path / "output.txt", score, tmp_path, ranks=2).finish()
     metric = TextMetric(ALL)
     update_metric(metric, range(5))
     scores, outputs, one_rank_scores, one_rank_outputs = json.loads((tmp_path / "0.json").read_text())

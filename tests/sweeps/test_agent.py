@@ -98,7 +98,7 @@ def print_parameters(first: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "told"), [("--seed=1", "told [('seed', 1)]"), ("seed", "refused W&B gives")])
 def test_two_ranks_do_what_the_first_was_told(first: str, told: str, tmp_path: Path) -> None:
-    ranks = Forked(tmp_path / "said.txt", print_parameters, first, ranks=2)
+    ranks = Forked(tmp_path / "output.txt", print_parameters, first, ranks=2)
     ranks.finish()
     assert ranks.log.read_text().count(told) == 2, ranks.log.read_text()
 
