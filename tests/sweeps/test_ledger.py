@@ -175,37 +175,26 @@ import pathlib, sys
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import Ticket
 
-runs, url, count = pathlib.Path(sys.argv[1]), sys.argv[2] or None, int(sys.argv[3])
-ledger = Ledger(runs, url)
+ledger = Ledger(pathlib.Path(sys.argv[1]), sys.argv[2] or None)
 print("ready", flush=True)
-sys.stdin.readline()
-for number in range(count):
-    if ledger.claim(Ticket(f"key{number}", "arm", number, {})) is not None:
-        print(number, flush=True)
-sys.stdin.read()  # lives on: the run of a dead process would be free
+for line in sys.stdin:
+    claim = ledger.claim(Ticket(f"key{int(line)}", "arm", int(line), {}))
+    print("refused" if claim is None else "claimed", flush=True)
 """
-
-
-def race(runs: Path, url: str, count: int, processes: int = 2) -> list[list[int]]:
-    """The numbers of the runs that each of several processes has claimed, all in the same order."""
-    words = [sys.executable, "-W", "ignore", "-c", RACE, str(runs), url, str(count)]
-    started = [
-        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
-    ]
-    for process in started:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    return [[int(line) for line in process.communicate()[0].split()] for process in started]
 
 
 @pytest.mark.slow
 def test_processes_that_race_for_the_same_runs_take_each_once(tmp_path: Path, storage: str) -> None:
-    claimed = race(tmp_path, storage, 40)
-    assert sorted(number for numbers in claimed for number in numbers) == list(range(40))
-    assert all(claimed), "they did not race"
+    command = [sys.executable, "-W", "ignore", "-c", RACE, str(tmp_path), storage]
+    racers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    lines = [(racer.stdin, racer.stdout) for racer in racers]
+    assert [output and output.readline() for _, output in lines] == ["ready\n", "ready\n"]
+    for number in range(40):  # one start for each run, so that neither process can take all before the other begins
+        for given, _ in lines:
+            print(number, file=given, flush=True)
+        assert sorted(output.readline() for _, output in lines if output) == ["claimed\n", "refused\n"], number
+    for racer in racers:
+        racer.communicate()
 
 
 @pytest.mark.slow
