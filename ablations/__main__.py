@@ -131,7 +131,7 @@ def plan(
     from ablations.estimate import estimate
     from ablations.show import plan_view
 
-    planned = plan_for(study, runs, request_of(scale, changes, seeds, device))
+    planned = plan_for(study, runs, request_of(scale, changes, seeds, device), in_server=True)
     rows, _ = survey_plan(planned, runs)
     ended = {row.ticket.key for row in rows if row.state.over}
     time_estimate = estimate(planned, runs)
@@ -175,7 +175,7 @@ def run(
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
     request = request_of(scale, changes, seeds, device)
-    planned = plan_for(study, runs, request, warm_up=launcher == "local")
+    planned = plan_for(study, runs, request, in_server=launcher == "local")
     planned.require_all_seeds(runs)
     rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)

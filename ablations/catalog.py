@@ -13,11 +13,11 @@ from ablations.ablation import Ablation
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import ConfigError, nearest
 
-__all__ = ["RUNNER", "STUDIES", "Headline", "find", "headline", "load", "names", "write_new"]
+__all__ = ["RUNNER", "STUDIES", "Headline", "find", "headline", "load", "names", "uses_own_models", "write_new"]
 
 STUDIES = Path(__file__).parent / "studies"
 RUNNER = "lit_transformers.runs.runner:RUNNER"
-"""The runner of these studies, so that it can be imported elsewhere before a study is."""
+"""The runner of studies of models of this package, so that it can be imported elsewhere before a study is."""
 
 
 class Headline(NamedTuple):
@@ -87,6 +87,21 @@ def headline(path: Path) -> Headline:
 
 def _text(node: ast.expr) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def uses_own_models(path: Path) -> bool:
+    """Whether RUNNER does the runs of a study: it is one of these, or its file imports their baselines or RunConfig.
+
+    That is read from the syntax tree, so a file that gets them from a module of its own is not recognised.
+    """
+    if path.parent == STUDIES:
+        return True
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    return not modules.isdisjoint(("lit_transformers.runs", "ablations.baselines", "ablations.pairs"))
 
 
 def write_new(study: str, folder: Path = STUDIES) -> Path:

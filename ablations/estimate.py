@@ -19,6 +19,7 @@ from lit_transformers.records.files import RECORD
 from lit_transformers.records.machine import processor
 from lit_transformers.records.record import load_record
 from sweeps.launchers.share import cuda_devices
+from sweeps.process.call import call_forked
 
 __all__ = ["ASSUMED_RATE", "ENOUGH_SECONDS", "TimeEstimate", "estimate"]
 
@@ -54,7 +55,7 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
     """Estimates the seconds of every run: the median of its arm's runs, else in proportion to its training FLOPs."""
     needs_cuda = any((config.get("training") or {}).get("device") == "cuda" for config in planned.configs.values())
     finished = {key: done for key in planned.configs for done in _finished_runs([runs / key / RECORD], needs_cuda)}
-    rate, basis = _rate(list(finished.values()), runs, needs_cuda)
+    rate, basis = _rate(list(finished.values()), runs, needs_cuda, planned.runner)
     seconds: dict[str, float] = {}
     for arm in planned.plan.arms:
         keys = [run.key for run in arm.runs]
@@ -64,7 +65,7 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
     return TimeEstimate(seconds, basis, needs_cuda)
 
 
-def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool) -> tuple[float, str]:
+def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool, runner: str) -> tuple[float, str]:
     """Returns training FLOPs per second, and what that is based on.
 
     The time of evaluation is left out, since a run that only writes token by token does not tell how fast others train.
@@ -81,7 +82,8 @@ def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool) -> tuple[f
         return ASSUMED_RATE, basis
     machine = "this machine's CUDA device" if needs_cuda else processor()
     basis = f"roughly, for {machine}: no run that is long enough to tell was done here yet"
-    return SMALL_MODEL_SHARE * _measured_rate("cuda" if needs_cuda else "cpu"), basis
+    rate = call_forked(runner, matrix_product_rate, "cuda" if needs_cuda else "cpu")  # its server has imported torch
+    return SMALL_MODEL_SHARE * rate, basis
 
 
 def _finished_runs(records: Iterable[Path], needs_cuda: bool) -> Iterator[FinishedRun]:
@@ -98,7 +100,7 @@ def _finished_runs(records: Iterable[Path], needs_cuda: bool) -> Iterator[Finish
                 yield done
 
 
-def _measured_rate(device: str, width: int = 256, seconds: float = 0.3) -> float:
+def matrix_product_rate(device: str, width: int = 256, seconds: float = 0.3) -> float:
     """Returns the best FLOPs per second of matrix products of a small model's size, on one core or the CUDA device."""
     import torch  # imported here, since it is needed only where there are no runs yet
 

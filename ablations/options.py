@@ -87,22 +87,28 @@ def request_of(scale: str, changes: list[str] | None, seeds: int | None, device:
     return Request(scale, (*(changes or ()), *([f"training.device={device}"] if device else ())), seeds)
 
 
-def plan_for(study: str, runs: Path, request: Request, *, warm_up: bool = False) -> PlannedStudy:
+def plan_for(study: str, runs: Path, request: Request, *, in_server: bool = False) -> PlannedStudy:
     """Returns the plan of a study, from the cache where it still holds.
 
-    warm_up: runs will follow, so the fork server imports torch while the plan is made.
+    in_server: runs or measurements will follow, so a study of models of this package is planned in a process forked
+    from the server, and torch is imported once for all of them.
     """
     path = catalog.find(study)
 
     def make() -> PlannedStudy:
-        if warm_up and path.parent == catalog.STUDIES:
-            from sweeps.process.child import prepare_server
-
-            prepare_server(catalog.RUNNER)
         with err.status(f"planning {path.stem}"):
-            return make_plan(path.stem, catalog.load(path), request, runs=runs, typed=study)
+            if in_server and catalog.uses_own_models(path):
+                from sweeps.process.call import call_forked
+
+                return call_forked(catalog.RUNNER, load_and_plan, path, request, runs, study)
+            return load_and_plan(path, request, runs, study)
 
     return cached_plan(runs, path, study, request, make)
+
+
+def load_and_plan(path: Path, request: Request, runs: Path, typed: str) -> PlannedStudy:
+    """Plans the study of a file. typed: the study as the command line names it."""
+    return make_plan(path.stem, catalog.load(path), request, runs=runs, typed=typed)
 
 
 def survey_plan(

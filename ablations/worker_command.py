@@ -47,7 +47,7 @@ def worker(
 ) -> None:  # fmt: skip
     """Join a study: do runs that wait, take over those of workers that die, and leave when all are over."""
     start, limits = time.monotonic(), limits_of(time_limit, memory_limit, memory_per_run)
-    planned = plan_for(study, runs, request_of(scale, changes, seeds, device), warm_up=True)
+    planned = plan_for(study, runs, request_of(scale, changes, seeds, device), in_server=True)
     rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)

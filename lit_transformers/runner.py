@@ -33,6 +33,10 @@ def no_references(config: Any, metric: str) -> Sequence[Reference]:
     return ()
 
 
+def no_preload() -> None:
+    """Does nothing: a run begins with what its module has imported."""
+
+
 @dataclass(frozen=True)
 class Runner:
     """The functions that do runs of one class of config.
@@ -41,6 +45,7 @@ class Runner:
     another one computes. fit: does the run, and raises ``interrupted`` where it was stopped with a checkpoint.
     probe: measures a training step and returns its ``seconds`` and its ``memory`` in bytes. check: returns the gates.
     references: returns what is known of a metric of a record beforehand, by its name.
+    preload: computes once what every run would compute again, for the process from which runs are forked.
     """
 
     config: type[Config]
@@ -52,6 +57,7 @@ class Runner:
     probe: Callable[[Any], Any]
     check: Callable[[Any], Sequence[Gate]]
     references: Callable[[Any, str], Sequence[Reference]] = no_references
+    preload: Callable[[], None] = no_preload
 
 
 def runner_of(config: Config) -> str:

@@ -10,6 +10,7 @@ from lit_transformers.records.record import Gate
 from lit_transformers.runner import Runner
 from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key
 from lit_transformers.runs.config import references
+from lit_transformers.runs.keys import code_of
 from lit_transformers.runs.probe import probe
 
 __all__ = ["RUNNER"]
@@ -19,4 +20,9 @@ def _check(config: RunConfig) -> Sequence[Gate]:
     return gates.check(config.model)
 
 
-RUNNER = Runner(RunConfig, Interrupted, run_key, describe, changes_nothing, fit, probe, _check, references)
+def _read_code() -> None:
+    """Reads the code that nearly all runs depend on, which takes half a second of each process that needs a key."""
+    code_of(RunConfig())
+
+
+RUNNER = Runner(RunConfig, Interrupted, run_key, describe, changes_nothing, fit, probe, _check, references, _read_code)

@@ -1,4 +1,4 @@
-"""Imported by the fork server: imports the runner, so that the runs forked from the server need not."""
+"""Imported by the fork server: imports and preloads the runner, so that the runs forked from the server need not."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ RUNNER = "LIT_TRANSFORMERS_RUNNER"
 
 if runner := os.environ.pop(RUNNER, None):
     with quick_imports():
-        load_runner(runner)
+        load_runner(runner).preload()
         importlib.import_module("sweeps.process.worker")

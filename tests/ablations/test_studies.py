@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ablations.ablation import Ablation
-from ablations.catalog import RUNNER, find, load, names
+from ablations.catalog import RUNNER, find, load, names, uses_own_models, write_new
 from lit_transformers.checks.gates import Gate, check
 from lit_transformers.checks.miniature import miniature, probe_length
 from lit_transformers.models.model import ModelConfig
@@ -71,3 +73,9 @@ def failed_gates(model: ModelConfig) -> list[Gate]:
     if checked_key not in CHECKED:
         CHECKED[checked_key] = [gate for gate in check(model) if not gate.passed]
     return CHECKED[checked_key]
+
+
+def test_a_study_of_models_of_this_package_is_known_before_it_is_imported(tmp_path: Path) -> None:
+    assert uses_own_models(write_new(str(tmp_path / "from_skeleton.py")))
+    (tmp_path / "foreign.py").write_text("from elsewhere import RunConfig\nfrom ablations.ablation import Ablation\n")
+    assert not uses_own_models(tmp_path / "foreign.py")
