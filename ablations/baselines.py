@@ -13,6 +13,7 @@ from datamodules import (
     HubConfig,
     LabelledDataConfig,
     LabelledEvaluationConfig,
+    LagsConfig,
     LanguageDataConfig,
     MaskedSumConfig,
     ReviewsConfig,
@@ -53,6 +54,29 @@ TRANSFORMER_XL = RunConfig(
 
 Documents are pieces of 4 KiB, so that lanes end together and a short evaluation wastes little on padding.
 """
+
+LAGS: Mapping[str, Any] = {
+    "model.norm": "pre",
+    "model.mixer.memory": 64,
+    "data.source": LagsConfig(lags=(4, 16, 48), shares=(0.3, 0.3, 0.3)),
+    "data.tokenizer": "characters",
+    "training.steps": 500,
+    "training.optimizer.learning_rate": 6e-3,
+    "training.validate_every": None,
+}
+"""Overrides of TRANSFORMER_XL for symbols that repeat those 4, 16 and 48 back, of which the last is beyond a segment.
+
+All that can be known is learned in half a minute, so that what an arm does not know its mechanism does not carry.
+"""
+
+TEXT: Mapping[str, Any] = {
+    "model.norm": "pre",
+    "model.mixer.memory": 64,
+    "training.steps": 5600,
+    "training.optimizer.learning_rate": 1e-2,
+    "training.validate_every": None,
+}
+"""Overrides of TRANSFORMER_XL with which it learns more of text than short n-grams."""
 
 POSITIONS: Mapping[str, Mapping[str, Any]] = {
     "xl": {},
