@@ -10,7 +10,7 @@ CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks c
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   ask whether recurrence helps, on this machine: some minutes on two cores"
+	@echo "make demo   ask whether recurrence helps, on this machine: two or three minutes on two cores"
 	@echo "make test   all tests, the slow proofs included"
 	@echo "make quick  the tests that take seconds"
 	@echo "make check  lint, types and all tests: what has to pass before a change lands"
