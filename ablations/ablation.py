@@ -10,10 +10,21 @@ from pydantic import InstanceOf
 
 from ablations.arms import Arm, Design, configure, list_arms, require_distinct, select
 from lit_transformers.config import Config, ConfigError, Positive, PositiveFloat, nearest
-from lit_transformers.records.plan import Contrast, Metric, Source
+from lit_transformers.records.plan import Contrast, Margin, Metric, Source
 from lit_transformers.records.schema import Checked, Name
 
-__all__ = ["Ablation", "Contrast", "Match", "Metric", "Published", "PublishedValue", "Resolved", "Scale", "Source"]
+__all__ = [
+    "Ablation",
+    "Contrast",
+    "Margin",
+    "Match",
+    "Metric",
+    "Published",
+    "PublishedValue",
+    "Resolved",
+    "Scale",
+    "Source",
+]
 
 
 @dataclass(frozen=True)
@@ -52,12 +63,16 @@ class PublishedValue(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Published(Checked):
-    """What the source reports: its protocol in a line, its numbers as cells, and ``claims`` that are no cells."""
+    """What the source reports: its protocol in a line, its numbers as cells, and ``claims`` that are no cells.
+
+    ``margin`` is the size of the study's margin in units of the source's metric, where these are not the study's own.
+    """
 
     protocol: Name
     metric: Name
     cells: Sequence[PublishedValue] = ()
     claims: Sequence[str] = ()
+    margin: PositiveFloat | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

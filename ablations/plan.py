@@ -264,7 +264,8 @@ def _published(published: Published, ablation: Ablation) -> PublishedNumbers:
         arms = select(ablation.all_arms(), cell.arm, "published.cells")
         arm = arms[0].name if len(arms) == 1 else dict(part.split("=", 1) for part in cell.arm.split())
         cells.append(PublishedCell(arm, cell.value, cell.note))
-    return PublishedNumbers(Protocol(published.protocol), published.metric, tuple(cells), tuple(published.claims))
+    protocol, claims = Protocol(published.protocol), tuple(published.claims)
+    return PublishedNumbers(protocol, published.metric, tuple(cells), claims, published.margin)
 
 
 def _protocol(

@@ -12,7 +12,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 from lit_transformers.records.files import RESULTS, write_text
-from reports.judge.agreement import AGREEMENTS, RULE, JudgedComparison, judge_comparisons
+from reports.judge.agreement import (
+    AGREEMENTS,
+    EQUALITY_RULE,
+    RULE,
+    JudgedComparison,
+    judge_comparisons,
+    published_margin,
+)
 from reports.judge.fairness import environments
 from reports.publish import PUBLISHED, published
 from reports.read.records import ReportError
@@ -99,7 +106,7 @@ def to_gallery_markdown(entries: Sequence[GalleryEntry]) -> str:
             blocks.append(escape_markdown(_run_facts(entry)))
             table = to_markdown(beside(entry)).partition("\n\n")[2].strip()
             blocks += [table] if entry.judged else []
-    blocks += ["## How agreement is decided", escape_markdown(RULE)]
+    blocks += ["## How agreement is decided", *map(escape_markdown, rules(entries))]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -114,7 +121,12 @@ def _sections(entries: Sequence[GalleryEntry]) -> Iterator[Html]:
     yield element("section", element("h2", "Systems"), to_html(systems(entries)))
     for system, studies in by_system(entries).items():
         yield element("section", element("h2", system), *map(_study, studies))
-    yield element("section", element("h2", "How agreement is decided"), paragraphs([RULE]))
+    yield element("section", element("h2", "How agreement is decided"), paragraphs(rules(entries)))
+
+
+def rules(entries: Sequence[GalleryEntry]) -> list[str]:
+    """Returns the rules of agreement as paragraphs, that of equality where a study states a margin."""
+    return [RULE, *([EQUALITY_RULE] if any(entry.findings.margin for entry in entries) else [])]
 
 
 def _study(entry: GalleryEntry) -> Html:
@@ -169,7 +181,19 @@ def beside(entry: GalleryEntry) -> Table:
         Column("Agreement"),
     )
     rows = tuple(_row(findings, judged) for judged in entry.judged)
-    return Table(f"beside_{entry.name}", f"{entry.name} beside its source", columns, rows)
+    notes = (f"Equal: {findings.margin}. {_source_margin(entry)}".strip(),) if findings.margin else ()
+    return Table(f"beside_{entry.name}", f"{entry.name} beside its source", columns, rows, notes)
+
+
+def _source_margin(entry: GalleryEntry) -> str:
+    """Returns in words how large a published difference agrees with equality; nothing where none is published."""
+    published = entry.findings.study.plan.published
+    if published is None or all(judged.published is None for judged in entry.judged):
+        return ""
+    size = published_margin(entry.findings)
+    return (
+        f"A published {'ratio' if entry.findings.ratio else 'difference'} below {size:g} ({published.metric}) agrees."
+    )
 
 
 def _row(findings: Findings, judged: JudgedComparison) -> tuple[Cell, ...]:

@@ -35,6 +35,18 @@ unresolved. The smallest detectable difference is what so many seeds show four t
 that correction asks for; the seeds needed are those that would show the observed difference as often. Arms whose \
 matched budgets, planned or measured, lie further apart than the study allows get no verdict."""
 
+EQUALITY = """\
+A comparison is equal where its interval lies within plus and minus the margin that the study stated beforehand, also \
+if the interval excludes zero. Of several comparisons, those that are called better, worse or different are tested at \
+3 %, and those that are called equal at 2 %, each by Holm's procedure, so that at most 5 % of studies have any false \
+statement of either kind; a single comparison is tested at 5 % for both. The seeds needed are those for either \
+verdict."""
+
+
+def method(findings: Findings) -> list[str]:
+    """Returns paragraphs on how the numbers of a report are made."""
+    return [METHOD, *([EQUALITY] if findings.margin else [])]
+
 
 def write_report(
     runs: Path,
@@ -103,7 +115,7 @@ def _write_other_formats(findings: Findings, tables: tuple[Table, ...], director
     latex = "\n".join(to_latex(table.shortened()) for table in tables)
     write_text(directory / "report.csv", to_csv(tables))
     write_text(directory / "report.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
-    write_html(findings, directory / PAGE, [METHOD])
+    write_html(findings, directory / PAGE, method(findings))
 
 
 def find(study: Study, unmatched: bool = False) -> Findings:
@@ -133,7 +145,7 @@ def markdown(
         for name, caption in captions.items():
             link = f" [SVG]({name}.svg)" if "svg" in formats else ""
             blocks.append(f"![{caption}]({name}.png)\n\n{caption}{link}")
-    blocks += ["## How the numbers are made", METHOD]
+    blocks += ["## How the numbers are made", *method(findings)]
     if findings.notes:
         blocks += ["## Notes", "\n".join(f"- {escape_markdown(note)}" for note in findings.notes)]
     return "\n\n".join(blocks) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from lit_transformers.records.study_folder import folder_name, require_name
 __all__ = [
     "Contrast",
     "LeftOut",
+    "Margin",
     "Matched",
     "MatchedBudget",
     "Metric",
@@ -51,13 +53,42 @@ class Source(Checked):
 
 
 @dataclass(frozen=True)
+class Margin(Checked):
+    """The smallest effect that anybody would care about, and the reason why it is that one.
+
+    ``size`` is in units of the metric or, where the metric compares by ratio, a ratio between 1 and 2: 1.05 for 5 %.
+    """
+
+    size: Number
+    reason: str = ""
+
+    def check(self) -> None:
+        if not (self.size > 0 and math.isfinite(self.size)):
+            raise ConfigError(f"the smallest effect that matters is above zero; got {self.size!r}", "margin.size")
+        if not self.reason.strip():
+            raise ConfigError("a margin says in a line why a smaller effect would not matter", "margin.reason")
+
+
+@dataclass(frozen=True)
 class Metric(Checked):
-    """The metric of a run's record that decides. Rates that span magnitudes are compared by ratio."""
+    """The metric of a run's record that decides. Rates that span magnitudes are compared by ratio.
+
+    ``margin`` is stated before anything is trained; without one no comparison is called equal.
+    """
 
     name: Name
     goal: Literal["minimize", "maximize"] = "minimize"
     label: str = ""
     compare: Literal["difference", "ratio"] = "difference"
+    margin: Margin | None = None
+
+    def check(self) -> None:
+        if self.margin and self.compare == "ratio" and not 1 < self.margin.size <= 2:
+            raise ConfigError(
+                f"a margin of ratios lies above 1 and is at most 2, a change by the baseline's own value; "
+                f"got {self.margin.size!r}",
+                "margin.size",
+            )
 
     @property
     def title(self) -> str:
@@ -160,12 +191,16 @@ Claim = Annotated[
 
 @dataclass(frozen=True)
 class PublishedNumbers:
-    """The metric, protocol, numbers and claims that the source reports, by the arms of the plan."""
+    """The metric, protocol, numbers and claims that the source reports, by the arms of the plan.
+
+    ``margin`` is that of the study's metric in units of the source's, where these differ.
+    """
 
     protocol: Annotated[Protocol, BeforeValidator(lambda value: {"text": value} if isinstance(value, str) else value)]
     metric: str
     cells: tuple[PublishedCell, ...] = ()
     claims: tuple[Claim, ...] = ()
+    margin: Number | None = None
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ The source's difference of a comparison is the same weighted sum as ours, comput
 defined where each arm has exactly one cell. The name of the source's metric decides which direction is better.
 
 A comparison *agrees* where our verdict goes in the direction of the source. It *disagrees* where the verdict goes in
-the other direction, or where the source prints equal numbers and we resolve a difference. It is *unresolved* where
-there is no verdict, or neither better nor worse.
+the other direction, or where the source prints equal numbers and we resolve a difference. Where our verdict is that
+two are equal, it agrees if the difference of the source is smaller than the margin, and else disagrees. It is
+*unresolved* where there is no verdict, or neither better, worse nor equal.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +31,10 @@ own cells; it disagrees where it goes in the other direction, or where the sourc
 a difference; it is unresolved where we have no such verdict. Where the source prints no number for one of the arms, \
 or its metric does not say which direction is better, there is no published number to agree with. Sizes of differences \
 are not compared: the scales are not the same."""
+
+EQUALITY_RULE = """\
+A study may state a margin, the smallest effect that anybody would care about. Where our verdict is equal, it agrees \
+with a difference of the source that is smaller than the margin, and disagrees with any other."""
 
 _LOWER = re.compile(r"perplexity|\bppl\b|bits|\bbp[bcd]\b|nats|loss|error|slower|seconds|time\b|memory|\bFLOPs\b", re.I)
 _HIGHER = re.compile(r"accuracy|bleu|rouge|\bf1\b|faster|per second|score|correct|recall|throughput", re.I)
@@ -60,6 +66,9 @@ def _judge_comparison(findings: Findings, comparison: Comparison) -> JudgedCompa
     sign = better_sign(published.metric) if published else None
     if difference is None or sign is None:
         return JudgedComparison(comparison, difference, "no published number")
+    if comparison.verdict == "equal":
+        is_small = _published_effect(findings, comparison, difference) < published_margin(findings)
+        return JudgedComparison(comparison, difference, "agrees" if is_small else "disagrees")
     if comparison.verdict not in ("better", "worse"):
         return JudgedComparison(comparison, difference, "unresolved")
     ours = 1 if comparison.verdict == "better" else -1
@@ -68,13 +77,39 @@ def _judge_comparison(findings: Findings, comparison: Comparison) -> JudgedCompa
 
 def published_difference(findings: Findings, comparison: Comparison) -> float | None:
     """Returns the weighted sum of a comparison over the source's cells, or None where an arm has no cell or several."""
-    published = findings.study.plan.published
-    if published is None or not comparison.weights:
+    cells = _cells(findings, comparison)
+    if not cells:
         return None
-    cells = {arm: _cell_value(findings, arm, published.cells) for arm in comparison.weights}
-    terms = [weight * cell for arm, weight in comparison.weights.items() if (cell := cells[arm]) is not None]
     # Cells have few decimals, so the rounding error of a sum of binary fractions must not count as a difference.
-    return round(sum(terms), 9) if len(terms) == len(cells) else None
+    return round(sum(comparison.weights[arm] * cell for arm, cell in cells.items()), 9)
+
+
+def _cells(findings: Findings, comparison: Comparison) -> dict[str, float]:
+    """Returns the source's number for each arm of a comparison; empty where an arm has no cell or several."""
+    published = findings.study.plan.published
+    if published is None:
+        return {}
+    cells = {arm: _cell_value(findings, arm, published.cells) for arm in comparison.weights}
+    values = {arm: cell for arm, cell in cells.items() if cell is not None}
+    return values if len(values) == len(cells) else {}
+
+
+def _published_effect(findings: Findings, comparison: Comparison, difference: float) -> float:
+    """Returns the size of the source's effect as the study's margin measures it: its difference or, where the metric
+    compares by ratio, the larger of its ratio and the inverse; infinity where its numbers have no ratio."""
+    if not findings.ratio:
+        return abs(difference)
+    cells = _cells(findings, comparison)
+    if min(cells.values()) <= 0:
+        return math.inf
+    return math.exp(abs(sum(comparison.weights[arm] * math.log(cell) for arm, cell in cells.items())))
+
+
+def published_margin(findings: Findings) -> float:
+    """Returns the study's margin in units of the source's metric. A ratio has none, and is the same for both."""
+    published, margin = findings.study.plan.published, findings.metric.margin
+    assert published is not None and margin is not None
+    return margin.size if findings.ratio or published.margin is None else published.margin
 
 
 def _cell_value(findings: Findings, arm: str, cells: Sequence[PublishedCell]) -> float | None:

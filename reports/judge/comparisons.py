@@ -1,10 +1,12 @@
 """The comparisons of a study: paired contrasts, main effects and interactions, each with its verdict.
 
-Every comparison is a weighted sum over arms of the same seeds, so one kind of interval serves all of them.
+Every comparison is a weighted sum over arms of the same seeds, so one kind of interval serves all of them. It is called
+equal where its interval lies within the study's margin, also if the interval excludes zero: nobody would care.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +16,12 @@ from typing import Literal
 from lit_transformers.records.plan import Plan, PlannedArm
 from reports.judge.evidence import Evidence, gather
 from reports.judge.fairness import mismatch
-from reports.judge.statistics import LEVEL, PairedDifference, estimate, holm, levels
+from reports.judge.multiplicity import error_shares, step_down
+from reports.judge.statistics import LEVEL, PairedDifference, estimate
 from reports.read.records import Study
 
 Kind = Literal["contrast", "main effect", "interaction"]
-Verdict = Literal["better", "worse", "differs", "unresolved"]
+Verdict = Literal["better", "worse", "equal", "differs", "unresolved"]
 
 _ROUNDING = 1e-9
 
@@ -28,9 +31,10 @@ class Comparison:
     """A weighted sum over arms, with its estimate and verdict.
 
     ``reason`` says why there is no estimate or no verdict. ``adjusted`` is the p-value after Holm's correction and
-    ``level`` the level that the uncorrected p-value has to lie below. ``documents`` is the number of documents that
-    the estimate was resampled over, 0 where none were. ``estimate`` is in units of the metric or, where the metric
-    compares by ratio, of its natural logarithm.
+    ``level`` the level that the uncorrected p-value has to lie below; ``equality`` and ``equality_level`` are the same
+    of the statement that the difference lies within ``margin``, and None without one. ``documents`` is the number of
+    documents that the estimate was resampled over, 0 where none were. ``estimate`` and ``margin`` are in units of the
+    metric or, where the metric compares by ratio, of its natural logarithm.
     """
 
     name: str
@@ -42,6 +46,9 @@ class Comparison:
     level: float = LEVEL
     verdict: Verdict | None = None
     reason: str | None = None
+    margin: float | None = None
+    equality: float | None = None
+    equality_level: float | None = None
 
     @property
     def detectable(self) -> float | None:
@@ -50,11 +57,17 @@ class Comparison:
 
     @property
     def seeds_needed(self) -> int | None:
-        """The number of seeds that would detect the observed difference with a power of 0.8.
+        """The number of seeds that would detect the observed difference, or that it lies within the margin, with a
+        power of 0.8, whichever is smaller.
 
         None where it cannot be computed or where no number of seeds would.
         """
-        return self.estimate.seeds_needed(self.level) if self.estimate else None
+        if self.estimate is None:
+            return None
+        numbers = [self.estimate.seeds_needed(self.level)]
+        if self.margin is not None and self.equality_level is not None:
+            numbers.append(self.estimate.seeds_within(self.margin, self.equality_level))
+        return min((number for number in numbers if number is not None), default=None)
 
 
 def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Comparison, ...]:
@@ -65,7 +78,25 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
     evidence = gather(study, notes)
     contrasts = [_measure(planned, study, evidence, unmatched) for planned in planned_contrasts(study.plan)]
     effects = [_measure(planned, study, evidence, unmatched) for planned in planned_effects(study.plan, evidence)]
-    return tuple(_judge([*contrasts, *effects], study.plan.metric.goal))
+    return tuple(_judge([*contrasts, *effects], study.plan.metric.goal, _margin(study, notes)))
+
+
+def _margin(study: Study, notes: list[str]) -> float | None:
+    """Returns the study's margin on the scale of its comparisons, or None without one; adds a note where it is as large
+    as the baseline's own value, and cannot be used."""
+    metric = study.plan.metric
+    if metric.margin is None:
+        return None
+    if metric.compare == "ratio":
+        return math.log(metric.margin.size)
+    values = [run.value for run in study.finished(study.plan.baseline)]
+    if values and metric.margin.size >= abs(sum(values) / len(values)):
+        notes.append(
+            f"The margin of {metric.margin.size:g} is not below the baseline's own value of "
+            f"{abs(sum(values) / len(values)):.4g}, so no comparison is called equal; state a smaller one."
+        )
+        return None
+    return float(metric.margin.size)
 
 
 def planned_contrasts(plan: Plan) -> list[Comparison]:
@@ -172,19 +203,30 @@ def _measure(planned: Comparison, study: Study, evidence: Evidence, unmatched: b
     return replace(planned, estimate=difference, documents=evidence.documents if resampled else 0, reason=reason)
 
 
-def _judge(comparisons: Sequence[Comparison], goal: str) -> list[Comparison]:
-    """Returns the comparisons with p-values, levels and verdicts by Holm's correction, over those that may have one."""
-    judged = list(comparisons)
-    indices = [i for i, c in enumerate(judged) if c.reason is None and c.estimate and c.estimate.p is not None]
-    p_values = [p for i in indices if (difference := judged[i].estimate) and (p := difference.p) is not None]
-    for index, p, level in zip(indices, holm(p_values), levels(p_values), strict=True):
-        verdict = _verdict(judged[index], p, goal)
-        judged[index] = replace(judged[index], adjusted=p, level=level, verdict=verdict)
+def _judge(comparisons: Sequence[Comparison], goal: str, margin: float | None) -> list[Comparison]:
+    """Returns the comparisons with p-values, levels and verdicts, corrected over those that may have one."""
+    judged = [replace(comparison, margin=margin) for comparison in comparisons]
+    p_values, equality = {}, {}
+    for index, comparison in enumerate(judged):
+        if comparison.reason is None and comparison.estimate and comparison.estimate.p is not None:
+            p_values[index] = comparison.estimate.p
+            if margin is not None and (p := comparison.estimate.p_within(margin)) is not None:
+                equality[index] = p
+    shares = error_shares(len(p_values), margin)
+    different = step_down(p_values, len(p_values), shares.difference)
+    equal = step_down(equality, len(equality), shares.equality)
+    for index, (adjusted, level) in different.items():
+        judged[index] = replace(judged[index], adjusted=adjusted, level=level)
+        if index in equal:
+            judged[index] = replace(judged[index], equality=equal[index].adjusted, equality_level=equal[index].level)
+        judged[index] = replace(judged[index], verdict=_verdict(judged[index], goal))
     return judged
 
 
-def _verdict(comparison: Comparison, p: float, goal: str) -> Verdict:
-    if p >= LEVEL or comparison.estimate is None:
+def _verdict(comparison: Comparison, goal: str) -> Verdict:
+    if comparison.equality is not None and comparison.equality < LEVEL:
+        return "equal"
+    if comparison.adjusted is None or comparison.adjusted >= LEVEL or comparison.estimate is None:
         return "unresolved"
     if comparison.kind == "interaction":
         return "differs"

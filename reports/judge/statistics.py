@@ -47,6 +47,8 @@ Array = NDArray[np.float64]
 RESAMPLES = 10_000
 LEVEL = 0.05
 POWER = 0.8
+POWER_OF_AN_END = (1 + POWER) / 2
+"""The power for one end of an interval with which both ends together have a power of 0.8."""
 MOST_SEEDS = 1000
 MOST_GROUPS = 512
 DOMINANT = 1 / 4
@@ -78,6 +80,20 @@ class PairedDifference:
     bootstrap: ConfidenceInterval | None = None
     p: float | None = None
     variances: Variances | None = None
+
+    def p_within(self, margin: float) -> float | None:
+        """Returns the level at which the interval just lies within plus and minus a margin: 1 if the difference does
+        not, None where there is no interval. Half of it is the p-value of two one-sided tests (Schuirmann 1987)."""
+        room = margin - abs(self.difference)
+        return None if self.variances is None else self.variances.p(room) if room > 0 else 1.0
+
+    def seeds_within(self, margin: float, level: float = LEVEL) -> int | None:
+        """Returns how many seeds would show with a power of 0.8 that the observed difference lies within a margin.
+
+        None where up to 1,000 would not.
+        """
+        room = margin - abs(self.difference)
+        return self.variances.seeds_needed(room, level, POWER_OF_AN_END) if self.variances and room > 0 else None
 
     def detectable(self, level: float = LEVEL) -> float | None:
         """Returns the smallest difference that this many seeds detect at a level with a power of 0.8."""
@@ -224,18 +240,19 @@ class Variances:
                 high = middle
         return math.exp(high)
 
-    def detectable(self, seeds: int, level: float = LEVEL) -> float:
-        """Returns the smallest difference whose interval over this many seeds excludes zero with a power of 0.8."""
-        return self._scaled_error(seeds, lambda freedom: _detectable_shift(freedom, level))
+    def detectable(self, seeds: int, level: float = LEVEL, power: float = POWER) -> float:
+        """Returns the smallest difference whose interval over this many seeds excludes zero with this power."""
+        return self._scaled_error(seeds, lambda freedom: _detectable_shift(freedom, level, power))
 
-    def seeds_needed(self, difference: float, level: float = LEVEL) -> int | None:
-        """Returns the smallest number of seeds that detects ``difference``, or None above 1,000."""
-        if self.detectable(MOST_SEEDS, level) > abs(difference):
+    def seeds_needed(self, difference: float, level: float = LEVEL, power: float = POWER) -> int | None:
+        """Returns the smallest number of seeds that detects ``difference`` with this power, or None above 1,000."""
+        if self.detectable(MOST_SEEDS, level, power) > abs(difference):
             return None
         few, enough = 1, MOST_SEEDS
         while enough - few > 1:
             middle = (few + enough) // 2
-            few, enough = (few, middle) if self.detectable(middle, level) <= abs(difference) else (middle, enough)
+            is_enough = self.detectable(middle, level, power) <= abs(difference)
+            few, enough = (few, middle) if is_enough else (middle, enough)
         return enough
 
 
@@ -321,9 +338,9 @@ def _quantile(freedom: float, level: float) -> float:
 
 
 @cache
-def _detectable_shift(freedom: float, level: float) -> float:
-    """Returns how many standard errors from zero a mean must lie to be detected at the level with a power of 0.8.
+def _detectable_shift(freedom: float, level: float, power: float) -> float:
+    """Returns how many standard errors from zero a mean must lie to be detected at the level with this power.
 
     It is the noncentrality of a noncentral t distribution.
     """
-    return float(nctdtrinc(min(freedom, 1e6), 1 - POWER, _quantile(freedom, level)))
+    return float(nctdtrinc(min(freedom, 1e6), 1 - power, _quantile(freedom, level)))

@@ -15,7 +15,7 @@ __all__ = ["answer", "headline", "sentence"]
 _MOST = 8
 _COSTS = (("flops_per_token", "FLOPs per token"), ("seconds", "time"))
 _EQUAL = "equal"
-_VERDICTS: tuple[Verdict, ...] = ("better", "worse", "differs", "unresolved")
+_VERDICTS: tuple[Verdict, ...] = ("better", "worse", "equal", "differs", "unresolved")
 _EXTREMES: tuple[tuple[Verdict, str], ...] = (
     ("better", "The largest gain is"),
     ("worse", "Nothing gains, and the largest loss is"),
@@ -64,11 +64,14 @@ def _summary(findings: Findings, leading: Sequence[Comparison]) -> str:
             largest = max((candidate for candidate in leading if candidate.verdict == verdict), key=_size)
             return f"{opening} {largest.name}: {_change_with_interval(findings, largest)}; {tally}"
     unresolved = [candidate for candidate in leading if candidate.verdict == "unresolved"]
+    if counts["equal"] and not unresolved:
+        return f"Nothing gains or loses: {tally}, {findings.margin}"
     if not unresolved:
         return f"No verdict on any of {len(leading)} comparisons: {leading[0].reason}"
     nearest = min(unresolved, key=lambda candidate: (_seeds_or_infinity(candidate), -_size(candidate)))
     opening = f"none of {len(leading)} comparisons shows a difference" if len(unresolved) == len(leading) else tally
-    return f"Unresolved: {opening}; the nearest to one, {nearest.name}, would take {seeds_needed(nearest)} seeds"
+    goal = "a verdict" if findings.margin else "one"
+    return f"Unresolved: {opening}; the nearest to {goal}, {nearest.name}, would take {seeds_needed(nearest)} seeds"
 
 
 def _join_with_and(parts: Sequence[str]) -> str:
@@ -98,6 +101,8 @@ def _result_text(findings: Findings, comparison: Comparison) -> str:
     if comparison.estimate is None:
         return f"{_capitalized_name(comparison)}: no answer ({comparison.reason})"
     verdict = comparison.verdict or f"no verdict ({comparison.reason})"
+    if verdict == "equal":
+        verdict = f"equal ({findings.margin})"
     return f"{_capitalized_name(comparison)}: {_change_with_interval(findings, comparison)}: {verdict}"
 
 

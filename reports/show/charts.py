@@ -203,6 +203,8 @@ def differences(findings: Findings, comparisons: Sequence[Comparison]) -> Figure
     panel.set_ylim(len(comparisons) - 0.5, -0.5)
     panel.grid(visible=False, axis="y")
     panel.axvline(findings.as_printed(0.0), color=MUTED, linewidth=0.9, zorder=1)
+    if margin := next((comparison.margin for comparison in comparisons if comparison.margin), None):
+        panel.axvspan(findings.as_printed(-margin), findings.as_printed(margin), color=MUTED, alpha=0.12, linewidth=0)
     side = "left" if findings.metric.goal == "minimize" else "right"
     title = label(findings.metric.title)
     panel.set_xlabel(f"{f'ratio of {title}' if findings.ratio else f'difference in {title}'} ({side} is better)")
@@ -223,7 +225,7 @@ def _whisker(panel: Axes, findings: Findings, comparison: Comparison, row: int) 
 
 
 def _marker_style(verdict: str | None) -> dict[str, Any]:
-    """Returns the marker style of a verdict: filled for better, worse and differs, a diamond without a verdict."""
+    """Returns the marker style of a verdict: filled where it is decided, a diamond without a verdict."""
     colour = VERDICTS.get(verdict or "", MUTED)
     shape = {"marker": "o", "markersize": 6} if verdict else {"marker": "D", "markersize": 5}
     return shape | {"color": colour, "markerfacecolor": colour if verdict in VERDICTS else PAPER}

@@ -62,6 +62,7 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         yield Drawing("learning_curves", "Learning curves", caption, learning_curves(findings, curves))
     if comparisons := [c for c in findings.comparisons if c.estimate and c.estimate.interval]:
         caption = "Paired differences with their 95 % intervals."
+        caption += " The band is the margin within which two are called equal." if findings.margin else ""
         yield Drawing("differences", "Paired differences", caption, differences(findings, comparisons))
     if points := cost_points(findings):
         caption = "Cost against quality, one standard deviation over seeds; full points are beaten by none in both."

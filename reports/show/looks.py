@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INK, MUTED, PAPER = "#1b1c1e", "#595d63", "#fdfdfc"
-VERDICTS = {"better": "#0b6e4a", "worse": "#a63a12", "differs": "#1a5a9e"}
+VERDICTS = {"better": "#0b6e4a", "worse": "#a63a12", "equal": "#5b3a9a", "differs": "#1a5a9e"}
 SERIES = ("#0068a8", "#b04600", "#007a58", "#a8478a", "#8f6400", "#4a5bb5", "#3a3d42")
 """Colours of arms that people who see no red or no green can distinguish, and dark enough for lines on white."""
 

@@ -78,6 +78,15 @@ class Findings:
         return bleu_tests(self.study, [c for c in self.comparisons if c.kind == "contrast"])
 
     @property
+    def margin(self) -> str | None:
+        """What the study calls equal, and why, in words; None where it states no margin, or one that is not used."""
+        margin = self.metric.margin
+        if margin is None or all(comparison.margin is None for comparison in self.comparisons):
+            return None
+        limits = f"a ratio between 1/{margin.size:g} and {margin.size:g}" if self.ratio else f"within ±{margin.size:g}"
+        return f"{limits}; {margin.reason.rstrip('.')}"
+
+    @property
     def difference_unit(self) -> str:
         return f"ratios of {self.metric.title}" if self.ratio else self.metric.title
 
@@ -205,18 +214,20 @@ def differences(findings: Findings, comparisons: Sequence[Comparison], name: str
         Column("95 % interval", "interval", unit, decimals),
         Column("Verdict"),
         Column("p (Holm)", "p", detail=True),
+        *([Column("p (equal)", "p", detail=True)] if findings.margin else []),
         Column("Seeds", "count", detail=True),
         Column("Smallest detectable", "number", unit, decimals, detail=True),
         Column("Seeds needed", detail=True),
     )
-    rows = tuple(_comparison_row(findings, comparison) for comparison in comparisons)
-    return Table(name, title, columns, rows, unit=unit)
+    rows = tuple(_comparison_row(findings, comparison, len(columns)) for comparison in comparisons)
+    notes = (f"Equal: {findings.margin}.",) if findings.margin else ()
+    return Table(name, title, columns, rows, notes, unit)
 
 
-def _comparison_row(findings: Findings, comparison: Comparison) -> tuple[Cell, ...]:
+def _comparison_row(findings: Findings, comparison: Comparison, columns: int) -> tuple[Cell, ...]:
     estimate = comparison.estimate
     if estimate is None:
-        return Cell(comparison.name), Cell(missing=comparison.reason), *[Cell()] * 6
+        return Cell(comparison.name), Cell(missing=comparison.reason), *[Cell()] * (columns - 2)
     verdict = Cell(comparison.verdict) if comparison.verdict else Cell(missing=f"none: {comparison.reason}")
     detectable = comparison.detectable
     return (
@@ -225,6 +236,7 @@ def _comparison_row(findings: Findings, comparison: Comparison) -> tuple[Cell, .
         _interval_cell(findings, estimate.interval),
         verdict,
         Cell(comparison.adjusted),
+        *([Cell(comparison.equality)] if findings.margin else []),
         Cell(estimate.seeds),
         Cell(None if detectable is None else findings.as_printed(detectable)),
         Cell(seeds_needed(comparison)),

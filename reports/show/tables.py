@@ -183,7 +183,7 @@ def _width(table: Table, index: int, heading: str) -> int:
     return _GAP + min(_TEXT_WIDTH if index else _NAME_WIDTH, max([len(heading), *map(len, texts)]))
 
 
-_STYLES = {"better": "bold green", "worse": "bold red", "differs": "bold", "unresolved": "yellow"}
+_STYLES = {"better": "bold green", "worse": "bold red", "equal": "bold cyan", "differs": "bold", "unresolved": "yellow"}
 
 
 def _styled(cell: Cell, column: Column) -> Text:
