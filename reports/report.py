@@ -43,9 +43,18 @@ statement of either kind; a single comparison is tested at 5 % for both. The see
 verdict."""
 
 
+LOOKS = """\
+Seeds were added after looks at the results. Every look has a share of the 5 % that was fixed beforehand, and Holm's \
+correction is applied at each (a group-sequential Holm procedure), so that at most 5 % of studies have a false \
+statement wherever they stop. A comparison that is decided at a look is shown as it was then. Intervals are those of \
+its look: they cover the truth at all looks together 95 % of the time or more, and are wider than those of as many \
+seeds from the start."""
+
+
 def method(findings: Findings) -> list[str]:
     """Returns paragraphs on how the numbers of a report are made."""
-    return [METHOD, *([EQUALITY] if findings.margin else [])]
+    looks = [LOOKS] if findings.study.plan.looks else []
+    return [METHOD, *looks, *([EQUALITY] if findings.margin else [])]
 
 
 def write_report(

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from lit_transformers.records.study_folder import folder_name, require_name
 __all__ = [
     "Contrast",
     "LeftOut",
+    "LookPlan",
     "Margin",
     "Matched",
     "MatchedBudget",
@@ -212,6 +214,18 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class LookPlan:
+    """The looks of a study, each by the number of seeds that an arm has at it at most, ascending.
+
+    planned: those stated before the first one. taken: those whose results have been reported; one that is not among the
+    planned ones was added by hand.
+    """
+
+    planned: tuple[int, ...]
+    taken: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class LeftOut:
     """An arm that this scale does not run, and why."""
 
@@ -224,6 +238,7 @@ class Plan:
     """The plan of one study. Without ``contrasts`` every arm is compared with the baseline.
 
     references: from the value of who knows nothing of the data to the best possible one; empty where it is not known.
+    looks: None where all seeds are judged at once.
     """
 
     version: int = VERSION
@@ -238,6 +253,7 @@ class Plan:
     baseline: str
     match: MatchedBudget | None = None
     arms: tuple[PlannedArm, ...]
+    looks: LookPlan | None = None
     contrasts: tuple[Contrast, ...] | None = None
     published: PublishedNumbers | None = None
     references: tuple[Reference, ...] = ()
@@ -265,6 +281,9 @@ class Plan:
         require_name(self.study, "study")
         for key in self.by_key():
             require_name(key, "run")
+        for looks in (self.looks.planned, self.looks.taken) if self.looks else ():
+            if any(first >= second for first, second in pairwise((0, *looks))):
+                raise ConfigError(f"looks {looks} do not rise; name each number of seeds once, in order", "looks")
         names = [arm.name for arm in self.arms]
         if len(set(names)) != len(names):
             raise ConfigError("two arms have the same name; name every arm once")

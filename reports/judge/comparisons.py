@@ -16,7 +16,7 @@ from typing import Literal
 from lit_transformers.records.plan import Plan, PlannedArm
 from reports.judge.evidence import Evidence, gather
 from reports.judge.fairness import mismatch
-from reports.judge.multiplicity import error_shares, step_down
+from reports.judge.multiplicity import WHOLE, Look, cost_of_added_looks, error_shares, looks_taken, step_down
 from reports.judge.statistics import LEVEL, PairedDifference, estimate
 from reports.read.records import Study
 
@@ -76,9 +76,16 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
     ``unmatched``: give verdicts also where the budgets of arms do not match.
     """
     evidence = gather(study, notes)
-    contrasts = [_measure(planned, study, evidence, unmatched) for planned in planned_contrasts(study.plan)]
-    effects = [_measure(planned, study, evidence, unmatched) for planned in planned_effects(study.plan, evidence)]
-    return tuple(_judge([*contrasts, *effects], study.plan.metric.goal, _margin(study, notes)))
+    planned = [*planned_contrasts(study.plan), *planned_effects(study.plan, evidence)]
+    looks, margin = looks_taken(study.plan.looks), _margin(study, notes)
+    if study.plan.looks and not looks:
+        reason = f"the look of {study.plan.looks.planned[0]} seeds is not complete"
+        early = (_measure(one, study, evidence, unmatched, WHOLE) for one in planned)
+        return tuple(replace(one, reason=one.reason or reason) for one in early)
+    if cost := cost_of_added_looks(study.plan.looks):
+        notes.append(cost)
+    measured = [[_measure(one, study, evidence, unmatched, look) for one in planned] for look in looks]
+    return tuple(_judge(measured, looks, study.plan.metric.goal, margin))
 
 
 def _margin(study: Study, notes: list[str]) -> float | None:
@@ -183,11 +190,12 @@ class _Grid:
         return term
 
 
-def _measure(planned: Comparison, study: Study, evidence: Evidence, unmatched: bool) -> Comparison:
+def _measure(planned: Comparison, study: Study, evidence: Evidence, unmatched: bool, look: Look) -> Comparison:
+    """Returns a planned comparison with its estimate from the seeds of a look, or with the reason why there is none."""
     if not planned.weights:
         return planned
     arms = list(planned.weights)
-    seeds = evidence.seeds(arms)
+    seeds = [seed for seed in evidence.seeds(arms) if look.seeds is None or seed < look.seeds]
     if not seeds:
         return replace(planned, reason=_why_missing(study, arms))
     if reason := evidence.without_value(arms, seeds):
@@ -196,31 +204,53 @@ def _measure(planned: Comparison, study: Study, evidence: Evidence, unmatched: b
     if reason := evidence.without_interval(arms, seeds):
         return replace(planned, estimate=PairedDifference(sum(pairs) / len(pairs), len(pairs)), reason=reason)
     resampled = evidence.at_documents(planned.weights, seeds)
-    difference = estimate(pairs, resampled)
+    difference = estimate(pairs, resampled, LEVEL * look.share)
     reason = None if unmatched else _obstacle(study, planned.weights, seeds)
     if reason is None and difference.p is None:
         reason = "one seed: no interval, no verdict" if len(seeds) == 1 else "every seed gives the same difference"
     return replace(planned, estimate=difference, documents=evidence.documents if resampled else 0, reason=reason)
 
 
-def _judge(comparisons: Sequence[Comparison], goal: str, margin: float | None) -> list[Comparison]:
-    """Returns the comparisons with p-values, levels and verdicts, corrected over those that may have one."""
-    judged = [replace(comparison, margin=margin) for comparison in comparisons]
-    p_values, equality = {}, {}
-    for index, comparison in enumerate(judged):
-        if comparison.reason is None and comparison.estimate and comparison.estimate.p is not None:
-            p_values[index] = comparison.estimate.p
-            if margin is not None and (p := comparison.estimate.p_within(margin)) is not None:
-                equality[index] = p
-    shares = error_shares(len(p_values), margin)
-    different = step_down(p_values, len(p_values), shares.difference)
-    equal = step_down(equality, len(equality), shares.equality)
-    for index, (adjusted, level) in different.items():
-        judged[index] = replace(judged[index], adjusted=adjusted, level=level)
-        if index in equal:
-            judged[index] = replace(judged[index], equality=equal[index].adjusted, equality_level=equal[index].level)
-        judged[index] = replace(judged[index], verdict=_verdict(judged[index], goal))
+def _judge(
+    measured: Sequence[Sequence[Comparison]], looks: Sequence[Look], goal: str, margin: float | None
+) -> list[Comparison]:
+    """Returns every comparison as it is at the look that decides it or, undecided, at the last one, corrected over all
+    that may have a verdict. measured: the comparisons at each look."""
+    family = {index for comparisons in measured for index, one in enumerate(comparisons) if _p(one) is not None}
+    shares = error_shares(len(family), margin)
+    judged: list[Comparison] = list(measured[0])
+    different: set[int] = set()
+    equal: set[int] = set()
+    for comparisons, look in zip(measured, looks, strict=True):
+        undecided = [index for index in range(len(judged)) if judged[index].verdict in (None, "unresolved")]
+        for index in undecided:
+            judged[index] = replace(comparisons[index], margin=margin)
+        p_values = {index: p for index in undecided if (p := _p(judged[index])) is not None}
+        within = {index: p for index in p_values if (p := _p_within(judged[index])) is not None}
+        differing = step_down(p_values, len(family) - len(different), shares.difference * look.share)
+        alike = step_down(within, len(family) - len(equal), shares.equality * look.share)
+        for index, (adjusted, level) in differing.items():
+            judged[index] = replace(judged[index], adjusted=adjusted, level=level)
+            if index in alike:
+                judged[index] = replace(
+                    judged[index], equality=alike[index].adjusted, equality_level=alike[index].level
+                )
+            judged[index] = replace(judged[index], verdict=_verdict(judged[index], goal))
+        different |= {index for index, outcome in differing.items() if outcome.adjusted < LEVEL}
+        equal |= {index for index, outcome in alike.items() if outcome.adjusted < LEVEL}
     return judged
+
+
+def _p(comparison: Comparison) -> float | None:
+    """Returns the p-value of a comparison that may have a verdict."""
+    return comparison.estimate.p if comparison.estimate and comparison.reason is None else None
+
+
+def _p_within(comparison: Comparison) -> float | None:
+    """Returns the level at which a comparison's interval lies within its margin, or None without one."""
+    if comparison.estimate is None or comparison.margin is None:
+        return None
+    return comparison.estimate.p_within(comparison.margin)
 
 
 def _verdict(comparison: Comparison, goal: str) -> Verdict:

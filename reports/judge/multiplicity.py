@@ -7,16 +7,31 @@ difference is large, not that it is zero, and the other error is still to be mad
 statement would err in up to 5 % · (1 + 1/2 + ... + 1/n) of studies. So each kind is a family of its own with a share of
 the error, and Holm's procedure within it: the two errors add up (Bonferroni). A comparison by itself cannot have both
 errors, for no difference is both zero and large, so of a single comparison each kind has the whole 5 %.
+
+Where seeds are added after a look at the results, each look has a share of the error that was fixed beforehand, and a
+hypothesis is rejected at a look if Holm's procedure at that share rejects it, those rejected before counting as such.
+This is a group-sequential Holm procedure (Maurer and Bretz 2013; Tamhane et al. 2021, doi:10.1002/sim.9128). The shares
+follow the error spending of Hwang, Shih and DeCani (1990) with the parameter -1, and add up to one: the levels are
+those of Bonferroni over looks, not those that normal tests with known correlations would have. At three seeds the
+statistic has two degrees of freedom, and documents are shared by all looks, so that no correlation is known that would
+hold. Because the sum of the shares bounds the error of a hypothesis, it is at most 5 % whenever and why ever one stops,
+and an interval at the level of its look covers the truth at all looks together: repeated confidence intervals (Jennison
+and Turnbull 1989).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from reports.judge.statistics import holm, levels
+from lit_transformers.records.plan import LookPlan
+from reports.judge.statistics import LEVEL, holm, levels, quantile
 
-__all__ = ["ErrorShares", "Tested", "error_shares", "step_down"]
+__all__ = ["WHOLE", "ErrorShares", "Look", "Tested", "added_looks", "error_shares", "looks_taken", "spent", "step_down"]
+
+SPENDING = -1.0
+"""The parameter of the error spending: below -1 the first looks decide less, above it all looks together do."""
 
 
 class ErrorShares(NamedTuple):
@@ -33,6 +48,61 @@ class Tested(NamedTuple):
 
     adjusted: float
     level: float
+
+
+class Look(NamedTuple):
+    """A look at the results: the number of ``seeds`` that an arm has at it at most, None for all, and its ``share`` of
+    the error."""
+
+    seeds: int | None
+    share: float
+
+
+WHOLE = Look(None, 1.0)
+"""The look of a study that is judged once."""
+
+
+def spent(fraction: float) -> float:
+    """Returns the share of the error that is spent by a fraction of the seeds, by Hwang, Shih and DeCani (1990,
+    doi:10.1002/sim.4780091207)."""
+    return math.expm1(-SPENDING * fraction) / math.expm1(-SPENDING)
+
+
+def looks_taken(looks: LookPlan | None) -> tuple[Look, ...]:
+    """Returns the looks that a study has taken, with their shares of the error; without a plan of looks, the one.
+
+    The planned ones share the error by its spending. Each one that was added by hand takes as much as it would have if
+    all looks had equal shares, and the planned ones become smaller in proportion.
+    """
+    if looks is None:
+        return (WHOLE,)
+    ends = [spent(seeds / looks.planned[-1]) for seeds in looks.planned]
+    planned = {seeds: end - start for seeds, start, end in zip(looks.planned, [0.0, *ends], ends, strict=False)}
+    count = len(planned) + len(added_looks(looks))
+    shares = {seeds: share * len(planned) / count for seeds, share in planned.items()}
+    return tuple(Look(seeds, shares.get(seeds, 1 / count)) for seeds in looks.taken)
+
+
+def added_looks(looks: LookPlan) -> list[int]:
+    """Returns the looks that were added by hand, each by its number of seeds."""
+    return [seeds for seeds in looks.taken if seeds not in looks.planned]
+
+
+def cost_of_added_looks(looks: LookPlan | None) -> str | None:
+    """Returns in a sentence what it costs that seeds were added by hand, or None where none were."""
+    if looks is None or not (added := added_looks(looks)):
+        return None
+    last = looks_taken(looks)[-1]
+    assert last.seeds is not None
+    width = quantile(last.seeds - 1, LEVEL * last.share) / quantile(last.seeds - 1, LEVEL)
+    earlier = " and ".join(str(seeds) for seeds in looks.taken[:-1])
+    both = LEVEL * (1 + sum(1 / (len(looks.planned) + number) for number in range(1, len(added) + 1)))
+    return (
+        f"Seeds were added by hand after a report of {earlier}, which counts as a look: this one has {last.share:.0%} "
+        f"of the error, and its intervals are {width:.2f} times as wide as with {last.seeds} seeds from the start. "
+        "Verdicts of an earlier report that are not among these no longer hold; those of all reports together err in "
+        f"up to {both:.1%} of studies."
+    )
 
 
 def error_shares(comparisons: int, margin: float | None) -> ErrorShares:

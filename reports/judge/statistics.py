@@ -166,10 +166,12 @@ def _shared_covariance(values: Array) -> float:
     return max(0.0, float(products.sum() - np.trace(products)) / (seeds * (seeds - 1)))
 
 
-def estimate(differences: Sequence[float] | Array, resampled: Resampled | None = None) -> PairedDifference:
+def estimate(
+    differences: Sequence[float] | Array, resampled: Resampled | None = None, level: float = LEVEL
+) -> PairedDifference:
     """Returns the mean of paired differences, one per seed, with intervals; without documents they cover seeds only.
 
-    Raises ValueError where a difference is not finite.
+    level: that of the interval which decides verdicts. Raises ValueError where a difference is not finite.
     """
     pairs = np.asarray(differences, dtype=np.float64)
     _require_finite(pairs, "a paired difference")
@@ -182,7 +184,7 @@ def estimate(differences: Sequence[float] | Array, resampled: Resampled | None =
     return PairedDifference(
         difference=mean,
         seeds=seeds,
-        interval=_interval_around(mean, variances.half_width(LEVEL)),
+        interval=_interval_around(mean, variances.half_width(level)),
         over_seeds=_interval_around(mean, over_seeds),
         bootstrap=_percentiles(pairs, resampled),
         p=variances.p(mean),
@@ -212,7 +214,7 @@ class Variances:
 
     def half_width(self, level: float, documents: bool = True) -> float:
         """Returns half of the interval at a level such as 0.05; without documents, of Student's t over seeds."""
-        return self._scaled_error(self.seeds, lambda freedom: _quantile(freedom, level), documents)
+        return self._scaled_error(self.seeds, lambda freedom: quantile(freedom, level), documents)
 
     def _scaled_error(self, seeds: int, factor: Callable[[float], float], documents: bool = True) -> float:
         """Returns the standard error of the mean over this many seeds times ``factor`` of its degrees of freedom.
@@ -333,7 +335,8 @@ def _draw_seeds(shape: tuple[int, int]) -> NDArray[np.int64]:
     return np.random.default_rng(1).integers(0, shape[1], shape)
 
 
-def _quantile(freedom: float, level: float) -> float:
+def quantile(freedom: float, level: float) -> float:
+    """Returns the half-width of Student's two-sided interval at a level such as 0.05, in standard errors."""
     return abs(float(stdtrit(freedom, level / 2)))
 
 
@@ -343,4 +346,4 @@ def _detectable_shift(freedom: float, level: float, power: float) -> float:
 
     It is the noncentrality of a noncentral t distribution.
     """
-    return float(nctdtrinc(min(freedom, 1e6), 1 - power, _quantile(freedom, level)))
+    return float(nctdtrinc(min(freedom, 1e6), 1 - power, quantile(freedom, level)))

@@ -1,0 +1,183 @@
+"""Seeds that are added after looks at the results: levels, verdicts, and how often statements are false."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.stats import binomtest
+from study_on_disk import BYTES, name_of, product_arms, write_plan, write_run
+from test_report_simulations import Corpus, language, plan, quickly
+
+from lit_transformers.config import ConfigError
+from lit_transformers.records.plan import LookPlan, Margin, Plan, parse_plan
+from lit_transformers.records.record import Record
+from reports.judge import multiplicity
+from reports.judge.comparisons import Comparison, Verdict, compare
+from reports.judge.multiplicity import looks_taken, spent
+from reports.read.records import Run, Study, load_study
+from reports.report import find, markdown
+from reports.show.sections import all_tables
+
+__all__ = ["quickly"]
+
+ON, _, OFF, _ = map(name_of, product_arms())
+LOOKS = (3, 6, 10, 16)
+TRUTHS = {"arm 1": 0.0, "arm 2": 0.5, "arm 3": -0.5, "arm 4": 0.25}
+"""Of the differences of four arms one is zero, two are as large as the margin, and one is half as large."""
+UNIT = 0.2 / math.log(2)
+"""A difference of one in bits per byte: effects are in fifths of a nat."""
+
+Draw = Callable[[np.random.Generator], float]
+DRAWS: Mapping[str, Draw] = {
+    "normal": np.random.Generator.normal,
+    "heavy-tailed": lambda generator: float(generator.standard_t(3)) / math.sqrt(3),
+    "skewed": lambda generator: float(generator.exponential()) - 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "shares"), [(0.0, (0.2, 0.4, 1.0)), (-1.0, (0.0090195874 / 0.07, 0.020036136 / 0.07, 1.0))]
+)
+def test_the_error_is_spent_as_rpact_spends_it(
+    monkeypatch: pytest.MonkeyPatch, parameter: float, shares: Sequence[float]
+) -> None:
+    """These are its ``alphaSpent`` at 20, 40 and 100 % of the information, in rpact 3.0's own tests of "asHSD"."""
+    monkeypatch.setattr(multiplicity, "SPENDING", parameter or 1e-9)
+    assert [spent(fraction) for fraction in (0.2, 0.4, 1.0)] == pytest.approx(shares, rel=1e-6)
+
+
+def test_the_shares_of_planned_looks_add_up_and_those_not_yet_taken_wait() -> None:
+    taken = looks_taken(LookPlan(LOOKS, LOOKS))
+    assert [look.seeds for look in taken] == list(LOOKS)
+    assert sum(look.share for look in taken) == pytest.approx(1.0)
+    assert looks_taken(LookPlan(LOOKS, (3, 6))) == taken[:2]
+    assert looks_taken(None) == ((None, 1.0),)
+
+
+def test_a_look_that_was_added_by_hand_takes_an_equal_share() -> None:
+    assert looks_taken(LookPlan((3,), (3, 5))) == ((3, 0.5), (5, 0.5))
+    planned, added = looks_taken(LookPlan(LOOKS, LOOKS)), looks_taken(LookPlan(LOOKS, (*LOOKS, 20)))
+    assert [look.share for look in added] == pytest.approx([*(0.8 * look.share for look in planned), 0.2])
+
+
+@pytest.mark.parametrize("looks", [(3, 3), (6, 3), (0, 3)])
+def test_looks_that_do_not_rise_are_one_line(tmp_path: Path, looks: tuple[int, ...]) -> None:
+    plain = write_plan(tmp_path) | {"looks": {"planned": list(looks), "taken": []}}
+    with pytest.raises(ConfigError, match=r"^looks: looks \(\d, 3\) do not rise; name each number of seeds once"):
+        parse_plan(plain)
+
+
+def write_two_arms(runs: Path, differences: Sequence[float], looks: dict[str, Sequence[int]] | None) -> None:
+    write_plan(runs, product_arms()[::2], seeds=len(differences), design="explicit", looks=looks)
+    for seed, difference in enumerate(differences):
+        write_run(runs, ON, seed, 2.0 * BYTES * math.log(2))
+        write_run(runs, OFF, seed, (2.0 + difference) * BYTES * math.log(2))
+
+
+def compare_two(runs: Path, notes: list[str] | None = None) -> Comparison:
+    [comparison] = compare(load_study(runs, "xl_recurrence"), [] if notes is None else notes)
+    return comparison
+
+
+NEARLY = (0.1, 0.14, 0.12, 0.11, 0.13, 0.12)
+
+
+def test_a_comparison_is_shown_as_it_was_when_it_was_decided(tmp_path: Path) -> None:
+    write_two_arms(tmp_path, (0.1, 0.1001, 0.1002, 9, -9, 9), {"planned": (3, 6), "taken": (3, 6)})
+    comparison = compare_two(tmp_path)
+    assert comparison.verdict == "worse" and comparison.estimate and comparison.estimate.seeds == 3
+
+
+def test_a_p_value_is_set_against_the_share_of_its_look_and_the_interval_is_at_that_level(tmp_path: Path) -> None:
+    write_two_arms(tmp_path, NEARLY[:3], None)
+    once = compare_two(tmp_path)
+    write_two_arms(tmp_path, NEARLY[:3], {"planned": LOOKS, "taken": (3,)})
+    comparison, share = compare_two(tmp_path), spent(3 / 16)
+    assert (once.verdict, comparison.verdict) == ("worse", "unresolved")
+    assert once.estimate and once.estimate.p and comparison.level == pytest.approx(0.05 * share)
+    assert comparison.adjusted == pytest.approx(once.estimate.p / share)
+    assert comparison.estimate and comparison.estimate.interval
+    half_width = stats.t.ppf(1 - 0.025 * share, 2) * np.std(NEARLY[:3], ddof=1) / math.sqrt(3)
+    assert comparison.estimate.interval.high - 0.12 == pytest.approx(half_width, rel=1e-4)
+
+
+def test_before_the_first_look_is_complete_there_is_no_verdict(tmp_path: Path) -> None:
+    write_two_arms(tmp_path, NEARLY, {"planned": (6, 10), "taken": ()})
+    comparison = compare_two(tmp_path)
+    assert (comparison.verdict, comparison.reason) == (None, "the look of 6 seeds is not complete")
+
+
+def test_seeds_beyond_the_looks_that_were_taken_are_not_looked_at(tmp_path: Path) -> None:
+    write_two_arms(tmp_path, NEARLY, {"planned": LOOKS, "taken": (3,)})
+    estimate = compare_two(tmp_path).estimate
+    assert estimate and estimate.seeds == 3
+
+
+def test_seeds_that_were_added_by_hand_cost_what_the_report_says(tmp_path: Path) -> None:
+    write_two_arms(tmp_path, NEARLY, {"planned": (3,), "taken": (3, 6)})
+    notes: list[str] = []
+    comparison = compare_two(tmp_path, notes)
+    width = stats.t.ppf(1 - 0.0125, 5) / stats.t.ppf(0.975, 5)
+    assert notes == [
+        "Seeds were added by hand after a report of 3, which counts as a look: this one has 50% of the error, and "
+        f"its intervals are {width:.2f} times as wide as with 6 seeds from the start. Verdicts of an earlier report "
+        "that are not among these no longer hold; those of all reports together err in up to 7.5% of studies."
+    ]
+    assert comparison.verdict == "worse" and comparison.level == pytest.approx(0.025)
+    result = find(load_study(tmp_path, "xl_recurrence"))
+    assert "group-sequential Holm procedure" in markdown(result, all_tables(result), {})
+
+
+def is_false(verdict: Verdict | None, truth: float) -> bool:
+    """Whether a verdict says what is not so; lower is better."""
+    wrong = {"better": truth >= 0, "worse": truth <= 0, "equal": abs(truth) >= 0.5}
+    return verdict is not None and wrong.get(verdict, False)
+
+
+def valued(generator: np.random.Generator, spread: float, study_plan: Plan, draw: Draw) -> Study:
+    """Returns a study of values without documents, whose arms differ by ``TRUTHS``."""
+    runs = []
+    for arm in study_plan.arms:
+        for one in arm.runs:
+            value = 2.0 + TRUTHS.get(arm.name, 0.0) * UNIT + spread * UNIT * draw(generator)
+            record = Record(version=1, key=one.key, outcome="finished", seed=one.seed, metrics={"score": value})
+            runs.append(Run(arm.name, one.seed, one.key, record, None, value))
+    return Study(study_plan, tuple(runs))
+
+
+def stated(metric: str, looks: LookPlan | None) -> Plan:
+    """Returns the plan of a study with a margin of half a unit, at these looks or at one of five seeds."""
+    made_up = plan(Corpus(metric, np.ones(0), language), looks.taken[-1] if looks else 5)
+    margin = Margin(0.5 * UNIT, "it is the limit")
+    return replace(made_up, looks=looks, metric=replace(made_up.metric, margin=margin))
+
+
+def errors(studies: Iterable[Study]) -> tuple[list[bool], float, Counter[Verdict | None]]:
+    """Returns whether each study has a false statement, the share of reported intervals that hold the truth, and how
+    many comparisons have each verdict."""
+    wrong, covered, verdicts = [], [], Counter[Verdict | None]()
+    for study in studies:
+        pairs = list(zip(compare(study, []), TRUTHS.values(), strict=True))
+        wrong.append(any(is_false(one.verdict, truth) for one, truth in pairs))
+        for one, truth in pairs:
+            assert one.estimate and one.estimate.interval
+            covered.append(one.estimate.interval.low <= truth * UNIT <= one.estimate.interval.high)
+            verdicts[one.verdict] += 1
+    return wrong, float(np.mean(covered)), verdicts
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("looks", [None, LookPlan(LOOKS, LOOKS)], ids=["one look", "four looks"])
+def test_few_studies_have_a_false_statement_wherever_they_stop(looks: LookPlan | None) -> None:
+    """Margin and noise are such that zero is often called equal, and both errors are as likely as they can be."""
+    generator, study_plan = np.random.default_rng(0), stated("score", looks)
+    wrong, coverage, verdicts = errors(valued(generator, 0.15, study_plan, DRAWS["normal"]) for _ in range(100))
+    assert binomtest(sum(wrong), len(wrong), 0.05, "greater").pvalue > 0.01
+    assert coverage > 0.93 and verdicts["equal"] > 0 and verdicts["worse"] > 0
