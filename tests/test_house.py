@@ -33,6 +33,7 @@ MEETING = {
     f"lit_transformers.{name}"
     for name in (
         "runs.config",
+        "runs.floors",
         "runs.keys",
         "runs.train",
         "runs.fit",
@@ -137,9 +138,10 @@ def test_the_library_knows_no_study_no_report_and_meets_data_in_one_place() -> N
         assert module in MEETING, f"{module} imports {target}"
 
 
-def test_data_know_of_the_library_configs_and_batches_alone() -> None:
+def test_data_know_of_the_library_configs_batches_and_scores_alone() -> None:
     for module, target in crossings("datamodules"):
-        assert target in ("lit_transformers.config", "lit_transformers.batch"), f"{module} imports {target}"
+        known = {f"lit_transformers.{name}" for name in ("config", "batch", "scores")}
+        assert target in known, f"{module} imports {target}"
 
 
 def test_sweeps_know_runs_and_neither_models_nor_studies_nor_reports() -> None:

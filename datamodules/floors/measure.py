@@ -1,0 +1,56 @@
+"""Measures floors once for a machine: the cache, and which predictors there are for which data."""
+
+from __future__ import annotations
+
+import json
+from functools import singledispatch
+
+from datamodules.core.data import Data
+from datamodules.core.documents import cache_folder
+from datamodules.core.errors import DataError
+from datamodules.core.index import made_aside
+from datamodules.floors.labelled import labelled_floors
+from datamodules.floors.language import language_floors
+from datamodules.floors.pairs import pair_floors
+from datamodules.floors.strings import answer_floors
+from datamodules.labelled.labelled import LabelledData
+from datamodules.pairs.pairs import PairData
+from datamodules.strings.generated import GeneratedData
+from datamodules.text.language import LanguageData
+from lit_transformers.config import canonical_hash
+
+__all__ = ["floors", "measured_floors"]
+
+VERSION = 1
+"""Part of every cache key: changes when the same data give other floors."""
+VALUES = "floors.json"
+
+
+@singledispatch
+def floors(data: Data, metric: str, batches: int) -> dict[str, float]:
+    """Returns the values of a metric on the validation split that simple predictors reach, by their names.
+
+    batches: number of batches of training, for predictors learn from what a run learns from. Data from elsewhere enter
+    theirs by ``floors.register``. Raises DataError where there are none.
+    """
+    raise DataError(f"data of kind {data.config.kind} have no simple predictors")
+
+
+floors.register(LanguageData, language_floors)
+floors.register(LabelledData, labelled_floors)
+floors.register(GeneratedData, answer_floors)
+floors.register(PairData, pair_floors)
+
+
+def measured_floors(data: Data, metric: str, batches: int) -> dict[str, float]:
+    """Returns ``floors``, from the cache where they were measured before. Raises DataError where there are none."""
+    key = canonical_hash([VERSION, data.fingerprint, metric, batches], 32)
+    folder = cache_folder() / "floors" / key
+    if not (folder / VALUES).exists():
+        values = floors(data, metric, batches)
+        with made_aside(folder, VALUES) as temporary:
+            (temporary / VALUES).write_text(json.dumps(values), encoding="utf-8")
+    try:
+        return {str(name): float(value) for name, value in json.loads((folder / VALUES).read_text()).items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None
