@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ablations import catalog
+from ablations.floors import keep_floors
 from ablations.launchers import cluster_for, require_fitting
 from ablations.options import (
     Device,
@@ -180,6 +181,7 @@ def run(
     rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)
+    keep_floors(runs, planned, todo, out)
     if todo:
         cluster = cluster_for(study, runs, request, slurm or [], storage) if launcher == "slurm" else None
         share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ablations.floors import keep_floors
 from ablations.options import (
     TRIALS,
     Device,
@@ -93,6 +94,7 @@ def tune(
     rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)
+    keep_floors(runs, planned, todo, out)
     if todo:
         share = share_for(planned, todo, workers, threads, limits.needed)
         options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb)

@@ -33,6 +33,11 @@ def no_references(config: Any, metric: str) -> Sequence[Reference]:
     return ()
 
 
+def no_floors(config: Any, metric: str) -> Sequence[Reference]:
+    """Raises ConfigError: the runner has no simple predictors."""
+    raise ConfigError("the runner of its runs has no simple predictors")
+
+
 def no_preload() -> None:
     """Does nothing: a run begins with what its module has imported."""
 
@@ -44,7 +49,8 @@ class Runner:
     run_key: names a run. describe: returns a NamedTuple of its cost. changes_nothing: whether a config computes what
     another one computes. fit: does the run, and raises ``interrupted`` where it was stopped with a checkpoint.
     probe: measures a training step and returns its ``seconds`` and its ``memory`` in bytes. check: returns the gates.
-    references: returns what is known of a metric of a record beforehand, by its name.
+    references: returns what is known of a metric of a record beforehand, by its name. floors: returns the values of it
+    that simple predictors reach, and raises an error of one line where there are none.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     """
 
@@ -57,6 +63,7 @@ class Runner:
     probe: Callable[[Any], Any]
     check: Callable[[Any], Sequence[Gate]]
     references: Callable[[Any, str], Sequence[Reference]] = no_references
+    floors: Callable[[Any, str], Sequence[Reference]] = no_floors
     preload: Callable[[], None] = no_preload
 
 

@@ -28,7 +28,7 @@ from reports.report import find, render_site
 from reports.show.answer import headline
 from reports.show.html import document
 from reports.show.markup import Html, element, joined, paragraphs
-from reports.show.sections import Findings
+from reports.show.sections import Findings, floor_text
 from reports.show.tables import Cell, Column, Table, escape_markdown, to_html, to_markdown
 
 TITLE = "What was asked, and what was found"
@@ -225,7 +225,7 @@ def _claims(entry: GalleryEntry) -> list[str]:
 
 
 def _run_facts(entry: GalleryEntry) -> str:
-    """Returns the scale of a study, its numbers of runs and seeds, its hardware and its protocol as text."""
+    """Returns the scale of a study, its numbers of runs and seeds, its hardware, its floor and its protocol as text."""
     study = entry.findings.study
     finished = [run for run in study.runs if run.missing is None]
     seeds = len({run.seed for run in study.runs})
@@ -233,4 +233,4 @@ def _run_facts(entry: GalleryEntry) -> str:
     facts.append(f"{len(finished)} of {len(study.runs)} runs finished")
     facts.append(f"{seeds} seed{'' if seeds == 1 else 's'}")
     facts += environments(study, "hardware")
-    return f"{', '.join(facts)}. {study.plan.protocol}".strip()
+    return f"{', '.join(facts)}. {floor_text(entry.findings)} {study.plan.protocol}".strip()

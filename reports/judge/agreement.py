@@ -7,6 +7,8 @@ A comparison *agrees* where our verdict goes in the direction of the source. It 
 the other direction, or where the source prints equal numbers and we resolve a difference. Where our verdict is that
 two are equal, it agrees if the difference of the source is smaller than the margin, and else disagrees. It is
 *unresolved* where there is no verdict, or neither better, worse nor equal.
+It is *not asked* where the baseline does not beat the floor: a model that has learned less than anyone gets says
+nothing of the question.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ from lit_transformers.records.plan import PublishedCell
 from reports.judge.comparisons import Comparison
 from reports.show.sections import Findings, matching_arms
 
-Agreement = Literal["agrees", "disagrees", "unresolved", "no published number"]
+Agreement = Literal["agrees", "disagrees", "unresolved", "not asked", "no published number"]
 
-AGREEMENTS: tuple[Agreement, ...] = ("agrees", "disagrees", "unresolved", "no published number")
+AGREEMENTS: tuple[Agreement, ...] = ("agrees", "disagrees", "unresolved", "not asked", "no published number")
 
 RULE = """\
 A comparison agrees where our verdict, better or worse, goes in the direction of the difference between the source's \
 own cells; it disagrees where it goes in the other direction, or where the source prints equal numbers and we resolve \
-a difference; it is unresolved where we have no such verdict. Where the source prints no number for one of the arms, \
+a difference; it is unresolved where we have no such verdict. It is not asked, \
+whatever the verdict, where the baseline does not beat the floor, which is what simple predictors reach on the same \
+data: it was trained too little to answer. Where the source prints no number for one of the arms, \
 or its metric does not say which direction is better, there is no published number to agree with. Sizes of differences \
 are not compared: the scales are not the same."""
 
@@ -66,6 +70,8 @@ def _judge_comparison(findings: Findings, comparison: Comparison) -> JudgedCompa
     sign = better_sign(published.metric) if published else None
     if difference is None or sign is None:
         return JudgedComparison(comparison, difference, "no published number")
+    if findings.trained_too_little:
+        return JudgedComparison(comparison, difference, "not asked")
     if comparison.verdict == "equal":
         is_small = _published_effect(findings, comparison, difference) < published_margin(findings)
         return JudgedComparison(comparison, difference, "agrees" if is_small else "disagrees")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.records.files import CURVES, DOCUMENTS, RECORD
+from lit_transformers.records.floors import FLOORS, Floors, load_floors
 from lit_transformers.records.plan import Metric, Plan, PlannedRun, load_plan, plan_path
 from lit_transformers.records.record import Record, VersionError, load_record
 from lit_transformers.records.schema import first_fault
@@ -50,11 +51,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """A plan, its runs in the plan's order, and notes on every file that could not be used."""
+    """A plan, its runs in the plan's order, notes on every file that could not be used, and its floors; None where
+    they were not measured."""
 
     plan: Plan
     runs: tuple[Run, ...]
     notes: tuple[str, ...] = ()
+    floors: Floors | None = None
 
     def of(self, arm: str) -> tuple[Run, ...]:
         return tuple(run for run in self.runs if run.arm == arm)
@@ -82,13 +85,26 @@ def load_study(runs: Path, study: str, plan: Plan | None = None) -> Study:
     """
     plan = plan or read_plan(runs, study)
     notes: list[str] = []
-    return assemble(plan, {key: read_run(runs / key, notes) for key in plan.by_key()}, notes)
+    floors = read_floors(runs, plan, notes)
+    return assemble(plan, {key: read_run(runs / key, notes) for key in plan.by_key()}, notes, floors)
 
 
-def assemble(plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str]) -> Study:
-    """Builds a study from its plan and from the data of each of its runs, by key."""
+def assemble(
+    plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str], floors: Floors | None = None
+) -> Study:
+    """Builds a study from its plan, the data of each of its runs, by key, and its floors."""
     runs = [_run(arm.name, planned, runs_by_key[planned.key], plan.metric) for arm in plan.arms for planned in arm.runs]
-    return Study(plan, tuple(runs), tuple(notes))
+    return Study(plan, tuple(runs), tuple(notes), floors)
+
+
+def read_floors(runs: Path, plan: Plan, notes: list[str]) -> Floors | None:
+    """Returns the floors beside a plan; None where they were not measured for it or cannot be read, which is noted."""
+    try:
+        floors = load_floors(runs, plan.folder)
+    except (OSError, ValueError, RecursionError) as error:
+        notes.append(f"{plan.folder}/{FLOORS}: damaged ({first_fault(error)}); run the study again to measure them")
+        return None
+    return floors if floors is not None and floors.are_of(plan) else None
 
 
 def read_run(directory: Path, notes: list[str]) -> RunData:

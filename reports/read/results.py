@@ -1,9 +1,10 @@
 """Reads and writes ``results.jsonl``: a study in one file, from which all its tables and figures are made.
 
-The first line holds the plan and the notes, every other line a run by its key: its record, its learning curves, and the
-sums of its documents. A column that several runs share, such as the documents' names, is written once, on a line of its
-own, and is referred to by its number. The file does not record when, by whom or on which machine it was made, except in
-its commands: they name files and folders as they were typed; those of a published study name no folder of the machine.
+The first line holds the plan, the notes and, where they were measured, the floors; every other line holds a run by its
+key: its record, its learning curves, and the sums of its documents. A column that several runs share, such as the
+documents' names, is written once, on a line of its own, and is referred to by its number. The file does not record
+when, by whom or on which machine it was made, except in its commands: they name files and folders as they were typed;
+those of a published study name no folder of the machine.
 
 Reading is as tolerant as that of records: a damaged line is noted, and its content counts as missing. The same file
 gives the same tables and figures, byte for byte.
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from lit_transformers.records.files import replace_file
+from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Plan, parse_plan
 from lit_transformers.records.record import Record
 from lit_transformers.records.schema import dump, first_fault, parse
@@ -61,7 +63,8 @@ def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
     plan = _in_order(dump(study.plan), PLAN_END)
     commands = {name: _public_command(text) if public else text for name, text in plan["commands"].items()}
     plan = _public(plan) | {"commands": commands}
-    yield {"kind": "study", "version": VERSION, "plan": plan, "notes": _public(list(study.notes))}
+    floors = {} if study.floors is None else {"floors": _public(dump(study.floors))}
+    yield {"kind": "study", "version": VERSION, "plan": plan, "notes": _public(list(study.notes))} | floors
     uses = Counter(_identity(column) for run in runs for column in _columns(run.measurements))
     numbers: dict[Identity, int] = {}
     for run in runs:
@@ -147,7 +150,7 @@ def read_results(path: Path) -> Study:
     """Reads a study. Raises ReportError where the file or its first line cannot be read."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            plan, notes = _parse_first_line(path, file.readline())
+            plan, notes, floors = _parse_first_line(path, file.readline())
             reading = _Reading(path.name, plan, notes)
             for number, text in enumerate(file, start=2):
                 reading.add_line(number, text)
@@ -156,10 +159,10 @@ def read_results(path: Path) -> Study:
             f"{path}: cannot be read ({error.strerror}); make it by: python -m ablations report"
         ) from None
     no_line = RunData(f"its line in {path.name} is missing")
-    return assemble(plan, {key: reading.runs.get(key, no_line) for key in plan.by_key()}, notes)
+    return assemble(plan, {key: reading.runs.get(key, no_line) for key in plan.by_key()}, notes, floors)
 
 
-def _parse_first_line(path: Path, text: str) -> tuple[Plan, list[str]]:
+def _parse_first_line(path: Path, text: str) -> tuple[Plan, list[str], Floors | None]:
     try:
         plain = json.loads(text)
         if not isinstance(plain, dict) or plain.get("kind") != "study":
@@ -167,7 +170,8 @@ def _parse_first_line(path: Path, text: str) -> tuple[Plan, list[str]]:
         if plain.get("version") != VERSION:
             raise ReportError(f"made by version {plain.get('version')} of this format, not {VERSION}")
         notes = plain.get("notes")
-        return parse_plan(plain.get("plan")), [str(note) for note in notes] if isinstance(notes, list) else []
+        floors = parse(Floors, plain["floors"]) if "floors" in plain else None
+        return parse_plan(plain.get("plan")), [str(note) for note in notes] if isinstance(notes, list) else [], floors
     except (ValueError, RecursionError) as error:
         raise ReportError(
             f"{path}, line 1: cannot be read ({first_fault(error)}); make it again by: python -m ablations report"

@@ -23,7 +23,21 @@ _EXTREMES: tuple[tuple[Verdict, str], ...] = (
 
 
 def headline(findings: Findings) -> str:
-    """Returns one sentence on the main result, its size and interval; without a finished run, on why there is none."""
+    """Returns one sentence on the main result, its size and interval; without a finished run, on why there is none.
+
+    Before it stands a sentence that no answer can be expected, where the baseline does not beat its floor.
+    """
+    return " ".join([*_too_little_training(findings), _main_result(findings)])
+
+
+def _too_little_training(findings: Findings) -> Iterator[str]:
+    if findings.trained_too_little and findings.floor and findings.baseline_mean is not None:
+        mean, floor = (fixed(value, findings.decimals) for value in (findings.baseline_mean, findings.floor.value))
+        reached = f"the baseline reaches {mean} {findings.metric.title}"
+        yield f"Trained too little to answer: {reached}, and what anyone gets is {floor} ({findings.floor.name})."
+
+
+def _main_result(findings: Findings) -> str:
     study = findings.study
     if not any(run.missing is None for run in study.runs):
         reasons = dict.fromkeys(run.missing for run in study.runs if run.missing)

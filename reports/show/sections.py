@@ -9,14 +9,14 @@ from functools import cached_property
 
 import numpy as np
 
-from lit_transformers.records.plan import Metric, PlannedArm, PublishedCell
+from lit_transformers.records.plan import Metric, PlannedArm, PublishedCell, Reference
 from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
 from reports.judge.fairness import cost_of, environments, mean_cost, provenance, spent
 from reports.judge.significance import bleu_tests
 from reports.judge.statistics import ConfidenceInterval
 from reports.read.records import Run, Study
-from reports.show.tables import Cell, Column, Kind, Table
+from reports.show.tables import Cell, Column, Kind, Table, fixed
 from reports.show.tuned import tuned
 
 COSTS: Sequence[tuple[str, str, Kind]] = (
@@ -63,6 +63,31 @@ class Findings:
             return None
         first, last = self.study.plan.references[0].value, self.study.plan.references[-1].value
         return None if first == last else (first - value) / (first - last)
+
+    @property
+    def floor(self) -> Reference | None:
+        """The best of what simple predictors reach; None where it was not measured or there is none."""
+        return self.study.floors.best(self.metric) if self.study.floors else None
+
+    @property
+    def baseline_mean(self) -> float | None:
+        """The mean of the baseline's finished runs; None where none has finished."""
+        values = [run.value for run in self.study.finished(self.study.plan.baseline)]
+        return float(np.mean(values)) if values else None
+
+    def gain_over(self, floor: Reference) -> float | None:
+        """Returns by how much the baseline's mean is better than a floor, in units of the metric; negative where it is
+        worse, and None without a finished run."""
+        mean = self.baseline_mean
+        if mean is None:
+            return None
+        return floor.value - mean if self.metric.goal == "minimize" else mean - floor.value
+
+    @property
+    def trained_too_little(self) -> bool:
+        """Whether the baseline is no better than the best floor, so that its arms cannot answer the question."""
+        gain = self.gain_over(self.floor) if self.floor else None
+        return gain is not None and gain <= 0
 
     @cached_property
     def effects(self) -> tuple[Comparison, ...]:
@@ -127,6 +152,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
     tables = (
         results(findings),
         known(findings),
+        floors(findings),
         differences(findings, contrasts, "differences", "Paired differences"),
         replace(table, most=main + MOST_INTERACTIONS),
         findings.bleu_tests,
@@ -157,7 +183,7 @@ def results(findings: Findings) -> Table:
         share = [_share_cell(findings, mean.value)] if study.plan.references else []
         rows.append((Cell(name), mean, *share, Cell(_seeds_text(finished, planned))))
     goal = "lower" if findings.metric.goal == "minimize" else "higher"
-    notes = (f"A {goal} value is better.", provenance(study))
+    notes = (f"A {goal} value is better.", floor_text(findings), provenance(study))
     return Table("results", "Results", columns, tuple(rows), notes, findings.metric.title)
 
 
@@ -173,6 +199,36 @@ def known(findings: Findings) -> Table:
         for reference in findings.study.plan.references
     )
     return Table("known", "What can be known", columns, rows, unit=findings.metric.title)
+
+
+def floors(findings: Findings) -> Table:
+    """Returns a table of what simple predictors reach, and by how much the baseline is better than each."""
+    unit, decimals = findings.metric.title, findings.decimals
+    columns = (
+        Column("Simple predictor"),
+        Column("Value", "number", unit, decimals),
+        Column("The baseline is better by", "number", unit, decimals),
+    )
+    values = findings.study.floors.values if findings.study.floors else ()
+    rows = tuple((Cell(floor.name), Cell(floor.value), Cell(findings.gain_over(floor))) for floor in values)
+    notes = ("They learn from the data that the baseline reads and know nothing of what the study asks about.",)
+    return Table("floors", "What simple predictors reach", columns, rows, notes, unit)
+
+
+def floor_text(findings: Findings) -> str:
+    """Returns a sentence on the best floor and the baseline, or on why there is no floor."""
+    floors, floor = findings.study.floors, findings.floor
+    if floors is None:
+        return "The floor was not measured."
+    if floor is None:
+        return f"There is no floor: {floors.reason or 'no simple predictor has a value'}."
+    gain = findings.gain_over(floor)
+    if gain is None:
+        return f"The best floor is {fixed(floor.value, findings.decimals)} ({floor.name})."
+    size = fixed(abs(gain), findings.decimals)
+    if gain > 0:
+        return f"The baseline beats the best floor ({floor.name}) by {size}."
+    return f"The baseline does not beat the best floor ({floor.name}): it is worse by {size}."
 
 
 def _share_cell(findings: Findings, value: float | str | None) -> Cell:

@@ -116,8 +116,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_index_counts_by_system_and_links_to_every_study(folder: Path, tmp_path: Path) -> None:
     text = write_gallery(folder).read_text()
     page = write_site(folder, tmp_path)
-    assert "3 studies with 3 comparisons. Agrees: 1, disagrees: 1, unresolved: 0, no published number: 1." in text
-    assert "| Dai et al. 2019 | second\\_study, xl\\_recurrence | 1 | 1 | 0 | 0 |" in text
+    tally = "Agrees: 1, disagrees: 1, unresolved: 0, not asked: 0, no published number: 1."
+    assert f"3 studies with 3 comparisons. {tally}" in text
+    assert "| Dai et al. 2019 | second\\_study, xl\\_recurrence | 1 | 1 | 0 | 0 | 0 |" in text
     assert text.index("## Dai et al. 2019") < text.index("## No source")
     for name in ("xl_recurrence", "second_study", "third_study"):
         assert f"({name}/report.md)" in text
