@@ -9,7 +9,9 @@ import numpy as np
 
 from datamodules.core.documents import Split
 from datamodules.pairs.source import Languages, Longest, Pair, Pairs, PairsConfig, PairsRead, Vocabularies
-from datamodules.strings.generators import AdditionConfig, CopyConfig, GeneratorConfig, ReverseConfig, random_of
+from datamodules.strings.generators.addition import AdditionConfig
+from datamodules.strings.generators.generator import GeneratorConfig, random_of
+from datamodules.strings.generators.words import CopyConfig, ReverseConfig
 from lit_transformers.batch import IGNORED, Vocabulary
 from lit_transformers.config import NonNegative, Plain, Positive, canonical_hash
 

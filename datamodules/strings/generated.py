@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 
-from datamodules.core.data import Data, DataConfig, row_conflicts
+from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
 from datamodules.core.documents import Shard, Split
 from datamodules.core.loading import Reading
-from datamodules.strings.generators import CopyConfig, GeneratorConfig, String, random_of
+from datamodules.strings.generators.generator import GeneratorConfig, String, random_of
+from datamodules.strings.generators.words import CopyConfig
 from lit_transformers.batch import IGNORED, DataDescription, StringBatch, StringDescription, Vocabulary
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
@@ -97,6 +98,10 @@ class GeneratedDataConfig(DataConfig, kind="generated"):
 
     def protocol(self) -> dict[str, Plain]:
         return {"lengths": list(self.measured_lengths), "examples": self.evaluation.examples}
+
+    def known_values(self) -> KnownValues | None:
+        chance = self.generator.chance(self.measured_lengths)
+        return None if chance is None else KnownValues("accuracy", {"chance": chance, "every answer": 1.0})
 
     def restored(self, metadata: Mapping[str, Plain]) -> StringDescription:
         vocabulary = Vocabulary(size=self.generator.symbols, boundary=0, unit="piece", byte_lengths=None)
@@ -237,4 +242,4 @@ class _Once:
         length, evaluation = self.config.measured_lengths[place], self.config.evaluation
         random = random_of(evaluation.seed, self.split, length, number)
         example = place * evaluation.examples + number
-        return _RequestedString(example, length, self.config.generator.make(length, random))
+        return _RequestedString(example, length, self.config.generator.measured.make(length, random))
