@@ -67,7 +67,7 @@ LAGS: Mapping[str, Any] = {
 }
 """Overrides of TRANSFORMER_XL for symbols that repeat those 2, 8 and 24 back, of which the last is beyond a segment.
 
-Nearly all that can be known is learned in half a minute, so that what an arm does not know its mechanism does not carry.
+Nearly all that can be known is learned in half a minute, so what an arm does not know its mechanism does not carry.
 Segments are short because absolute positions learn a distance place by place: with segments of 32 and lags of 4, 16 and
 48, sinusoids have not learned the lags within a segment when XL positions know all three.
 """

@@ -8,9 +8,12 @@ from pathlib import Path
 from rich.console import Console
 
 from ablations.plan import PlannedStudy
+from lit_transformers.config import Plain
 from lit_transformers.records.floors import Floors, load_floors, write_floors
+from lit_transformers.records.plan import Reference
 from lit_transformers.records.schema import first_fault
 from lit_transformers.runner import load_runner
+from sweeps.process.call import call_forked
 
 __all__ = ["keep_floors"]
 
@@ -29,9 +32,8 @@ def keep_floors(runs: Path, planned: PlannedStudy, todo: int, console: Console) 
         return
     start = time.monotonic()
     try:
-        runner = load_runner(planned.runner)
         with console.status(f"floors of {planned.study}: what simple predictors reach"):
-            values = tuple(runner.floors(runner.config.from_dict(planned.configs[key]), planned.metric))
+            values = call_forked(planned.runner, measure, planned.runner, planned.configs[key], planned.metric)
         floors = Floors(key, values)
     except Exception as error:  # whatever it is, it is no reason not to train
         floors = Floors(key, reason=first_fault(error))
@@ -41,6 +43,12 @@ def keep_floors(runs: Path, planned: PlannedStudy, todo: int, console: Console) 
     if best is not None:
         text = f"{best.value:.4g} {plan.metric.title}, by {best.name} ({time.monotonic() - start:.0f} s)"
     console.print(f"{planned.study}: best floor {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def measure(runner: str, config: dict[str, Plain], metric: str) -> tuple[Reference, ...]:
+    """Returns the floors of a run by its runner, for a process that has imported it."""
+    loaded = load_runner(runner)
+    return tuple(loaded.floors(loaded.config.from_dict(config), metric))
 
 
 def _stored(runs: Path, folder: str) -> Floors | None:

@@ -40,6 +40,7 @@ class Predictors:
         self.calls: list[tuple[Any, str]] = []
         self.error: Exception | None = None
         monkeypatch.setattr(ablations.floors, "load_runner", lambda name: replace(RUNNER, floors=self.measure))
+        monkeypatch.setattr(ablations.floors, "call_forked", lambda runner, function, *arguments: function(*arguments))
 
     def measure(self, config: Any, metric: str) -> Sequence[Reference]:
         self.calls.append((config, metric))
