@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,10 @@ import typer
 from ablations import catalog
 from ablations.floors import keep_floors
 from ablations.launchers import cluster_for, require_fitting
+from ablations.looks import next_look
 from ablations.options import (
     Device,
+    MaxHours,
     MemoryLimit,
     MemoryPerRun,
     Retry,
@@ -24,6 +27,7 @@ from ablations.options import (
     Study,
     Threads,
     TimeLimit,
+    Until,
     Wandb,
     Workers,
     limits_of,
@@ -35,18 +39,20 @@ from ablations.options import (
     survey_plan,
     train,
     warn,
+    whole_plan_for,
 )
-from ablations.plan import existing_plan
-from ablations.results import write_report
+from ablations.plan import PlannedStudy, existing_plan
+from ablations.results import comparisons_of, write_report
 from ablations.tune_command import tune
 from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
 from lit_transformers.cli.commands import run_command
+from lit_transformers.config import ConfigError
 from lit_transformers.records.study_folder import folder_name
 from lit_transformers.runner import load_runner
 from sweeps.launchers.share import Share, cuda_devices, share_machine
 from sweeps.ledger.ticket import State
-from sweeps.live import Board
+from sweeps.live import Board, Row
 from sweeps.options import Runs, Storage
 
 HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
@@ -166,33 +172,62 @@ def run(
     device: Device = None, workers: Workers = None, threads: Threads = None, retry_failed: Retry = False,
     wandb: Wandb = "disabled", storage: Storage = None, launcher: Launcher = "local",
     slurm: Slurm = None, devices: Devices = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
-    memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
+    memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False, until: Until = None, max_hours: MaxHours = None,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
-    from ablations.estimate import estimate
-    from ablations.show import preliminary_view, remaining_work
-
     require_fitting(launcher, slurm, {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run})
+    deadline = _deadline(until, max_hours, seeds)
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
     request = request_of(scale, changes, seeds, device)
-    planned = plan_for(study, runs, request, in_server=launcher == "local")
+    planned: PlannedStudy | None = plan_for(study, runs, request, in_server=launcher == "local")
+    assert planned is not None
+    if until and planned.plan.looks is None:
+        raise ConfigError("it states no looks to take; write seeds=Looks(3, 6, 10, 16) in it", f"study {planned.study}")
     planned.require_all_seeds(runs)
-    rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
-    warn(notes)
-    todo = sum(not row.state.over for row in rows)
-    keep_floors(runs, planned, todo, out)
-    if todo:
+
+    def train_look(planned: PlannedStudy) -> list[Row]:
+        """Does the runs that are left of a look."""
+        from ablations.estimate import estimate
+        from ablations.show import preliminary_view, remaining_work
+
+        rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
+        warn(notes)
+        todo = sum(not row.state.over for row in rows)
+        keep_floors(runs, planned, todo, out)
+        if not todo:
+            return rows
         cluster = cluster_for(study, runs, request, slurm or [], storage) if launcher == "slurm" else None
         share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)
-        options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb)
+        options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb, deadline=deadline)
         if cluster is None:
             ended = {row.ticket.key for row in rows if row.state.over}
             out.print(f"{planned.study}: {remaining_work(estimate(planned, runs), ended, share.workers)}", markup=False)
         board = Board(out, planned.metric, partial(preliminary_view, planned.plan))
-        rows = train(runs, rows, options, storage, cluster, begin=lambda: planned.write(runs), board=board)
-    write_report(runs, planned.plan, out, unmatched=unmatched)
+        return train(runs, rows, options, storage, cluster, begin=partial(planned.write, runs), board=board)
+
+    while planned is not None:
+        rows = train_look(planned)
+        plan = write_report(runs, planned.plan, out, unmatched=unmatched)
+        if deadline is not None and time.monotonic() > deadline:
+            out.print("time is up; run the same command to go on", style="yellow")
+            break
+        if until is None or plan.looks is None or plan.seeds not in plan.looks.taken:
+            break
+        comparisons = comparisons_of(runs, plan, unmatched=unmatched)
+        planned = next_look(whole_plan_for(study, runs, request), plan, comparisons)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
+
+
+def _deadline(until: str | None, max_hours: float | None, seeds: int | None) -> float | None:
+    """Returns the monotonic time at which looks end, or None. Raises ConfigError for options at odds."""
+    if until and seeds:
+        raise ConfigError("the looks of the study say how many seeds; give one of both", "--seeds")
+    if max_hours is None:
+        return None
+    if not until or not max_hours > 0:
+        raise ConfigError("goes with --until decided, and is above zero", "--max-hours")
+    return time.monotonic() + 3600 * max_hours
 
 
 @app.command()

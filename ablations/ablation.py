@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from itertools import pairwise
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import InstanceOf
+from pydantic import GetPydanticSchema, InstanceOf, WrapValidator
 
 from ablations.arms import Arm, Design, configure, list_arms, require_distinct, select
 from lit_transformers.config import Config, ConfigError, Positive, PositiveFloat, nearest
@@ -16,6 +17,7 @@ from lit_transformers.records.schema import Checked, Name
 __all__ = [
     "Ablation",
     "Contrast",
+    "Looks",
     "Margin",
     "Match",
     "Metric",
@@ -75,6 +77,35 @@ class Published(Checked):
     margin: PositiveFloat | None = None
 
 
+@dataclass(frozen=True, init=False)
+class Looks(Checked):
+    """A plan of looks at the results, each by its number of seeds: ``Looks(3, 6, 10, 16)``.
+
+    After each look the comparisons that are decided stop, and the arms of the others get the seeds of the next one. The
+    error is spent over all looks, so that they are stated beforehand.
+    """
+
+    seeds: tuple[Positive, ...]
+
+    def __init__(self, *seeds: int) -> None:
+        object.__setattr__(self, "seeds", seeds)
+        self.__post_init__()
+
+    def check(self) -> None:
+        if not self.seeds or self.seeds[0] < 2:
+            raise ConfigError("the first look needs two seeds or more, for of one there is no interval", "seeds")
+        if any(first >= second for first, second in pairwise(self.seeds)):
+            raise ConfigError(f"looks {self.seeds} do not rise; name each number of seeds once, in order", "seeds")
+
+
+_PositiveOrLooks = Annotated[
+    Positive, WrapValidator(lambda value, validate: value if isinstance(value, Looks) else validate(value))
+]
+
+SeedPlan = Annotated[int | Looks, GetPydanticSchema(lambda _, handler: handler(_PositiveOrLooks))]
+"""A number of seeds, or a plan of looks."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scale(Checked):
     """A size to run a study at: its overrides of the baseline, its number of seeds, and its arms.
@@ -84,18 +115,28 @@ class Scale(Checked):
     """
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    seeds: Positive | None = None
+    seeds: SeedPlan | None = None
     arms: Sequence[str] | None = None
     leave_out: Mapping[str, str] = field(default_factory=dict)
 
 
 class Resolved(NamedTuple):
-    """A study at one scale: its arms, their configs by name, the number of seeds, and why each arm is left out."""
+    """A study at one scale: its arms, their configs by name, its seeds, and why each arm is left out."""
 
     arms: list[Arm]
     configs: dict[str, Config]
-    seeds: int
+    seeds: SeedPlan
     left_out: dict[str, str]
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The planned looks, each by its number of seeds; empty where all seeds are judged at once."""
+        return self.seeds.seeds if isinstance(self.seeds, Looks) else ()
+
+    @property
+    def most_seeds(self) -> int:
+        """The number of seeds that an arm gets at most."""
+        return self.seeds.seeds[-1] if isinstance(self.seeds, Looks) else self.seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +154,7 @@ class Ablation(Checked):
     factors: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     design: Design = "product"
     arms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    seeds: Positive = 3
+    seeds: SeedPlan = 3
     match: Match | None = None
     published: Published | None = None
     scales: Mapping[str, Scale] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from ablations import catalog
 from ablations.cache import cached_plan
+from ablations.looks import at_present_look
 from ablations.plan import PlannedStudy, Request, make_plan
 from lit_transformers.config import ConfigError
 from sweeps.launchers.limits import parse_bytes, parse_seconds
@@ -30,6 +32,13 @@ Set = Annotated[
     typer.Option("--set", metavar="PATH=VALUE", help="Override the baseline, e.g. model.dim=64. Repeatable."),
 ]
 Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.", show_default="the study's own")]
+Until = Annotated[
+    Literal["decided"] | None,
+    typer.Option("--until", help="Take one planned look after another until all comparisons are decided."),
+]
+MaxHours = Annotated[
+    float | None, typer.Option("--max-hours", metavar="H", help="With --until: stop after H hours, to go on later.")
+]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda: short for --set training.device=...")]
 Workers = Annotated[
     int | None, typer.Option("--workers", min=1, help="Runs at a time.", show_default="one a core or GPU")
@@ -88,7 +97,12 @@ def request_of(scale: str, changes: list[str] | None, seeds: int | None, device:
 
 
 def plan_for(study: str, runs: Path, request: Request, *, in_server: bool = False) -> PlannedStudy:
-    """Returns the plan of a study, from the cache where it still holds.
+    """Returns the plan of a study at its present look. in_server: as of ``whole_plan_for``."""
+    return at_present_look(whole_plan_for(study, runs, request, in_server=in_server), runs, request.seeds)
+
+
+def whole_plan_for(study: str, runs: Path, request: Request, *, in_server: bool = False) -> PlannedStudy:
+    """Returns the plan of a study with the seeds of all its looks, from the cache where it still holds.
 
     in_server: runs or measurements will follow, so a study of models of this package is planned in a process forked
     from the server, and torch is imported once for all of them.
@@ -142,12 +156,28 @@ def share_for(
     return share_machine(todo, workers, threads, cuda=cuda, ranks=ranks, memory=memory)
 
 
-def options_for(planned: PlannedStudy, share: Share, limits: Limits, *, retry_failed: bool, wandb: str) -> Options:
-    """Builds the launch options of a plan's runs."""
+def options_for(
+    planned: PlannedStudy,
+    share: Share,
+    limits: Limits,
+    *,
+    retry_failed: bool,
+    wandb: str,
+    deadline: float | None = None,
+) -> Options:
+    """Builds the launch options of a plan's runs. deadline: the monotonic time at which they stop."""
     from sweeps.launchers.local import Options
 
     return Options(
-        planned.runner, share, planned.metric, retry_failed, planned.study, wandb, limits.seconds, limits.memory
+        planned.runner,
+        share,
+        planned.metric,
+        retry_failed,
+        planned.study,
+        wandb,
+        limits.seconds,
+        limits.memory,
+        deadline,
     )
 
 
@@ -185,9 +215,10 @@ def train(
     runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None,
     begin: Callable[[], None] = lambda: None, board: Board | None = None,
 ) -> list[Row]:  # fmt: skip
-    """Does the runs and returns their rows. Where a signal stopped them, raises typer.Exit with 128 plus its number."""
+    """Does the runs and returns their rows. Where a signal stopped them, raises typer.Exit with 128 plus its number;
+    runs that stopped at the deadline are returned as they are."""
     summary = launched(runs, rows, options, storage, cluster, begin, board)
-    if summary.stopped_by is not None:
+    if summary.stopped_by is not None and summary.stopped_by != signal.SIGALRM:
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + summary.stopped_by)
     return list(summary.rows)

@@ -18,6 +18,7 @@ from lit_transformers.config import Config, ConfigError, Plain, parse_assignment
 from lit_transformers.records.plan import (
     Contrast,
     LeftOut,
+    LookPlan,
     Matched,
     MatchedBudget,
     Plan,
@@ -95,9 +96,17 @@ class PlannedStudy:
         tickets: dict[str, Ticket] = {}
         for index in range(self.plan.seeds):
             for arm in self.plan.arms:
+                if index >= len(arm.runs):
+                    continue
                 run = arm.runs[index]
                 tickets.setdefault(run.key, Ticket(run.key, arm.name, run.seed, self.configs[run.key]))
         return list(tickets.values())
+
+    def with_seeds(self, seeds: Mapping[str, int], looks: LookPlan | None) -> PlannedStudy:
+        """Returns the plan with the first runs of each arm, as many as ``seeds`` has of it, and with these looks."""
+        arms = tuple(replace(arm, runs=arm.runs[: seeds[arm.name]]) for arm in self.plan.arms)
+        protocol = f"{self.plan.protocol.rpartition(', ')[0]}, {_seeds_text(arms)}"
+        return replace(self, plan=replace(self.plan, arms=arms, looks=looks, protocol=protocol))
 
     def require_all_seeds(self, runs: Path) -> None:
         """Raises ConfigError where this plan's report would replace a report of more seeds."""
@@ -159,7 +168,7 @@ def make_plan(
         resolved = _with_values(ablation.resolve(request.scale, request.changes), tuned or {})
         configs, matched = _match_budgets(ablation, resolved, name, runs)
         _require_effects(configs, runner)
-        configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.seeds, runner)
+        configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
         costs = {arm: dict(runner.describe(config)._asdict()) for arm, config in configs.items()}
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm)
         plan = replace(plan, references=_references(configs, ablation.metric.name, runner))
@@ -167,10 +176,12 @@ def make_plan(
     except ConfigError as error:
         raise ConfigError(str(error), f"study {study}") from None
     words = [typed or study, *request.arguments()]
+    until = ["--until", "decided"] if plan.looks and not request.seeds else []
+    verbs = {"run": [*words, *until], "report": words}
     plan = replace(
         plan,
-        protocol=_protocol(configs, costs, runs_by_arm),
-        commands={verb: as_typed(["python", "-m", "ablations", verb, *words], runs) for verb in ("run", "report")},
+        protocol=f"{_protocol(configs, costs)}, {_seeds_text(plan.arms)}",
+        commands={verb: as_typed(["python", "-m", "ablations", verb, *words], runs) for verb, words in verbs.items()},
     )
     return PlannedStudy(plan, configs_by_key, costs, name)
 
@@ -193,6 +204,7 @@ def _plan(
         baseline=resolved.arms[0].name,
         match=MatchedBudget(match.on, match.free, match.allowed, matched) if match else None,
         arms=tuple(PlannedArm(arm.name, arm.levels, runs[arm.name]) for arm in resolved.arms),
+        looks=LookPlan(resolved.looks) if resolved.looks else None,
         contrasts=_contrasts(ablation, resolved),
         published=_published(ablation.published, ablation) if ablation.published else None,
         left_out=tuple(LeftOut(arm, reason) for arm, reason in resolved.left_out.items()),
@@ -268,10 +280,8 @@ def _published(published: Published, ablation: Ablation) -> PublishedNumbers:
     return PublishedNumbers(protocol, published.metric, tuple(cells), claims, published.margin)
 
 
-def _protocol(
-    configs: dict[str, Config], costs: dict[str, dict[str, float]], runs: dict[str, tuple[PlannedRun, ...]]
-) -> str:
-    """Returns our protocol in a line: the corpus, the budget and the size of the baseline, and the number of seeds."""
+def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float]]) -> str:
+    """Returns our protocol in a line, without the seeds: the corpus, the budget and the size of the baseline."""
     baseline = next(iter(configs))
     # The kind of the data is one level below it: data.source.kind, or data.generator.kind.
     source_kinds = (value for path, value in configs[baseline].leaves() if re.fullmatch(r"data\.\w+\.kind", path))
@@ -279,5 +289,10 @@ def _protocol(
     parts = [str(corpus)] if corpus else []
     parts.append(f"{count(costs[baseline]['tokens'])} training tokens")
     parts.append(f"{count(costs[baseline]['parameters'])} parameters")
-    seeds = len(runs[baseline])
-    return ", ".join([*parts, f"{seeds} seed{'s' if seeds > 1 else ''}"])
+    return ", ".join(parts)
+
+
+def _seeds_text(arms: Sequence[PlannedArm]) -> str:
+    """Returns the number of seeds of the arms as text."""
+    fewest, most = min(len(arm.runs) for arm in arms), max(len(arm.runs) for arm in arms)
+    return f"{most} seed{'s' if most > 1 else ''}" if fewest == most else f"{fewest} to {most} seeds"

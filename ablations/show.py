@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ablations.ablation import Ablation
+from ablations.ablation import Ablation, Looks, SeedPlan
 from ablations.catalog import Headline
 from ablations.estimate import TimeEstimate
 from ablations.plan import PlannedStudy
@@ -58,9 +58,10 @@ def study_view(name: str, ablation: Ablation) -> Group:
         table = [f"table {source.table}"] if source.table else []
         lines.append(Text(", ".join([source.title, *([f"arXiv:{source.arxiv}"] if source.arxiv else []), *table])))
     criterion = f"{ablation.metric.name}, {ablation.metric.goal}d"
-    lines.append(
-        Text(f"decided by {criterion}; design {ablation.design}; {ablation.seeds} seeds unless a scale says else")
-    )
+    seeds = _seeds_text(ablation.seeds)
+    lines.append(Text(f"decided by {criterion}; design {ablation.design}; {seeds} seeds unless a scale says else"))
+    if ablation.metric.margin:
+        lines.append(Text(f"equal within {ablation.metric.margin.size:g}: {ablation.metric.margin.reason}"))
     if ablation.match:
         solved = f", solving for {ablation.match.free}" if ablation.match.free else ""
         lines.append(Text(f"arms have the same {ablation.match.on}{solved}"))
@@ -92,11 +93,16 @@ def _scales(ablation: Ablation) -> Table:
         table.add_row(
             Text(name),
             str(len(resolved.arms)),
-            str(resolved.seeds),
+            _seeds_text(resolved.seeds),
             Text(_assignments(scale.overrides)),
             Text(left_out),
         )
     return table
+
+
+def _seeds_text(seeds: SeedPlan) -> str:
+    """Returns a number of seeds, or those of a plan of looks, as text."""
+    return ", ".join(map(str, seeds.seeds)) if isinstance(seeds, Looks) else str(seeds)
 
 
 def _published(ablation: Ablation) -> Table:

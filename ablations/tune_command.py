@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ablations.floors import keep_floors
+from ablations.looks import at_present_look
 from ablations.options import (
     TRIALS,
     Device,
@@ -90,6 +91,7 @@ def tune(
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + stopped_by)
     planned = tuned_plan(tuning, results, budget, runs)
+    planned = at_present_look(planned, runs, planned.plan.seeds)
     planned.require_all_seeds(runs)
     rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)

@@ -44,6 +44,7 @@ class Options(NamedTuple):
     """How runs are done: by which runner, on what share of the machine, and which metric of a record decides.
 
     time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
+    deadline: the monotonic time at which all runs stop, as by a SIGALRM.
     """
 
     runner: str
@@ -54,6 +55,7 @@ class Options(NamedTuple):
     wandb: str = "disabled"
     time_limit: float | None = None
     memory_limit: int | None = None
+    deadline: float | None = None
 
 
 class Summary(NamedTuple):
@@ -126,6 +128,8 @@ def _run_loop(state: _Launch) -> None:
     last_claimed = last_beat = -1e9
     while True:
         now = time.monotonic()
+        if state.stopped_by is None and state.options.deadline is not None and now > state.options.deadline:
+            state.stopped_by = signal.SIGALRM
         if (
             state.stopped_by is None
             and len(state.jobs) < state.options.share.workers

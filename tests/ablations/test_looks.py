@@ -1,0 +1,172 @@
+"""Which seeds the arms of a study get at each look, on the stand-in, whose runs are done before the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin.run import RunConfig, fit
+
+from ablations import catalog
+from ablations.__main__ import main
+from ablations.ablation import Looks
+from ablations.plan import Request, make_plan
+from lit_transformers.config import ConfigError
+from lit_transformers.records.plan import load_plan
+from lit_transformers.records.schema import to_plain
+from reports import report
+
+STUDY = """
+from ablations.ablation import Ablation, Looks, Margin, Metric
+from standin.run import RunConfig
+
+ABLATION = Ablation(
+    question="Does memory help?",
+    baseline=RunConfig(),
+    factors={"memory": {"8": {}, "0": {"model.mixer.memory": 0}, "4": {"model.mixer.memory": 4}}},
+    design="one_factor",
+    seeds=Looks(2, 4, 6),
+    metric=Metric("val/bpb"),
+)
+"""
+DIFFERENCES = {"baseline": 0.0, "memory=0": 0.5, "memory=4": 0.0}
+"""By how many bits an arm is worse than the baseline: one that is decided at the first look, and one that never is."""
+SPREADS = {"baseline": 0.0, "memory=0": 1e-4, "memory=4": 0.1}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "memory.py"
+    path.write_text(STUDY)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws no figures, of which nothing is proven here."""
+    monkeypatch.setattr(report, "draw_figures", lambda *arguments: {})
+    monkeypatch.setattr(report, "_write_other_formats", lambda *arguments: None)
+
+
+def finish_runs(study: Path, runs: Path, seeds: int) -> None:
+    """Does the runs of all arms without the command, with values that a test knows."""
+    plan = make_plan("memory", catalog.load(study), Request(seeds=seeds))
+    tickets = {ticket.key: ticket for ticket in plan.tickets()}
+    for arm in plan.plan.arms:
+        for run in arm.runs:
+            directory = tickets[run.key].directory(runs)
+            if directory.exists():
+                continue
+            directory.mkdir(parents=True)
+            fit(RunConfig.from_dict(tickets[run.key].config), directory)
+            record = json.loads((directory / "record.json").read_text())
+            spread = SPREADS[arm.name] * (run.seed % 2 - 0.5)
+            record["metrics"]["val/bpb"] = 2.0 + DIFFERENCES[arm.name] + spread
+            (directory / "record.json").write_text(json.dumps(record))
+            (directory / "documents.csv").unlink(missing_ok=True)
+
+
+def present(runs: Path) -> tuple[dict[str, int], Any]:
+    """Returns the number of seeds of each arm, and the looks, as the study's folder has them."""
+    plan = load_plan(runs / "studies/memory/plan.json")
+    return {arm.name: len(arm.runs) for arm in plan.arms}, plan.looks and to_plain(plan.looks)
+
+
+@pytest.mark.slow
+def test_each_look_adds_seeds_to_arms_of_what_is_undecided_until_none_is_left(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, words = tmp_path / "runs", [str(study), "--runs", str(tmp_path / "runs")]
+    finish_runs(study, runs, 6)
+    assert main(["run", *words]) == 0
+    once = {"planned": [2, 4, 6], "taken": [2]}
+    assert present(runs) == (dict.fromkeys(DIFFERENCES, 2), once)
+    assert main(["run", *words]) == 0 and present(runs)[1] == once
+    assert main(["run", *words, "--until", "decided"]) == 0
+    seeds, looks = present(runs)
+    assert seeds == {"baseline": 6, "memory=0": 2, "memory=4": 6}
+    assert looks == {"planned": [2, 4, 6], "taken": [2, 4, 6]}
+    capsys.readouterr()
+    assert main(["report", *words]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "memory=0 against the baseline: val/bpb higher by 0.5" in printed
+    assert "of 2 comparisons 1 worse and 1 unresolved" in printed
+    assert load_plan(runs / "studies/memory/plan.json").protocol.endswith(", 2 to 6 seeds")
+
+
+def test_time_that_is_up_ends_after_the_look_and_the_same_command_goes_on(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, words = tmp_path / "runs", [str(study), "--runs", str(tmp_path / "runs"), "--until", "decided"]
+    finish_runs(study, runs, 6)
+    assert main(["run", *words, "--max-hours", "1e-9"]) == 0
+    assert "time is up; run the same command to go on" in capsys.readouterr().out
+    assert present(runs)[1]["taken"] == [2]
+    assert main(["run", *words, "--max-hours", "1"]) == 0
+    assert present(runs)[1]["taken"] == [2, 4, 6]
+
+
+def test_seeds_by_hand_after_a_report_are_a_look_of_their_own_and_more_of_the_same_are_none(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.write_text(STUDY.replace("Looks(2, 4, 6)", "2"))
+    runs, words = tmp_path / "runs", [str(study), "--runs", str(tmp_path / "runs")]
+    finish_runs(study, runs, 3)
+    assert main(["run", *words]) == 0 and present(runs)[1] is None
+    capsys.readouterr()
+    for _ in range(2):
+        assert main(["run", *words, "--seeds", "3"]) == 0
+        assert present(runs) == (dict.fromkeys(DIFFERENCES, 3), {"planned": [2], "taken": [2, 3]})
+        assert "added by hand after a report of 2, which counts as a look" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("first", ["Looks(2, 4, 6)", "2"])
+def test_looks_that_were_changed_after_one_was_taken_are_refused_in_one_line(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str
+) -> None:
+    study.write_text(STUDY.replace("Looks(2, 4, 6)", first))
+    runs, words = tmp_path / "runs", [str(study), "--runs", str(tmp_path / "runs")]
+    finish_runs(study, runs, 2)
+    assert main(["run", *words]) == 0
+    study.write_text(STUDY.replace("Looks(2, 4, 6)", "Looks(2, 3)"))
+    capsys.readouterr()
+    assert main(["run", *words]) == 2
+    message = capsys.readouterr().err
+    assert len(message.splitlines()) == 1 and "and now they are 2, 3; state those again, or remove that" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--until", "decided", "--seeds", "3"], "--seeds: the looks of the study say how many seeds"),
+        (["--max-hours", "1"], "--max-hours: goes with --until decided, and is above zero"),
+        (["--until", "decided", "--max-hours", "-1"], "--max-hours: goes with --until decided, and is above zero"),
+        (["--until", "decided"], "study memory: it states no looks to take; write seeds=Looks(3, 6, 10, 16) in it"),
+    ],
+)
+def test_options_of_looks_that_cannot_be_are_one_line(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], line: str
+) -> None:
+    study.write_text(STUDY.replace("Looks(2, 4, 6)", "2"))
+    assert main(["run", str(study), "--runs", str(tmp_path / "runs"), *words]) == 2
+    message = capsys.readouterr().err
+    assert line in message and len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: Looks(3, 3), "seeds: looks (3, 3) do not rise; name each number of seeds once, in order"),
+        (lambda: Looks(6, 3), "seeds: looks (6, 3) do not rise; name each number of seeds once, in order"),
+        (lambda: Looks(1, 3), "seeds: the first look needs two seeds or more, for of one there is no interval"),
+        (lambda: Looks(), "seeds: the first look needs two seeds or more, for of one there is no interval"),
+        (lambda: Looks("3"), "seeds.0: input should be a valid integer; got '3'"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_looks_are_one_line(make: Callable[[], Looks], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert str(caught.value) == line
