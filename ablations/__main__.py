@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ablations import catalog
-from ablations.floors import keep_floors
+from ablations.floors import missing_floors
 from ablations.launchers import cluster_for, require_fitting
 from ablations.looks import next_look
 from ablations.options import (
@@ -194,8 +194,10 @@ def run(
         rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
         warn(notes)
         todo = sum(not row.state.over for row in rows)
-        keep_floors(runs, planned, todo, out)
+        floors = missing_floors(runs, planned, todo, out)
         if not todo:
+            if floors is not None:
+                planned.write(runs, floors)
             return rows
         cluster = cluster_for(study, runs, request, slurm or [], storage) if launcher == "slurm" else None
         share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)
@@ -204,7 +206,7 @@ def run(
             ended = {row.ticket.key for row in rows if row.state.over}
             out.print(f"{planned.study}: {remaining_work(estimate(planned, runs), ended, share.workers)}", markup=False)
         board = Board(out, planned.metric, partial(preliminary_view, planned.plan))
-        return train(runs, rows, options, storage, cluster, begin=partial(planned.write, runs), board=board)
+        return train(runs, rows, options, storage, cluster, begin=partial(planned.write, runs, floors), board=board)
 
     while planned is not None:
         rows = train_look(planned)

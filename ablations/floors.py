@@ -1,4 +1,4 @@
-"""Measures the floors of a study when its runs are done, and keeps them beside its plan."""
+"""Measures the floors of a study before its runs are done, where those beside its plan are not of these runs."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from rich.console import Console
 
 from ablations.plan import PlannedStudy
 from lit_transformers.config import Plain
-from lit_transformers.records.floors import Floors, load_floors, write_floors
+from lit_transformers.records.floors import Floors, load_floors
 from lit_transformers.records.plan import Reference
 from lit_transformers.records.schema import first_fault
 from lit_transformers.runner import load_runner
 from sweeps.process.call import call_forked
 
-__all__ = ["keep_floors"]
+__all__ = ["missing_floors"]
 
 
-def keep_floors(runs: Path, planned: PlannedStudy, todo: int, console: Console) -> None:
-    """Measures the floors of a plan, prints a line on them, and writes them; the file stays where it is of these runs.
+def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Console) -> Floors | None:
+    """Measures the floors of a plan and prints a line on them; returns None where they are known.
 
-    todo: number of runs that are still to be done; with some, floors that could not be measured are tried again. A
-    fault is a line of its own, which names it, and runs need no floors.
+    todo: number of runs that are still to be done; with some, floors that could not be measured are tried again. What
+    fails is named by the line and by ``reason``, and keeps no run from being done.
     """
     plan = planned.plan
     baseline = next(arm for arm in plan.arms if arm.name == plan.baseline)
     key = baseline.runs[0].key
     stored = _stored(runs, plan.folder)
     if stored is not None and stored.key == key and (stored.values or not todo):
-        return
+        return None
     start = time.monotonic()
     try:
         with console.status(f"floors of {planned.study}: what simple predictors reach"):
@@ -37,12 +37,12 @@ def keep_floors(runs: Path, planned: PlannedStudy, todo: int, console: Console) 
         floors = Floors(key, values)
     except Exception as error:  # whatever it is, it is no reason not to train
         floors = Floors(key, reason=first_fault(error))
-    write_floors(runs, plan.folder, floors)
     best = floors.best(plan.metric)
     text = f"none: {floors.reason}"
     if best is not None:
         text = f"{best.value:.4g} {plan.metric.title}, by {best.name} ({time.monotonic() - start:.0f} s)"
     console.print(f"{planned.study}: best floor {text}", markup=False, highlight=False, soft_wrap=True)
+    return floors
 
 
 def measure(runner: str, config: dict[str, Plain], metric: str) -> tuple[Reference, ...]:

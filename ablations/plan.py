@@ -15,6 +15,7 @@ from ablations.matching import match_arms
 from ablations.probing import measured_spending
 from lit_transformers.cli.amounts import count
 from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
+from lit_transformers.records.floors import Floors, write_floors
 from lit_transformers.records.plan import (
     Contrast,
     LeftOut,
@@ -119,9 +120,11 @@ class PlannedStudy:
                 str(runs / "studies" / self.folder),
             )
 
-    def write(self, runs: Path) -> None:
-        """Writes ``plan.json`` where reports look for it."""
+    def write(self, runs: Path, floors: Floors | None = None) -> None:
+        """Writes ``plan.json`` where reports look for it, and floors that were measured for it beside it."""
         write_plan(runs, self.plan)
+        if floors is not None:
+            write_floors(runs, self.folder, floors)
 
     def to_dict(self) -> dict[str, Plain]:
         """Returns the planned study as plain data."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablations.floors import keep_floors
+from ablations.floors import missing_floors
 from ablations.looks import at_present_look
 from ablations.options import (
     TRIALS,
@@ -96,10 +96,12 @@ def tune(
     rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
     warn(notes)
     todo = sum(not row.state.over for row in rows)
-    keep_floors(runs, planned, todo, out)
+    floors = missing_floors(runs, planned, todo, out)
     if todo:
         share = share_for(planned, todo, workers, threads, limits.needed)
         options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb)
-        rows = train(runs, rows, options, storage, begin=lambda: planned.write(runs))
+        rows = train(runs, rows, options, storage, begin=lambda: planned.write(runs, floors))
+    elif floors is not None:
+        planned.write(runs, floors)
     write_report(runs, planned.plan, out)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))

@@ -233,4 +233,5 @@ def _run_facts(entry: GalleryEntry) -> str:
     facts.append(f"{len(finished)} of {len(study.runs)} runs finished")
     facts.append(f"{seeds} seed{'' if seeds == 1 else 's'}")
     facts += environments(study, "hardware")
-    return f"{', '.join(facts)}. {floor_text(entry.findings)} {study.plan.protocol}".strip()
+    sentences = [f"{', '.join(facts)}.", *([f"{study.plan.protocol}."] if study.plan.protocol else [])]
+    return " ".join([*sentences, floor_text(entry.findings)])

@@ -14,7 +14,7 @@ from standin.run import RUNNER, RunConfig
 
 import ablations.floors
 from ablations.ablation import Ablation, Metric
-from ablations.floors import keep_floors
+from ablations.floors import missing_floors
 from ablations.plan import PlannedStudy, Request, make_plan
 from lit_transformers.records.floors import floors_path, load_floors
 from lit_transformers.records.plan import Reference
@@ -49,9 +49,10 @@ class Predictors:
         return [Reference("pairs", 3.5951), Reference("triples", 2.1)]
 
 
-def kept(runs: Path, planned: PlannedStudy, todo: int) -> str:
+def printed(runs: Path, planned: PlannedStudy, todo: int) -> str:
     output = StringIO()
-    keep_floors(runs, planned, todo, Console(file=output, width=80))
+    if (floors := missing_floors(runs, planned, todo, Console(file=output, width=80))) is not None:
+        planned.write(runs, floors)
     return output.getvalue()
 
 
@@ -59,12 +60,12 @@ def test_they_are_measured_once_for_a_baseline(
     tmp_path: Path, planned: PlannedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predictors = Predictors(monkeypatch)
-    assert kept(tmp_path, planned, 4) == "memory_helps: best floor 2.1 bits per byte, by triples (0 s)\n"
+    assert printed(tmp_path, planned, 4) == "memory_helps: best floor 2.1 bits per byte, by triples (0 s)\n"
     assert predictors.calls == [(RunConfig(), "val/bpb")]
     floors = load_floors(tmp_path, planned.folder)
     assert floors and floors.are_of(planned.plan) and [floor.value for floor in floors.values] == [3.5951, 2.1]
-    assert kept(tmp_path, planned, 4) == kept(tmp_path, planned, 0) == "" and len(predictors.calls) == 1
-    assert kept(tmp_path, make_plan("memory_helps", STUDY, Request(assignments=("training.steps=3",))), 0)
+    assert printed(tmp_path, planned, 4) == printed(tmp_path, planned, 0) == "" and len(predictors.calls) == 1
+    assert printed(tmp_path, make_plan("memory_helps", STUDY, Request(assignments=("training.steps=3",))), 0)
 
 
 def test_a_fault_is_one_line_and_is_tried_again_while_there_are_runs_to_do(
@@ -72,13 +73,13 @@ def test_a_fault_is_one_line_and_is_tried_again_while_there_are_runs_to_do(
 ) -> None:
     predictors = Predictors(monkeypatch)
     predictors.error = RuntimeError("the text is gone\nfor good")
-    assert kept(tmp_path, planned, 4) == "memory_helps: best floor none: the text is gone\n"
-    assert kept(tmp_path, planned, 0) == ""
+    assert printed(tmp_path, planned, 4) == "memory_helps: best floor none: the text is gone\n"
+    assert printed(tmp_path, planned, 0) == ""
     predictors.error = None
-    assert "by triples" in kept(tmp_path, planned, 1)
+    assert "by triples" in printed(tmp_path, planned, 1)
     floors_path(tmp_path, planned.folder).write_text("[")
-    assert "by triples" in kept(tmp_path, planned, 0)
+    assert "by triples" in printed(tmp_path, planned, 0)
 
 
 def test_a_runner_without_predictors_says_so(tmp_path: Path, planned: PlannedStudy) -> None:
-    assert "none: the runner of its runs has no simple predictors" in kept(tmp_path, planned, 4)
+    assert "none: the runner of its runs has no simple predictors" in printed(tmp_path, planned, 4)
