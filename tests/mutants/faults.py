@@ -1262,6 +1262,46 @@ DATA_FAULTS = (
         "torch.arange(longest) <= lengths[:, None]",
         (f"{DATA}generated.py::test_a_row_holds_a_string_and_padding_that_is_neither_read_nor_scored",),
     ),
+    Fault(
+        "floors",
+        "a context reaches into the document before",
+        "datamodules/floors/ngrams.py",
+        "boundaries = np.full(longest, size)",
+        "boundaries = np.full(1, size)",
+        (f"{DATA}floors.py::test_ngram_models_are_those_of_the_definition",),
+    ),
+    Fault(
+        "floors",
+        "an n-gram model counts the evaluated text",
+        "datamodules/floors/ngrams.py",
+        "trained = np.flatnonzero(predicted[: text.trained])",
+        "trained = np.flatnonzero(predicted)",
+        (f"{DATA}floors.py::test_ngram_models_are_those_of_the_definition",),
+    ),
+    Fault(
+        "floors",
+        "an n-gram model reads more than a run does",
+        "datamodules/floors/language.py",
+        "while tokens > 0 and (item",
+        "while (item",
+        (f"{DATA}floors.py::test_they_learn_from_what_training_reads_and_are_measured_on_what_validation_reads",),
+    ),
+    Fault(
+        "floors",
+        "a floor of another budget comes from the cache",
+        "datamodules/floors/measure.py",
+        "canonical_hash([VERSION, data.fingerprint, metric, batches], 32)",
+        "canonical_hash([VERSION, data.fingerprint, metric], 32)",
+        (f"{DATA}floors.py::test_a_floor_is_measured_once_for_the_same_data_metric_and_budget",),
+    ),
+    Fault(
+        "floors",
+        "a word's partner is the one that occurs most often",
+        "datamodules/floors/pairs.py",
+        "order = np.lexsort((target, -dice, source))",
+        "order = np.lexsort((target, -both, source))",
+        (f"{DATA}floors.py::test_a_table_of_words_has_the_partners_of_the_largest_coefficient",),
+    ),
 )
 
 REPORT_FAULTS = (
@@ -1446,6 +1486,33 @@ REPORT_FAULTS = (
         (
             "tests/reports/test_report_answer.py::test_a_measured_price_has_an_interval_that_says_something_or_is_not_told",
         ),
+    ),
+    Fault(
+        "floors",
+        "the worst floor is the best",
+        "lit_transformers/records/floors.py",
+        'choose = min if metric.goal == "minimize" else max',
+        'choose = max if metric.goal == "minimize" else min',
+        ("tests/reports/test_report_floors.py::test_the_baseline_is_compared_with_the_best_floor",),
+    ),
+    Fault(
+        "floors",
+        "a baseline below its floor agrees with its source",
+        "reports/judge/agreement.py",
+        "    if findings.trained_too_little:\n",
+        "    if findings.trained_too_little and not comparison.verdict:\n",
+        (
+            "tests/reports/test_report_floors.py::"
+            "test_a_baseline_below_its_floor_was_trained_too_little_and_agrees_with_nothing",
+        ),
+    ),
+    Fault(
+        "floors",
+        "floors of another baseline are taken for those of this one",
+        "reports/read/records.py",
+        "return floors if floors is not None and floors.are_of(plan) else None",
+        "return floors",
+        ("tests/reports/test_report_floors.py::test_without_a_floor_the_report_says_so_and_verdicts_count",),
     ),
 )
 
