@@ -15,6 +15,8 @@ STREAMS = "tests/contracts/test_two_streams.py::test_"
 FAMILIES = "tests/contracts/test_families_of_parts.py::test_"
 COMPARISONS = "tests/reports/test_report_comparisons.py::test_"
 STATISTICS = "tests/reports/test_report_statistics.py::test_"
+LOOKS = "tests/reports/test_report_looks.py::test_"
+VERDICTS = "tests/reports/test_report_verdicts.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
 DATA = "tests/datamodules/test_"
@@ -1404,10 +1406,69 @@ REPORT_FAULTS = (
     Fault(
         "comparisons",
         "Holm's correction is left out of verdicts",
-        "reports/judge/comparisons.py",
-        "zip(indices, holm(p_values), levels(p_values), strict=True)",
-        "zip(indices, p_values, levels(p_values), strict=True)",
+        "reports/judge/multiplicity.py",
+        "zip(p_values, holm(shared), levels(shared), strict=False)",
+        "zip(p_values, shared, levels(shared), strict=False)",
         (f"{COMPARISONS}contrasts_and_effects_of_a_study_are_one_family",),
+    ),
+    Fault(
+        "comparisons",
+        "each kind of statement has the whole error",
+        "reports/judge/multiplicity.py",
+        "ErrorShares(0.6, 0.8)",
+        "ErrorShares(1.0, 1.0)",
+        (f"{LOOKS}at_most_one_study_in_twenty_has_a_false_statement_of_either_kind_wherever_it_stops",),
+    ),
+    Fault(
+        "comparisons",
+        "each look has the whole error",
+        "reports/judge/multiplicity.py",
+        "Look(seeds, shares[seeds])",
+        "Look(seeds, 1.0)",
+        (f"{LOOKS}at_most_one_study_in_twenty_has_a_false_statement_of_either_kind_wherever_it_stops",),
+    ),
+    Fault(
+        "comparisons",
+        "what is decided is judged again at the next look",
+        "reports/judge/comparisons.py",
+        'if judged[index].verdict in (None, "unresolved")]',
+        "]",
+        (f"{LOOKS}a_comparison_is_shown_as_it_was_when_it_was_decided",),
+    ),
+    Fault(
+        "comparisons",
+        "a margin counts at its upper end alone",
+        "reports/judge/statistics.py",
+        "room = margin - abs(self.difference)\n        return None",
+        "room = margin - self.difference\n        return None",
+        (f"{VERDICTS}a_comparison_is_equal_where_its_interval_lies_within_the_margin_and_nowhere_without_one",),
+    ),
+    Fault(
+        "comparisons",
+        "equality agrees with whatever was published",
+        "reports/judge/agreement.py",
+        "< published_margin(findings)",
+        "< math.inf",
+        (f"{VERDICTS}equality_agrees_with_a_published_difference_below_the_margin_and_with_no_other",),
+    ),
+    Fault(
+        "looks",
+        "arms of what is decided get seeds, too",
+        "ablations/looks.py",
+        "later[0] if arm.name in arms else len(arm.runs)",
+        "later[0]",
+        ("tests/ablations/test_looks.py::test_each_look_adds_seeds_to_arms_of_what_is_undecided_until_none_is_left",),
+    ),
+    Fault(
+        "looks",
+        "seeds that are added by hand are no look",
+        "ablations/looks.py",
+        "if has_report and previous.seeds > 1",
+        "if has_report and previous.seeds > 1000",
+        (
+            "tests/ablations/test_looks.py::"
+            "test_seeds_by_hand_after_a_report_are_a_look_of_their_own_and_more_of_the_same_are_none",
+        ),
     ),
     Fault(
         "comparisons",
