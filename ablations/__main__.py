@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ablations import catalog
+from ablations.context import keep_context
 from ablations.floors import missing_floors
 from ablations.launchers import cluster_for, require_fitting
 from ablations.looks import next_look
@@ -210,6 +211,7 @@ def run(
 
     while planned is not None:
         rows = train_look(planned)
+        keep_context(runs, planned, out)
         plan = write_report(runs, planned.plan, out, unmatched=unmatched)
         if deadline is not None and time.monotonic() > deadline:
             out.print("time is up; run the same command to go on", style="yellow")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ablations.context import keep_context
 from ablations.floors import missing_floors
 from ablations.looks import at_present_look
 from ablations.options import (
@@ -103,5 +104,6 @@ def tune(
         rows = train(runs, rows, options, storage, begin=lambda: planned.write(runs, floors))
     elif floors is not None:
         planned.write(runs, floors)
+    keep_context(runs, planned, out)
     write_report(runs, planned.plan, out)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))

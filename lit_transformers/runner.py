@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lit_transformers.config import Config, ConfigError, Plain
+from lit_transformers.records.context import ContextLoss
 from lit_transformers.records.plan import Reference
 from lit_transformers.records.record import Gate
 
@@ -38,6 +39,11 @@ def no_floors(config: Any, metric: str) -> Sequence[Reference]:
     raise ConfigError("the runner of its runs has no simple predictors")
 
 
+def no_context_losses(checkpoint: Path) -> Sequence[ContextLoss]:
+    """Raises ConfigError: the runner cannot cut the context of a network."""
+    raise ConfigError("the runner of its runs cannot cut the context of a network")
+
+
 def no_preload() -> None:
     """Does nothing: a run begins with what its module has imported."""
 
@@ -50,7 +56,8 @@ class Runner:
     another one computes. fit: does the run, and raises ``interrupted`` where it was stopped with a checkpoint.
     probe: measures a training step and returns its ``seconds`` and its ``memory`` in bytes. check: returns the gates.
     references: returns what is known of a metric of a record beforehand, by its name. floors: returns the values of it
-    that simple predictors reach, and raises an error of one line where there are none.
+    that simple predictors reach, and raises an error of one line where there are none. context_losses: measures the
+    language model of a checkpoint with its context cut to rising lengths, and raises such an error for any other.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     """
 
@@ -64,6 +71,7 @@ class Runner:
     check: Callable[[Any], Sequence[Gate]]
     references: Callable[[Any, str], Sequence[Reference]] = no_references
     floors: Callable[[Any, str], Sequence[Reference]] = no_floors
+    context_losses: Callable[[Path], Sequence[ContextLoss]] = no_context_losses
     preload: Callable[[], None] = no_preload
 
 

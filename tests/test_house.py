@@ -33,6 +33,7 @@ MEETING = {
     f"lit_transformers.{name}"
     for name in (
         "runs.config",
+        "runs.context",
         "runs.floors",
         "runs.keys",
         "runs.train",

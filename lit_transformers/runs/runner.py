@@ -10,6 +10,7 @@ from lit_transformers.records.record import Gate
 from lit_transformers.runner import Runner
 from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key
 from lit_transformers.runs.config import references
+from lit_transformers.runs.context import context_losses
 from lit_transformers.runs.floors import floors
 from lit_transformers.runs.keys import code_of
 from lit_transformers.runs.probe import probe
@@ -27,5 +28,16 @@ def _read_code() -> None:
 
 
 RUNNER = Runner(
-    RunConfig, Interrupted, run_key, describe, changes_nothing, fit, probe, _check, references, floors, _read_code
+    RunConfig,
+    Interrupted,
+    run_key,
+    describe,
+    changes_nothing,
+    fit,
+    probe,
+    _check,
+    references,
+    floors,
+    context_losses,
+    _read_code,
 )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from lit_transformers.config import ConfigError, nearest
+from lit_transformers.records.context import CONTEXT, ContextUse, load_context
 from lit_transformers.records.files import CURVES, DOCUMENTS, RECORD
 from lit_transformers.records.floors import FLOORS, Floors, load_floors
 from lit_transformers.records.plan import Metric, Plan, PlannedRun, load_plan, plan_path
@@ -51,13 +52,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """A plan, its runs in the plan's order, notes on every file that could not be used, and its floors; None where
-    they were not measured."""
+    """A plan, its runs in the plan's order, notes on every file that could not be used, its floors, and how much of its
+    context the baseline uses; None where these were not measured."""
 
     plan: Plan
     runs: tuple[Run, ...]
     notes: tuple[str, ...] = ()
     floors: Floors | None = None
+    context: ContextUse | None = None
 
     def of(self, arm: str) -> tuple[Run, ...]:
         return tuple(run for run in self.runs if run.arm == arm)
@@ -85,16 +87,15 @@ def load_study(runs: Path, study: str, plan: Plan | None = None) -> Study:
     """
     plan = plan or read_plan(runs, study)
     notes: list[str] = []
-    floors = read_floors(runs, plan, notes)
-    return assemble(plan, {key: read_run(runs / key, notes) for key in plan.by_key()}, notes, floors)
+    floors, context = read_floors(runs, plan, notes), read_context(runs, plan, notes)
+    runs_by_key = {key: read_run(runs / key, notes) for key in plan.by_key()}
+    return replace(assemble(plan, runs_by_key, notes), floors=floors, context=context)
 
 
-def assemble(
-    plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str], floors: Floors | None = None
-) -> Study:
-    """Builds a study from its plan, the data of each of its runs, by key, and its floors."""
+def assemble(plan: Plan, runs_by_key: Mapping[str, RunData], notes: Iterable[str]) -> Study:
+    """Builds a study from its plan and from the data of each of its runs, by key."""
     runs = [_run(arm.name, planned, runs_by_key[planned.key], plan.metric) for arm in plan.arms for planned in arm.runs]
-    return Study(plan, tuple(runs), tuple(notes), floors)
+    return Study(plan, tuple(runs), tuple(notes))
 
 
 def read_floors(runs: Path, plan: Plan, notes: list[str]) -> Floors | None:
@@ -105,6 +106,17 @@ def read_floors(runs: Path, plan: Plan, notes: list[str]) -> Floors | None:
         notes.append(f"{plan.folder}/{FLOORS}: damaged ({first_fault(error)}); run the study again to measure them")
         return None
     return floors if floors is not None and floors.are_of(plan) else None
+
+
+def read_context(runs: Path, plan: Plan, notes: list[str]) -> ContextUse | None:
+    """Returns how much of its context a plan's baseline uses; None where it was not measured for a run of the plan or
+    cannot be read, which is noted."""
+    try:
+        context = load_context(runs, plan.folder)
+    except (OSError, ValueError, RecursionError) as error:
+        notes.append(f"{plan.folder}/{CONTEXT}: damaged ({first_fault(error)}); remove it and run the study again")
+        return None
+    return context if context is not None and context.key in plan.by_key() else None
 
 
 def read_run(directory: Path, notes: list[str]) -> RunData:

@@ -1,10 +1,10 @@
 """Reads and writes ``results.jsonl``: a study in one file, from which all its tables and figures are made.
 
-The first line holds the plan, the notes and, where they were measured, the floors; every other line holds a run by its
-key: its record, its learning curves, and the sums of its documents. A column that several runs share, such as the
-documents' names, is written once, on a line of its own, and is referred to by its number. The file does not record
-when, by whom or on which machine it was made, except in its commands: they name files and folders as they were typed;
-those of a published study name no folder of the machine.
+The first line holds the plan, the notes and, where they were measured, the floors and what the baseline gains from its
+context; every other line holds a run by its key: its record, its learning curves, and the sums of its documents. A
+column that several runs share, such as the documents' names, is written once, on a line of its own, and is referred to
+by its number. The file does not record when, by whom or on which machine it was made, except in its commands: they name
+files and folders as they were typed; those of a published study name no folder of the machine.
 
 Reading is as tolerant as that of records: a damaged line is noted, and its content counts as missing. The same file
 gives the same tables and figures, byte for byte.
@@ -17,12 +17,13 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lit_transformers.records.context import ContextUse
 from lit_transformers.records.files import replace_file
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Plan, parse_plan
@@ -63,8 +64,9 @@ def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
     plan = _in_order(dump(study.plan), PLAN_END)
     commands = {name: _public_command(text) if public else text for name, text in plan["commands"].items()}
     plan = _public(plan) | {"commands": commands}
-    floors = {} if study.floors is None else {"floors": _public(dump(study.floors))}
-    yield {"kind": "study", "version": VERSION, "plan": plan, "notes": _public(list(study.notes))} | floors
+    measured = {"floors": study.floors, "context": study.context}
+    beside = {name: _public(dump(value)) for name, value in measured.items() if value is not None}
+    yield {"kind": "study", "version": VERSION, "plan": plan, "notes": _public(list(study.notes))} | beside
     uses = Counter(_identity(column) for run in runs for column in _columns(run.measurements))
     numbers: dict[Identity, int] = {}
     for run in runs:
@@ -150,7 +152,8 @@ def read_results(path: Path) -> Study:
     """Reads a study. Raises ReportError where the file or its first line cannot be read."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            plan, notes, floors = _parse_first_line(path, file.readline())
+            first = _parse_first_line(path, file.readline())
+            plan, notes = first.plan, list(first.notes)
             reading = _Reading(path.name, plan, notes)
             for number, text in enumerate(file, start=2):
                 reading.add_line(number, text)
@@ -159,10 +162,12 @@ def read_results(path: Path) -> Study:
             f"{path}: cannot be read ({error.strerror}); make it by: python -m ablations report"
         ) from None
     no_line = RunData(f"its line in {path.name} is missing")
-    return assemble(plan, {key: reading.runs.get(key, no_line) for key in plan.by_key()}, notes, floors)
+    study = assemble(plan, {key: reading.runs.get(key, no_line) for key in plan.by_key()}, notes)
+    return replace(study, floors=first.floors, context=first.context)
 
 
-def _parse_first_line(path: Path, text: str) -> tuple[Plan, list[str], Floors | None]:
+def _parse_first_line(path: Path, text: str) -> Study:
+    """Returns the study without its runs."""
     try:
         plain = json.loads(text)
         if not isinstance(plain, dict) or plain.get("kind") != "study":
@@ -170,8 +175,13 @@ def _parse_first_line(path: Path, text: str) -> tuple[Plan, list[str], Floors | 
         if plain.get("version") != VERSION:
             raise ReportError(f"made by version {plain.get('version')} of this format, not {VERSION}")
         notes = plain.get("notes")
-        floors = parse(Floors, plain["floors"]) if "floors" in plain else None
-        return parse_plan(plain.get("plan")), [str(note) for note in notes] if isinstance(notes, list) else [], floors
+        return Study(
+            plan=parse_plan(plain.get("plan")),
+            runs=(),
+            notes=tuple(str(note) for note in notes) if isinstance(notes, list) else (),
+            floors=parse(Floors, plain["floors"]) if "floors" in plain else None,
+            context=parse(ContextUse, plain["context"]) if "context" in plain else None,
+        )
     except (ValueError, RecursionError) as error:
         raise ReportError(
             f"{path}, line 1: cannot be read ({first_fault(error)}); make it again by: python -m ablations report"

@@ -153,6 +153,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
         results(findings),
         known(findings),
         floors(findings),
+        context(findings),
         differences(findings, contrasts, "differences", "Paired differences"),
         replace(table, most=main + MOST_INTERACTIONS),
         findings.bleu_tests,
@@ -213,6 +214,22 @@ def floors(findings: Findings) -> Table:
     rows = tuple((Cell(floor.name), Cell(floor.value), Cell(findings.gain_over(floor))) for floor in values)
     notes = ("They learn from the data that the baseline reads and know nothing of what the study asks about.",)
     return Table("floors", "What simple predictors reach", columns, rows, notes, unit)
+
+
+def context(findings: Findings) -> Table:
+    """Returns a table of the baseline's loss with its context cut to rising lengths, and of what lies beyond each."""
+    columns = (
+        Column("Symbols of context", "count"),
+        Column("Loss", "number", "bits per symbol"),
+        Column("Beyond this length", "number", "bits per symbol"),
+    )
+    losses = findings.study.context.losses if findings.study.context else ()
+    rows = tuple((Cell(cut.length), Cell(cut.bits), Cell(cut.beyond, spread=cut.error)) for cut in losses)
+    notes = (
+        "The baseline's first run, measured again at a sample of positions with all but the last symbols cut off. "
+        "Nothing is trained. ± is the standard error over positions.",
+    )
+    return Table("context", "What the baseline gains from its context", columns, rows, notes, "bits per symbol")
 
 
 def floor_text(findings: Findings) -> str:

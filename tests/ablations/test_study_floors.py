@@ -1,4 +1,4 @@
-"""Floors are measured once before the runs, kept beside the plan, and stop nothing."""
+"""Floors are measured once before the runs, the context that is used once after them, and neither stops anything."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from standin.run import RUNNER, RunConfig
+from standin.run import RUNNER, RunConfig, fit
 
+import ablations.context
 import ablations.floors
 from ablations.ablation import Ablation, Metric
+from ablations.context import keep_context
 from ablations.floors import missing_floors
 from ablations.plan import PlannedStudy, Request, make_plan
+from lit_transformers.config import ConfigError
+from lit_transformers.records.context import ContextLoss, load_context
 from lit_transformers.records.floors import floors_path, load_floors
 from lit_transformers.records.plan import Reference
 
@@ -83,3 +87,34 @@ def test_a_fault_is_one_line_and_is_tried_again_while_there_are_runs_to_do(
 
 def test_a_runner_without_predictors_says_so(tmp_path: Path, planned: PlannedStudy) -> None:
     assert "none: the runner of its runs has no simple predictors" in printed(tmp_path, planned, 4)
+
+
+def test_context_is_measured_once_on_the_first_finished_run_of_the_baseline(
+    tmp_path: Path, planned: PlannedStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Path] = []
+
+    def measure(checkpoint: Path) -> Sequence[ContextLoss]:
+        measured.append(checkpoint)
+        if len(measured) > 1:
+            raise ConfigError("reads no text")
+        return [ContextLoss(1, 3.5, 0.0, 0.0)]
+
+    monkeypatch.setattr(ablations.context, "load_runner", lambda name: replace(RUNNER, context_losses=measure))
+    monkeypatch.setattr(ablations.context, "call_forked", lambda runner, function, *arguments: function(*arguments))
+    first, second = (tmp_path / run.key for run in planned.plan.arms[0].runs)
+    keep_context(tmp_path, planned, Console(file=StringIO()))
+    assert load_context(tmp_path, planned.folder) is None and not measured
+    for directory in (second, first):
+        fit(RunConfig(seed=int(directory == second)), directory_of(directory))
+        for _ in range(2):
+            keep_context(tmp_path, planned, Console(file=StringIO()))
+        context = load_context(tmp_path, planned.folder)
+        assert context and context.key == directory.name
+    assert measured == [second / "checkpoint.ckpt", first / "checkpoint.ckpt"]
+    assert context.losses == () and context.reason == "reads no text"
+
+
+def directory_of(path: Path) -> Path:
+    path.mkdir()
+    return path

@@ -1,7 +1,9 @@
-"""A report says what simple predictors reach, and whether the baseline has learned enough to answer."""
+"""A report says what simple predictors reach, whether the baseline has learned enough to answer, and what context it
+uses."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,10 @@ import pytest
 from study_on_disk import key_of, name_of, product_arms, write_json, write_product
 
 from lit_transformers.records.files import RESULTS
+from lit_transformers.records.plan import Metric
 from reports.gallery import read_entry, summary
 from reports.judge.agreement import judge_comparisons
-from reports.read.records import load_study
+from reports.read.records import Study, load_study
 from reports.read.results import read_results, write_results
 from reports.report import find
 from reports.show.answer import headline
@@ -23,21 +26,29 @@ PUBLISHED = {"protocol": "WikiText-103", "metric": "perplexity", "cells": CELLS}
 CONTRAST = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]
 
 
-def findings_with(runs: Path, floors: dict[str, float] | None, key: str = key_of(ON, 0), **changes: Any) -> Findings:
-    """The findings of a study whose baseline reaches about 2.5 bits per byte, and without recurrence .2 more."""
-    write_product(runs, {"off": 0.2}, contrasts=CONTRAST, published=PUBLISHED, **changes)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose baseline reaches about 2.5 bits per byte, and without recurrence .2 more."""
+    folder = tmp_path_factory.mktemp("runs")
+    write_product(folder, {"off": 0.2}, contrasts=CONTRAST, published=PUBLISHED)
+    return folder
+
+
+def study_with(runs: Path, floors: dict[str, float] | None, key: str = key_of(ON, 0)) -> Study:
+    path = runs / "studies/xl_recurrence/floors.json"
+    path.unlink(missing_ok=True)
     if floors is not None:
         values = [{"name": name, "value": value} for name, value in floors.items()]
-        write_json(runs / "studies/xl_recurrence/floors.json", {"key": key, "values": values, "reason": "no text"})
-    return find(load_study(runs, "xl_recurrence"))
+        write_json(path, {"key": key, "values": values, "reason": "no text"})
+    return load_study(runs, "xl_recurrence")
 
 
 def table_of(findings: Findings, name: str) -> list[list[Any]]:
     return [[cell.value for cell in row] for table in all_tables(findings) if table.name == name for row in table.rows]
 
 
-def test_the_baseline_is_compared_with_the_best_floor(tmp_path: Path) -> None:
-    findings = findings_with(tmp_path, {"pairs": 3.6, "triples": 2.75})
+def test_the_baseline_is_compared_with_the_best_floor(runs: Path) -> None:
+    findings = find(study_with(runs, {"pairs": 3.6, "triples": 2.75}))
     mean = table_of(findings, "results")[0][1]
     assert table_of(findings, "floors") == [
         ["pairs", 3.6, pytest.approx(3.6 - mean)],
@@ -49,8 +60,8 @@ def test_the_baseline_is_compared_with_the_best_floor(tmp_path: Path) -> None:
     assert judged.agreement == "agrees"
 
 
-def test_a_baseline_below_its_floor_was_trained_too_little_and_agrees_with_nothing(tmp_path: Path) -> None:
-    findings = findings_with(tmp_path, {"pairs": 3.6, "triples": 2.4})
+def test_a_baseline_below_its_floor_was_trained_too_little_and_agrees_with_nothing(runs: Path, tmp_path: Path) -> None:
+    findings = find(study_with(runs, {"pairs": 3.6, "triples": 2.4}))
     mean = table_of(findings, "results")[0][1]
     assert headline(findings).startswith(
         f"Trained too little to answer: the baseline reaches {mean:.4f} bits per byte, and what anyone gets is 2.4000 "
@@ -63,10 +74,11 @@ def test_a_baseline_below_its_floor_was_trained_too_little_and_agrees_with_nothi
     assert "agrees: 0, disagrees: 0, unresolved: 0, not asked: 1" in summary([read_entry(tmp_path)]).lower()
 
 
-def test_of_a_metric_that_rises_the_highest_floor_is_the_best(tmp_path: Path) -> None:
-    metric = {"name": "val/bpb", "goal": "maximize", "label": "score"}
-    assert findings_with(tmp_path, {"one": 2.9, "another": 2.1}, metric=metric).trained_too_little
-    assert not findings_with(tmp_path, {"one": 2.3, "another": 2.1}, metric=metric).trained_too_little
+def test_of_a_metric_that_rises_the_highest_floor_is_the_best(runs: Path) -> None:
+    for highest, expected in ((2.9, True), (2.3, False)):
+        study = study_with(runs, {"one": highest, "another": 2.1})
+        rising = replace(study.plan, metric=Metric("val/bpb", "maximize"))
+        assert Findings(replace(study, plan=rising), ()).trained_too_little == expected
 
 
 @pytest.mark.parametrize(
@@ -79,27 +91,41 @@ def test_of_a_metric_that_rises_the_highest_floor_is_the_best(tmp_path: Path) ->
     ids=["of a study before", "of another baseline", "without one"],
 )
 def test_without_a_floor_the_report_says_so_and_verdicts_count(
-    tmp_path: Path, floors: dict[str, float] | None, key: str, expected: str
+    runs: Path, floors: dict[str, float] | None, key: str, expected: str
 ) -> None:
-    findings = findings_with(tmp_path, floors, key)
+    findings = find(study_with(runs, floors, key))
     [results] = [table for table in all_tables(findings) if table.name == "results"]
     assert expected in results.notes and not table_of(findings, "floors")
     [judged] = judge_comparisons(findings)
     assert judged.agreement == "agrees"
 
 
-def test_floors_are_part_of_the_results_and_are_published(tmp_path: Path) -> None:
+def test_floors_are_part_of_the_results_and_are_published(runs: Path, tmp_path: Path) -> None:
     for floors in ({"pairs": 3.6, "triples": 2}, None):
-        study = findings_with(tmp_path, floors).study
+        study = study_with(runs, floors)
         assert (study.floors is None) == (floors is None)
         write_results(study, tmp_path / RESULTS)
         assert read_results(tmp_path / RESULTS).floors == study.floors
-        (tmp_path / "studies/xl_recurrence/floors.json").unlink(missing_ok=True)
 
 
-def test_a_damaged_file_of_floors_is_noted(tmp_path: Path) -> None:
-    findings_with(tmp_path, {})
-    (tmp_path / "studies/xl_recurrence/floors.json").write_text('{"key": 7}')
-    findings = find(load_study(tmp_path, "xl_recurrence"))
-    [note] = [note for note in findings.notes if "floors.json" in note]
-    assert note.startswith("xl_recurrence/floors.json: damaged (key: ") and findings.study.floors is None
+def test_a_damaged_file_of_floors_is_noted(runs: Path) -> None:
+    (runs / "studies/xl_recurrence/floors.json").write_text('{"key": 7}')
+    study = load_study(runs, "xl_recurrence")
+    [note] = [note for note in study.notes if "floors.json" in note]
+    assert note.startswith("xl_recurrence/floors.json: damaged (key: ") and study.floors is None
+
+
+def test_what_lies_beyond_each_context_is_a_table_of_the_report(runs: Path, tmp_path: Path) -> None:
+    path = runs / "studies/xl_recurrence/context.json"
+    losses = [
+        {"length": length, "bits": bits, "beyond": bits - 2.5, "error": 0.01} for length, bits in ((1, 3.5), (2, 2.5))
+    ]
+    for key, rows in ((key_of(ON, 0), [[1, 3.5, 1.0], [2, 2.5, 0.0]]), ("of-other-data", [])):
+        write_json(path, {"key": key, "losses": losses})
+        study = study_with(runs, None)
+        write_results(study, tmp_path / RESULTS)
+        assert read_results(tmp_path / RESULTS).context == study.context
+        assert table_of(Findings(study, ()), "context") == rows
+    path.write_text("{}")
+    study = load_study(runs, "xl_recurrence")
+    assert study.context is None and [note for note in study.notes if note.startswith("xl_recurrence/context.json: ")]
