@@ -17,6 +17,7 @@ from reports.show.charts import cost_against_length, cost_against_quality, cost_
 from reports.show.curves import learning_curves, load_auxiliary, load_curves
 from reports.show.looks import STYLE, VARIABLES
 from reports.show.markup import Html
+from reports.show.matrix import accuracies
 from reports.show.sections import Findings
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ def drawings(findings: Findings) -> list[Drawing]:
 
 def _make_drawings(findings: Findings) -> Iterator[Drawing]:
     study = findings.study
+    if matrix := findings.matrix:
+        caption = f"Accuracies in percent by {matrix.rows} and {matrix.columns}, with half of their 95 % intervals."
+        yield Drawing("accuracies", "Accuracies", caption, accuracies(matrix))
     if curves := load_curves(study):
         caption = "Learning curves: mean over seeds, the band from the least to the greatest."
         yield Drawing("learning_curves", "Learning curves", caption, learning_curves(findings, curves))

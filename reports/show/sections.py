@@ -13,6 +13,7 @@ from lit_transformers.records.plan import Metric, PlannedArm, PublishedCell, Ref
 from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
 from reports.judge.fairness import cost_of, environments, mean_cost, provenance, spent
+from reports.judge.matrix import Matrix, accuracy_matrix
 from reports.judge.significance import bleu_tests
 from reports.judge.statistics import ConfidenceInterval
 from reports.read.records import Run, Study
@@ -98,6 +99,11 @@ class Findings:
         return (*main, *mixed)
 
     @cached_property
+    def matrix(self) -> Matrix | None:
+        """The accuracies of a product of two factors, cached because documents are resampled for it."""
+        return accuracy_matrix(self.study)
+
+    @cached_property
     def bleu_tests(self) -> Table:
         """The table of sacreBLEU's own tests, cached because they are slow."""
         return bleu_tests(self.study, [c for c in self.comparisons if c.kind == "contrast"])
@@ -154,6 +160,7 @@ def all_tables(findings: Findings) -> tuple[Table, ...]:
         known(findings),
         floors(findings),
         context(findings),
+        ranking(findings),
         differences(findings, contrasts, "differences", "Paired differences"),
         replace(table, most=main + MOST_INTERACTIONS),
         findings.bleu_tests,
@@ -246,6 +253,28 @@ def floor_text(findings: Findings) -> str:
     if gain > 0:
         return f"The baseline beats the best floor ({floor.name}) by {size}."
     return f"The baseline does not beat the best floor ({floor.name}): it is worse by {size}."
+
+
+def ranking(findings: Findings) -> Table:
+    """Returns a table of the levels of a factor by their mean accuracy over the levels of one that changes the data."""
+    matrix = findings.matrix
+    if matrix is None or not matrix.means:
+        return Table("ranking", "", (), ())
+    columns = (
+        Column(matrix.rows.capitalize()),
+        Column("Mean", "number", findings.metric.title, findings.decimals),
+        Column("95 % interval", "interval", findings.metric.title, findings.decimals),
+    )
+    rows = []
+    for level in matrix.levels:
+        accuracy = matrix.means.get(level)
+        if accuracy is None:
+            rows.append((Cell(level), Cell(missing="not all have finished"), Cell()))
+        else:
+            rows.append((Cell(level), Cell(accuracy.mean), _interval_cell(findings, accuracy.interval)))
+    notes = ("An interval is of that mean alone: whether two means differ is for the paired differences to say.",)
+    title = f"Mean over {len(matrix.tasks)} levels of {matrix.columns}"
+    return Table("ranking", title, columns, tuple(rows), notes, findings.metric.title)
 
 
 def _share_cell(findings: Findings, value: float | str | None) -> Cell:

@@ -1308,6 +1308,22 @@ DATA_FAULTS = (
 
 REPORT_FAULTS = (
     Fault(
+        "matrix",
+        "a factor of which one level has finished changes the data",
+        "reports/judge/matrix.py",
+        "return len(finished) > 1 and all(",
+        "return all(",
+        ("tests/reports/test_report_matrix.py::test_columns_stay_what_they_are_while_one_level_alone_has_finished",),
+    ),
+    Fault(
+        "matrix",
+        "a mean leaves out the tasks that have not finished",
+        "reports/judge/matrix.py",
+        "if len(arms) == len(tasks) and",
+        "if arms and",
+        ("tests/reports/test_report_matrix.py::test_a_report_ranks_what_has_finished_and_draws_every_cell",),
+    ),
+    Fault(
         "statistics",
         "a variance is divided by n",
         "reports/judge/statistics.py",

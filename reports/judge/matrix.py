@@ -1,0 +1,99 @@
+"""The accuracies of a product of two factors as a matrix, and the mean of each row where columns are other data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lit_transformers.records.plan import Plan
+from reports.judge.evidence import Evidence, gather
+from reports.judge.statistics import ConfidenceInterval, estimate
+from reports.read.records import Study
+
+__all__ = ["Accuracy", "Matrix", "accuracy_matrix"]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A mean over seeds, from 0 to 1, with the 95 % interval of what other seeds and documents would give; None for a
+    single seed and where all seeds give the same value."""
+
+    mean: float
+    interval: ConfidenceInterval | None
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The accuracies of a product of two factors.
+
+    rows, columns  the names of the factors
+    levels         the levels of the rows, from the largest mean to the smallest where there are means
+    tasks          the levels of the columns
+    cells          the accuracies of the levels of a row and a column that have finished
+    means          of each level of the rows whose cells have all finished, over the columns; empty where columns are
+                   not other data, for then they are no tasks over which one could average
+    """
+
+    rows: str
+    columns: str
+    levels: tuple[str, ...]
+    tasks: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Accuracy]
+    means: Mapping[str, Accuracy]
+
+
+def accuracy_matrix(study: Study) -> Matrix | None:
+    """Returns the matrix of a study whose metric is an accuracy and whose design is the product of two factors, the
+    columns being the one that changes the data if there is such a factor; None of any other study."""
+    plan = study.plan
+    if not is_accuracy(plan.metric.name) or plan.design != "product" or len(plan.factors) != 2:
+        return None
+    of_data = [factor for factor in plan.factors if changes_data(study, factor)]
+    first, second = plan.factors
+    rows, columns = (second, first) if of_data == [first] else (first, second)
+    names = {(arm.levels[rows], arm.levels[columns]): arm.name for arm in plan.arms}
+    evidence = gather(study, [])
+    cells = {key: accuracy for key, name in names.items() if (accuracy := mean_accuracy([name], evidence))}
+    if not cells:
+        return None
+    levels, tasks = levels_of(plan, rows), levels_of(plan, columns)
+    means: dict[str, Accuracy] = {}
+    if of_data == [columns]:
+        rows_of_arms = {level: [names[level, task] for task in tasks if (level, task) in names] for level in levels}
+        for level, arms in rows_of_arms.items():
+            if len(arms) == len(tasks) and (accuracy := mean_accuracy(arms, evidence)):
+                means[level] = accuracy
+        levels = tuple(sorted(levels, key=lambda level: -means[level].mean if level in means else 1.0))
+    return Matrix(rows, columns, levels, tasks, cells, means)
+
+
+def is_accuracy(metric: str) -> bool:
+    """Whether a metric of a record is an accuracy, of symbols, of whole answers, or of either at one length."""
+    return metric.rpartition("/")[2].partition("@")[0].rpartition("_")[2] == "accuracy"
+
+
+def changes_data(study: Study, factor: str) -> bool:
+    """Whether several levels of a factor have finished, and no two of them have read the same data."""
+    level_of = {arm.name: arm.levels[factor] for arm in study.plan.arms}
+    readers: dict[str, set[str]] = {}
+    for run in study.runs:
+        if run.missing is None and run.record:
+            readers.setdefault(str(run.record.data.get("fingerprint")), set()).add(level_of[run.arm])
+    finished = {level for levels in readers.values() for level in levels}
+    return len(finished) > 1 and all(len(levels) == 1 for levels in readers.values())
+
+
+def levels_of(plan: Plan, factor: str) -> tuple[str, ...]:
+    """Returns the levels of a factor that arms have, in the order of the plan."""
+    present = {arm.levels[factor] for arm in plan.arms}
+    return tuple(level for level in plan.factors[factor] if level in present)
+
+
+def mean_accuracy(arms: Sequence[str], evidence: Evidence) -> Accuracy | None:
+    """Returns the mean over arms and over the seeds that all of them have finished; None without such a seed."""
+    seeds = evidence.seeds(arms)
+    if not seeds:
+        return None
+    weights = dict.fromkeys(arms, 1 / len(arms))
+    result = estimate(evidence.pairs(weights, seeds), evidence.at_documents(weights, seeds))
+    return Accuracy(result.difference, result.interval)

@@ -1,0 +1,105 @@
+"""A product of two factors whose cells are accuracies: what is averaged over, what is missing, what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from study_on_disk import BYTES, name_of, write_plan, write_product, write_run
+
+from reports.judge.matrix import accuracy_matrix, is_accuracy
+from reports.judge.statistics import estimate
+from reports.read.records import load_study
+from reports.report import find
+from reports.show.matrix import accuracies
+from reports.show.sections import ranking
+
+TASKS, MIXERS = ("copy", "recall"), ("attention", "lstm", "window")
+ACCURACIES = {
+    ("copy", "attention"): (0.9, 0.8, 0.7),
+    ("copy", "lstm"): (0.2, 0.3, 0.4),
+    ("copy", "window"): (1.0, 1.0, 1.0),
+    ("recall", "attention"): (0.6, 0.8, 0.4),
+    ("recall", "lstm"): (0.9, 0.8, 1.0),
+}
+
+
+def write_accuracies(
+    runs: Path,
+    factors: tuple[str, str] = ("task", "mixer"),
+    data: Mapping[str, str] | None = None,
+    mixers: tuple[str, ...] = MIXERS,
+) -> None:
+    """Writes a study in which window has not finished on recall.
+
+    data: the fingerprint of each task's data; mixers: those that have finished at all.
+    """
+    first, second = factors
+    levels = {"task": TASKS, "mixer": MIXERS}
+    arms = [{first: a, second: b} for a in levels[first] for b in levels[second]]
+    metric = {"name": "val/accuracy", "goal": "maximize", "label": "accuracy"}
+    write_plan(runs, arms, metric=metric, factors={name: levels[name] for name in factors})
+    for arm in arms:
+        values = ACCURACIES.get((arm["task"], arm["mixer"]), ()) if arm["mixer"] in mixers else ()
+        for seed, value in enumerate(values):
+            fingerprint = (data or {}).get(arm["task"], arm["task"])
+            read = {"data": {"name": "generated", "fingerprint": fingerprint}}
+            write_run(runs, name_of(arm), seed, np.ones(len(BYTES)), metrics={"val/accuracy": value}, **read)
+
+
+@pytest.mark.parametrize("factors", [("task", "mixer"), ("mixer", "task")])
+def test_columns_are_the_factor_that_changes_the_data_and_rows_are_ranked_by_their_mean(
+    tmp_path: Path, factors: tuple[str, str]
+) -> None:
+    write_accuracies(tmp_path, factors)
+    matrix = accuracy_matrix(load_study(tmp_path, "xl_recurrence"))
+    assert matrix is not None and (matrix.rows, matrix.columns, matrix.tasks) == ("mixer", "task", TASKS)
+    assert matrix.levels == ("attention", "lstm", "window"), "what has no mean comes last"
+    assert {key: cell.mean for key, cell in matrix.cells.items()} == {
+        (mixer, task): pytest.approx(np.mean(values)) for (task, mixer), values in ACCURACIES.items()
+    }
+    assert matrix.cells["attention", "copy"].interval == estimate([0.9, 0.8, 0.7]).interval
+    assert matrix.cells["window", "copy"].interval is None, "all seeds are alike"
+    means = {mixer: (mean.mean, mean.interval) for mixer, mean in matrix.means.items()}
+    assert set(means) == {"attention", "lstm"} and means["attention"][0] == pytest.approx(0.7)
+    assert means["attention"][1] == pytest.approx(estimate([0.75, 0.8, 0.55]).interval)
+
+
+def test_columns_stay_what_they_are_while_one_level_alone_has_finished(tmp_path: Path) -> None:
+    write_accuracies(tmp_path, ("mixer", "task"), mixers=("attention",))
+    matrix = accuracy_matrix(load_study(tmp_path, "xl_recurrence"))
+    assert matrix is not None and matrix.columns == "task" and [*matrix.means] == ["attention"]
+
+
+def test_there_is_no_mean_over_levels_that_read_the_same_data(tmp_path: Path) -> None:
+    write_accuracies(tmp_path, data=dict.fromkeys(TASKS, "same"))
+    study = load_study(tmp_path, "xl_recurrence")
+    matrix = accuracy_matrix(study)
+    assert matrix is not None and (matrix.rows, matrix.levels, matrix.means) == ("task", TASKS, {})
+    assert not ranking(find(study)).rows
+
+
+def test_a_report_ranks_what_has_finished_and_draws_every_cell(tmp_path: Path) -> None:
+    write_accuracies(tmp_path)
+    findings = find(load_study(tmp_path, "xl_recurrence"))
+    table = ranking(findings)
+    assert table.title == "Mean over 2 levels of task" and table.columns[0].title == "Mixer"
+    assert [(row[0].value, row[1].value, row[1].missing) for row in table.rows] == [
+        ("attention", pytest.approx(0.7), None),
+        ("lstm", pytest.approx(0.6), None),
+        ("window", None, "not all have finished"),
+    ]
+    assert findings.matrix is not None
+    (panel,) = accuracies(findings.matrix).axes
+    texts = {text.get_text().split(" ")[0]: text.get_position() for text in panel.texts}
+    assert texts["80.0"] == (0, 0) and texts["90.0"] == (1, 1) and texts["100.0"] == (0, 2)
+    assert len(panel.texts) == 5 + 2, "a text for each cell and each mean"
+
+
+def test_other_studies_have_no_matrix(tmp_path: Path) -> None:
+    write_product(tmp_path, {})
+    assert accuracy_matrix(load_study(tmp_path, "xl_recurrence")) is None, "bits are no accuracy"
+    names = ("val/accuracy", "val/sequence_accuracy", "val/accuracy@40", "val/bpb", "val/inaccuracy")
+    assert [is_accuracy(name) for name in names] == [True, True, True, False, False]
