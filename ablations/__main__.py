@@ -67,9 +67,13 @@ python -m ablations list                                       what can be asked
 
 python -m ablations plan xl_recurrence                         what it will take, before anything is trained
 
+python -m ablations plan xl_recurrence --power 0.8             seeds, hours, and what they would decide, by earlier runs
+
 python -m ablations run xl_recurrence                          train and report; stop it and run it again at will
 
-python -m ablations run xl_recurrence --seeds 5                two seeds more: the three that are there are kept
+python -m ablations run xl_recurrence --seeds 5                two seeds more, which after a report count as a look
+
+python -m ablations run NAME --until decided --max-hours 2     a study with seeds=Looks(3, 6, 10, 16), look after look
 
 python -m ablations run xl_recurrence --set training.steps=50  a quick look, with a report of its own
 
@@ -98,6 +102,10 @@ app = typer.Typer(
 
 Unmatched = Annotated[
     bool, typer.Option("--unmatched", help="Give verdicts between arms whose matched budgets differ, too.")
+]
+Power = Annotated[
+    float | None,
+    typer.Option("--power", metavar="P", help="Say what more seeds would decide with a power such as 0.8."),
 ]
 Launcher = Annotated[
     Literal["local", "slurm"],
@@ -133,10 +141,11 @@ def show(study: Study) -> None:
 @app.command()
 def plan(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
-    device: Device = None, workers: Workers = None, threads: Threads = None,
+    device: Device = None, workers: Workers = None, threads: Threads = None, power: Power = None,
 ) -> None:  # fmt: skip
-    """The runs with their parameters, FLOPs and estimated time. Trains nothing."""
+    """The runs with their parameters, FLOPs and estimated time; what more seeds would decide. Trains nothing."""
     from ablations.estimate import estimate
+    from ablations.power import power_view
     from ablations.show import plan_view
 
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), in_server=True)
@@ -148,6 +157,10 @@ def plan(
     else:
         share = share_machine(len(rows) - len(ended), workers, threads, cuda=time_estimate.cuda)
     out.print(plan_view(planned, time_estimate, ended, share.workers))
+    if power is not None:
+        if not time_estimate.cuda:
+            share = share_machine(len(rows), workers, threads, cuda=False)
+        out.print(power_view(planned, runs, power, time_estimate, share.workers))
 
 
 @app.command()

@@ -81,7 +81,7 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
     if study.plan.looks and not looks:
         reason = f"the look of {study.plan.looks.planned[0]} seeds is not complete"
         early = (_measure(one, study, evidence, unmatched, WHOLE) for one in planned)
-        return tuple(replace(one, reason=one.reason or reason) for one in early)
+        return tuple(replace(one, margin=margin, reason=one.reason or reason) for one in early)
     if cost := cost_of_added_looks(study.plan.looks):
         notes.append(cost)
     measured = [[_measure(one, study, evidence, unmatched, look) for one in planned] for look in looks]

@@ -28,7 +28,19 @@ from typing import NamedTuple
 from lit_transformers.records.plan import LookPlan
 from reports.judge.statistics import LEVEL, holm, levels, quantile
 
-__all__ = ["WHOLE", "ErrorShares", "Look", "Tested", "added_looks", "error_shares", "looks_taken", "spent", "step_down"]
+__all__ = [
+    "WHOLE",
+    "ErrorShares",
+    "Look",
+    "Tested",
+    "added_looks",
+    "cost_of_added_looks",
+    "error_shares",
+    "look_shares",
+    "looks_taken",
+    "spent",
+    "step_down",
+]
 
 SPENDING = -1.0
 """The parameter of the error spending: below -1 the first looks decide less, above it all looks together do."""
@@ -68,19 +80,26 @@ def spent(fraction: float) -> float:
     return math.expm1(-SPENDING * fraction) / math.expm1(-SPENDING)
 
 
-def looks_taken(looks: LookPlan | None) -> tuple[Look, ...]:
-    """Returns the looks that a study has taken, with their shares of the error; without a plan of looks, the one.
+def look_shares(looks: LookPlan) -> dict[int, float]:
+    """Returns the share of the error of each look, planned or taken, by its number of seeds.
 
     The planned ones share the error by its spending. Each one that was added by hand takes as much as it would have if
     all looks had equal shares, and the planned ones become smaller in proportion.
     """
+    ends = [spent(seeds / looks.planned[-1]) for seeds in looks.planned]
+    added = added_looks(looks)
+    count = len(ends) + len(added)
+    planned = zip(looks.planned, [0.0, *ends], ends, strict=False)
+    shares = {seeds: (end - start) * len(ends) / count for seeds, start, end in planned}
+    return shares | dict.fromkeys(added, 1 / count)
+
+
+def looks_taken(looks: LookPlan | None) -> tuple[Look, ...]:
+    """Returns the looks that a study has taken, with their shares of the error; without a plan of looks, the one."""
     if looks is None:
         return (WHOLE,)
-    ends = [spent(seeds / looks.planned[-1]) for seeds in looks.planned]
-    planned = {seeds: end - start for seeds, start, end in zip(looks.planned, [0.0, *ends], ends, strict=False)}
-    count = len(planned) + len(added_looks(looks))
-    shares = {seeds: share * len(planned) / count for seeds, share in planned.items()}
-    return tuple(Look(seeds, shares.get(seeds, 1 / count)) for seeds in looks.taken)
+    shares = look_shares(looks)
+    return tuple(Look(seeds, shares[seeds]) for seeds in looks.taken)
 
 
 def added_looks(looks: LookPlan) -> list[int]:

@@ -1,0 +1,80 @@
+"""What more seeds would decide, by the differences and variances of the runs that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lit_transformers.records.plan import LookPlan
+from reports.judge.comparisons import Comparison
+from reports.judge.multiplicity import error_shares, look_shares
+from reports.judge.statistics import LEVEL
+
+__all__ = ["Forecast", "forecast"]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The comparisons that a number of seeds decides: by name those that differ, those that are equal, and the rest.
+
+    ``arms`` are those that need seeds beyond the number before this one.
+    """
+
+    seeds: int
+    different: tuple[str, ...]
+    equal: tuple[str, ...]
+    undecided: tuple[str, ...]
+    arms: frozenset[str]
+
+
+def forecast(
+    comparisons: Iterable[Comparison], counts: Sequence[int], looks: LookPlan | None, power: float
+) -> tuple[Forecast, ...]:
+    """Returns what each number of seeds would decide with this power, if differences are as large as observed.
+
+    counts: ascending. With a plan of looks they are its looks, and each has its share of the error; else each is taken
+    to be the number of seeds from the start. Comparisons without an interval are left out.
+    """
+    family = [one for one in comparisons if one.estimate and one.estimate.variances]
+    family = [one for one in comparisons if one.estimate and one.estimate.variances]
+    shares = error_shares(len(family), next((one.margin for one in family), None))
+    by_look = look_shares(looks) if looks else {}
+    different = [one for one in family if one.verdict in ("better", "worse", "differs")]
+    equal = [one for one in family if one.verdict == "equal"]
+    forecasts = []
+    for count in counts:
+        error = LEVEL * by_look.get(count, 1.0)
+        pending = [one for one in family if one not in different and one not in equal]
+        for one in sorted(pending, key=_p):
+            if _differs(one, count, error * shares.difference / (len(family) - len(different)), power):
+                different.append(one)
+            elif _is_equal(one, count, error * shares.equality / (len(family) - len(equal)), power):
+                equal.append(one)
+        undecided = [one for one in pending if one not in different and one not in equal]
+        arms = frozenset(arm for one in pending for arm in one.weights)
+        forecasts.append(Forecast(count, _names(different), _names(equal), _names(undecided), arms))
+    return tuple(forecasts)
+
+
+def _differs(comparison: Comparison, seeds: int, level: float, power: float) -> bool:
+    """Returns whether so many seeds detect the observed difference."""
+    estimate = comparison.estimate
+    assert estimate is not None and estimate.variances is not None
+    return estimate.variances.detectable(seeds, level, power) <= abs(estimate.difference)
+
+
+def _is_equal(comparison: Comparison, seeds: int, level: float, power: float) -> bool:
+    """Returns whether so many seeds show that the observed difference lies within the margin."""
+    estimate = comparison.estimate
+    assert estimate is not None and estimate.variances is not None
+    room = (comparison.margin or 0.0) - abs(estimate.difference)
+    return room > 0 and estimate.variances.detectable(seeds, level, (1 + power) / 2) <= room
+
+
+def _names(comparisons: Iterable[Comparison]) -> tuple[str, ...]:
+    return tuple(one.name for one in comparisons)
+
+
+def _p(comparison: Comparison) -> float:
+    """Returns the p-value of a difference: Holm's procedure rejects the smallest first."""
+    return comparison.estimate.p if comparison.estimate and comparison.estimate.p is not None else 1.0
