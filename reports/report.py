@@ -44,17 +44,20 @@ verdict."""
 
 
 LOOKS = """\
-Seeds were added after looks at the results. Every look has a share of the 5 % that was fixed beforehand, and Holm's \
-correction is applied at each (a group-sequential Holm procedure), so that at most 5 % of studies have a false \
-statement wherever they stop. A comparison that is decided at a look is shown as it was then. Intervals are those of \
-its look: they cover the truth at all looks together 95 % of the time or more, and are wider than those of as many \
-seeds from the start."""
+Looks at the results were planned at {planned} seeds an arm, and taken at {taken}. Every look has a share of the 5 % \
+that was fixed beforehand, and Holm's correction is applied at each (a group-sequential Holm procedure), so that at \
+most 5 % of studies have a false statement wherever they stop. A comparison that is decided at a look is shown as it \
+was then. Intervals are those of its look: they cover the truth at all looks together 95 % of the time or more, and \
+are wider than those of as many seeds from the start."""
 
 
 def method(findings: Findings) -> list[str]:
     """Returns paragraphs on how the numbers of a report are made."""
-    looks = [LOOKS] if findings.study.plan.looks else []
-    return [METHOD, *looks, *([EQUALITY] if findings.margin else [])]
+    paragraphs, looks = [METHOD], findings.study.plan.looks
+    if looks:
+        planned, taken = (", ".join(map(str, numbers)) or "none" for numbers in (looks.planned, looks.taken))
+        paragraphs.append(LOOKS.format(planned=planned, taken=taken))
+    return [*paragraphs, *([EQUALITY] if findings.margin else [])]
 
 
 def write_report(

@@ -118,7 +118,8 @@ def test_seeds_that_were_added_by_hand_cost_what_the_report_says(tmp_path: Path)
     ]
     assert comparison.verdict == "worse" and comparison.level == pytest.approx(0.025)
     result = find(load_study(tmp_path, "xl_recurrence"))
-    assert "group-sequential Holm procedure" in markdown(result, all_tables(result), {})
+    page = markdown(result, all_tables(result), {})
+    assert "Looks at the results were planned at 3 seeds an arm, and taken at 3, 6. Every look has a share" in page
 
 
 class Simulated(NamedTuple):
