@@ -994,6 +994,22 @@ TASK_FAULTS = (
         "lambda number, frame: None",
         (f"{TASKS}stopping.py::test_a_signal_is_heard_for_as_long_as_it_is_listened_to",),
     ),
+    Fault(
+        "context",
+        "a cut context is read without the segments before",
+        "lit_transformers/runs/context.py",
+        "output = network(piece, state)",
+        "output = network(piece, None)",
+        (f"{TASKS}context.py::test_a_cut_context_is_all_that_a_network_reads",),
+    ),
+    Fault(
+        "context",
+        "a cut context is one symbol too long",
+        "lit_transformers/runs/context.py",
+        "rows[:, -length - 1 :]",
+        "rows[:, -length - 2 :]",
+        (f"{TASKS}context.py::test_a_cut_context_is_all_that_a_network_reads",),
+    ),
 )
 
 DECODING_FAULTS = (
