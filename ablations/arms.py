@@ -157,8 +157,9 @@ def _concerns_path(overrides: Overrides, path: str) -> bool:
 
 def require_distinct(arms: Sequence[Arm], configs: Mapping[str, Config]) -> None:
     """Raises ConfigError for two arms with equal configs: an override of one of them has no effect."""
+    plain = {name: config.to_dict() for name, config in configs.items()}
     for first, second in combinations(arms, 2):
-        if configs[first.name] != configs[second.name]:
+        if plain[first.name] != plain[second.name]:
             continue
         factors = [name for name in first.levels if first.levels[name] != second.levels[name]]
         does_nothing = f": {_differing_paths(first, second)} changes nothing there"
