@@ -70,6 +70,8 @@ from lit_transformers.stacks.feedforward import (
 Network = TypeVar("Network", bound=nn.Module)
 
 Promise = Mode | Literal["streams"]
+Encodings = Literal["none", "with attention", "with every mixer"]
+"""The encodings that mixers are tried with."""
 
 DIM, HEADS = 8, 2
 
@@ -264,20 +266,23 @@ class Case(NamedTuple):
     def remembers(self) -> bool:
         return bool(dict(self.config.leaves_with(Memory)))
 
+    @property
+    def encoded(self) -> bool:
+        return "encoding" in field_types(type(self.config)) and self.config.get("encoding") is not None
+
     def lengths(self, *short: int) -> Sequence[int]:
-        """Short lengths, and for all but ``FEW_ENCODINGS``, whose executor is another's, one of several blocks."""
-        encoding = self.config.get("encoding") if "encoding" in field_types(type(self.config)) else None
-        return short if encoding and not isinstance(self.config, AttentionConfig) else (*short, LONG)
+        """Short lengths, and without an encoding one of several blocks: encodings in blocks are the executor's."""
+        return short if self.encoded else (*short, LONG)
 
 
 SHAPE = Shape(DIM, HEADS, MAX_LENGTH)
 
 
 def mixers(
-    *required: Promise, encoded: bool = True, remembering: bool = False, sees_all: bool = False
+    *required: Promise, encodings: Encodings = "with attention", remembering: bool = False, sees_all: bool = False
 ) -> pytest.MarkDecorator:
-    """Parametrises over every mixer that makes all ``required`` promises; with several encodings, or without one."""
-    cases = [case for case in variants(encoded) if all(promises(case, promise) for promise in required)]
+    """Parametrises over every mixer that makes all ``required`` promises."""
+    cases = [case for case in variants(encodings) if all(promises(case, promise) for promise in required)]
     cases = [case for case in cases if (case.remembers or not remembering) and (case.sees_all or not sees_all)]
     return pytest.mark.parametrize("case", [example(case) for case in cases])
 
@@ -285,13 +290,13 @@ def mixers(
 def each_mode() -> pytest.MarkDecorator:
     """Parametrises over every mixer in every mode of mixing a sequence with itself that it promises."""
     return pytest.mark.parametrize(
-        ("case", "mode"), [example(case, mode) for case in variants(True) for mode in case.modes]
+        ("case", "mode"), [example(case, mode) for case in variants("with attention") for mode in case.modes]
     )
 
 
 def dropping() -> pytest.MarkDecorator:
     """Parametrises over every mixer that has dropout, with every such field of it and a value that drops."""
-    cases = [(case, dict.fromkeys(dropouts_of(case.config), 0.5)) for case in variants(False)]
+    cases = [(case, dict.fromkeys(dropouts_of(case.config), 0.5)) for case in variants("none")]
     cases = [(case, dropouts) for case, dropouts in cases if dropouts]
     return pytest.mark.parametrize(("case", "dropouts"), [example(case, dropouts) for case, dropouts in cases])
 
@@ -309,21 +314,24 @@ def dropouts_of(config: Config) -> list[str]:
 
 
 @cache
-def variants(encoded: bool) -> Sequence[Case]:
-    """Every mixer without an encoding, and where ``encoded`` the first of a kind with encodings too."""
+def variants(encodings: Encodings) -> Sequence[Case]:
+    """Every mixer without an encoding; the first attention with all of them, and of others the first of a kind with
+    few, which prove that it hands them to the executor that all share."""
     cases, encoded_types = [], set[type[MixerConfig]]()
     for config in MIXER_CASES:
         cases.append(Case(config, sees_all=config not in LOCAL))
         takes_encoding = "encoding" in field_types(type(config)) and config.get("encoding") is None
-        if encoded and takes_encoding and (isinstance(config, AttentionConfig) or type(config) not in encoded_types):
-            encodings = ENCODING_CASES if isinstance(config, AttentionConfig) else FEW_ENCODINGS
-            cases += [Case(config.override({"encoding": encoding}), config not in LOCAL) for encoding in encodings]
-            encoded_types.add(type(config))
+        if not takes_encoding or type(config) in encoded_types or encodings == "none":
+            continue
+        encoded_types.add(type(config))
+        if isinstance(config, AttentionConfig) or encodings == "with every mixer":
+            tried = ENCODING_CASES if isinstance(config, AttentionConfig) else FEW_ENCODINGS
+            cases += [Case(config.override({"encoding": encoding}), config not in LOCAL) for encoding in tried]
     return cases
 
 
 KINDS: Mapping[str, Case] = {
-    kind: next(case for case in variants(False) if case.config.kind == kind) for kind in MIXERS
+    kind: next(case for case in variants("none") if case.config.kind == kind) for kind in MIXERS
 }
 """The first case of every kind of mixer: for what the mixer's own fields do not change."""
 

@@ -28,7 +28,7 @@ def rows(lengths: tuple[int, ...]) -> LabelledBatch:
     return LabelledBatch(inputs, padding_mask, torch.randint(3, (count,)), None, torch.arange(count), 0, None)
 
 
-@mixers("bidirectional", encoded=False)
+@mixers("bidirectional", encodings="none")
 def test_a_row_is_classified_alike_in_any_company(case: Case) -> None:
     """By the mean of a row, which padding would change; by its first position where the mixer is plain attention, for a
     mixer does not know what is read of it."""

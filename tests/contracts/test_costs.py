@@ -29,7 +29,7 @@ from lit_transformers.batch import PairDescription, Vocabulary
 from lit_transformers.checks.miniature import probe_data
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixer import Context, MixerConfig, Shape
-from lit_transformers.mixers import AttentionConfig, LSRAConfig, TopKConfig, WindowConfig
+from lit_transformers.mixers import AttentionConfig, LSRAConfig, LSTMConfig, TopKConfig, WindowConfig
 from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.models.cost import cost
 from lit_transformers.models.tokens import TokenEmbeddingConfig
@@ -49,12 +49,8 @@ def count_flops(module: nn.Module, *inputs: Any) -> int:
 
 @mixers("causal")
 def test_the_flops_of_a_mixer_are_those_counted(case: Case) -> None:
-    for queries, remembered in [
-        (1, 0),
-        (7, 0),
-        (7, 5),
-        *([(1, 280), (BLOCK, 0), (LONG - 20, 20)] * bool(case.lengths())),
-    ]:
+    blocks = [(1, 280), (BLOCK, 0), (LONG - 20, 20)] if case in KINDS.values() else [(LONG - 20, 20)]
+    for queries, remembered in [(1, 0), (7, 5), *(blocks if case.lengths() else [])]:
         mixer = case.build(memory=remembered) if case.remembers else case.build()
         past = remembered if case.config.promises().streams else 0
         state = mixer(torch.randn(1, past, DIM).double(), context(1, past)).state if past else None
@@ -183,9 +179,10 @@ def test_the_flops_of_a_network_for_pairs_are_those_counted(stack: StackConfig, 
     "case", [case for case in KINDS.values() if promises(case, "streams")], ids=lambda case: case.config.kind
 )
 def test_a_cost_is_told_without_memory_or_numbers(case: Case) -> None:
-    """On the meta device, at a length of several blocks."""
+    """On the meta device, at a length of several blocks, of which an LSTM knows none."""
+    length = 20 if isinstance(case.config, LSTMConfig) else LONG
     config = LanguageModelConfig(dim=DIM, heads=HEADS, depth=1, mixer=case.config)
     if case.remembers:
         config = config.override({"mixer.memory": 3})
-    model_cost = cost(config, probe_data(11, LONG), LONG)
+    model_cost = cost(config, probe_data(11, length), length)
     assert model_cost.flops_per_token > 0 and model_cost.parameters > 0

@@ -9,7 +9,7 @@ from typing import Any
 import pretended_device
 import pytest
 import torch
-from contract_cases import DIM, HEADS, KINDS, LONG, Case, context, dropouts_of, each_mode, noise, randomised
+from contract_cases import DIM, HEADS, KINDS, LONG, Case, context, dropouts_of, example, noise, randomised, variants
 from pretended_device import DEVICE
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -51,13 +51,21 @@ def test_tensors_of_two_devices_do_not_meet() -> None:
         on_device.numpy()
 
 
+CASES = [
+    (case, mode)
+    for case in variants("with attention")
+    for mode in (case.modes if case in KINDS.values() else case.modes[:1])
+]
+"""One case of each kind in all modes; the encodings that mixers share, with one of them."""
+
+
 @pytest.mark.slow
-@each_mode()
+@pytest.mark.parametrize(("case", "mode"), [example(case, mode) for case, mode in CASES])
 def test_a_mixer_computes_elsewhere_what_it_computes_here(case: Case, mode: Mode) -> None:
     """Forward, backward, and after a state that it left; with padding. One case of each kind reads several blocks,
     but for an LSTM, which knows none."""
-    recurrent = isinstance(case.config, LSTMConfig | BiLSTMConfig)
-    length, causal = LONG if case in KINDS.values() and not recurrent else 12, mode == "causal"
+    blockwise = case in KINDS.values() and not isinstance(case.config, LSTMConfig | BiLSTMConfig)
+    length, causal = LONG if blockwise and mode == case.mode else 12, mode == "causal"
     padding_mask = torch.rand(2, length) < 0.8
     x, ctx = noise(2, length, DIM).requires_grad_(), context(2, length, causal, padding_mask)
 

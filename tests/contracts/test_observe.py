@@ -69,8 +69,9 @@ def test_a_map_of_plain_attention_is_its_softmax() -> None:
     torch.testing.assert_close(summary.weight, torch.ones(HEADS).double())
 
 
+@pytest.mark.slow
 def test_every_map_holds_weights() -> None:
-    for case in variants(True):
+    for case in variants("with every mixer"):
         for mode in case.modes if isinstance(case.build(), QKVMixer) else ():
             with torch.no_grad():
                 summary = summary_of(case.config, mode)
@@ -162,6 +163,7 @@ def network(**changes: Any) -> LanguageModelConfig:
     return LanguageModelConfig(**({"dim": 16, "heads": 2, "depth": 2} | changes))
 
 
+@pytest.mark.slow
 def test_a_record_tells_what_was_seen_and_the_same_each_time(tmp_path: Path) -> None:
     config = run_config(network(mixer=AttentionConfig()))
     first, second = (fit(config, tmp_path / name)["observed"] for name in ("one", "two"))

@@ -63,6 +63,7 @@ def test_it_is_trained_and_measured_by_a_task_that_does_not_know_it(drafted_run:
     assert evaluate(tmp_path / "run" / CHECKPOINT) == pytest.approx(record["metrics"])
 
 
+@pytest.mark.slow
 def test_its_cost_is_that_of_a_language_model_and_of_its_draft(drafted_run: RunConfig) -> None:
     plain = {name: value for name, value in drafted_run.model.to_dict().items() if name not in ("cut", "draft_depth")}
     tutor, four_layers = (
@@ -110,6 +111,7 @@ def test_its_gates_pass_and_find_a_fault(monkeypatch: pytest.MonkeyPatch) -> Non
     assert failed(DraftedConfig(**SIZES)) == ["the draft teaches nothing"]
 
 
+@pytest.mark.slow
 def test_a_field_of_its_own_is_compared(drafted_run: RunConfig) -> None:
     assert changes_nothing(drafted_run.override({"training.log_every": 2}), drafted_run)
     assert not changes_nothing(drafted_run.override({"model.cut": 1}), drafted_run)

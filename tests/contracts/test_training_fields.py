@@ -97,19 +97,19 @@ def test_every_other_field_changes_training_or_is_seen_elsewhere(prefix: str, co
 @pytest.mark.parametrize(
     ("mixer", "field", "value"),
     [
-        (WindowConfig(window=60), "window", 50),
-        (SparseConfig(block=40), "block", 50),
+        (WindowConfig(window=30), "window", 25),
+        (SparseConfig(block=20), "block", 25),
     ],
     ids=lambda part: part.kind if isinstance(part, Config) else None,
 )
 def test_rows_are_long_enough_for_a_length_to_make_a_difference(mixer: MixerConfig, field: str, value: int) -> None:
     assert changed({"model.mixer": mixer}, f"model.mixer.{field}", value)
-    assert not changed({"model.mixer": mixer, "data.segment_length": 30}, f"model.mixer.{field}", value)
+    assert not changed({"model.mixer": mixer, "data.segment_length": 15}, f"model.mixer.{field}", value)
 
 
 def test_a_value_for_each_layer_is_looked_at_in_all_layers() -> None:
-    windows = {"model.depth": 6, "model.mixer": WindowConfig(window=(4, 4, 4, 4, 4, 4))}
-    assert changed(windows, "model.mixer.window", [4, 4, 4, 4, 4, 8])
+    windows = {"model.depth": 3, "model.mixer": WindowConfig(window=(4, 4, 4))}
+    assert changed(windows, "model.mixer.window", [4, 4, 8])
 
 
 def test_groups_of_shared_layers_are_compared_though_layers_become_fewer() -> None:

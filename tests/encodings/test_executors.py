@@ -119,13 +119,22 @@ def random_inputs(queries: int, keys: int, padded: bool) -> Inputs:
 
 
 @any_device
-@every_encoding
-@every_pattern
-def test_blocked_equals_dense(config: EncodingConfig | None, name: str) -> None:
-    """With a last block that is shorter, after a memory, for one query, in one block, and in blocks of one query. Every
+@pytest.mark.parametrize(
+    ("name", "encoding_name"),
+    [
+        (name, encoding_name)
+        for name in PATTERNS
+        for encoding_name in CONFIGS
+        if encoding_name in ("none", "xl") or name in ("causal", "dilated both ways", "marked both ways")
+    ],
+)
+def test_blocked_equals_dense(name: str, encoding_name: str) -> None:
+    """Every pattern without an encoding and with one, and every encoding with few patterns: before, after, and far.
+
+    With a last block that is shorter, after a memory, for one query, in one block, and in blocks of one query. Every
     other shape has padding, which hides keys from all blocks alike."""
     torch.manual_seed(0)
-    encoding = encoding_of(config)
+    encoding = encoding_of(CONFIGS[encoding_name])
     for number, (queries, keys, size) in enumerate([(13, 13, 4), (7, 18, 3), (1, 9, 5), (8, 8, 8), (11, 12, 1)]):
         pattern, inputs = pattern_of(name, keys), random_inputs(queries, keys, padded=number % 2 == 0)
         full = with_tables(encoding, inputs, causal=name not in LATER) if encoding else inputs
@@ -148,8 +157,14 @@ def agree(y: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
 
 
 @any_device
-@every_encoding
-@pytest.mark.parametrize("alike", ["nothing", "heads", "rows and heads", "not even the own block"])
+@pytest.mark.parametrize(
+    ("config", "alike"),
+    [
+        *((config, "nothing") for config in CONFIGS.values()),
+        *((CONFIGS["xl"], alike) for alike in ("heads", "rows and heads", "not even the own block")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(key for key in CONFIGS if CONFIGS[key] == value),
+)
 def test_a_graph_of_blocks_equals_its_mask(config: EncodingConfig | None, alike: str) -> None:
     """With a last block that is shorter and without; every other length has padding."""
     torch.manual_seed(0)
@@ -299,11 +314,20 @@ def test_a_kernel_for_too_many_shapes_is_an_error_and_never_runs_uncompiled(monk
         double(torch.ones(4))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["dilated both ways", "fixed", "marked"])
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        ("dilated both ways", False),
+        ("fixed", False),
+        pytest.param("marked", True, marks=pytest.mark.slow),
+    ],
+)
 @torch.no_grad()
-def test_flex_attention_equals_dense(name: str) -> None:
-    """Forward: on a CPU it has no backward pass. Of each class of patterns the one that uses all of its numbers."""
+def test_flex_attention_equals_dense(name: str, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward: on a CPU it has no backward pass. Of each class of patterns the one that uses all of its numbers; the
+    one that holds a tensor as a compiled kernel, the others as the kernel is written."""
+    if not kernel:
+        monkeypatch.setattr("lit_transformers.attention.flex.compiled", lambda function: function)
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, HEADS, KEYS, 16) for _ in range(3))
     inputs = Inputs(q, k, v, torch.rand(2, KEYS) < 0.7)
@@ -392,7 +416,7 @@ def test_blocks_hold_every_key_that_a_query_sees_and_every_query_once(
 
 @every_pattern
 @given(queries=st.integers(1, 12), remembered=st.integers(0, KEYS - 12), size=st.integers(1, 13))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_blocks_hold_all_that_any_pattern_sees(name: str, queries: int, remembered: int, size: int) -> None:
     keys = queries + remembered
     covered = covered_pairs(pattern_of(name, keys), queries, keys, size)
@@ -468,6 +492,7 @@ class Largest(TorchDispatchMode):
         return output
 
 
+@pytest.mark.slow
 @every_encoding
 def test_no_tensor_grows_with_the_square_of_the_length(config: EncodingConfig | None) -> None:
     """With a memory: a row without one is the first of such a row's segments."""
