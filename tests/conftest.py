@@ -31,7 +31,24 @@ for absent in (backend for backend in (torch.cuda, torch.xpu, torch.mtia) if not
     absent.manual_seed_all = lambda seed: None
 
 
+QUICK_CASES = 8
+"""The most cases of one test that are quick, unless its own marks say which are."""
+
+
+def mark_further_cases_slow(items: list[pytest.Item]) -> None:
+    """Marks as slow all but a few cases, evenly spread, of every test that has many and marks none itself."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        if len(cases) > QUICK_CASES and not any(case.get_closest_marker("slow") for case in cases):
+            quick = {number * len(cases) // QUICK_CASES for number in range(QUICK_CASES)}
+            for number in set(range(len(cases))) - quick:
+                cases[number].add_marker(pytest.mark.slow)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_further_cases_slow(items)
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

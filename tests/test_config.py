@@ -207,12 +207,14 @@ def test_no_tree_raises_anything_but_a_config_error(tree: Any) -> None:
         make_or_refuse(partial(owner.from_dict, tree))
 
 
+@pytest.mark.slow
 @given(values=st.dictionaries(names, plain, max_size=3))
 @settings(max_examples=400)
 def test_no_override_raises_anything_but_a_config_error(values: dict[str, Any]) -> None:
     make_or_refuse(lambda: MODEL.override(values))
 
 
+@pytest.mark.slow
 @given(damage=st.dictionaries(st.sampled_from(list(MODEL.to_dict())), plain, min_size=1, max_size=3))
 @settings(max_examples=300)
 def test_no_damaged_file_raises_anything_but_a_config_error(damage: dict[str, Any]) -> None:

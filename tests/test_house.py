@@ -150,6 +150,7 @@ def test_sweeps_know_runs_and_neither_models_nor_studies_nor_reports() -> None:
         assert below(target, "lit_transformers") and not below(target, *MODELS), f"{module} imports {target}"
 
 
+@pytest.mark.slow
 def test_a_command_imports_commands_of_its_own_alone() -> None:
     commands = {module for module in MODULES if re.search(r"(\.__main__|_command)$", module)}
     assert {"ablations.__main__", "ablations.tune_command", "sweeps.__main__"} <= commands
@@ -411,6 +412,7 @@ def test_what_packages_need_beside_code_is_installed_with_them() -> None:
                 assert any(fnmatch.fnmatch(local, pattern) for pattern in patterns), f"{package}/{local} is left out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["lit_transformers", "sweeps", "ablations", "reports"])
 def test_a_command_tells_how_it_is_used_without_importing_torch(package: str) -> None:
     code = (
@@ -423,6 +425,7 @@ def test_a_command_tells_how_it_is_used_without_importing_torch(package: str) ->
     assert "Usage:" in completed.stdout and completed.stderr == "False\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["lit_transformers", "sweeps", "ablations", "reports"])
 def test_a_command_is_installed_under_a_name_of_its_own(package: str, tmp_path: Path) -> None:
     script = Path(sys.executable).with_name(f"lit-{package.removeprefix('lit_')}")

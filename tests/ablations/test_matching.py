@@ -76,12 +76,14 @@ def test_time_is_matched_by_the_steps_that_a_measured_one_leaves_room_for(tmp_pa
     assert config.get("training.steps") == 8 and ratio == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_memory_is_matched_by_the_width_that_holds_as_much(tmp_path: Path) -> None:
     config, ratio = solve_measured(tmp_path, Match("memory", free="model.width"), model__width=64, training__batch=8)
     assert abs(ratio - 1) < 0.05 / 5
     assert config.get("model.width") < 20
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_kept_for_the_next_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_PROBES", str(tmp_path / "probes.txt"))
     match = Match("seconds", free="training.steps")

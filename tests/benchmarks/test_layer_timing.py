@@ -63,6 +63,7 @@ def test_a_layer_that_took_too_long_is_left_out_at_the_next_length_with_the_reas
     assert not rows[1]["milliseconds"] and rows[1]["failed"]["working"].startswith("left out: took 0.0 s at 64")
 
 
+@pytest.mark.slow
 def test_on_a_device_that_a_layer_left_unusable_no_other_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions of torch.cuda are replaced by stand-ins."""
     broken = []

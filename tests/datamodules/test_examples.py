@@ -109,6 +109,7 @@ def test_lists_are_drawn_as_published() -> None:
     assert all(abs(count / digits.total() - 0.1) < 0.01 for count in digits.values()) and len(digits) == 10
 
 
+@pytest.mark.slow
 def test_lists_of_the_arena_are_long_and_their_classes_unequal() -> None:
     examples = make_examples(ListOpsConfig(), 400)
     assert all(500 < len(example.symbols) < 2_000 for example in examples)
@@ -119,6 +120,7 @@ def test_lists_of_the_arena_are_long_and_their_classes_unequal() -> None:
     assert 0.13 < max(classes.values()) / 400 < 0.3
 
 
+@pytest.mark.slow
 def test_no_list_of_validation_was_trained_on() -> None:
     source = ListOpsConfig(shortest=24, longest=64).build()
     training_lists = {source.example("train", ordinal).symbols.tobytes() for ordinal in range(1_500)}

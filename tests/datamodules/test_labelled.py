@@ -118,18 +118,16 @@ def test_passes_and_seeds_differ_in_their_order() -> None:
     assert order.slice(0, 20) != order.slice(20, 40) != Endless(20, 1, Shard()).slice(20, 40)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("window", [1, 3])
-def test_training_takes_every_example_of_a_pass_once(workers: int, window: int) -> None:
+@pytest.mark.parametrize(("window", "workers"), [(1, 0), (3, 0), pytest.param(3, 2, marks=pytest.mark.slow)])
+def test_training_takes_every_example_of_a_pass_once(window: int, workers: int) -> None:
     """The 22 examples divide evenly between 2 workers, so that their passes end together."""
     data_config = config(workers=workers, window=window, batch_size=1, **{"source.train": 22})
     ordinals = example_ordinals(training_batches(data_config, 22 if window == 1 else 66))
     assert Counter(ordinals) == dict.fromkeys(range(22), len(ordinals) // 22)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("window", [1, 4])
-def test_an_evaluation_loader_shows_every_example_once(workers: int, window: int) -> None:
+@pytest.mark.parametrize(("window", "workers"), [(1, 0), (4, 0), pytest.param(4, 2, marks=pytest.mark.slow)])
+def test_an_evaluation_loader_shows_every_example_once(window: int, workers: int) -> None:
     data = config(workers=workers, window=window, **{"evaluation.batch_size": 3}).build()
     assert sorted(example_ordinals(list(data.val_dataloader()))) == list(range(11))
     assert sorted(example_ordinals(list(data.test_dataloader()))) == list(range(5))
@@ -201,7 +199,7 @@ def trainer(**options: Any) -> L.Trainer:
     return L.Trainer(accelerator="cpu", enable_checkpointing=False, use_distributed_sampler=False, **quiet, **options)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_resumed_fit_gets_exactly_the_next_batch(tmp_path: Path, workers: int) -> None:
     def fit(steps: int, checkpoint: Path | None = None) -> tuple[Recorder, L.Trainer]:
         model, fitter = Recorder(), trainer(max_steps=steps, max_epochs=-1)

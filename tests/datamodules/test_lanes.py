@@ -55,6 +55,7 @@ def equal_batches(first: TextBatch, second: TextBatch) -> bool:
     return all(torch.equal(a, b) for a, b in zip(first[:5], second[:5], strict=True)) and first[5:] == second[5:]
 
 
+@pytest.mark.slow
 @fixed
 @given(lengths=lengths, shape=shapes(), ranks=st.integers(1, 3), workers=st.integers(1, 3))
 def test_evaluation_scores_every_symbol_exactly_once(

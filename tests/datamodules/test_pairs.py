@@ -102,7 +102,7 @@ def test_evaluation_carries_every_reference_as_it_was_written(config: PairDataCo
     assert data.example_name(4) == "validation.jsonl:5"
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_evaluation_shows_every_pair_once(config: PairDataConfig, workers: int) -> None:
     data = config.override({"workers": workers}).build()
     assert sorted(example_ordinals(list(data.val_dataloader()))) == list(range(17))
@@ -119,9 +119,8 @@ def test_a_part_is_evaluated_that_no_seed_changes(config: PairDataConfig) -> Non
     assert parts[0] == parts[1] != list(range(6)) and len(parts[0]) == 6
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("window", [1, 7, 60])
-def test_training_takes_every_pair_of_a_pass_once(config: PairDataConfig, workers: int, window: int) -> None:
+@pytest.mark.parametrize(("window", "workers"), [(1, 0), (7, 0), (60, 0), pytest.param(7, 2, marks=pytest.mark.slow)])
+def test_training_takes_every_pair_of_a_pass_once(config: PairDataConfig, window: int, workers: int) -> None:
     """As many windows as a reader has pairs contain every one of its pairs ``window`` times."""
     reading = config.override({"workers": workers, "window": window}).build().training()
     counts = Counter[int]()
@@ -212,7 +211,7 @@ def trainer(**options: Any) -> L.Trainer:
     return L.Trainer(accelerator="cpu", **quiet, **options)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_resumed_fit_gets_exactly_the_next_batch(config: PairDataConfig, tmp_path: Path, workers: int) -> None:
     def fit(steps: int, checkpoint: Path | None = None) -> tuple[Recorder, L.Trainer]:
         model, fitter = Recorder(), trainer(max_steps=steps, max_epochs=-1)

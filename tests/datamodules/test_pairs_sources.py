@@ -393,7 +393,7 @@ def test_real_corpora_have_as_many_pairs_as_are_published(real_data: Path) -> No
 @pytest.mark.slow
 def test_long_documents_are_cut_and_counted(real_data: Path) -> None:
     config = PairDataConfig.from_dict(
-        {"source": "scisummnet", "tokenizer": "words", "longest_source": 16_384, "tokens_per_batch": 32_768}
+        {"source": "scisummnet", "tokenizer": "bytes", "longest_source": 16_384, "tokens_per_batch": 32_768}
     )
     data = config.build()
     batch = next(iter(data.val_dataloader()))
@@ -405,7 +405,7 @@ def test_long_documents_are_cut_and_counted(real_data: Path) -> None:
 
 @pytest.mark.slow
 def test_multi30k_is_read_whole_within_its_budget(real_data: Path) -> None:
-    config = PairDataConfig.from_dict({"source": "multi30k", "tokenizer": {"kind": "bpe", "size": 6_000}})
+    config = PairDataConfig.from_dict({"source": "multi30k", "tokenizer": {"kind": "bpe", "size": 500}})
     data = config.build()
     assert (
         data.checkpoint_metadata()["languages"] == ["en", "de"]

@@ -159,6 +159,7 @@ def test_a_run_that_is_stopped_amid_an_update_finishes_it_and_goes_on_as_if_it_n
     torch.testing.assert_close(*(weights(state) for state in states), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_the_weights_at_the_end_are_the_mean_of_those_of_the_last_updates(tmp_path: Path) -> None:
     constant = CONFIG.override({"training.schedule": "constant"})
     averaged = trained_weights(constant.override({"training.average": {"last": 3, "every": 2}}), tmp_path / "averaged")
@@ -170,6 +171,7 @@ def test_the_weights_at_the_end_are_the_mean_of_those_of_the_last_updates(tmp_pa
     assert any(not torch.equal(averaged[name], unaveraged[-1][name]) for name in averaged)
 
 
+@pytest.mark.slow
 def test_what_is_measured_at_the_end_is_the_mean_and_before_it_the_weights_of_then(tmp_path: Path) -> None:
     fit(CONFIG, tmp_path / "plain")
     record = fit(CONFIG.override({"training.average": {"last": 3, "every": 2}}), tmp_path / "averaged")

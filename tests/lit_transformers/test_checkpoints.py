@@ -21,6 +21,7 @@ def equal(first: Any, second: Any) -> bool:
     return torch.equal(first, second) if isinstance(first, Tensor) else bool(first == second)
 
 
+@pytest.mark.slow
 def test_a_bit_that_flips_anywhere_is_refused_or_was_of_nothing_that_is_read(tmp_path: Path) -> None:
     intact_path, damaged_path = tmp_path / "whole.ckpt", tmp_path / "damaged.ckpt"
     torch.save(HELD, intact_path)

@@ -279,6 +279,7 @@ def test_data_of_another_kind_are_refused() -> None:
         CONFIG.override({"data": "language"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -349,7 +350,9 @@ def test_a_run_leaves_the_loss_of_every_example_and_is_measured_again(tmp_path: 
     assert isinstance(task, PooledTask)
 
 
-@pytest.mark.parametrize("model", [ENCODER, CAUSAL], ids=["encoder", "language_model"])
+@pytest.mark.parametrize(
+    "model", [ENCODER, pytest.param(CAUSAL, marks=pytest.mark.slow)], ids=["encoder", "language_model"]
+)
 def test_a_network_learns_which_symbol_a_row_holds(model: dict[str, Any]) -> None:
     """One of three symbols, anywhere in a row of nothing."""
     torch.manual_seed(0)

@@ -130,6 +130,7 @@ def test_the_penalty_decides_how_long_outputs_are() -> None:
     assert sum(map(len, short_outputs)) < sum(map(len, long_outputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_one_beam_without_penalties_is_greedy_and_more_are_no_worse(seed: int) -> None:
     network, (source, padding_mask) = build(seed), sources()
@@ -203,6 +204,7 @@ def test_an_output_ends_where_the_weights_of_the_decoder_reach_no_further(
     torch.testing.assert_close(decoded.scores, limited.scores)
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_and_another_does_not() -> None:
     network, (source, padding_mask) = build(), sources()
     first, repeated, other_seed = (
@@ -288,6 +290,7 @@ def test_what_was_made_of_a_source_is_one_for_all_its_hypotheses(monkeypatch: py
     assert rows[0] == len(source) and rows == sorted(rows, reverse=True) and rows[-1] < rows[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value"),
     [("beams", 1), ("length_penalty", 0.0), ("lengths", "power"), ("coverage", 2.0), ("until", "full"), ("ratio", 0.1)],

@@ -94,6 +94,7 @@ def test_a_run_of_other_code_is_refused_finished_or_not(
     assert "the code or the data have changed since" in refusal_message(config, occupied)
 
 
+@pytest.mark.slow
 def test_a_run_whose_record_is_lost_or_damaged_goes_on_from_its_checkpoint(config: RunConfig, occupied: Path) -> None:
     def reproducible(record: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in record.items() if name not in ("measured", "environment")}
@@ -109,6 +110,7 @@ def test_a_run_whose_record_is_lost_or_damaged_goes_on_from_its_checkpoint(confi
     assert (occupied / "record.json.damaged").read_text() == text[: len(text) // 2]
 
 
+@pytest.mark.slow
 def test_weights_are_taken_over_from_no_folder_that_holds_another_run_by_now(config: RunConfig, occupied: Path) -> None:
     shutil.rmtree(occupied)
     fit(config, occupied)

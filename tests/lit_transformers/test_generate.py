@@ -74,6 +74,7 @@ def test_one_candidate_is_the_likeliest() -> None:
     assert list(sample(model, prompt(), 30, smallest_nucleus)) == list(sample(model, prompt(), 30, GREEDY))
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_and_another_does_not() -> None:
     model, first, second = build(), SamplingConfig(temperature=1.5), SamplingConfig(temperature=1.5, seed=1)
     assert list(sample(model, prompt(), 30, first)) == list(sample(model, prompt(), 30, first))
@@ -89,8 +90,9 @@ def sample_frequencies(model: LanguageModel, count: int, forbidden: int | None =
     return torch.bincount(torch.tensor(samples), minlength=11) / count
 
 
+@pytest.mark.slow
 def test_symbols_come_as_often_as_they_are_likely() -> None:
-    model, count = build(), 500
+    model, count = build(), 200
     log_probs = log_probabilities(model, prompt()[None])[0, -1]
     for temperature in (1.0, 2.0):
         expected = (log_probs / temperature).softmax(dim=0)
@@ -98,6 +100,7 @@ def test_symbols_come_as_often_as_they_are_likely() -> None:
         assert (difference < 4.5 * (expected * (1 - expected) / count).sqrt() + 1e-3).all()
 
 
+@pytest.mark.slow
 def test_candidates_are_the_most_likely_ones() -> None:
     model = build()
     probabilities = log_probabilities(model, prompt()[None])[0, -1].exp()
@@ -110,6 +113,7 @@ def test_candidates_are_the_most_likely_ones() -> None:
     assert set(nucleus.nonzero().flatten().tolist()) == set(order[:nucleus_size].tolist())
 
 
+@pytest.mark.slow
 def test_what_is_forbidden_is_never_said() -> None:
     model = build()
     likeliest = int(log_probabilities(model, prompt()[None])[0, -1].argmax())
@@ -176,6 +180,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / CHECKPOINT
 
 
+@pytest.mark.slow
 def test_characters_of_several_bytes_come_whole(checkpoint: Path) -> None:
     pieces = list(write(checkpoint, "grün", 300, SamplingConfig(temperature=0.7, seed=3)))
     text = "".join(pieces)
@@ -191,6 +196,7 @@ def test_characters_of_several_bytes_come_whole(checkpoint: Path) -> None:
     assert all(piece.encode().decode() == piece for piece in complete_pieces)
 
 
+@pytest.mark.slow
 def test_how_much_is_remembered_is_chosen_when_it_writes(checkpoint: Path) -> None:
     sampling = SamplingConfig(temperature=1.0)
     short_memory, long_memory = (

@@ -161,7 +161,9 @@ CLASSES = RunConfig.from_dict(
 )
 
 
-@pytest.mark.parametrize("kind", ["language", "strings", "pairs", "classes"])
+@pytest.mark.parametrize(
+    "kind", ["pairs", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("language", "strings", "classes"))]
+)
 def test_whatever_runs_in_training_and_measuring_is_on_the_path(
     kind: str, small_run: RunConfig, tmp_path: Path
 ) -> None:

@@ -61,7 +61,7 @@ def test_words_of_which_no_bytes_are_known_have_no_bits_per_byte(small_run: RunC
     assert set(task.metric.compute()) == {"nats", "perplexity"}
 
 
-@pytest.mark.parametrize(("rows", "workers"), [(1, 0), (3, 0), (3, 2)])
+@pytest.mark.parametrize(("rows", "workers"), [(3, 0), pytest.param(3, 2, marks=pytest.mark.slow)])
 def test_a_document_costs_the_same_whatever_shares_its_batch_and_whoever_reads_it(
     small_run: RunConfig, rows: int, workers: int
 ) -> None:

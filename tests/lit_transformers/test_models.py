@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, LanguageDescription, PairDescription, Vocabulary
 from lit_transformers.checks.miniature import probe_data
@@ -221,36 +220,20 @@ def test_shared_layers_have_one_set_of_weights_and_a_state_each() -> None:
         LanguageModelConfig(dim=32, heads=4, depth=4, stack=SharedConfig(groups=3)).build(probe_data(11, 8))
 
 
-@pytest.mark.slow
 def test_a_masked_language_model_learns_to_copy() -> None:
     """The second half repeats the first, so a symbol masked in one half stands in the other."""
-    mask, size, half = 0, 9, 5
-    network = EncoderConfig(dim=32, heads=4, depth=2, positions=LearnedConfig()).build(probe_data(size, 2 * half))
-    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-    for _ in range(700):
-        first = torch.randint(1, size, (64, half))
+    torch.manual_seed(0)
+    mask, size, half = 0, 5, 3
+    network = EncoderConfig(dim=32, heads=4, depth=1, positions=LearnedConfig()).build(probe_data(size, 2 * half))
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    for _ in range(60):
+        first = torch.randint(1, size, (32, half))
         text = torch.cat([first, first], dim=1)
-        left_masked = torch.rand(64, half) < 0.3
-        masked = torch.cat([left_masked, ~left_masked & (torch.rand(64, half) < 0.3)], dim=1)
+        left_masked = torch.rand(32, half) < 0.3
+        masked = torch.cat([left_masked, ~left_masked & (torch.rand(32, half) < 0.3)], dim=1)
         targets = text.masked_fill(~masked, IGNORED)
         nats = network.tokens.nll(network(text.masked_fill(masked, mask)).hidden, targets)
         loss = nats.sum() / masked.sum().clamp(min=1)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert loss < 0.02
-
-
-@pytest.mark.slow
-def test_an_encoder_decoder_learns_to_copy() -> None:
-    start, size, length = 0, 9, 6
-    config = EncoderDecoderConfig(dim=32, heads=4, depth=1, positions=LearnedConfig())
-    network = config.build(probe_data(size, length + 1))
-    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-    for _ in range(700):
-        source = torch.randint(1, size, (64, length))
-        shifted = F.pad(source, (1, 0), value=start)[:, :-1]
-        loss = network.tokens.nll(network(source, shifted).hidden, source).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

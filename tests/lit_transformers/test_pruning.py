@@ -66,6 +66,7 @@ def test_a_run_that_misses_a_bar_ends_there_with_what_it_measured(pruned: Path) 
     assert record["metrics"]["val/bpb"] == float(metric_rows[-1]["value"])
 
 
+@pytest.mark.slow
 def test_bars_that_are_reached_change_nothing_and_the_last_validation_ends_nothing(
     config: RunConfig, alone: Path, tmp_path: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_bars_that_are_reached_change_nothing_and_the_last_validation_ends_nothi
     assert watched["outcome"] == "finished" and reproducible(watched) == reproducible(read_record(alone))
 
 
+@pytest.mark.slow
 def test_what_counts_is_the_best_value_so_far(config: RunConfig, alone: Path, tmp_path: Path) -> None:
     """Bits a byte fall, so where more are wanted the first value stays the best."""
     rows = csv.DictReader((alone / "metrics.csv").open())
@@ -85,6 +87,7 @@ def test_what_counts_is_the_best_value_so_far(config: RunConfig, alone: Path, tm
     assert fit(config, tmp_path / "missed")["outcome"] == "pruned"
 
 
+@pytest.mark.slow
 def test_a_run_killed_between_the_verdict_and_its_record_ends_alike(
     config: RunConfig, pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +109,7 @@ def test_a_run_killed_between_the_verdict_and_its_record_ends_alike(
     assert reproducible(fit(config, tmp_path)) == reproducible(read_record(pruned))
 
 
+@pytest.mark.slow
 def test_without_its_bars_a_pruned_run_goes_on_to_its_end(
     config: RunConfig, alone: Path, pruned: Path, tmp_path: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_never_was(tmp_path: Path, monkey
     assert artifacts(tmp_path / "stopped") == artifacts(tmp_path / "alone" / "whole")
 
 
+@pytest.mark.slow
 def test_runs_that_are_measured_at_other_lengths_are_trained_once(tmp_path: Path) -> None:
     fit(SHORT, tmp_path / "first")
     record = fit(SHORT.override({"data.evaluation.lengths": [8]}), tmp_path / "second")
@@ -173,6 +174,7 @@ def test_what_changes_when_it_is_measured_shares_the_weights(tmp_path: Path) -> 
         list(write(tmp_path / CHECKPOINT, "", 3, sampling=None))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_strings_begin_with_an_empty_state_so_memory_costs_and_changes_nothing() -> None:
     with_memory = CONFIG.override({"model.mixer.memory": 8})
     assert describe(with_memory) == describe(CONFIG)
@@ -284,6 +286,7 @@ class Drawing(Mixer):
         return 0
 
 
+@pytest.mark.slow
 def test_what_a_mixer_draws_depends_on_the_weights_alone_and_training_does_not_notice(tmp_path: Path) -> None:
     config = SHORT.override({"model.mixer": DrawingConfig()})
     metrics_by_run = []

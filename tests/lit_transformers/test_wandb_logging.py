@@ -35,7 +35,7 @@ KEY = "0123456789" * 4
 @pytest.fixture(scope="module")
 def config(small_run: RunConfig) -> RunConfig:
     """With a curve of some points."""
-    return small_run.override({"training.steps": 60, "training.validate_every": 20, "training.log_every": 10})
+    return small_run.override({"training.steps": 30, "training.validate_every": 10, "training.log_every": 5})
 
 
 @contextmanager
@@ -288,7 +288,7 @@ def test_without_a_network_a_run_says_so_in_one_line_and_goes_on(
     config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    monkeypatch.setattr(wandb_logging, "CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(wandb_logging, "CONNECT_SECONDS", 0.5)
     with out_of_order() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.address)
         record = fit(config, tmp_path, wandb_config=OFFLINE._replace(mode="online"))

@@ -182,6 +182,7 @@ def test_leaving_out_keys_beyond_a_span_changes_nothing(fractions: tuple[float, 
         same(result, expected)
 
 
+@pytest.mark.slow
 def test_the_cost_of_each_head_is_that_of_its_own_span() -> None:
     layer = build(Shape(16, 4, 32), span=2048, ramp=32, share="none")
     costs = []

@@ -156,6 +156,7 @@ def test_each_head_learns_an_alpha_of_its_own_that_starts_at_one_and_a_half() ->
     assert "free" not in dict(EntmaxConfig(alpha=1.5).build(SHAPE).named_parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [7, LONG])
 def test_the_gradient_of_alpha_is_its_finite_difference(length: int) -> None:
     layer, x, probe = build(alpha="learned"), noise(1, length, DIM), noise(1, length, DIM)

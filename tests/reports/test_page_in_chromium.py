@@ -50,11 +50,19 @@ class Browser:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def chromium() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield Browser(chromium)
+        yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Browser]:
+    """The browser that all tests share, whose pages are closed after each."""
+    yield Browser(chromium)
+    for context in chromium.contexts:
+        context.close()
 
 
 @pytest.fixture(scope="module")
@@ -206,8 +214,7 @@ def brightness(colour: str) -> float:
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
 
 
-@pytest.mark.parametrize("name", ["product", "hostile"])
-@pytest.mark.parametrize("width", [360, 1100])
+@pytest.mark.parametrize(("name", "width"), [("product", 1100), ("product", 360), ("hostile", 360)])
 def test_the_page_never_scrolls_sideways(
     browser: Browser, request: pytest.FixtureRequest, name: str, width: int
 ) -> None:

@@ -49,6 +49,7 @@ def test_the_report_says_what_the_results_say(directory: Path) -> None:
     assert {path.name for path in directory.iterdir()} == {RESULTS, REPORT, *figures}, remedy
 
 
+@pytest.mark.slow
 def test_the_index_says_what_the_results_say() -> None:
     rendered = to_gallery_markdown([entry_of(directory) for directory in published()])
     assert rendered == (PUBLISHED / "README.md").read_text(encoding="utf-8"), "make it again: python -m reports gallery"

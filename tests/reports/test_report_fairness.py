@@ -103,6 +103,7 @@ def test_what_differs_between_arms_is_said_so_and_a_search_is_told(tmp_path: Pat
     assert "Selection: hyperparameters on the validation split, reported on test." in line
 
 
+@pytest.mark.slow
 def test_what_each_search_found_is_a_table_that_results_carry(tmp_path: Path) -> None:
     values = {"training.optimizer.learning_rate": 0.00213, "model.dropout": 0.1}
     search = {"trials": 20, "pruned": 7, "failed": 1, "tokens": 3_000_000, "key": "ab", "space": {}}

@@ -240,6 +240,7 @@ def test_the_commands_publish_index_and_render(tmp_path: Path, capsys: pytest.Ca
     assert "make it by: python -m ablations report unknown" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_nothing_published_tells_of_this_machine(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.2}, contrasts=CONTRAST)
     (tmp_path / key_of(ON, 1) / "record.json").write_text("{")

@@ -147,6 +147,7 @@ def test_a_study_of_which_nothing_has_run_has_a_page(tmp_path: Path) -> None:
     assert "<svg" not in page and ">Learning curves<" not in page
 
 
+@pytest.mark.slow
 def test_no_name_is_more_than_text(hostile: Outline) -> None:
     assert hostile.tags["script"] == 1
     assert not [name for name, _ in hostile.attributes if name.startswith("on")]

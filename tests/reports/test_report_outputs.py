@@ -43,6 +43,7 @@ def documents(references: list[str], hypotheses: list[str]) -> DocumentLosses:
     return DocumentLosses(tuple(f"{i} line" for i in range(len(hypotheses))), ones, ones, ones, bleu_columns(outputs))
 
 
+@pytest.mark.slow
 def test_paired_tests_are_those_of_the_command_line(tmp_path: Path) -> None:
     references, arm = sentences(1, 0.2)
     _, against = sentences(2, 0.25)

@@ -190,6 +190,7 @@ def test_the_terminal_is_never_too_narrow(tmp_path: Path) -> None:
         assert max(map(len, shown.splitlines())) <= width
 
 
+@pytest.mark.slow
 def test_reports_import_neither_models_nor_figures_before_they_are_drawn() -> None:
     code = "import reports, sys; print(sorted({'torch', 'lightning', 'matplotlib', 'datamodules'} & set(sys.modules)))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -54,6 +54,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert study.runs[0].documents() is not None and len(study.runs[0].curves(["train/loss"])["train/loss"]) == 120
 
 
+@pytest.mark.slow
 def test_the_report_from_runs_equals_the_report_from_results_byte_for_byte(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.1})
     (tmp_path / key_of(ON, 1) / "record.json").write_text("{")
@@ -187,6 +188,7 @@ def test_a_damaged_first_line_is_one_line_that_names_the_file(tmp_path: Path, fi
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_files_cut_or_garbled_anywhere_are_read_or_refused_by_one_line(tmp_path: Path) -> None:
     content = write_study_results(tmp_path).read_bytes()
     generator, path = random.Random(0), tmp_path / "cut.jsonl"
