@@ -6,6 +6,9 @@ BASE := $(VENV)/.installed-base
 STAMP := $(VENV)/.installed
 CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks claims
 
+# Without compiled files every process of the tests would compile the whole suite again, and pytest all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test quick lint types check claims clean
 .DEFAULT_GOAL := help
 

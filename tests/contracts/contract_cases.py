@@ -211,7 +211,7 @@ TOKEN_CASES = (
     AdaptiveTokenEmbeddingConfig(cutoffs=(4, 8), shrink=2),
 )
 SMALL = LanguageModelConfig(
-    dim=DIM, heads=HEADS, depth=4, mixer=AttentionConfig(encoding=XLConfig(), memory=3, bias=True), initial_std=0.3
+    dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(encoding=XLConfig(), memory=3, bias=True), initial_std=0.3
 )
 MODEL_CASES = (
     SMALL,

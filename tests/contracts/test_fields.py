@@ -50,7 +50,7 @@ from lit_transformers.stacks import HaltingConfig, SharedConfig, StackConfig, Un
 from lit_transformers.stacks.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
 
 VOCABULARY, LENGTH = 11, 6
-READER = EncoderConfig(dim=DIM, heads=HEADS, depth=4)
+READER = EncoderConfig(dim=DIM, heads=HEADS, depth=2)
 """Where mixers stand that see both ways alone."""
 
 
@@ -201,7 +201,8 @@ def network_of(config: Config) -> ModelConfig:
         case TokenEmbeddingConfig():
             return SMALL.override({"tokens": config})
         case HaltingConfig():
-            return SMALL.override({"stack": UniversalConfig(halting=config)})
+            # In two steps no symbol comes near the end of its pondering.
+            return SMALL.override({"depth": 4, "stack": UniversalConfig(halting=config)})
         case TransitionConfig():
             return SMALL.override({"feedforward": config})
     raise TypeError(f"no network is made of a {type(config).__name__}")

@@ -193,7 +193,7 @@ def test_wandb_shows_the_run_its_config_its_curves_and_its_end(sent: SentRun) ->
     assert (run.run_group, run.job_type, list(run.tags)) == ("xl_memory", "memory 8", ["xl_memory", "memory 8"])
     logged_config = {update.key: json.loads(update.value_json) for update in run.config.update}
     assert {name: logged_config[name] for name in record["config"]} == record["config"]
-    assert curves(path) == written_curves(sent.directory) and {10, 20, 60} <= curves(path).keys()
+    assert curves(path) == written_curves(sent.directory) and {5, 10, 30} <= curves(path).keys()
     summary = last_summary(path)
     assert summary["outcome"] == "finished" and summary["val/bpb"] == record["metrics"]["val/bpb"]
     assert summary["cost/parameters"] == record["cost"]["parameters"]
@@ -259,18 +259,18 @@ def test_nothing_is_sent_of_who_and_where(config: RunConfig, sent: SentRun) -> N
 
 def test_a_run_that_was_stopped_shows_its_whole_curve_under_one_id(config: RunConfig, tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
-        if progress.phase == "fit" and progress.step >= 30:
+        if progress.phase == "fit" and progress.step >= 15:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    long_config = config.override({"training.steps": 120})
+    long_config = config.override({"training.steps": 60})
     with pytest.raises(Interrupted):
         fit(long_config, tmp_path, stop, wandb_config=OFFLINE)
     (first,) = files(tmp_path)
     fit(long_config, tmp_path, wandb_config=OFFLINE)
     _, second = files(tmp_path)
     assert header(first).run_id == header(second).run_id
-    assert 20 in curves(first) and 120 not in curves(first)
-    assert curves(second) == written_curves(tmp_path) and {10, 120} <= curves(second).keys()
+    assert 10 in curves(first) and 60 not in curves(first)
+    assert curves(second) == written_curves(tmp_path) and {5, 60} <= curves(second).keys()
     assert curves(first).items() <= curves(second).items()
 
 

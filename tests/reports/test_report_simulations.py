@@ -20,7 +20,7 @@ from reports.read.records import Run, Study
 
 Array = np.ndarray[Any, Any]
 
-STUDIES, ARMS, SEEDS = 150, 4, 3
+STUDIES, ARMS, SEEDS = 100, 4, 3
 RESAMPLES = 1000
 """A tenth of what reports use: the variance over documents is then known to 5 %, too little to change an interval."""
 
