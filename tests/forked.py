@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,22 @@ from lit_transformers.runs import Interrupted, RunConfig, fit
 from sweeps.process.child import prepare_server
 
 GRACE_SECONDS = 10.0
+_servers: set[int] = set()
+"""The processes of the fork servers that have imported torch."""
+
+
+def prepare() -> None:
+    """Starts the fork server of this process's tests, which imports torch and Lightning while the test goes on.
+
+    A server that a test of the stand-in has started is ended first: it has imported neither, so that every process
+    forked from it would.
+    """
+    server: Any = vars(forkserver)["_forkserver"]
+    if server._forkserver_pid is not None and server._forkserver_pid not in _servers:
+        os.kill(server._forkserver_pid, signal.SIGKILL)
+        os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOWAIT)
+    prepare_server(RunConfig.runner)
+    _servers.add(server._forkserver_pid)
 
 
 class Forked:
@@ -31,7 +48,7 @@ class Forked:
     """
 
     def __init__(self, log: Path, function: Callable[..., None], *arguments: Any, ranks: int = 0) -> None:
-        prepare_server(RunConfig.runner)
+        prepare()
         context = multiprocessing.get_context("forkserver")
         self.log = log
         self.processes = []

@@ -1,19 +1,21 @@
-"""The command with the real library: killed and started again, its records equal those of runs never interrupted."""
+"""The command with the real library: stopped, killed and started again, its records equal those of quiet runs."""
 
 from __future__ import annotations
 
 import json
-import random
+import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import prepare
 from standin.recurrence import write_study
-from waiting import wait_for
+from waiting import wait_for, when
+
+from ablations.__main__ import main
 
 pytestmark = pytest.mark.slow
 
@@ -30,30 +32,29 @@ def results(runs: Path) -> dict[str, Any]:
     }
 
 
-def test_runs_killed_at_random_moments_end_as_if_never_interrupted(tmp_path: Path) -> None:
-    """Stopped once and killed once; fifty kills are in ``tests/reliability/test_killed_anywhere.py``."""
-    study = tmp_path / "recurrence.py"
-    write_study(study, tmp_path / "corpus", steps=200, seeds=1)
-    command = [sys.executable, "-m", "ablations", "run", str(study), "--threads", "1", "--runs"]
-    assert subprocess.run([*command, str(tmp_path / "quiet")], timeout=300).returncode == 0
-    interrupted, generator = tmp_path / "torn", random.Random(1)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        process = subprocess.Popen([*command, str(interrupted)])
-        wait_for_a_step(interrupted, process)
-        time.sleep(generator.uniform(0, 1))
-        process.send_signal(number)
-        process.wait(timeout=120)
-    assert subprocess.run([*command, str(interrupted)], timeout=300).returncode == 0
+def checkpoint_times(runs: Path) -> list[int]:
+    """When the checkpoints of all runs were written, in nanoseconds, in order."""
+    return sorted(path.stat().st_mtime_ns for path in runs.glob("*/checkpoint.ckpt"))
+
+
+def test_runs_that_are_stopped_and_killed_end_as_if_never_interrupted(tmp_path: Path) -> None:
+    """Each once; more kills are in ``tests/reliability/test_killed_anywhere.py``.
+
+    The command that is killed is a process. The others are called here, where torch is imported already.
+    """
+    prepare()
+    study, quiet, interrupted = tmp_path / "recurrence.py", tmp_path / "quiet", tmp_path / "torn"
+    write_study(study, tmp_path / "corpus", module="standin.frequent_checkpoints", steps=60, seeds=1)
+    words = ["run", str(study), "--threads", "1", "--runs"]
+    assert main([*words, str(quiet)]) == 0
+    with when(lambda: checkpoint_times(interrupted), lambda: os.kill(os.getpid(), signal.SIGTERM)):
+        assert main([*words, str(interrupted)]) == 128 + signal.SIGTERM
+    assert not results(interrupted)
+    stopped_at = checkpoint_times(interrupted)
+    process = subprocess.Popen([sys.executable, "-m", "ablations", *words, str(interrupted)])
+    wait_for(lambda: process.poll() is not None or checkpoint_times(interrupted)[-1] > stopped_at[-1])
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert main([*words, str(interrupted)]) == 0
     assert len(results(interrupted)) == 2
-    assert results(interrupted) == results(tmp_path / "quiet")
-
-
-def wait_for_a_step(runs: Path, process: subprocess.Popen[bytes]) -> None:
-    """Waits until some run has written to its log."""
-    before = log_bytes(runs)
-    wait_for(lambda: process.poll() is not None or log_bytes(runs) != before)
-
-
-def log_bytes(runs: Path) -> int:
-    """The size of all logs in bytes."""
-    return sum(path.stat().st_size for path in runs.glob("*/log.txt"))
+    assert results(interrupted) == results(quiet)

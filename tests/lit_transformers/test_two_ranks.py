@@ -5,17 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from forked import training
+from forked import Forked, training
 from shared_device import train_on_rows_of_both
 
 from datamodules import LanguageData, Shard
+from lit_transformers.__main__ import fit as fit_command
 from lit_transformers.records.files import CHECKPOINT, DOCUMENTS, OUTPUTS, RECORD
 from lit_transformers.runs import RunConfig, evaluate, fit, load
 
@@ -58,14 +57,11 @@ def curve(directory: Path) -> dict[tuple[str, str], float]:
 
 @pytest.fixture(scope="module")
 def two_rank_run(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run of two ranks, started as a user would."""
+    """The directory of a run of two ranks; torchrun's own are those of ``tests/sweeps/test_torchrun.py``."""
     directory = tmp_path_factory.mktemp("two_ranks")
     config_path = directory / "wanted.yaml"
     config_path.write_text(config.to_yaml())
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*start, "-m", "lit_transformers", "fit", str(config_path), "--to", str(directory)]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert process.returncode == 0, process.stderr
+    Forked(directory / "output.txt", fit_command, config_path, directory, ranks=2).finish()
     return directory
 
 
@@ -125,8 +121,8 @@ def test_the_shards_of_training_are_disjoint_and_complete(config: RunConfig) -> 
 @pytest.fixture(scope="module")
 def one_document_config(config: RunConfig) -> RunConfig:
     """With dropout, so that every rank's random numbers matter, and one document, which one rank has not."""
-    evaluation = {"training.validate_every": 100, "data.evaluation.documents": 1}
-    return config.override({"model.dropout": 0.1, "training.steps": 200, **evaluation})
+    evaluation = {"training.validate_every": 30, "data.evaluation.documents": 1}
+    return config.override({"model.dropout": 0.1, "training.steps": 60, **evaluation})
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +145,7 @@ def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_
     one_document_config: RunConfig, uninterrupted_run: Path, tmp_path: Path
 ) -> None:
     """Bit for bit: each rank's states, random numbers and place in the data go on."""
-    process = training(one_document_config, tmp_path, 0.3)
+    process = training(one_document_config, tmp_path, 0.0)
     process.until((tmp_path / CHECKPOINT).exists)
     process.send(signal.SIGTERM)
     assert process.wait() == [143, 143], process.log.read_text()
@@ -157,7 +153,7 @@ def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_
     assert not (tmp_path / RECORD).exists()
     assert [path.name for path in tmp_path.glob("checkpoint*")] == [CHECKPOINT]
     checkpoint = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-    assert 0 < checkpoint["global_step"] < 200 and len(checkpoint["states"]) == len(checkpoint["random"]) == 2
+    assert 0 < checkpoint["global_step"] < 60 and len(checkpoint["states"]) == len(checkpoint["random"]) == 2
     assert not torch.equal(checkpoint["random"][0]["cpu"], checkpoint["random"][1]["cpu"])
     record = fit_together(one_document_config, tmp_path)
     assert record["metrics"] == read_record(uninterrupted_run)["metrics"]
@@ -216,7 +212,7 @@ def test_two_ranks_write_what_one_process_does_each_example_once(tmp_path: Path)
                 "decoding": {"kind": "beam", "beams": 2},
             },
             "data": {"kind": "pairs", "source": source, "tokens_per_batch": 64, "window": 32, "evaluation": evaluation},
-            "training": {"steps": 150, "device": "cpu", "devices": 2, "average": {"last": 2, "every": 10}},
+            "training": {"steps": 100, "device": "cpu", "devices": 2, "average": {"last": 2, "every": 10}},
         }
     )  # fmt: skip
     record = fit_together(config, tmp_path)

@@ -46,7 +46,7 @@ SelectTypeParameters=CR_Core
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
-SchedulerParameters=batch_sched_delay=0,sched_interval=5
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
 KillWait=5
 MinJobAge=60
 ReturnToService=2

@@ -1,4 +1,4 @@
-"""The library's runner, with checkpoints so often that a run which is killed has one to resume from."""
+"""The library's runner, with a checkpoint after every step: a run that is killed has one to resume from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lit_transformers.runs.runner import RUNNER as LIBRARY
 
 __all__ = ["RUNNER", "RunConfig"]
 
-CHECKPOINT_SECONDS = 0.3
+CHECKPOINT_SECONDS = 0.0
 
 
 class RunConfig(runs.RunConfig):

@@ -16,6 +16,8 @@ from lit_transformers.config import Config, ConfigError, NonNegative, NonNegativ
 from lit_transformers.runner import Runner
 
 LEAKED: list[bytes] = []
+RELEASED = "released"
+"""The file in the directory of a run with the fault "wait" for which its first attempt waits, or for a stop."""
 
 
 class EncodingConfig(Config, kind="relative"):
@@ -47,7 +49,7 @@ class TrainingConfig(Config):
     batch: Positive = 4
     devices: Positive = 1
     pause: NonNegativeFloat = 0.0
-    fault: Literal["none", "nan", "memory", "raise", "kill", "exit", "hang", "leak", "gate"] = "none"
+    fault: Literal["none", "nan", "memory", "raise", "kill", "exit", "hang", "leak", "gate", "wait"] = "none"
 
 
 class RunConfig(Config):
@@ -137,7 +139,8 @@ def fit(
     *,
     wandb_config: None = None,
 ) -> dict[str, Plain]:
-    stop = False
+    """The first of several ranks writes the files; the others only go through the same steps."""
+    stop, is_first = False, os.environ.get("RANK", "0") == "0"
 
     def on_term(number: int, frame: FrameType | None) -> None:
         nonlocal stop
@@ -145,7 +148,7 @@ def fit(
 
     previous_handler = signal.signal(signal.SIGTERM, on_term)
     report = progress or (lambda news: None)
-    checkpoint = directory / "checkpoint.ckpt"
+    checkpoint, released = directory / "checkpoint.ckpt", directory / RELEASED
     step, state = json.loads(checkpoint.read_text()) if checkpoint.exists() else (0, config.seed + 1)
     report(Progress(step, config.training.steps, math.nan, {}, None, "gates"))
     started = step
@@ -154,7 +157,9 @@ def fit(
         step += 1
         time.sleep(config.training.pause)
         _break(config.training.fault, step, started)
-        if stop or step % 3 == 0:
+        while config.training.fault == "wait" and (started, step) == (0, 5) and not (stop or released.exists()):
+            time.sleep(0.01)
+        if is_first and (stop or step % 3 == 0):
             _write(checkpoint, [step, state])
         if stop:
             raise Interrupted
@@ -178,9 +183,10 @@ def fit(
         "environment": {},
         "measured": {"seconds": config.training.steps * config.training.pause, "attempts": 1},
     }
-    _write(directory / "record.json", record)
-    with (directory / "finishes.txt").open("a") as file:
-        file.write(f"{os.getpid()}\n")
+    if is_first:
+        _write(directory / "record.json", record)
+        with (directory / "finishes.txt").open("a") as file:
+            file.write(f"{os.getpid()}\n")
     signal.signal(signal.SIGTERM, previous_handler)
     return record
 

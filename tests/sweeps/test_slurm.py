@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from standin.run import RELEASED
 from standin_runs import finishes, metrics, never_interrupted, tickets
 from waiting import wait_for, when
 
@@ -50,6 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     subprocess.run([SCRIPT, "start", folder], check=True, timeout=240)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+        patch.setattr(slurm, "LOOK_SECONDS", 0.5)
         yield
     subprocess.run([SCRIPT, "stop", folder], check=True, timeout=240)
 
@@ -104,51 +106,49 @@ def attempts(runs: Path, ticket: Ticket) -> int:
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 class TestOnACluster:
-    def test_every_run_is_a_job_that_runs_once_and_the_report_comes_after_all(self, tmp_path: Path) -> None:
-        runs, run_tickets = tmp_path / "runs", tickets(3, pause=0.02)
+    def test_every_run_is_a_job_that_runs_once_outlives_the_command_and_the_report_comes_after_all(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first run waits until a second command watches it."""
+        runs, run_tickets = tmp_path / "runs", [*tickets(1, fault="wait"), *tickets(2)]
         count = f"import pathlib; print(len(list(pathlib.Path({str(runs)!r}).glob('*/record.json'))), flush=True)"
-        summary, output = go(runs, run_tickets, report=(sys.executable, "-c", count))
-        assert [row.state for row in summary.rows] == [State.FINISHED] * 3
-        assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1, 1]
+        with in_the_middle(runs, run_tickets[0], lambda job: os.kill(os.getpid(), signal.SIGINT)):
+            summary, output = go(runs, run_tickets, report=(sys.executable, "-c", count))
+        assert summary.stopped_by == signal.SIGINT and "the jobs go on" in output
         assert "submitted 3 runs to SLURM" in output
-        array = {job.split("_")[0] for job in jobs(runs).values()}
+        before, queue = jobs(runs), slurm._queue
+
+        def queue_and_release() -> dict[str, str]:
+            (run_tickets[0].directory(runs) / RELEASED).touch()
+            return queue()
+
+        monkeypatch.setattr(slurm, "_queue", queue_and_release)
+        summary, output = go(runs, run_tickets)
+        assert [row.state for row in summary.rows] == [State.FINISHED] * 3
+        assert jobs(runs) == before and "submitted" not in output
+        assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1, 1]
+        array = {job.split("_")[0] for job in before.values()}
         assert len(array) == 1
         report = runs / "studies" / "pauses" / "slurm" / f"{int(array.pop()) + 3}_0_log.out"
         wait_for(lambda: any("\n3\n" in path.read_text() for path in report.parent.glob("*_log.out")))
 
-    def test_a_job_that_is_killed_is_submitted_again_and_goes_on(self, tmp_path: Path) -> None:
-        """One loses its step, another its batch script too, and the third goes on undisturbed."""
-        runs, run_tickets = tmp_path / "runs", tickets(3, pause=0.1, steps=100)
+    def test_a_job_that_is_killed_is_submitted_again_one_that_is_warned_is_put_back_and_both_go_on(
+        self, tmp_path: Path
+    ) -> None:
+        """One loses its step, another its batch script too; the third is put back by itself."""
+        runs, run_tickets = tmp_path / "runs", [*tickets(2, fault="hang"), *tickets(1, fault="wait")]
+        warned_jobs: list[str] = []
         with (
             in_the_middle(runs, run_tickets[0], scancel("--signal=KILL")),
             in_the_middle(runs, run_tickets[1], scancel("--signal=KILL", "--full")),
+            in_the_middle(runs, run_tickets[2], lambda job: (warned_jobs.append(job), warn(job))),
         ):
             summary, output = go(runs, run_tickets)
         assert [row.state for row in summary.rows] == [State.FINISHED] * 3
         assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1, 1]
-        assert [attempts(runs, ticket) for ticket in run_tickets] == [2, 2, 1]
-        assert 1 < output.count("submitted") <= 3
+        assert [attempts(runs, ticket) for ticket in run_tickets] == [2, 2, 2]
+        assert 1 < output.count("submitted") <= 3 and jobs(runs)[run_tickets[2].key] == warned_jobs[0]
         assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
-
-    def test_a_job_that_is_warned_is_put_back_and_goes_on_from_its_checkpoint(self, tmp_path: Path) -> None:
-        runs, run_tickets = tmp_path / "runs", tickets(1, pause=0.1, steps=60)
-        with in_the_middle(runs, run_tickets[0], warn):
-            summary, output = go(runs, run_tickets)
-        assert [row.state for row in summary.rows] == [State.FINISHED]
-        assert finishes(runs, run_tickets[0]) == 1 and attempts(runs, run_tickets[0]) == 2
-        assert output.count("submitted") == 1, "the job itself goes back to the queue"
-        assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
-
-    def test_jobs_outlive_the_command_and_the_next_one_watches_them(self, tmp_path: Path) -> None:
-        runs, run_tickets = tmp_path / "runs", tickets(2, pause=0.1, steps=100)
-        with in_the_middle(runs, run_tickets[0], lambda job: os.kill(os.getpid(), signal.SIGINT)):
-            summary, output = go(runs, run_tickets)
-        assert summary.stopped_by == signal.SIGINT and "the jobs go on" in output
-        before = jobs(runs)
-        summary, output = go(runs, run_tickets)
-        assert [row.state for row in summary.rows] == [State.FINISHED] * 2
-        assert jobs(runs) == before and "submitted" not in output
-        assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1]
 
     def test_what_slurm_refuses_is_one_line(self, tmp_path: Path) -> None:
         rows, _ = survey(tmp_path, tickets(1), OPTIONS.metric, retry_failed=False)

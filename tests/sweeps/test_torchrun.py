@@ -1,7 +1,7 @@
 """Runs of two ranks, started by the command as any other: on CPU, with gloo, and with all that may happen to them.
 
 torchrun starts three processes that import torch, which is most of what a command takes here: what does not depend on
-how ranks are started is proven with forked ones.
+how ranks are started is proven with forked ones, and what does not depend on what they compute with the stand-in.
 """
 
 from __future__ import annotations
@@ -10,25 +10,22 @@ import json
 import os
 import random
 import signal
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import standin_runs
 from forked import training
-from rich.console import Console
 from standin.frequent_checkpoints import CHECKPOINT_SECONDS, RunConfig
+from standin_runs import finishes, go, metrics, never_interrupted, states, tickets
 from waiting import when
 
 from lit_transformers.config import ConfigError
 from lit_transformers.runs import evaluate, run_key
-from sweeps.launchers.local import Options, Summary, launch
+from sweeps.launchers.local import Options
 from sweeps.launchers.share import Share
-from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
-from sweeps.live import Board
-from sweeps.survey import survey
 
 pytestmark = pytest.mark.slow
 OPTIONS = Options("standin.frequent_checkpoints:RUNNER", Share(workers=1, threads=1), metric="val/bpb")
@@ -53,19 +50,10 @@ def ticket(tmp_path_factory: pytest.TempPathFactory) -> Ticket:
                 "batch_size": 4,
                 "evaluation": {"documents": 3},
             },
-            "training": {"steps": 300, "device": "cpu", "devices": 2},
+            "training": {"steps": 60, "device": "cpu", "devices": 2},
         }
     )
     return Ticket(run_key(config), "plain", 0, config.to_dict())
-
-
-def go(runs: Path, ticket: Ticket) -> Summary:
-    rows, _ = survey(runs, [ticket], OPTIONS.metric, retry_failed=False)
-    ledger = Ledger(runs, heartbeat=1, grace=4)
-    try:
-        return launch(runs, ledger, Board(Console(file=StringIO()), OPTIONS.metric), rows, OPTIONS)
-    finally:
-        ledger.close()
 
 
 def read_record(runs: Path, ticket: Ticket) -> dict[str, Any]:
@@ -97,25 +85,31 @@ def uninterrupted_run(ticket: Ticket, tmp_path_factory: pytest.TempPathFactory) 
     return runs
 
 
-def test_ranks_that_are_stopped_and_killed_go_on_with_the_next_command_to_the_record_of_undisturbed_ones(
+def test_ranks_of_which_one_is_killed_end_and_leave_a_checkpoint_to_go_on_from(
     uninterrupted_run: Path, ticket: Ticket, tmp_path: Path
 ) -> None:
-    checkpoint = ticket.directory(tmp_path) / "checkpoint.ckpt"
-    with when(checkpoint.exists, lambda: os.kill(os.getpid(), signal.SIGTERM)):
-        summary = go(tmp_path, ticket)
-    assert summary.stopped_by == signal.SIGTERM and [row.state for row in summary.rows] == [State.STOPPED]
-    assert not ranks_of(tmp_path) and not (ticket.directory(tmp_path) / "record.json").exists()
-
-    stopped_at = checkpoint.stat().st_mtime_ns
-    with when(lambda: checkpoint.stat().st_mtime_ns > stopped_at, lambda: ranks_of(tmp_path)[-1].kill()):
-        summary = go(tmp_path, ticket)
-    assert [row.state for row in summary.rows] == [State.FAILED]
+    """The others wait for it in a collective. Ranks that are started in another way go on with the same numbers."""
+    directory = ticket.directory(tmp_path)
+    with when((directory / "checkpoint.ckpt").exists, lambda: ranks_of(tmp_path)[-1].kill()):
+        summary = go(tmp_path, [ticket], OPTIONS)
+    assert states(summary) == [State.FAILED]
     assert summary.rows[0].reason == "a rank was killed: most likely out of memory"
     assert not ranks_of(tmp_path)
-
-    assert [row.state for row in go(tmp_path, ticket).rows] == [State.FINISHED]
+    (directory / "record.json").unlink()
+    training(RunConfig.from_dict(ticket.config), directory).finish()
     assert read_record(tmp_path, ticket)["metrics"] == read_record(uninterrupted_run, ticket)["metrics"]
-    assert not ranks_of(tmp_path)
+
+
+def test_ranks_that_are_stopped_go_on_with_the_next_command(tmp_path: Path) -> None:
+    runs, options = tmp_path / "runs", standin_runs.OPTIONS
+    (two_ranks,) = run_tickets = tickets(1, fault="wait", devices=2)
+    with when((two_ranks.directory(runs) / "checkpoint.ckpt").exists, lambda: os.kill(os.getpid(), signal.SIGTERM)):
+        summary = go(runs, run_tickets, options)
+    assert summary.stopped_by == signal.SIGTERM and states(summary) == [State.STOPPED]
+    assert not ranks_of(runs) and not (two_ranks.directory(runs) / "record.json").exists()
+    assert states(go(runs, run_tickets, options)) == [State.FINISHED]
+    assert not ranks_of(runs) and finishes(runs, two_ranks) == 1
+    assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
 
 def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_they_stopped(
