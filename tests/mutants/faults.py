@@ -1683,7 +1683,10 @@ RUN_FAULTS = (
         "sweeps/ledger/owner.py",
         "except psutil.NoSuchProcess:\n            return True",
         "except psutil.NoSuchProcess:\n            return False",
-        (f"{LEDGER}the_run_of_a_process_that_died_here_is_given_to_the_next_at_once",),
+        (
+            f"{LEDGER}the_run_of_a_process_that_died_here_is_given_to_the_next_at_once"
+            "_and_not_from_a_container_of_the_same_name",
+        ),
     ),
     Fault(
         "ledger",
@@ -1691,7 +1694,10 @@ RUN_FAULTS = (
         "sweeps/ledger/owner.py",
         "if (self.host, self.numbering) != here:",
         "if self.host != here.host:",
-        (f"{LEDGER}a_container_of_the_same_name_is_another_machine",),
+        (
+            f"{LEDGER}the_run_of_a_process_that_died_here_is_given_to_the_next_at_once"
+            "_and_not_from_a_container_of_the_same_name",
+        ),
     ),
     Fault(
         "ledger",

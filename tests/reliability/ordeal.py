@@ -17,6 +17,9 @@ from waiting import SECONDS, wait_for
 
 __all__ = ["Ordeal", "finished_records", "run_command", "what_training_left"]
 
+KINDS = ("run", "run", "server", "run", "run", "run", "command", "run", "run", "run")
+"""What is killed, over and over: a run most often, for a server or a command that is gone takes its runs with it."""
+
 
 def run_command(study: Path, runs: Path, *words: str) -> list[str]:
     """``python -m ablations run`` with two workers of one thread."""
@@ -70,7 +73,7 @@ class Ordeal:
         self.check_records()
         children = living(psutil.Process(process.pid).children(recursive=True)) if process.poll() is None else []
         runs = [child for child in children if self._run_of(child)]
-        kind = self.chance.choices(["run", "server", "command"], weights=[8, 1, 1])[0]
+        kind = KINDS[self.kills % len(KINDS)]
         others = [child for child in children if child not in runs]
         victims = {"run": runs, "server": others, "command": [process]}[kind]
         if victims and process.poll() is None:

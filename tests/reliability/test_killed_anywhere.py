@@ -1,4 +1,4 @@
-"""Fifty SIGKILLs, to runs, to the fork server and to the command itself: no run is lost, and none is done twice.
+"""Twenty SIGKILLs, to runs, to the fork server and to the command itself: no run is lost, and none is done twice.
 
 The runs are those of the stand-in, which imports no torch: what is proven is the command, its server and its ledger.
 That the library's own runs go on bit for bit after a kill is proven in ``tests/lit_transformers/test_run.py`` and
@@ -19,8 +19,8 @@ from ablations.plan import Request, make_plan
 
 pytestmark = pytest.mark.slow
 
-KILLS, RUNS, WORKERS = 50, 16, 2
-STEPS, PAUSE = 100, 0.02
+KILLS, RUNS, WORKERS = 20, 8, 2
+STEPS, PAUSE = 80, 0.02
 STUDY = f"""
 from ablations.ablation import Ablation, Metric
 from standin.run import RunConfig
@@ -35,7 +35,7 @@ ABLATION = Ablation(
 """
 
 
-def test_fifty_kills_leave_every_run_finished_once_with_the_numbers_of_undisturbed_ones(
+def test_twenty_kills_leave_every_run_finished_once_with_the_numbers_of_undisturbed_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, log, runs = tmp_path / "recurrence.py", tmp_path / "commands.txt", tmp_path / "torn"

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,16 +113,18 @@ def test_a_run_in_other_hands_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_commands_share_the_runs_and_do_none_twice(tmp_path: Path) -> None:
+    """The first has two runs under way when the second begins."""
     run_tickets = tickets(6, pause=0.02, steps=20)
-    command = command_for(tmp_path, 6, 0.02, 20)
-    commands = [subprocess.Popen(command) for _ in range(2)]
-    assert [process.wait(timeout=240) for process in commands] == [0, 0]
+    command = subprocess.Popen(command_for(tmp_path, 6, 0.02, 20))
+    wait_for(lambda: len(list(tmp_path.glob("*/checkpoint.ckpt"))) >= 2)
+    assert states(go(tmp_path, run_tickets)) == [State.FINISHED] * 6
+    assert command.wait(timeout=240) == 0
     assert [finishes(tmp_path, ticket) for ticket in run_tickets] == [1] * 6
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_command_that_is_stopped_leaves_checkpoints_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    run_tickets = tickets(3, pause=0.05, steps=400)
+    run_tickets = tickets(3, fault="wait")
     with when(lambda: len(list(tmp_path.glob("*/checkpoint.ckpt"))) == 2, lambda: os.kill(os.getpid(), number)):
         summary = go(tmp_path, run_tickets)
     assert summary.stopped_by == number
@@ -146,22 +149,19 @@ def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
 def test_whatever_is_stopped_or_killed_at_any_moment_every_run_finishes_once_with_the_same_numbers(
     tmp_path: Path,
 ) -> None:
-    """By any of three signals; fifty kills are in ``tests/reliability/test_killed_anywhere.py``."""
+    """By any of three signals, to the command and to its runs; more kills are in
+    ``tests/reliability/test_killed_anywhere.py``."""
     random_moments = random.Random(0)
     runs, run_tickets = tmp_path / "runs", tickets(4, pause=0.03, steps=40)
     command = command_for(runs, 4, 0.03, 40)
-    for _ in range(6):
+    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
         parent = subprocess.Popen(command)
-        try:
-            parent.wait(timeout=random_moments.uniform(0.2, 2.0))
-        except subprocess.TimeoutExpired:
-            victims = [parent.pid, *(worker.pid for worker in workers_of(runs))]
-            strike(random_moments.choice(victims), random_moments.choice([signal.SIGKILL, signal.SIGTERM]))
-        if random_moments.random() < 0.7:
-            strike(parent.pid, random_moments.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
-        else:
-            parent.wait(timeout=240)
-    parent.wait(timeout=240)
+        wait_for(lambda parent=parent: workers_of(runs) or parent.poll() is not None)
+        time.sleep(random_moments.uniform(0, 0.5))
+        if number != signal.SIGINT:  # which a run ignores
+            strike(random_moments.choice([parent.pid, *(worker.pid for worker in workers_of(runs))]), number)
+        strike(parent.pid, number)
+        parent.wait(timeout=240)
     while subprocess.run(command, timeout=240).returncode:
         continue
     assert [finishes(runs, ticket) for ticket in run_tickets] == [1] * 4

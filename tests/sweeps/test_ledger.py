@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -23,8 +24,27 @@ from sweeps.ledger.ticket import Ticket
 TICKETS = [Ticket(f"key{number}", "arm", number, {}) for number in range(3)]
 
 
+class Clock:
+    """The clock of all ledgers of this process, in seconds, which goes on only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def go_on(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    stopped = Clock()
+    monkeypatch.setattr("sweeps.ledger.ledger.time", SimpleNamespace(monotonic=lambda: stopped.now, time=time.time))
+    return stopped
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    """A ledger that says soon that another program writes to its file."""
+    monkeypatch.setattr("sweeps.ledger.storage.BUSY_SECONDS", 0.1)
     opened = Ledger(tmp_path, heartbeat=1, grace=1)
     yield opened
     opened.close()
@@ -64,13 +84,18 @@ def test_a_run_given_back_waits_again_and_its_attempts_are_counted(ledger: Ledge
     assert ledger.claim(TICKETS[0]) is not None
 
 
-def test_the_run_of_a_process_that_died_here_is_given_to_the_next_at_once(ledger: Ledger, tmp_path: Path) -> None:
+def test_the_run_of_a_process_that_died_here_is_given_to_the_next_at_once_and_not_from_a_container_of_the_same_name(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = (
         "import sys, pathlib, sweeps.ledger.ledger as l, sweeps.ledger.ticket as t\n"
         "l.Ledger(pathlib.Path(sys.argv[1])).claim(t.Ticket('key0', 'arm', 0, {}))"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", script, str(tmp_path)], check=True)
     assert ledger.claim(TICKETS[0]) is None
+    with monkeypatch.context() as patch:
+        patch.setattr("sweeps.ledger.ledger.machine", lambda: Machine(socket.gethostname(), "pid:[1]"))
+        assert ledger.reap() == []  # its process numbers mean nothing there: only silence tells
     assert ledger.reap() == ["key0"]
     assert ledger.reap() == []
     assert ledger.claim(TICKETS[0]) is not None
@@ -79,18 +104,20 @@ def test_the_run_of_a_process_that_died_here_is_given_to_the_next_at_once(ledger
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     """A ledger on another machine, which shares the folder of runs."""
-    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    opened = Ledger(tmp_path, heartbeat=1, grace=1)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr("socket.gethostname", lambda: "elsewhere")
+        opened = Ledger(tmp_path, heartbeat=1, grace=1)
     yield opened
     opened.close()
 
 
-def test_the_run_of_a_machine_that_fell_silent_is_given_to_the_next(ledger: Ledger, elsewhere: Ledger) -> None:
+def test_the_run_of_a_machine_that_fell_silent_is_given_to_the_next(
+    clock: Clock, ledger: Ledger, elsewhere: Ledger
+) -> None:
     claim = elsewhere.claim(TICKETS[0])
     assert claim is not None
     assert ledger.reap() == []
-    time.sleep(1.5)
+    clock.go_on(1.5)
     assert ledger.reap() == ["key0"]
     new_claim = ledger.claim(TICKETS[0])
     assert new_claim is not None
@@ -100,38 +127,26 @@ def test_the_run_of_a_machine_that_fell_silent_is_given_to_the_next(ledger: Ledg
     assert elsewhere.claim(TICKETS[0]) is None
 
 
-def test_a_beating_owner_keeps_its_run(tmp_path: Path, elsewhere: Ledger) -> None:
+def test_a_beating_owner_keeps_its_run(clock: Clock, tmp_path: Path, elsewhere: Ledger) -> None:
     patient = Ledger(tmp_path, heartbeat=1, grace=4)
     claim = elsewhere.claim(TICKETS[0])
     assert claim is not None
     for _ in range(9):  # longer than its grace
-        time.sleep(0.5)
+        clock.go_on(0.5)
         elsewhere.beat({claim: Pulse()})
         assert patient.reap() == []
     patient.close()
 
 
-def test_time_in_which_nobody_could_speak_is_no_silence(tmp_path: Path, elsewhere: Ledger) -> None:
+def test_time_in_which_nobody_could_speak_is_no_silence(clock: Clock, tmp_path: Path, elsewhere: Ledger) -> None:
     patient = Ledger(tmp_path, heartbeat=1, grace=3)
     assert elsewhere.claim(TICKETS[0]) is not None
     assert patient.reap() == []
-    time.sleep(3.5)  # as while the server was away: one look after it counts as two heartbeats
+    clock.go_on(3.5)  # as while the server was away: one look after it counts as two heartbeats
     assert patient.reap() == []
-    time.sleep(1.2)
+    clock.go_on(1.2)
     assert patient.reap() == ["key0"]
     patient.close()
-
-
-def test_a_container_of_the_same_name_is_another_machine(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sweeps.ledger.ledger.machine", lambda: Machine(socket.gethostname(), "pid:[1]"))
-    script = (
-        "import sys, pathlib, sweeps.ledger.ledger as l, sweeps.ledger.ticket as t\n"
-        "l.Ledger(pathlib.Path(sys.argv[1])).claim(t.Ticket('key0', 'arm', 0, {}))"
-    )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script, str(tmp_path)], check=True)
-    assert ledger.reap() == []  # its process numbers mean nothing here: only silence tells
 
 
 def test_a_run_ended_by_another_machine_waits_for_its_record_to_be_seen(
@@ -175,26 +190,41 @@ import pathlib, sys
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import Ticket
 
-ledger = Ledger(pathlib.Path(sys.argv[1]), sys.argv[2] or None)
-print("ready", flush=True)
 for line in sys.stdin:
-    claim = ledger.claim(Ticket(f"key{int(line)}", "arm", int(line), {}))
-    print("refused" if claim is None else "claimed", flush=True)
+    if line.startswith("open"):
+        _, folder, storage = line.split()
+        ledger = Ledger(pathlib.Path(folder), storage)
+        print("ready", flush=True)
+    else:
+        claim = ledger.claim(Ticket(f"key{int(line)}", "arm", int(line), {}))
+        print("refused" if claim is None else "claimed", flush=True)
 """
 
 
-@pytest.mark.slow
-def test_processes_that_race_for_the_same_runs_take_each_once(tmp_path: Path, storage: str) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", RACE, str(tmp_path), storage]
-    racers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    lines = [(racer.stdin, racer.stdout) for racer in racers]
-    assert [output and output.readline() for _, output in lines] == ["ready\n", "ready\n"]
-    for number in range(40):  # one start for each run, so that neither process can take all before the other begins
-        for given, _ in lines:
-            print(number, file=given, flush=True)
-        assert sorted(output.readline() for _, output in lines if output) == ["claimed\n", "refused\n"], number
+@pytest.fixture(scope="module")
+def racers() -> Iterator[list[subprocess.Popen[str]]]:
+    """Two processes that open a ledger and claim runs, a line of input for each."""
+    command = [sys.executable, "-W", "ignore", "-c", RACE]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    yield processes
+    for process in processes:
+        process.communicate()
+
+
+def answers(racers: list[subprocess.Popen[str]], line: str) -> list[str]:
+    """What processes answer to a line that both have before either answers, in alphabetical order."""
     for racer in racers:
-        racer.communicate()
+        print(line, file=racer.stdin, flush=True)
+    return sorted(racer.stdout.readline().strip() for racer in racers if racer.stdout)
+
+
+@pytest.mark.slow
+def test_processes_that_race_for_the_same_runs_take_each_once(
+    tmp_path: Path, storage: str, racers: list[subprocess.Popen[str]]
+) -> None:
+    assert answers(racers, f"open {tmp_path} {storage}") == ["ready", "ready"]
+    for number in range(40):  # one start for each run, so that neither process can take all before the other begins
+        assert answers(racers, str(number)) == ["claimed", "refused"], number
 
 
 @pytest.mark.slow
@@ -278,7 +308,7 @@ def test_a_file_that_another_program_writes_to_is_waited_for_and_said(ledger: Le
 def test_a_file_that_stays_locked_is_one_clear_error(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeps.ledger.storage.LOCK_SECONDS", 1.0)
+    monkeypatch.setattr("sweeps.ledger.storage.LOCK_SECONDS", 0.2)
     pattern = r"ledger .*ledger.db: database is locked; another program holds it"
     with locked_by_another(tmp_path / "ledger.db"), pytest.raises(LedgerError, match=pattern):
         ledger.reap()
@@ -287,12 +317,13 @@ def test_a_file_that_stays_locked_is_one_clear_error(
 def test_a_person_who_stops_the_command_does_not_wait_for_the_ledger(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeps.ledger.storage.LOCK_SECONDS", 90.0)
-    begun = time.monotonic()
+    def fail(seconds: float) -> None:
+        pytest.fail("it waits")
+
+    monkeypatch.setattr("sweeps.ledger.storage.time", SimpleNamespace(monotonic=time.monotonic, sleep=fail))
     ledger.attend(lambda message: None, lambda: False)
     with locked_by_another(tmp_path / "ledger.db"), pytest.raises(LedgerError):
         ledger.reap()
-    assert time.monotonic() - begun < 90.0
 
 
 @pytest.mark.parametrize(
@@ -312,7 +343,7 @@ def test_a_person_who_stops_the_command_does_not_wait_for_the_ledger(
 def test_a_storage_that_cannot_be_used_is_one_clear_error_without_its_password(
     tmp_path: Path, url: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeps.ledger.storage.FIRST_SECONDS", 1.0)
+    monkeypatch.setattr("sweeps.ledger.storage.FIRST_SECONDS", 0.2)
     monkeypatch.setitem(sys.modules, "MySQLdb", None)
     with pytest.raises(LedgerError, match=line) as raised:
         Ledger(tmp_path, url)
