@@ -33,14 +33,17 @@ def test_numbered(number):
 """
 
 
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""With the plugins that are named alone: those of other packages take longer to import than the tests to run."""
+
+
 def command(folder: Path, *options: str) -> list[str]:
     plugins = ["-p", "resumable", "-p", "no:cacheprovider"]
     return [sys.executable, "-m", "pytest", "-q", *plugins, "--log", str(folder / "log"), *options, str(folder)]
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    return subprocess.Popen(command(folder, *options), cwd=folder, env=environment, stdout=subprocess.PIPE)
+    return subprocess.Popen(command(folder, *options), cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE)
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:
@@ -81,7 +84,7 @@ def test_workers_leave_out_what_is_done_and_one_process_writes(folder: Path) -> 
     killed_at_the_fifth(folder)
     (folder / "mended").touch()
     (folder / "ran").unlink()
-    with start(folder, "-n", "2") as process:
+    with start(folder, "-p", "xdist", "-n", "2") as process:
         assert process.wait() == 0
     assert sorted((folder / "ran").read_text().split()) == ["1", "4", "5"]
     assert len(log_of(folder)) == 4 + 3
@@ -99,8 +102,6 @@ def test_what_passed_under_other_options_is_not_left_out(folder: Path) -> None:
 
 def test_a_file_of_something_else_is_refused_and_left_alone(folder: Path) -> None:
     (folder / "log").write_text("a diary\n")
-    completed = subprocess.run(
-        command(folder), cwd=folder, env=os.environ | {"PYTHONPATH": str(TESTS)}, capture_output=True, text=True
-    )
+    completed = subprocess.run(command(folder), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
     assert completed.returncode == 4 and "line 1 tells of no test" in completed.stderr
     assert (folder / "log").read_text() == "a diary\n"

@@ -17,6 +17,7 @@ from waiting import wait_for
 
 from ablations import catalog
 from ablations.__main__ import main
+from ablations.options import out
 from ablations.plan import Request, make_plan
 from lit_transformers.cli.cores import usable_cores
 
@@ -65,14 +66,15 @@ def finishes(runs: Path) -> list[int]:
 
 @pytest.mark.slow
 def test_run_trains_reports_repeats_nothing_and_shows_what_is_finished_without_importing_torch_or_optuna(
-    study: Path, tmp_path: Path
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
-    first = run_cli("run", study, "--runs", runs)
-    assert first.returncode == 0, first.stderr
-    assert "Does recurrence help?" in first.stdout and "recurrence=off positions=relative" in first.stdout
-    assert "memory_helps: 6 runs to do, about " in first.stdout
-    assert first.stdout.count("Preliminary, of seed 0 alone: no interval and no verdict") == 1
+    monkeypatch.setattr(out, "width", 200)
+    assert main(["run", str(study), "--runs", str(runs)]) == 0
+    first = capsys.readouterr().out
+    assert "Does recurrence help?" in first and "recurrence=off positions=relative" in first
+    assert "memory_helps: 6 runs to do, about " in first
+    assert first.count("Preliminary, of seed 0 alone: no interval and no verdict") == 1
     assert (runs / "studies/memory_helps/report/report.md").exists()
     code = (
         "import sys; from ablations.__main__ import main\n"
@@ -88,11 +90,14 @@ def test_run_trains_reports_repeats_nothing_and_shows_what_is_finished_without_i
     assert finishes(runs) == [1] * 9
 
 
-def test_plan_tells_runs_costs_and_time_and_trains_nothing(study: Path, tmp_path: Path) -> None:
-    completed = run_cli("plan", study, "--runs", tmp_path / "runs")
-    assert completed.returncode == 0, completed.stderr
-    assert "1.04 k" in completed.stdout and "2.56 k" in completed.stdout and "6 runs to do" in completed.stdout
-    assert "left out, no time: recurrence=off positions=absolute" in completed.stdout
+def test_plan_tells_runs_costs_and_time_and_trains_nothing(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(out, "width", 200)
+    assert main(["plan", str(study), "--runs", str(tmp_path / "runs")]) == 0
+    output = capsys.readouterr().out
+    assert "1.04 k" in output and "2.56 k" in output and "6 runs to do" in output
+    assert "left out, no time: recurrence=off positions=absolute" in output
     assert not list((tmp_path / "runs").glob("*/record.json"))
 
 
@@ -228,16 +233,15 @@ def test_a_run_that_never_begins_or_finishes_nothing_leaves_the_report_as_it_was
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_stopped_says_how_to_go_on(
-    study: Path, tmp_path: Path, number: signal.Signals, status: int
-) -> None:
-    words = command("run", study, "--runs", tmp_path / "runs", "--set", "training.pause=0.1", "--seeds", "1")
+def test_a_run_that_is_stopped_says_how_to_go_on(study: Path, tmp_path: Path) -> None:
+    """From a terminal; SIGTERM alone is in ``test_real_runs.py``."""
+    shares = ["--workers", "3", "--threads", "1", "--seeds", "1"]
+    words = command("run", study, "--runs", tmp_path / "runs", "--set", "training.fault=wait", *shares)
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    wait_for(lambda: list(tmp_path.glob("runs/*/checkpoint.ckpt")))
-    os.killpg(process.pid, number)  # as a terminal or a batch system does: everyone hears it
+    wait_for(lambda: len(list(tmp_path.glob("runs/*/checkpoint.ckpt"))) == 3)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everyone hears it
     output, _ = process.communicate(timeout=120)
-    assert process.returncode == status
+    assert process.returncode == 130
     assert "stopped; run the same command to go on" in output
     assert main(words[3:]) == 0
     assert finishes(tmp_path / "runs") == [1] * 3

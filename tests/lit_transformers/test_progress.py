@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from lit_transformers.__main__ import fit
 from lit_transformers.cli.progress import PlainLines
 from lit_transformers.runs import RunConfig
 from lit_transformers.training.callbacks import DivergenceCheck
@@ -64,12 +63,13 @@ def test_a_device_is_waited_for_now_and_then_also_where_nobody_listens() -> None
 
 
 @pytest.mark.slow
-def test_fit_that_is_piped_tells_how_it_goes_beside_its_metrics(small_run: RunConfig, tmp_path: Path) -> None:
+def test_fit_without_a_terminal_tells_how_it_goes_beside_its_metrics(
+    small_run: RunConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "run.yaml").write_text(small_run.to_yaml())
-    command = [sys.executable, "-m", "lit_transformers", "fit", str(tmp_path / "run.yaml")]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert process.returncode == 0, process.stderr
-    assert all(line.startswith("val/") for line in process.stdout.splitlines()) and "val/bpb" in process.stdout
-    progress_lines = process.stderr.splitlines()
+    fit(tmp_path / "run.yaml")
+    output, errors = capfd.readouterr()
+    assert all(line.startswith("val/") for line in output.splitlines()) and "val/bpb" in output
+    progress_lines = errors.splitlines()
     assert progress_lines[0].startswith("gates ") and progress_lines[-1] == "evaluate"
     assert any(line.startswith("step ") and "/30 loss " in line and line.endswith(" left") for line in progress_lines)
