@@ -27,15 +27,26 @@ def call(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_rehearsal_does_everything_and_leaves_nothing_to_do(tmp_path: Path) -> None:
-    completed = call(tmp_path, "--minutes", "9")
+    """Except for a second study, whose job is as the first one's."""
+    rehearsed = [job for job in rehearsals() if job.part != "g"]
+    completed = call(tmp_path, "--minutes", "9", *(word for part in "abcdef" for word in ("--part", part)))
     assert completed.returncode == 0, completed.stdout + completed.stderr
     attempts = attempts_in(tmp_path / "out")
-    assert [(attempt.name, attempt.outcome) for attempt in attempts] == [(job.name, "finished") for job in rehearsals()]
+    assert [(attempt.name, attempt.outcome) for attempt in attempts] == [(job.name, "finished") for job in rehearsed]
     outcomes = [attempt.result["outcomes"] for attempt in attempts if attempt.part in "ae"]
     assert all(outcome.get("passed") or outcome.get("skipped") for outcome in outcomes), "every job of tests has some"
-    assert {attempt.part for attempt in attempts} == set("abcdefg")
+    assert {attempt.part for attempt in attempts} == set("abcdef")
     assert len(list((tmp_path / "out").iterdir())) <= 8, "a call may return so few files"
-    assert not Kit(tmp_path / "out", tmp_path).pending(rehearsals())
+    assert not Kit(tmp_path / "out", tmp_path).pending(rehearsed)
+
+
+def test_the_jobs_of_further_studies_differ_from_that_of_the_first_by_the_study_alone() -> None:
+    for kit_jobs in (jobs(), rehearsals()):
+        (first,) = (job for job in kit_jobs if job.part == "d")
+        further = [job for job in kit_jobs if job.part == "g"]
+        assert further and all(job.module == first.module for job in further)
+        for job in further:
+            assert [word.replace(job.name, first.name) for word in job.arguments] == list(first.arguments)
 
 
 def test_every_job_has_a_name_of_its_own() -> None:

@@ -23,14 +23,14 @@ def write_probe(config: RunConfig, path: Path) -> None:
 def test_a_probe_has_the_seconds_of_a_step_and_a_wider_model_needs_more_memory(
     small_run: RunConfig, tmp_path: Path
 ) -> None:
-    wide = small_run.override({"model.dim": 512, "model.feedforward.width": 8192})
+    wide = small_run.override({"model.dim": 256, "model.feedforward.width": 4096})
     measured = []
     for number, config in enumerate((small_run, wide)):
         path = tmp_path / f"{number}.json"
         Forked(tmp_path / "output.txt", write_probe, config, path).finish()
         measured.append(ProbedConfig(**json.loads(path.read_text())))
     assert all(measurement.seconds > 0 for measurement in measured)
-    assert measured[1].memory > measured[0].memory + 4 * 8192 * 512 * 2
+    assert measured[1].memory > measured[0].memory + 4 * 4096 * 256 * 2
 
 
 def test_twice_the_steps_take_twice_as_long_by_one_measurement(tmp_path: Path) -> None:

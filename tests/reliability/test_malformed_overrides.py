@@ -1,4 +1,4 @@
-"""Malformed overrides, more than a thousand: an error that names the place, or a config that holds what was given."""
+"""Malformed overrides, nine hundred: an error that names the place, or a config that holds what was given."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_override_from_python_is_refused_by_name_or_reads_back(data: st.DataO
     refused_or_held(CONFIGS[number], changes)
 
 
-@examples(600)
+@examples(300)
 @given(st.data())
 def test_an_override_as_typed_is_refused_by_name_or_reads_back(data: st.DataObject) -> None:
     number = data.draw(st.integers(0, len(CONFIGS) - 1))
