@@ -44,7 +44,7 @@ def test_runs_that_are_stopped_and_killed_end_as_if_never_interrupted(tmp_path: 
     """
     prepare()
     study, quiet, interrupted = tmp_path / "recurrence.py", tmp_path / "quiet", tmp_path / "torn"
-    write_study(study, tmp_path / "corpus", module="standin.frequent_checkpoints", steps=60, seeds=1)
+    write_study(study, tmp_path / "corpus", module="standin.frequent_checkpoints", steps=40, seeds=1)
     words = ["run", str(study), "--threads", "1", "--runs"]
     assert main([*words, str(quiet)]) == 0
     with when(lambda: checkpoint_times(interrupted), lambda: os.kill(os.getpid(), signal.SIGTERM)):

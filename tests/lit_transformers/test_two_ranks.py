@@ -28,8 +28,8 @@ def config(small_run: RunConfig) -> RunConfig:
         {
             "model.depth": 2,
             "data.evaluation.documents": 5,
-            "training.steps": 40,
-            "training.validate_every": 20,
+            "training.steps": 20,
+            "training.validate_every": 10,
             "training.log_every": 10,
             "training.devices": 2,
         }
@@ -84,7 +84,7 @@ def test_two_ranks_measure_what_one_process_does(two_rank_run: Path, one_process
 
 def test_two_ranks_draw_the_curve_of_one_process(two_rank_run: Path, one_process_run: Path) -> None:
     values, expected = curve(two_rank_run), curve(one_process_run)
-    assert ("40", "train/nats") in values and ("20", "val/bpb") in values
+    assert ("20", "train/nats") in values and ("10", "val/bpb") in values
     assert values == pytest.approx(expected, rel=1e-5)
 
 
@@ -121,8 +121,8 @@ def test_the_shards_of_training_are_disjoint_and_complete(config: RunConfig) -> 
 @pytest.fixture(scope="module")
 def one_document_config(config: RunConfig) -> RunConfig:
     """With dropout, so that every rank's random numbers matter, and one document, which one rank has not."""
-    evaluation = {"training.validate_every": 30, "data.evaluation.documents": 1}
-    return config.override({"model.dropout": 0.1, "training.steps": 60, **evaluation})
+    evaluation = {"training.validate_every": 20, "data.evaluation.documents": 1}
+    return config.override({"model.dropout": 0.1, "training.steps": 40, **evaluation})
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_ranks_that_are_stopped_leave_one_checkpoint_and_go_on_as_if_they_never_
     assert not (tmp_path / RECORD).exists()
     assert [path.name for path in tmp_path.glob("checkpoint*")] == [CHECKPOINT]
     checkpoint = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-    assert 0 < checkpoint["global_step"] < 60 and len(checkpoint["states"]) == len(checkpoint["random"]) == 2
+    assert 0 < checkpoint["global_step"] < 40 and len(checkpoint["states"]) == len(checkpoint["random"]) == 2
     assert not torch.equal(checkpoint["random"][0]["cpu"], checkpoint["random"][1]["cpu"])
     record = fit_together(one_document_config, tmp_path)
     assert record["metrics"] == read_record(uninterrupted_run)["metrics"]
@@ -166,7 +166,7 @@ def strings() -> RunConfig:
     evaluation = {"lengths": [3, 6], "examples": 9}
     data = {"kind": "generated", "max_length": 4, "lengths": "uniform", "batch_size": 8, "evaluation": evaluation}
     model = {"kind": "language_model", "dim": 16, "heads": 2, "depth": 1, "positions": "sinusoidal"}
-    training = {"steps": 30, "device": "cpu", "devices": 2}
+    training = {"steps": 10, "device": "cpu", "devices": 2}
     return RunConfig.from_dict({"model": model, "task": "strings", "data": data, "training": training})
 
 

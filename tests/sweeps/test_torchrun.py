@@ -50,7 +50,7 @@ def ticket(tmp_path_factory: pytest.TempPathFactory) -> Ticket:
                 "batch_size": 4,
                 "evaluation": {"documents": 3},
             },
-            "training": {"steps": 60, "device": "cpu", "devices": 2},
+            "training": {"steps": 40, "device": "cpu", "devices": 2},
         }
     )
     return Ticket(run_key(config), "plain", 0, config.to_dict())
