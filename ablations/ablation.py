@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -108,8 +108,9 @@ SeedPlan = Annotated[int | Looks, GetPydanticSchema(lambda _, handler: handler(_
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(Checked):
-    """A size to run a study at: its overrides of the baseline, its number of seeds, and its arms.
+    """A size to run a study at: its overrides of the baseline, its number of seeds, its arms, and its margin.
 
+    ``margin`` takes the place of the metric's where the scale has data on which another effect is too small to matter.
     ``arms`` keeps only those named; ``leave_out`` drops some, each with the reason that the report gives. Both take
     names or levels, as a PublishedValue does.
     """
@@ -118,15 +119,17 @@ class Scale(Checked):
     seeds: SeedPlan | None = None
     arms: Sequence[str] | None = None
     leave_out: Mapping[str, str] = field(default_factory=dict)
+    margin: Margin | None = None
 
 
 class Resolved(NamedTuple):
-    """A study at one scale: its arms, their configs by name, its seeds, and why each arm is left out."""
+    """A study at one scale: its arms, their configs by name, its seeds, why each arm is left out, and its metric."""
 
     arms: list[Arm]
     configs: dict[str, Config]
     seeds: SeedPlan
     left_out: dict[str, str]
+    metric: Metric
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -190,7 +193,8 @@ class Ablation(Checked):
         baseline = baseline.override(changes or {})
         configs = {arm.name: configure(baseline, arm, self.factors) for arm in arms}
         require_distinct(arms, configs)
-        return Resolved(arms, configs, size.seeds or self.seeds, left_out)
+        metric = replace(self.metric, margin=size.margin or self.metric.margin)
+        return Resolved(arms, configs, size.seeds or self.seeds, left_out, metric)
 
     def scale(self, name: str) -> Scale:
         """Returns a scale by its name; a study that lists none has only a demo scale without overrides."""

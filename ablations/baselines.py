@@ -57,7 +57,7 @@ Documents are pieces of 4 KiB, so that lanes end together and a short evaluation
 
 LAGS: Mapping[str, Any] = {
     "model.norm": "pre",
-    "data.source": LagsConfig(lags=(2, 8, 24), shares=(0.3, 0.3, 0.3)),
+    "data.source": LagsConfig(symbols=8, lags=(8, 24), shares=(0.45, 0.45)),
     "data.tokenizer": "characters",
     "data.segment_length": 16,
     "data.batch_size": 64,
@@ -65,11 +65,11 @@ LAGS: Mapping[str, Any] = {
     "training.optimizer.learning_rate": 6e-3,
     "training.validate_every": None,
 }
-"""Overrides of TRANSFORMER_XL for symbols that repeat those 2, 8 and 24 back, of which the last is beyond a segment.
+"""Overrides of TRANSFORMER_XL for symbols that repeat those 8 and 24 back, of which the second is beyond a segment.
 
 Nearly all that can be known is learned in half a minute, so what an arm does not know its mechanism does not carry.
-Segments are short because absolute positions learn a distance place by place: with segments of 32 and lags of 4, 16 and
-48, sinusoids have not learned the lags within a segment when XL positions know all three.
+Segments are short and lags few because absolute positions learn a distance place by place: with segments of 32 and lags
+of 4, 16 and 48, sinusoids have not learned the lags within a segment when XL positions know all three.
 """
 
 TEXT: Mapping[str, Any] = {

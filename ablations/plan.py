@@ -201,7 +201,7 @@ def _plan(
         changes=request.changes,
         question=ablation.question,
         source=ablation.source,
-        metric=ablation.metric,
+        metric=resolved.metric,
         design=ablation.design,
         factors={factor: tuple(levels) for factor, levels in ablation.factors.items()},
         baseline=resolved.arms[0].name,

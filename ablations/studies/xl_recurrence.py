@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
+from ablations.ablation import Ablation, Contrast, Margin, Match, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import GPU, LAGS, TEXT, TRANSFORMER_XL, WIKITEXT_103, positions
 
 FOUR_ARMS = {
@@ -65,7 +65,12 @@ ABLATION = Ablation(
         claims=["Recurrence and relative positions each help, and absolute positions need the half loss."],
     ),
     scales={
-        "demo": Scale(overrides=LAGS, leave_out=FOUR_ARMS),
+        "demo": Scale(
+            overrides=LAGS,
+            seeds=4,
+            leave_out=FOUR_ARMS,
+            margin=Margin(0.1, "less than a quarter of what the lag beyond a segment is worth"),
+        ),
         "hour": Scale(overrides=TEXT, leave_out=FOUR_ARMS),
         "gpu": Scale(overrides=GPU),
         "paper": Scale(overrides=WIKITEXT_103, seeds=1),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standin.run import ModelConfig, RunConfig
 
-from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
+from ablations.ablation import Ablation, Contrast, Margin, Match, Metric, Published, PublishedValue, Scale, Source
 from ablations.plan import Request, make_plan
 from lit_transformers.config import ConfigError
 
@@ -73,6 +73,15 @@ def test_a_scale_overrides_the_baseline_chooses_arms_and_says_what_it_leaves_out
 def test_a_scale_may_name_the_arms_it_keeps() -> None:
     study = ablation(scales={"demo": Scale(arms=["recurrence=on"])})
     assert names(study) == ["recurrence=on positions=relative", "recurrence=on positions=absolute"]
+
+
+def test_the_margin_of_a_scale_takes_the_place_of_the_metrics() -> None:
+    margins = [Margin(0.02, "another tokenizer changes more"), Margin(0.1, "a tenth of what is to be known")]
+    study = ablation(
+        metric=Metric("val/bpb", margin=margins[0]), scales={"demo": Scale(margin=margins[1]), "gpu": Scale()}
+    )
+    assert make_plan("study", study, Request()).plan.metric.margin == margins[1]
+    assert make_plan("study", study, Request("gpu")).plan.metric.margin == margins[0]
 
 
 def test_what_is_set_on_the_command_line_changes_the_baseline_and_leaves_the_levels() -> None:
