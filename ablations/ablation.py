@@ -170,6 +170,9 @@ class Ablation(Checked):
                 if name not in {arm.name for arm in arms}:
                     suggestion = nearest(name, [arm.name for arm in arms])
                     raise ConfigError(f"no arm is called {name!r}; {suggestion}", f"contrasts.{number}")
+        if self.published and self.published.margin and (not self.metric.margin or self.metric.compare == "ratio"):
+            reason = "is that of the metric in another unit, so that the metric states one, which is no ratio"
+            raise ConfigError(reason, "published.margin")
         for number, cell in enumerate(self.published.cells if self.published else ()):
             select(arms, cell.arm, f"published.cells.{number}")
         for scale in self.scales or ("demo",):

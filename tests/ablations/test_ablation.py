@@ -128,6 +128,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "contrasts.0: no arm is called 'recurrence=of'; did you mean",
     ),
     (
+        {"published": Published(protocol="p", metric="m", margin=1.0)},
+        "published.margin: is that of the metric in another unit, so that the metric states one",
+    ),
+    (
         {"published": Published(protocol="p", metric="m", cells=[PublishedValue("x", 1.0)])},
         "published.cells.0: no arm is called 'x'",
     ),
