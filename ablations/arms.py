@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations, product
+from itertools import product
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from lit_transformers.config import Config, ConfigError, nearest
@@ -157,9 +157,10 @@ def _concerns_path(overrides: Overrides, path: str) -> bool:
 
 def require_distinct(arms: Sequence[Arm], configs: Mapping[str, Config]) -> None:
     """Raises ConfigError for two arms with equal configs: an override of one of them has no effect."""
-    plain = {name: config.to_dict() for name, config in configs.items()}
-    for first, second in combinations(arms, 2):
-        if plain[first.name] != plain[second.name]:
+    first_arms: dict[Config, Arm] = {}
+    for second in arms:
+        first = first_arms.setdefault(configs[second.name], second)
+        if first is second:
             continue
         factors = [name for name in first.levels if first.levels[name] != second.levels[name]]
         does_nothing = f": {_differing_paths(first, second)} changes nothing there"
