@@ -39,7 +39,7 @@ LAYERS = (
 """The mixers that each process measures, so that a crash of one process does not affect the others."""
 FURTHER_STUDIES = (
     "relative_positions", "xl_memory", "linear_feature_map", "hash_rounds", "sparse_pattern", "bigbird_components",
-    "linformer_rank", "adaptive_span", "window_schedule", "compressive_function", "everything",
+    "linformer_rank", "adaptive_span", "window_schedule", "compressive_function", "everything_text",
 )  # fmt: skip
 
 

@@ -33,7 +33,9 @@ def test_a_study_resolves_at_every_scale(name: str) -> None:
 def test_a_study_names_its_source_and_the_protocol_of_its_cells(name: str) -> None:
     source, published = study(name).source, study(name).published
     if source is None:
-        assert published is None and name == "everything", "a question of ours has no cells of others"
+        assert published is None and name in ("everything", "everything_text"), (
+            "a question of ours has no others' cells"
+        )
         return
     assert source.arxiv
     assert published is not None and published.protocol
@@ -47,6 +49,18 @@ def test_the_runner_that_is_imported_while_a_plan_is_in_the_making_is_that_of_ev
 def test_the_demo_asks_at_least_recurrence_by_relative_and_absolute_positions() -> None:
     arms = {(arm.levels["recurrence"], arm.levels["positions"]) for arm in study("xl_recurrence").resolve("demo").arms}
     assert arms == {("on", "xl"), ("on", "sinusoidal"), ("off", "xl"), ("off", "sinusoidal")}
+
+
+def test_the_battery_sets_every_mixer_against_attention_within_each_task_and_chance_is_known() -> None:
+    battery = study("everything")
+    arms, configs = battery.all_arms(), battery.resolve("demo").configs
+    levels = {arm.name: arm.levels for arm in arms}
+    pairs = [(levels[contrast.arm], levels[contrast.against]) for contrast in battery.contrasts]
+    assert all(arm["task"] == against["task"] and against["mixer"] == "attention" for arm, against in pairs)
+    others = [arm.levels for arm in arms if arm.levels["mixer"] != "attention"]
+    assert [arm for arm, _ in pairs] == others
+    known = {config.data.known_values().metric for config in configs.values()}
+    assert known == {battery.metric.name.partition("/")[2]}
 
 
 @pytest.mark.slow
