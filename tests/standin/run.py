@@ -18,6 +18,8 @@ from lit_transformers.runner import Runner
 LEAKED: list[bytes] = []
 RELEASED = "released"
 """The file in the directory of a run with the fault "wait" for which its first attempt waits, or for a stop."""
+WAIT_SECONDS = 120.0
+"""How long it waits: what should have stopped it has failed by then, and the test with it."""
 
 
 class EncodingConfig(Config, kind="relative"):
@@ -157,8 +159,11 @@ def fit(
         step += 1
         time.sleep(config.training.pause)
         _break(config.training.fault, step, started)
+        waited_since = time.monotonic()
         while config.training.fault == "wait" and (started, step) == (0, 5) and not (stop or released.exists()):
             time.sleep(0.01)
+            if time.monotonic() - waited_since > WAIT_SECONDS:
+                break
         if is_first and (stop or step % 3 == 0):
             _write(checkpoint, [step, state])
         if stop:

@@ -30,7 +30,7 @@ from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
 from sweeps.launchers.share import Share, memory_of, share_machine
-from sweeps.ledger.lock import locked
+from sweeps.ledger.lock import is_locked, locked
 from sweeps.ledger.ticket import State
 from sweeps.survey import survey
 
@@ -96,18 +96,27 @@ def test_a_damaged_record_is_moved_aside_and_its_run_repeated(tmp_path: Path) ->
     assert path.with_name("record.json.damaged").exists()
 
 
-def test_a_run_in_other_hands_is_waited_for(tmp_path: Path) -> None:
+def test_a_run_in_other_hands_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_tickets = tickets(1)
     script = (
-        "import sys, time; from pathlib import Path; from sweeps.ledger.lock import locked\n"
-        "with locked(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(1.5)"
+        "import sys; from pathlib import Path; from sweeps.ledger.lock import locked\n"
+        "with locked(Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
     )
     directory = run_tickets[0].directory(tmp_path)
     directory.mkdir(parents=True)
-    holder = subprocess.Popen([sys.executable, "-c", script, str(directory / "lock")], stdout=subprocess.PIPE)
-    assert holder.stdout and holder.stdout.readline() == b"held\n"
+    command = [sys.executable, "-c", script, str(directory / "lock")]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdin and holder.stdout and holder.stdout.readline() == b"held\n"
+    let_go, looks = holder.stdin.close, list[bool]()
+
+    def look(path: Path) -> bool:
+        looks.append(is_locked(path))
+        let_go()
+        return looks[-1]
+
+    monkeypatch.setattr("sweeps.launchers.local.is_locked", look)
     assert states(go(tmp_path, run_tickets)) == [State.FINISHED]
-    assert holder.wait() == 0
+    assert holder.wait() == 0 and looks[0]
     assert finishes(tmp_path, run_tickets[0]) == 1
 
 
@@ -129,7 +138,9 @@ def test_a_command_that_is_stopped_leaves_checkpoints_and_no_process(tmp_path: P
         summary = go(tmp_path, run_tickets)
     assert summary.stopped_by == number
     assert states(summary) == [State.STOPPED, State.STOPPED, State.WAITING]
-    assert [(ticket.directory(tmp_path) / "checkpoint.ckpt").exists() for ticket in run_tickets] == [True, True, False]
+    paths = [ticket.directory(tmp_path) / "checkpoint.ckpt" for ticket in run_tickets]
+    assert all(json.loads(path.read_text())[0] > 3 for path in paths[:2]), "those of every third step: they were killed"
+    assert not paths[2].exists()
     assert not workers_of(tmp_path)
 
 

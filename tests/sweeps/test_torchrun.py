@@ -107,6 +107,8 @@ def test_ranks_that_are_stopped_go_on_with_the_next_command(tmp_path: Path) -> N
         summary = go(runs, run_tickets, options)
     assert summary.stopped_by == signal.SIGTERM and states(summary) == [State.STOPPED]
     assert not ranks_of(runs) and not (two_ranks.directory(runs) / "record.json").exists()
+    step, _ = json.loads((two_ranks.directory(runs) / "checkpoint.ckpt").read_text())
+    assert step > 3, "they were killed, and the checkpoint is that of every third step"
     assert states(go(runs, run_tickets, options)) == [State.FINISHED]
     assert not ranks_of(runs) and finishes(runs, two_ranks) == 1
     assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
