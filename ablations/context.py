@@ -9,6 +9,7 @@ from rich.console import Console
 from ablations.plan import PlannedStudy
 from lit_transformers.records.context import ContextLoss, ContextUse, load_context, write_context
 from lit_transformers.records.files import CHECKPOINT, RECORD
+from lit_transformers.records.record import load_record
 from lit_transformers.records.schema import first_fault
 from lit_transformers.runner import load_runner
 from sweeps.process.call import call_forked
@@ -23,10 +24,7 @@ def keep_context(runs: Path, planned: PlannedStudy, console: Console) -> None:
     """
     plan = planned.plan
     baseline = next(arm for arm in plan.arms if arm.name == plan.baseline)
-    ended = (
-        run.key for run in baseline.runs if all((runs / run.key / name).is_file() for name in (RECORD, CHECKPOINT))
-    )
-    key = next(ended, None)
+    key = next((run.key for run in baseline.runs if _has_finished(runs / run.key)), None)
     if key is None or _measured_key(runs, plan.folder) == key:
         return
     try:
@@ -41,6 +39,14 @@ def keep_context(runs: Path, planned: PlannedStudy, console: Console) -> None:
 def context_losses(runner: str, checkpoint: Path) -> tuple[ContextLoss, ...]:
     """Measures the network of a checkpoint by the runner of its run, for a process that has imported it."""
     return tuple(load_runner(runner).context_losses(checkpoint))
+
+
+def _has_finished(directory: Path) -> bool:
+    """Whether a folder holds a run that has finished, and its checkpoint."""
+    try:
+        return load_record(directory / RECORD).outcome == "finished" and (directory / CHECKPOINT).is_file()
+    except (OSError, ValueError, RecursionError):
+        return False
 
 
 def _measured_key(runs: Path, folder: str) -> str | None:

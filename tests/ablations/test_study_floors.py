@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from standin.run import RUNNER, RunConfig, fit
+from standin.run import RUNNER, RunConfig, TrainingConfig, fit
 
 import ablations.context
 import ablations.floors
@@ -105,8 +105,9 @@ def test_context_is_measured_once_on_the_first_finished_run_of_the_baseline(
     first, second = (tmp_path / run.key for run in planned.plan.arms[0].runs)
     keep_context(tmp_path, planned, Console(file=StringIO()))
     assert load_context(tmp_path, planned.folder) is None and not measured
+    fit(RunConfig(training=TrainingConfig(fault="nan")), directory_of(first))
     for directory in (second, first):
-        fit(RunConfig(seed=int(directory == second)), directory_of(directory))
+        fit(RunConfig(), directory_of(directory))
         for _ in range(2):
             keep_context(tmp_path, planned, Console(file=StringIO()))
         context = load_context(tmp_path, planned.folder)
@@ -116,5 +117,5 @@ def test_context_is_measured_once_on_the_first_finished_run_of_the_baseline(
 
 
 def directory_of(path: Path) -> Path:
-    path.mkdir()
+    path.mkdir(exist_ok=True)
     return path
