@@ -31,7 +31,7 @@ for absent in (backend for backend in (torch.cuda, torch.xpu, torch.mtia) if not
     absent.manual_seed_all = lambda seed: None
 
 
-QUICK_CASES = 8
+QUICK_CASES = 5
 """The most cases of one test that are quick, unless its own marks say which are."""
 
 

@@ -161,6 +161,7 @@ def test_a_command_imports_commands_of_its_own_alone() -> None:
         assert not targets, f"{name(path)} imports {targets}"
 
 
+@pytest.mark.slow
 def test_reports_read_records_and_know_no_model_and_no_study() -> None:
     for module, target in crossings("reports"):
         light = (f"lit_transformers.{name}" for name in ("cli.amounts", "config", "records", "scores"))

@@ -182,6 +182,7 @@ paths = st.sampled_from(["model", "model.width", "model.mixer", "model.mixer.enc
 overrides = st.dictionaries(paths | st.text(max_size=12), plain, max_size=3)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.text(max_size=5), st.dictionaries(st.text(max_size=5), overrides, max_size=3), max_size=3)
     | plain

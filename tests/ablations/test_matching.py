@@ -93,6 +93,7 @@ def test_what_was_measured_is_kept_for_the_next_plan(tmp_path: Path, monkeypatch
     assert probes.count("probed") == 2 and (tmp_path / "probes.txt").read_text() == probes
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_measured_names_its_arm_and_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"arm 'arm': could not be measured: RuntimeError: something broke"):
         solve_measured(tmp_path, Match("seconds", free="training.steps"), training__fault="raise")

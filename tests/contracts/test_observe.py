@@ -176,6 +176,7 @@ def test_a_record_tells_what_was_seen_and_the_same_each_time(tmp_path: Path) -> 
             assert len(base64.b64decode(attention_map["levels"])) == attention_map["side"] ** 2 > 16
 
 
+@pytest.mark.slow
 def test_a_halting_network_tells_how_many_steps_were_taken_and_what_pondering_cost(tmp_path: Path) -> None:
     stack = UniversalConfig(halting=HaltingConfig())
     record = fit(run_config(network(stack=stack, depth=3)), tmp_path)
@@ -190,6 +191,7 @@ def test_a_halting_network_tells_how_many_steps_were_taken_and_what_pondering_co
     assert len(curve) == 3 and all(float(line.rpartition(",")[2]) > 0 for line in curve)
 
 
+@pytest.mark.slow
 def test_a_network_without_anything_to_tell_tells_what_it_costs(tmp_path: Path) -> None:
     config = run_config(network(mixer=LSTMConfig()))
     record, length = fit(config, tmp_path), config.data.length

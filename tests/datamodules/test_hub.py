@@ -28,6 +28,7 @@ def ordinals(documents: Documents, shard: Shard, limit: Limit = EVERYTHING) -> l
     return [item[0] for item in iter(stream.take, None)]
 
 
+@pytest.mark.slow
 def test_rows_are_documents_in_order(data_set: Path) -> None:
     documents = HubConfig(name=str(data_set)).build().documents("validation")
     assert [document.text for document in documents][:2] == [b"validation row 0 ", b"validation row 1 x"]

@@ -56,6 +56,7 @@ def test_one_lag_is_worth_what_a_noisy_copy_is() -> None:
     assert config.context_losses[1] == pytest.approx(-right * math.log2(right) - 15 * wrong * math.log2(wrong))
 
 
+@pytest.mark.slow
 def test_the_start_of_a_document_sees_less_and_is_as_stationary_as_the_rest() -> None:
     config = SMALL.override({"length": 8})
     without, first, both = config.context_losses

@@ -72,6 +72,7 @@ def test_evaluation_scores_every_symbol_exactly_once(
     assert counts == expected
 
 
+@pytest.mark.slow
 @fixed
 @given(lengths=lengths, readers=st.integers(1, 4), passes=st.integers(1, 3))
 def test_shards_of_a_training_pass_are_disjoint_and_complete(

@@ -274,6 +274,7 @@ def kept_activations(depth: int, recompute: bool) -> int:
     return kept_bytes
 
 
+@pytest.mark.slow
 def test_what_is_kept_does_not_grow_with_depth() -> None:
     assert kept_activations(2, recompute=True) == kept_activations(12, recompute=True)
     assert kept_activations(12, recompute=False) == pytest.approx(6 * kept_activations(2, recompute=False), rel=0.1)

@@ -337,6 +337,7 @@ def test_a_loss_of_a_function_that_learns_nothing_is_refused(function: str) -> N
         CompressiveConfig.from_dict({"function": function})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["auto_encoding", "attention_reconstruction"])
 def test_the_losses_can_be_learned(loss: str) -> None:
     """Compression of a sequence that repeats each vector ``rate`` times loses nothing."""

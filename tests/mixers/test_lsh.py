@@ -162,6 +162,7 @@ def test_pieces_computed_twice_equal_one_that_is_kept(monkeypatch: pytest.Monkey
         same(result, expected)
 
 
+@pytest.mark.slow
 def test_dropout_is_drawn_again_alike_and_not_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked, "PAIRS", 1)
     layer, x = build(dropout=0.5, buckets=1, rounds=1), noise(1, 5, DIM)
@@ -230,6 +231,7 @@ def change_of_earlier_outputs(knobs: dict[str, Any], last: int) -> float:
     return largest_change
 
 
+@pytest.mark.slow
 def test_chunks_of_what_is_sorted_tell_of_the_future_and_ranks_do_not() -> None:
     assert change_of_earlier_outputs({}, last=20) < 1e-12
     for across in (True, False):

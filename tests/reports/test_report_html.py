@@ -155,6 +155,7 @@ def test_no_name_is_more_than_text(hostile: Outline) -> None:
     assert "\x00" not in "".join(hostile.words)
 
 
+@pytest.mark.slow
 def test_a_map_whose_bytes_are_too_few_is_left_away(hostile: Outline) -> None:
     pictures = hostile.values("src")
     assert len(pictures) == 6  # one for each arm that finished, of the two maps that it tells

@@ -183,6 +183,7 @@ def test_an_unknown_study_is_one_line(tmp_path: Path) -> None:
         report(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_terminal_is_never_too_narrow(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.1}, published=PUBLISHED)
     for width in (60, 80, 120):
