@@ -36,7 +36,7 @@ CONFIG = RunConfig.from_dict(
             "window": 64,
             "evaluation": {"lengths": [3, 5], "examples": 30},
         },
-        "training": {"steps": 300, "device": "cpu", "optimizer": {"kind": "adam", "learning_rate": 0.005}},
+        "training": {"steps": 180, "device": "cpu", "optimizer": {"kind": "adam", "learning_rate": 0.005}},
     }
 )  # fmt: skip
 SHORT = CONFIG.override({"training.steps": 12, "model.dropout": 0.1, "training.log_every": 3})

@@ -50,7 +50,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "longest_source": LONGEST,
                 "longest_target": LONGEST,
             },
-            "training": {"steps": 300, "device": "cpu", "optimizer": {"kind": "adam", "learning_rate": 0.005}},
+            "training": {"steps": 220, "device": "cpu", "optimizer": {"kind": "adam", "learning_rate": 0.005}},
         }
     )  # fmt: skip
     directory = tmp_path_factory.mktemp("run")
