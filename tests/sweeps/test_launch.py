@@ -146,11 +146,11 @@ def test_a_command_that_is_stopped_leaves_checkpoints_and_no_process(tmp_path: P
 
 def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
     parent = subprocess.Popen(command_for(tmp_path, 2, 0.05, 400_000))  # their runs would take hours
-    wait_for(lambda: len(workers_of(tmp_path)) == 2)
+    wait_for(lambda: len(workers_of(tmp_path)) == 2, every=0.1)
     parent.kill()
     parent.wait()
     try:
-        wait_for(lambda: not workers_of(tmp_path))
+        wait_for(lambda: not workers_of(tmp_path), every=0.1)
     finally:
         for worker in workers_of(tmp_path):
             worker.kill()
@@ -167,7 +167,7 @@ def test_whatever_is_stopped_or_killed_at_any_moment_every_run_finishes_once_wit
     command = command_for(runs, 4, 0.03, 40)
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
         parent = subprocess.Popen(command)
-        wait_for(lambda parent=parent: workers_of(runs) or parent.poll() is not None)
+        wait_for(lambda parent=parent: workers_of(runs) or parent.poll() is not None, every=0.1)
         time.sleep(random_moments.uniform(0, 0.5))
         if number != signal.SIGINT:  # which a run ignores
             strike(random_moments.choice([parent.pid, *(worker.pid for worker in workers_of(runs))]), number)
