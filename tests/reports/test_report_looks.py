@@ -159,7 +159,7 @@ SPREADS = np.array([10.0, *[0.2] * 10])
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seeds", "studies", "least"), [((16,), 1200, 0.035), (LOOKS, 250, 0.0)], ids=["one look", "four looks"]
+    ("seeds", "studies", "least"), [((16,), 1200, 0.035), (LOOKS, 500, 0.0)], ids=["one look", "four looks"]
 )
 def test_at_most_one_study_in_twenty_has_a_false_statement_of_either_kind_wherever_it_stops(
     seeds: tuple[int, ...], studies: int, least: float
