@@ -31,14 +31,18 @@ def write_accuracies(
     factors: tuple[str, str] = ("task", "mixer"),
     data: Mapping[str, str] | None = None,
     mixers: tuple[str, ...] = MIXERS,
+    left_out: bool = False,
 ) -> None:
     """Writes a study in which window has not finished on recall.
 
-    data: the fingerprint of each task's data; mixers: those that have finished at all.
+    data: the fingerprint of each task's data; mixers: those that have finished at all; left_out: whether the arm that
+    has not finished is not even planned.
     """
     first, second = factors
     levels = {"task": TASKS, "mixer": MIXERS}
     arms = [{first: a, second: b} for a in levels[first] for b in levels[second]]
+    if left_out:
+        arms = arms[:-1]
     metric = {"name": "val/accuracy", "goal": "maximize", "label": "accuracy"}
     write_plan(runs, arms, metric=metric, factors={name: levels[name] for name in factors})
     for arm in arms:
@@ -81,8 +85,9 @@ def test_there_is_no_mean_over_levels_that_read_the_same_data(tmp_path: Path) ->
     assert not ranking(find(study)).rows
 
 
-def test_a_report_ranks_what_has_finished_and_draws_every_cell(tmp_path: Path) -> None:
-    write_accuracies(tmp_path)
+@pytest.mark.parametrize("left_out", [False, True])
+def test_a_report_ranks_what_has_finished_and_draws_every_cell(tmp_path: Path, left_out: bool) -> None:
+    write_accuracies(tmp_path, left_out=left_out)
     findings = find(load_study(tmp_path, "xl_recurrence"))
     table = ranking(findings)
     assert table.title == "Mean over 2 levels of task" and table.columns[0].title == "Mixer"
