@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -82,7 +83,11 @@ def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool, runner: st
         return ASSUMED_RATE, basis
     machine = "this machine's CUDA device" if needs_cuda else processor()
     basis = f"roughly, for {machine}: no run that is long enough to tell was done here yet"
-    rate = call_forked(runner, matrix_product_rate, "cuda" if needs_cuda else "cpu")  # its server has imported torch
+    device = "cuda" if needs_cuda else "cpu"
+    if "torch" in sys.modules:
+        rate = matrix_product_rate(device)
+    else:  # the runner's server has imported it, or is about to
+        rate = call_forked(runner, matrix_product_rate, device)
     return SMALL_MODEL_SHARE * rate, basis
 
 

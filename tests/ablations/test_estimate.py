@@ -22,7 +22,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 @pytest.fixture(autouse=True)
 def _no_cuda_and_a_measured_rate_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates, "cuda_devices", lambda: ())
-    monkeypatch.setattr(estimates, "call_forked", lambda *arguments: 2e10 / estimates.SMALL_MODEL_SHARE)
+    monkeypatch.setattr(estimates, "matrix_product_rate", lambda device: 2e10 / estimates.SMALL_MODEL_SHARE)
 
 
 def planned(device: str = "cpu") -> PlannedStudy:
