@@ -46,7 +46,7 @@ from lit_transformers.tasks import StringsConfig
 from lit_transformers.training.config import AdamWConfig
 
 TASKS: Mapping[str, GeneratorConfig] = {
-    "in_context_recall": InContextRecallConfig(),
+    "in_context_recall": InContextRecallConfig(keys=4, values=4),
     "noisy_recall": InContextRecallConfig(keys=4, values=4, noise=0.2, noise_symbols=4),
     "fuzzy_recall": InContextRecallConfig(keys=3, values=4, key_length=2, value_length=2),
     "multi_query_recall": RecallConfig(alphabet=16, pairs=6),
