@@ -84,10 +84,8 @@ def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool, runner: st
     machine = "this machine's CUDA device" if needs_cuda else processor()
     basis = f"roughly, for {machine}: no run that is long enough to tell was done here yet"
     device = "cuda" if needs_cuda else "cpu"
-    if "torch" in sys.modules:
-        rate = matrix_product_rate(device)
-    else:  # the runner's server has imported it, or is about to
-        rate = call_forked(runner, matrix_product_rate, device)
+    here = "torch" in sys.modules  # otherwise the runner's server has imported it, or is about to
+    rate = matrix_product_rate(device) if here else call_forked(runner, matrix_product_rate, device)
     return SMALL_MODEL_SHARE * rate, basis
 
 
