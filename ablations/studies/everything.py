@@ -48,7 +48,7 @@ from lit_transformers.training.config import AdamWConfig
 TASKS: Mapping[str, GeneratorConfig] = {
     "in_context_recall": InContextRecallConfig(keys=4, values=4),
     "noisy_recall": InContextRecallConfig(keys=4, values=4, noise=0.2, noise_symbols=4),
-    "fuzzy_recall": InContextRecallConfig(keys=3, values=4, key_length=2, value_length=2),
+    "fuzzy_recall": InContextRecallConfig(keys=2, values=4, key_length=2, value_length=2),
     "multi_query_recall": RecallConfig(alphabet=16, pairs=6),
     "selective_copy": SelectiveCopyConfig(alphabet=8, copied=6),
     "memorisation": MemorisationConfig(facts=127),

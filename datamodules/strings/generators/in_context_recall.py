@@ -14,7 +14,7 @@ __all__ = ["InContextRecallConfig"]
 
 
 class InContextRecallConfig(GeneratorConfig, kind="in_context_recall"):
-    """In-context, noisy and fuzzy recall (MAD, Poli et al. 2024, arXiv:2403.17844, section 3 and appendix B).
+    """In-context, noisy and fuzzy recall (MAD, Poli et al. 2024, arXiv:2403.17844).
 
     A string is a sequence of keys, each followed by its value, which the string draws when the key comes first. Where a
     key comes again its value is to be predicted, symbol by symbol after the correct ones. The last pair always asks for

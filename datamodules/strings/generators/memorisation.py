@@ -15,7 +15,7 @@ __all__ = ["MemorisationConfig"]
 
 
 class MemorisationConfig(GeneratorConfig, kind="memorisation"):
-    """Memorisation (MAD, Poli et al. 2024, arXiv:2403.17844, section 3 and appendix B).
+    """Memorisation (MAD, Poli et al. 2024, arXiv:2403.17844).
 
     A string is a sequence of random keys, each followed by 0, at which the value of the key is to be predicted. Every
     key has another value, in one dictionary for all strings, of training and evaluation. The length is that of the

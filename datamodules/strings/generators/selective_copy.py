@@ -14,7 +14,7 @@ __all__ = ["SelectiveCopyConfig"]
 
 
 class SelectiveCopyConfig(GeneratorConfig, kind="selective_copy"):
-    """Selective copying (MAD, Poli et al. 2024, arXiv:2403.17844, section 3 and appendix B).
+    """Selective copying (MAD, Poli et al. 2024, arXiv:2403.17844).
 
     A string holds ``copied`` random symbols at random places, and 0 at all others. A symbol of its own follows, and
     then as many zeros as there are symbols to copy, at which these are to be predicted in their order: no earlier
