@@ -80,6 +80,7 @@ def test_a_killed_run_goes_on_and_runs_again_what_failed(folder: Path) -> None:
     assert lines[2]["message"] == "Skipped: not here" and all(line["seconds"] >= 0 for line in lines)
 
 
+@pytest.mark.slow
 def test_workers_leave_out_what_is_done_and_one_process_writes(folder: Path) -> None:
     killed_at_the_fifth(folder)
     (folder / "mended").touch()
@@ -90,6 +91,7 @@ def test_workers_leave_out_what_is_done_and_one_process_writes(folder: Path) -> 
     assert len(log_of(folder)) == 4 + 3
 
 
+@pytest.mark.slow
 def test_what_passed_under_other_options_is_not_left_out(folder: Path) -> None:
     (folder / "mended").touch()
     (folder / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--precision")\n')

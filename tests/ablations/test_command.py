@@ -101,6 +101,7 @@ def test_plan_tells_runs_costs_and_time_and_trains_nothing(
     assert not list((tmp_path / "runs").glob("*/record.json"))
 
 
+@pytest.mark.slow
 def test_a_plan_is_made_again_when_the_study_or_its_data_change(study: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("some text")
@@ -153,6 +154,7 @@ def plan_files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.parent.name != "plans"}
 
 
+@pytest.mark.slow
 def test_every_scale_and_set_of_changes_has_a_report_of_its_own(study: Path, tmp_path: Path) -> None:
     words = ["report", str(study), "--runs", str(tmp_path)]
     requests = {
@@ -172,6 +174,7 @@ def test_every_scale_and_set_of_changes_has_a_report_of_its_own(study: Path, tmp
     assert plan_files(tmp_path / "studies/memory_helps") == default_files
 
 
+@pytest.mark.slow
 def test_a_report_without_seeds_has_those_of_the_last_run_and_never_fewer_than_stand_there(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,6 +194,7 @@ def test_a_report_without_seeds_has_those_of_the_last_run_and_never_fewer_than_s
     assert plan_files(tmp_path / "studies/memory_helps") == before
 
 
+@pytest.mark.slow
 def test_a_report_of_nothing_is_one_line_and_leaves_what_stands_there(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,6 +212,7 @@ def test_a_report_of_nothing_is_one_line_and_leaves_what_stands_there(
     assert plan_files(tmp_path / "studies") == before
 
 
+@pytest.mark.slow
 def test_a_run_that_never_begins_or_finishes_nothing_leaves_the_report_as_it_was(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -361,6 +366,7 @@ def test_a_plan_holds_what_reports_read(study: Path) -> None:
     assert json.loads(json.dumps(plan.to_dict())) == plan.to_dict()
 
 
+@pytest.mark.slow
 def test_the_commands_of_a_plan_can_be_pasted(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--set", "training.steps=3", "--set", "data.path=some corpus.txt", "--seeds", "1", "--runs", "my runs"]
     monkeypatch.chdir(tmp_path)

@@ -157,6 +157,7 @@ def test_a_needle_row_holds_two_needles_far_apart_and_its_class_is_their_sum(see
     assert example.symbols.max() < NEEDLE.description.vocabulary.boundary
 
 
+@pytest.mark.slow
 def test_needles_lie_anywhere_they_may() -> None:
     pairs = Counter(tuple((e.symbols >= 7).nonzero()[0].tolist()) for e in make_examples(NEEDLE, 6_000))
     assert set(pairs) == {(first, second) for first in range(12) for second in range(first + 5, 12)}

@@ -152,6 +152,7 @@ def test_a_checkpoint_holds_no_code(config: RunConfig, finished: Path, tmp_path:
         load(tmp_path / "text.ckpt")
 
 
+@pytest.mark.slow
 def test_a_trained_model_is_measured_again_by_another_protocol(finished: Path) -> None:
     metrics = evaluate(finished / CHECKPOINT)
     assert metrics["val/bpb"] == pytest.approx(read_record(finished)["metrics"]["val/bpb"], rel=1e-6)

@@ -219,6 +219,7 @@ def test_a_key_in_a_plan_that_leads_out_of_the_runs_is_refused(tmp_path: Path, k
         load_study(tmp_path, "xl_recurrence")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_commands_publish_index_and_render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_product(tmp_path, {"off": 0.2}, contrasts=CONTRAST)

@@ -67,6 +67,7 @@ def test_a_run_that_fails_says_why_and_stops_no_other(tmp_path: Path) -> None:
         assert record["outcome"] == "failed" and record["reason"].startswith(reason)
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_repeated_only_when_asked(tmp_path: Path) -> None:
     run_tickets = tickets(1, fault="raise")
     go(tmp_path, run_tickets)
@@ -144,6 +145,7 @@ def test_a_command_that_is_stopped_leaves_checkpoints_and_no_process(tmp_path: P
     assert not workers_of(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_worker_dies_with_its_parent(tmp_path: Path) -> None:
     parent = subprocess.Popen(command_for(tmp_path, 2, 0.05, 400_000))  # their runs would take hours
     wait_for(lambda: len(workers_of(tmp_path)) == 2, every=0.1)

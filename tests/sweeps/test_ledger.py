@@ -84,6 +84,7 @@ def test_a_run_given_back_waits_again_and_its_attempts_are_counted(ledger: Ledge
     assert ledger.claim(TICKETS[0]) is not None
 
 
+@pytest.mark.slow
 def test_the_run_of_a_process_that_died_here_is_given_to_the_next_at_once_and_not_from_a_container_of_the_same_name(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +306,7 @@ def test_a_file_that_another_program_writes_to_is_waited_for_and_said(ledger: Le
     assert "database is locked; waiting for it" in messages[0] and "is back" in messages[1]
 
 
+@pytest.mark.slow
 def test_a_file_that_stays_locked_is_one_clear_error(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

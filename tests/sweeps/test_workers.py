@@ -168,6 +168,7 @@ def test_a_worker_keeps_limits_and_names_the_option_that_it_cannot_read(
         assert option in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wide")
 def test_status_tells_who_does_what(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs, run_tickets = tmp_path / "runs", tickets(study)
