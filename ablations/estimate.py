@@ -24,8 +24,10 @@ from sweeps.process.call import call_forked
 
 __all__ = ["ASSUMED_RATE", "ENOUGH_SECONDS", "TimeEstimate", "estimate"]
 
-SMALL_MODEL_SHARE = 0.5
+SMALL_MODEL_SHARE = 1 / 3
 """The fraction of a plain matrix product's speed that training small models reaches: attention, norms and loops."""
+SECONDS_BESIDE_TRAINING = 3.0
+"""What a run takes beside its training: reading its data, its gates, and its evaluation."""
 ENOUGH_SECONDS = 20.0
 """Seconds of training that a run needs before its speed is used for others. A start takes a few seconds."""
 ASSUMED_DEVICE = "one A100 of 40 GB"
@@ -61,7 +63,8 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
     for arm in planned.plan.arms:
         keys = [run.key for run in arm.runs]
         durations = [finished[key].whole for key in keys if key in finished]
-        seconds_per_run = statistics.median(durations) if durations else planned.costs[arm.name]["train_flops"] / rate
+        in_proportion = SECONDS_BESIDE_TRAINING + planned.costs[arm.name]["train_flops"] / rate
+        seconds_per_run = statistics.median(durations) if durations else in_proportion
         seconds |= dict.fromkeys(keys, seconds_per_run)
     return TimeEstimate(seconds, basis, needs_cuda)
 
