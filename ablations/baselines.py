@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ablations.ablation import Metric, Scale
+from ablations.ablation import Looks, Margin, Metric, Scale
 from datamodules import (
     EvaluationConfig,
     FilesConfig,
@@ -55,9 +55,15 @@ TRANSFORMER_XL = RunConfig(
 Documents are pieces of 4 KiB, so that lanes end together and a short evaluation wastes little on padding.
 """
 
+
+def lags(*distances: int) -> LagsConfig:
+    """Returns a source of eight letters, nine in ten of which repeat one of those at the distances, as often each."""
+    return LagsConfig(symbols=8, lags=distances, shares=(0.9 / len(distances),) * len(distances))
+
+
 LAGS: Mapping[str, Any] = {
     "model.norm": "pre",
-    "data.source": LagsConfig(symbols=8, lags=(8, 24), shares=(0.45, 0.45)),
+    "data.source": lags(8, 24),
     "data.tokenizer": "characters",
     "data.segment_length": 16,
     "data.batch_size": 64,
@@ -69,7 +75,20 @@ LAGS: Mapping[str, Any] = {
 
 Nearly all that can be known is learned in half a minute, so what an arm does not know its mechanism does not carry.
 Segments are short and lags few because absolute positions learn a distance place by place: with segments of 32 and lags
-of 4, 16 and 48, sinusoids have not learned the lags within a segment when XL positions know all three.
+of 4, 16 and 48, sinusoids have not learned the lags within a segment when XL positions know all three. No lag is so
+short that an n-gram model of the few symbols before could know it.
+"""
+
+LAGS_IN_SEGMENTS: Mapping[str, Any] = LAGS | {
+    "model.positions": None,
+    "data.segment_length": 64,
+    "data.batch_size": 16,
+    "training.steps": 1000,
+}
+"""Overrides of CHARACTERS for the same symbols, both of whose lags lie within most of a segment. What is reached through
+several layers is learned late.
+
+What has scores of queries and keys needs an encoding of relative positions: sinusoids learn a distance place by place.
 """
 
 TEXT: Mapping[str, Any] = {
@@ -204,6 +223,9 @@ def leaving(scales: Mapping[str, Scale], **left_out: Mapping[str, str]) -> dict[
     return {name: replace(scale, leave_out=left_out.get(name, {})) for name, scale in scales.items()}
 
 
+CHARACTERS_TEXT: Mapping[str, Any] = {"training.steps": 2800, "training.optimizer.learning_rate": 1e-2}
+"""Overrides of CHARACTERS with which it reads as much text as TRANSFORMER_XL does with TEXT."""
+
 CHARACTERS_GPU: Mapping[str, Any] = without_memory(GPU) | {
     "data.segment_length": 1024,
     "data.batch_size": 16,
@@ -213,6 +235,17 @@ CHARACTERS_GPU: Mapping[str, Any] = without_memory(GPU) | {
 
 CHARACTERS_PAPER: Mapping[str, Any] = without_memory(ENWIK8) | {"data.segment_length": 2048, "data.batch_size": 16}
 """12 layers on enwik8 with segments of 2,048: the first phase of arXiv:2004.05150, section 4.2."""
+
+
+def character_scales(demo: Mapping[str, Any], margin: Margin) -> dict[str, Scale]:
+    """Returns the scales of a study of CHARACTERS whose demo is on lags: text waits for an hour."""
+    return {
+        "demo": Scale(overrides=demo, seeds=Looks(4, 8), margin=margin),
+        "hour": Scale(overrides=CHARACTERS_TEXT, seeds=Looks(4, 8)),
+        "gpu": Scale(overrides=CHARACTERS_GPU),
+        "paper": Scale(overrides=CHARACTERS_PAPER, seeds=1),
+    }
+
 
 CHARACTER_SCALES = {
     "demo": Scale(),

@@ -1,14 +1,16 @@
-"""Measures how much of its context the baseline of a language study uses, after its runs."""
+"""Measures how much of their context the models of a language study use, after its runs."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from ablations.plan import PlannedStudy
-from lit_transformers.records.context import ContextLoss, ContextUse, load_context, write_context
+from lit_transformers.records.context import ArmContext, ContextLoss, ContextUse, load_context, write_context
 from lit_transformers.records.files import CHECKPOINT, RECORD
+from lit_transformers.records.plan import PlannedArm
 from lit_transformers.records.record import load_record
 from lit_transformers.records.schema import first_fault
 from lit_transformers.runner import load_runner
@@ -20,25 +22,43 @@ __all__ = ["keep_context"]
 def keep_context(runs: Path, planned: PlannedStudy, console: Console) -> None:
     """Measures the baseline's first finished run with its context cut, once, and writes it beside the plan.
 
+    Where it is known what can be known of the data, all arms are measured, for then a loss says what an arm lacks.
     What fails is named as its reason, and by no line: most studies are of no text.
     """
     plan = planned.plan
-    baseline = next(arm for arm in plan.arms if arm.name == plan.baseline)
-    key = next((run.key for run in baseline.runs if _has_finished(runs / run.key)), None)
-    if key is None or _measured_key(runs, plan.folder) == key:
+    keys = {arm.name: key for arm in plan.arms if (key := _first_finished(runs, arm))}
+    key = keys.get(plan.baseline)
+    if key is None:
+        return
+    arms = keys if plan.references else {}
+    before = _measured(runs, plan.folder)
+    if before is not None and before.key == key and (before.reason or len(before.arms) == len(arms)):
         return
     try:
         with console.status(f"the context that the baseline of {planned.study} uses"):
-            losses = call_forked(planned.runner, context_losses, planned.runner, runs / key / CHECKPOINT)
+            losses = _measure(planned, runs / key)
         context = ContextUse(key, losses)
+        for name, arm_key in arms.items():
+            with console.status(f"the context that {name} of {planned.study} uses"):
+                arm_losses = losses if arm_key == key else _measure(planned, runs / arm_key)
+            context = replace(context, arms=(*context.arms, ArmContext(name, arm_key, arm_losses)))
     except Exception as error:  # whatever it is, the report can do without
         context = ContextUse(key, reason=first_fault(error))
     write_context(runs, plan.folder, context)
 
 
+def _measure(planned: PlannedStudy, directory: Path) -> tuple[ContextLoss, ...]:
+    return call_forked(planned.runner, context_losses, planned.runner, directory / CHECKPOINT)
+
+
 def context_losses(runner: str, checkpoint: Path) -> tuple[ContextLoss, ...]:
     """Measures the network of a checkpoint by the runner of its run, for a process that has imported it."""
     return tuple(load_runner(runner).context_losses(checkpoint))
+
+
+def _first_finished(runs: Path, arm: PlannedArm) -> str | None:
+    """Returns the key of an arm's first run that has finished and has its checkpoint; None where there is none."""
+    return next((run.key for run in arm.runs if _has_finished(runs / run.key)), None)
 
 
 def _has_finished(directory: Path) -> bool:
@@ -49,10 +69,9 @@ def _has_finished(directory: Path) -> bool:
         return False
 
 
-def _measured_key(runs: Path, folder: str) -> str | None:
-    """Returns the key of the run that was measured; None where there is none, or a file that cannot be read."""
+def _measured(runs: Path, folder: str) -> ContextUse | None:
+    """Returns what was measured before; None where there is nothing, or a file that cannot be read."""
     try:
-        context = load_context(runs, folder)
+        return load_context(runs, folder)
     except (OSError, ValueError, RecursionError):
         return None
-    return context.key if context else None

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 out, err = Console(), Console(stderr=True)
 
 Study = Annotated[str, typer.Argument(help="A study's name, or the path of a .py file that defines ABLATION.")]
-Scale = Annotated[str, typer.Option("--scale", help="demo: minutes on a CPU; gpu: under an hour; paper: as published.")]
+Scale = Annotated[
+    str,
+    typer.Option(
+        "--scale",
+        help="demo: minutes on a CPU; hour: on text, where a study has it; gpu: one GPU; paper: as published.",
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override the baseline, e.g. model.dim=64. Repeatable."),

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, PublishedValue, Scale, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTERS, CHARACTERS_GPU, CHARACTERS_PAPER
+from ablations.ablation import Ablation, Looks, Margin, Match, Published, PublishedValue, Scale, Source
+from ablations.baselines import (
+    BITS_PER_BYTE,
+    CHARACTERS,
+    CHARACTERS_GPU,
+    CHARACTERS_PAPER,
+    CHARACTERS_TEXT,
+    LAGS_IN_SEGMENTS,
+)
+from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AdaptiveSpanConfig
 
 FIXED = {"model.mixer.learns": "fixed", "model.mixer.penalty": 0.0}
@@ -35,7 +43,13 @@ ABLATION = Ablation(
         ],
     ),
     scales={
-        "demo": Scale(),
+        "demo": Scale(
+            overrides=LAGS_IN_SEGMENTS
+            | {"model.mixer.span": 64, "model.mixer.ramp": 8, "model.mixer.encoding": XLConfig()},
+            seeds=Looks(4, 8),
+            margin=Margin(0.04, "a tenth of what the second lag is worth, three times as far as the ramp reaches"),
+        ),
+        "hour": Scale(overrides=CHARACTERS_TEXT, seeds=Looks(4, 8)),
         "gpu": Scale(
             overrides=dict(CHARACTERS_GPU)
             | {"model.mixer.span": 1024, "model.mixer.ramp": 32, "model.mixer.penalty": 2e-6}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Ablation, Match, Published, PublishedValue, Scale, Source
-from ablations.baselines import BITS_PER_BYTE, ENWIK8, GPU, TRANSFORMER_XL
+from ablations.ablation import Ablation, Looks, Margin, Match, Published, PublishedValue, Scale, Source
+from ablations.baselines import BITS_PER_BYTE, ENWIK8, GPU, LAGS, TEXT, TRANSFORMER_XL, lags, without_memory
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig, CompressiveConfig
 
@@ -47,7 +47,12 @@ ABLATION = Ablation(
         claims=["Transformer-XL has 18.3 perplexity on WikiText-103, the Compressive Transformer 17.1."],
     ),
     scales={
-        "demo": Scale(),
+        "demo": Scale(
+            overrides=LAGS | {"model.depth": 1, "data.source": lags(8, 56)},
+            seeds=Looks(4, 8),
+            margin=Margin(0.07, "a tenth of what the second lag is worth, which lies in what was compressed"),
+        ),
+        "hour": Scale(overrides=without_memory(TEXT), seeds=Looks(4, 8)),
         "gpu": Scale(overrides=dict(GPU) | {"training.validate_every": None}),
         "paper": Scale(overrides=dict(ENWIK8) | {"model.depth": 24, "model.dim": 1024}, seeds=1),
     },

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
+from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
+from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales
+from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import WindowConfig
 
 UPPER = (1, 1, 2, 4)
@@ -29,5 +30,8 @@ ABLATION = Ablation(
         metric="bits per character",
         cells=[PublishedValue("baseline", 1.21), PublishedValue("dilation=some_heads", 1.20, note="two heads")],
     ),
-    scales=CHARACTER_SCALES,
+    scales=character_scales(
+        LAGS_IN_SEGMENTS | {"model.mixer.window": 4, "model.mixer.encoding": XLConfig()},
+        Margin(0.04, "a tenth of what the second lag is worth, which four windows of 4 reach only with dilation"),
+    ),
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Metric, Published, PublishedValue, Scale, Source
-from ablations.baselines import ENWIK8, GPU, POSITIONS, TRANSFORMER_XL, positions
+from ablations.ablation import Ablation, Looks, Margin, Match, Metric, Published, PublishedValue, Scale, Source
+from ablations.baselines import ENWIK8, GPU, LAGS, POSITIONS, TEXT, TRANSFORMER_XL, positions
 from lit_transformers.encodings import ShawConfig
+
+SELDOM = {"positions=shaw_keys_only": "left to gpu", "positions=learned_per_layer": "left to gpu"}
 
 ABLATION = Ablation(
     question="Which encoding of positions serves a recurrent language model best?",
@@ -33,9 +35,12 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(
-            overrides={"training.steps": 1000, "training.validate_every": 500},
-            leave_out={"positions=shaw_keys_only": "left to gpu", "positions=learned_per_layer": "left to gpu"},
+            overrides=LAGS,
+            seeds=Looks(4, 8),
+            leave_out=SELDOM,
+            margin=Margin(0.03, "less than a tenth of what the lag beyond a segment is worth"),
         ),
+        "hour": Scale(overrides=TEXT, seeds=Looks(4, 8), leave_out=SELDOM),
         "gpu": Scale(overrides=GPU),
         "paper": Scale(overrides=ENWIK8, seeds=1),
     },

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
+from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
+from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales
+from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import WindowConfig
 
 ABLATION = Ablation(
@@ -31,5 +32,8 @@ ABLATION = Ablation(
             PublishedValue("schedule=decreasing", 1.24),
         ],
     ),
-    scales=CHARACTER_SCALES,
+    scales=character_scales(
+        LAGS_IN_SEGMENTS | {"model.mixer.window": 32, "model.mixer.smallest": 2, "model.mixer.encoding": XLConfig()},
+        Margin(0.04, "a tenth of what the second lag is worth, which all three schedules reach in several layers"),
+    ),
 )

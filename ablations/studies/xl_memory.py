@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
-from ablations.baselines import GPU, TRANSFORMER_XL, WIKITEXT_103, positions
+from ablations.ablation import (
+    Ablation,
+    Contrast,
+    Looks,
+    Margin,
+    Match,
+    Metric,
+    Published,
+    PublishedValue,
+    Scale,
+    Source,
+)
+from ablations.baselines import GPU, LAGS, TEXT, TRANSFORMER_XL, WIKITEXT_103, lags, positions
 
 ENCODINGS = ("xl", "shaw", "learned_relative", "rotary", "sinusoidal")
 MEMORIES = ("x2", "x4", "x8")
 
 
-def seen(memory: int) -> dict[str, object]:
+def evaluated(memory: int) -> dict[str, object]:
     """Returns overrides that evaluate with a memory of this many tokens, whatever training used."""
     return {"task.evaluation": {"mixer.memory": memory}}
 
@@ -20,7 +31,7 @@ ABLATION = Ablation(
     baseline=TRANSFORMER_XL.override({"training.validate_every": None}),
     factors={
         "positions": positions(*ENCODINGS),
-        "memory": {"x1": {}, "x2": seen(64), "x4": seen(128), "x8": seen(256)},
+        "memory": {"x1": {}, "x2": evaluated(64), "x4": evaluated(128), "x8": evaluated(256)},
     },
     design="product",
     seeds=3,
@@ -46,7 +57,17 @@ ABLATION = Ablation(
         claims=["Only Transformer-XL's encoding improves with an attention longer than in training."],
     ),
     scales={
-        "demo": Scale(leave_out={"memory=x2": "between x1 and x4", "positions=learned_relative": "left to gpu"}),
+        "demo": Scale(
+            overrides=LAGS | {"model.depth": 1, "data.source": lags(8, 40)},
+            seeds=Looks(4, 8),
+            leave_out={"positions=learned_relative": "left to gpu"},
+            margin=Margin(0.07, "a quarter of what half of the places gain once memory reaches the second lag"),
+        ),
+        "hour": Scale(
+            overrides=TEXT | {"model.mixer.memory": 32},
+            seeds=Looks(4, 8),
+            leave_out={"memory=x2": "between x1 and x4", "positions=learned_relative": "left to gpu"},
+        ),
         "gpu": Scale(overrides=dict(GPU) | {"model.mixer.memory": 32, "training.validate_every": None}),
         "paper": Scale(
             overrides=dict(WIKITEXT_103) | {"model.mixer.memory": 32, "training.validate_every": None}, seeds=1

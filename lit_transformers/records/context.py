@@ -1,4 +1,4 @@
-"""How much of its context the baseline of a study uses, as ``context.json`` holds it beside the plan."""
+"""How much of their context the arms of a study use, as ``context.json`` holds it beside the plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lit_transformers.records.files import write_json
 from lit_transformers.records.plan import plan_path
 from lit_transformers.records.schema import Number, parse, to_plain
 
-__all__ = ["CONTEXT", "ContextLoss", "ContextUse", "load_context", "write_context"]
+__all__ = ["CONTEXT", "ArmContext", "ContextLoss", "ContextUse", "load_context", "write_context"]
 
 CONTEXT = "context.json"
 """The name of the file."""
@@ -31,12 +31,23 @@ class ContextLoss:
 
 
 @dataclass(frozen=True)
+class ArmContext:
+    """The losses of an arm's run ``key`` with its context cut to rising lengths."""
+
+    arm: str
+    key: str
+    losses: tuple[ContextLoss, ...]
+
+
+@dataclass(frozen=True)
 class ContextUse:
-    """The losses of the run ``key`` with its context cut to rising lengths, or the ``reason`` why there are none."""
+    """The losses of the baseline's run ``key`` with its context cut to rising lengths, or the ``reason`` why there are
+    none. arms: those of all arms, where the data tell what can be known of them."""
 
     key: str
     losses: tuple[ContextLoss, ...] = ()
     reason: str = ""
+    arms: tuple[ArmContext, ...] = ()
 
 
 def write_context(runs: Path, folder: str, context: ContextUse) -> None:

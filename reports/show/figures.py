@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reports.show.charts import cost_against_length, cost_against_quality, cost_points, costs_by_length, differences
 from reports.show.curves import learning_curves, load_auxiliary, load_curves
+from reports.show.distances import bits_against_distance, recovered_bits
 from reports.show.looks import STYLE, VARIABLES
 from reports.show.markup import Html
 from reports.show.matrix import accuracies
@@ -64,6 +65,12 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
     if curves := load_curves(study):
         caption = "Learning curves: mean over seeds, the band from the least to the greatest."
         yield Drawing("learning_curves", "Learning curves", caption, learning_curves(findings, curves))
+    if recovered := recovered_bits(study):
+        caption = (
+            "Bits recovered against distance: what an arm knows once its context is cut to so many symbols. Lines "
+        )
+        caption += "that are dotted are what can be known of it."
+        yield Drawing("distances", "Bits recovered against distance", caption, bits_against_distance(study, recovered))
     if comparisons := [c for c in findings.comparisons if c.estimate and c.estimate.interval]:
         caption = "Paired differences with their 95 % intervals."
         caption += " The band is the margin within which two are called equal." if findings.margin else ""

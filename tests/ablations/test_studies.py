@@ -23,7 +23,8 @@ def study(name: str) -> Ablation:
 @pytest.mark.parametrize("name", names())
 def test_a_study_resolves_at_every_scale(name: str) -> None:
     """Its constructor refuses scales in which two arms are the same run."""
-    for scale in ("demo", "gpu", "paper"):
+    assert {"demo", "gpu", "paper"} <= set(study(name).scales)
+    for scale in study(name).scales:
         resolved = study(name).resolve(scale)
         assert len(resolved.arms) >= 2
         assert set(resolved.left_out).isdisjoint(arm.name for arm in resolved.arms)
