@@ -85,10 +85,10 @@ LAGS_IN_SEGMENTS: Mapping[str, Any] = LAGS | {
     "data.batch_size": 16,
     "training.steps": 1000,
 }
-"""Overrides of CHARACTERS for the same symbols, both of whose lags lie within most of a segment. What is reached through
-several layers is learned late.
+"""Overrides of CHARACTERS for the same symbols, both of whose lags lie within most of a segment.
 
 What has scores of queries and keys needs an encoding of relative positions: sinusoids learn a distance place by place.
+There are twice as many updates as without segments, since what several layers reach together is learned late.
 """
 
 TEXT: Mapping[str, Any] = {
