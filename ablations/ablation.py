@@ -68,6 +68,8 @@ class Published(Checked):
     """What the source reports: its protocol in a line, its numbers as cells, and ``claims`` that are no cells.
 
     ``margin`` is the size of the study's margin in units of the source's metric, where these are not the study's own.
+    ``remarks`` explain results that are not those of the source: a fault, the scale, or the paper? Each is by the name
+    of a contrast or, in a study without contrasts, of the arm that is compared with the baseline.
     """
 
     protocol: Name
@@ -75,6 +77,7 @@ class Published(Checked):
     cells: Sequence[PublishedValue] = ()
     claims: Sequence[str] = ()
     margin: PositiveFloat | None = None
+    remarks: Mapping[str, Name] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, init=False)
@@ -175,8 +178,17 @@ class Ablation(Checked):
             raise ConfigError(reason, "published.margin")
         for number, cell in enumerate(self.published.cells if self.published else ()):
             select(arms, cell.arm, f"published.cells.{number}")
+        self._check_remarks(arms)
         for scale in self.scales or ("demo",):
             self.resolve(scale)
+
+    def _check_remarks(self, arms: Sequence[Arm]) -> None:
+        """Raises ConfigError for a remark on a comparison that the study does not make."""
+        compared = [contrast.name for contrast in self.contrasts] or [arm.name for arm in arms[1:]]
+        for name in self.published.remarks if self.published else ():
+            if name not in compared:
+                kind = "contrast" if self.contrasts else "arm but the baseline"
+                raise ConfigError(f"no {kind} is called {name!r}; {nearest(name, compared)}", "published.remarks")
 
     def all_arms(self) -> list[Arm]:
         """Returns every arm of the design, including those that a scale leaves out."""

@@ -280,7 +280,7 @@ def _published(published: Published, ablation: Ablation) -> PublishedNumbers:
         arm = arms[0].name if len(arms) == 1 else dict(part.split("=", 1) for part in cell.arm.split())
         cells.append(PublishedCell(arm, cell.value, cell.note))
     protocol, claims = Protocol(published.protocol), tuple(published.claims)
-    return PublishedNumbers(protocol, published.metric, tuple(cells), claims, published.margin)
+    return PublishedNumbers(protocol, published.metric, tuple(cells), claims, published.margin, published.remarks)
 
 
 def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float]]) -> str:

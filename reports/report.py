@@ -18,6 +18,8 @@ from reports.read.results import read_results, write_results
 from reports.show.answer import answer, headline
 from reports.show.figures import FORMATS, draw_figures
 from reports.show.html import write_html
+from reports.show.remarks import TITLE as DISAGREEMENTS
+from reports.show.remarks import disagreements
 from reports.show.sections import Findings, all_tables
 from reports.show.tables import Table, escape_markdown, to_csv, to_latex, to_markdown, to_rich
 
@@ -152,6 +154,8 @@ def markdown(
     blocks = [f"# {escape_markdown(plan.question)}", f"**{escape_markdown(headline(findings))}**"]
     blocks += [*map(escape_markdown, answer(findings)), _facts(plan)]
     blocks += [to_markdown(table.shortened()).rstrip("\n") for table in tables]
+    if remarks := disagreements(findings):
+        blocks += [f"## {DISAGREEMENTS}", *map(escape_markdown, remarks)]
     if captions:
         blocks.append("## Figures")
         for name, caption in captions.items():

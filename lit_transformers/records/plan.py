@@ -195,7 +195,8 @@ Claim = Annotated[
 class PublishedNumbers:
     """The metric, protocol, numbers and claims that the source reports, by the arms of the plan.
 
-    ``margin`` is that of the study's metric in units of the source's, where these differ.
+    ``margin`` is that of the study's metric in units of the source's, where these differ. ``remarks`` explain results
+    that are not those of the source, by the name of a contrast or, without contrasts, of an arm.
     """
 
     protocol: Annotated[Protocol, BeforeValidator(lambda value: {"text": value} if isinstance(value, str) else value)]
@@ -203,6 +204,7 @@ class PublishedNumbers:
     cells: tuple[PublishedCell, ...] = ()
     claims: tuple[Claim, ...] = ()
     margin: Number | None = None
+    remarks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -49,48 +49,62 @@ class JudgedComparison:
     """A comparison with the judgement on it.
 
     ``published`` is the source's difference in the units of the source's metric, positive where the first arm has the
-    larger number, and None where it is not defined.
+    larger number, and None where it is not defined. ``remark`` is what the study says to explain the result.
     """
 
     comparison: Comparison
     published: float | None
     agreement: Agreement
+    remark: str | None = None
 
 
 def judge_comparisons(findings: Findings) -> list[JudgedComparison]:
     """Judges every contrast of a study against its source: the planned ones, or else every arm against the baseline."""
-    return [
-        _judge_comparison(findings, comparison) for comparison in findings.comparisons if comparison.kind == "contrast"
-    ]
+    judged = []
+    for comparison in findings.comparisons:
+        if comparison.kind == "contrast":
+            difference = published_difference(findings, comparison)
+            agreement, remark = _agreement(findings, comparison, difference), _remark(findings, comparison)
+            judged.append(JudgedComparison(comparison, difference, agreement, remark))
+    return judged
 
 
-def _judge_comparison(findings: Findings, comparison: Comparison) -> JudgedComparison:
+def _agreement(findings: Findings, comparison: Comparison, difference: float | None) -> Agreement:
+    """Returns how a comparison agrees with the source's ``difference``, by the rule above."""
     published = findings.study.plan.published
-    difference = published_difference(findings, comparison)
     sign = better_sign(published.metric) if published else None
     if difference is None or sign is None:
-        return JudgedComparison(comparison, difference, "no published number")
+        return "no published number"
     if findings.trained_too_little:
-        return JudgedComparison(comparison, difference, "not asked")
+        return "not asked"
     if comparison.verdict == "equal":
         is_small = _published_effect(findings, comparison, difference) < published_margin(findings)
-        return JudgedComparison(comparison, difference, "agrees" if is_small else "disagrees")
+        return "agrees" if is_small else "disagrees"
     if comparison.verdict not in ("better", "worse"):
-        return JudgedComparison(comparison, difference, "unresolved")
+        return "unresolved"
     ours = 1 if comparison.verdict == "better" else -1
-    return JudgedComparison(comparison, difference, "agrees" if difference * sign * ours > 0 else "disagrees")
+    return "agrees" if difference * sign * ours > 0 else "disagrees"
+
+
+def _remark(findings: Findings, comparison: Comparison) -> str | None:
+    """Returns what the study says of a comparison, by its name or, without planned contrasts, by that of its arm."""
+    plan = findings.study.plan
+    if plan.published is None:
+        return None
+    name = comparison.name if plan.contrasts is not None else next(iter(comparison.weights))
+    return plan.published.remarks.get(name)
 
 
 def published_difference(findings: Findings, comparison: Comparison) -> float | None:
     """Returns the weighted sum of a comparison over the source's cells, or None where an arm has no cell or several."""
-    cells = _cells(findings, comparison)
+    cells = published_cells(findings, comparison)
     if not cells:
         return None
     # Cells have few decimals, so the rounding error of a sum of binary fractions must not count as a difference.
     return round(sum(comparison.weights[arm] * cell for arm, cell in cells.items()), 9)
 
 
-def _cells(findings: Findings, comparison: Comparison) -> dict[str, float]:
+def published_cells(findings: Findings, comparison: Comparison) -> dict[str, float]:
     """Returns the source's number for each arm of a comparison; empty where an arm has no cell or several."""
     published = findings.study.plan.published
     if published is None:
@@ -105,7 +119,7 @@ def _published_effect(findings: Findings, comparison: Comparison, difference: fl
     compares by ratio, the larger of its ratio and the inverse; infinity where its numbers have no ratio."""
     if not findings.ratio:
         return abs(difference)
-    cells = _cells(findings, comparison)
+    cells = published_cells(findings, comparison)
     if min(cells.values()) <= 0:
         return math.inf
     return math.exp(abs(sum(comparison.weights[arm] * math.log(cell) for arm, cell in cells.items())))

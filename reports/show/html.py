@@ -19,6 +19,8 @@ from reports.show.answer import answer, headline
 from reports.show.arm_details import arm_details
 from reports.show.figures import Drawing, drawings, inline_svg
 from reports.show.markup import Html, details, element, escape, items, joined, name_of, pairs, paragraphs
+from reports.show.remarks import TITLE as DISAGREEMENTS
+from reports.show.remarks import disagreements
 from reports.show.sections import Findings, all_tables
 from reports.show.tables import Table
 from reports.show.tables import to_html as table_to_html
@@ -109,11 +111,12 @@ def _sections(findings: Findings, method: Sequence[str]) -> Iterator[Html]:
     yield _answer(findings)
     yield _source(findings)
     result_tables = [table for name, table in tables.items() if name not in placed_elsewhere]
-    yield _section("Results", *_tables(result_tables), *_figures(drawings_by_name, "differences"))
+    yield _section("Results", *_tables(result_tables), *figures(drawings_by_name, "differences"))
     yield _section("The paper beside", *_tables(tables[name] for name in _BESIDE if name in tables))
-    yield _section("Learning curves", *_figures(drawings_by_name, "learning_curves", "auxiliary_losses"))
+    yield _section(DISAGREEMENTS, paragraphs(disagreements(findings)))
+    yield _section("Learning curves", *figures(drawings_by_name, "learning_curves", "auxiliary_losses"))
     cost = _tables(tables[name] for name in _COST if name in tables)
-    yield _section("Cost", *_figures(drawings_by_name, "cost_quality", "cost_length"), *cost)
+    yield _section("Cost", *figures(drawings_by_name, "cost_quality", "cost_length"), *cost)
     yield _section("Arms", *arm_details(findings))
     yield _section("More tables", *_tables(tables[name] for name in _DETAILS if name in tables))
     yield _section("How to reproduce", *_reproduce(findings.study))
@@ -147,7 +150,8 @@ def _tables(tables: Iterator[Table] | Sequence[Table]) -> Iterator[Html]:
     return (table_to_html(table) for table in tables)
 
 
-def _figures(drawings_by_name: dict[str, Drawing], *names: str) -> Iterator[Html]:
+def figures(drawings_by_name: dict[str, Drawing], *names: str) -> Iterator[Html]:
+    """Yields the figures of these names that there are, each as a button that enlarges it, with its caption."""
     for name in names:
         if name in drawings_by_name:
             title, caption = drawings_by_name[name].title, drawings_by_name[name].caption

@@ -19,6 +19,10 @@ FACTORS: dict[str, Any] = {
 }
 
 
+BASELINE, OFF = "recurrence=on positions=relative", "recurrence=off positions=relative"
+CONTRAST = Contrast("a", BASELINE, OFF)
+
+
 def ablation(**changes: Any) -> Ablation:
     fields: dict[str, Any] = {
         "question": "Does recurrence help?",
@@ -27,6 +31,11 @@ def ablation(**changes: Any) -> Ablation:
         "factors": FACTORS,
     }
     return Ablation(**(fields | changes))
+
+
+def remarked(name: str) -> Published:
+    """Numbers of a source with a remark on the comparison of this name."""
+    return Published(protocol="p", metric="m", remarks={name: "The scale: nothing beyond a segment is learned."})
 
 
 def names(study: Ablation, scale: str = "demo") -> list[str]:
@@ -42,6 +51,12 @@ def test_a_product_has_every_combination_the_baseline_first() -> None:
     ]
     last = ablation().resolve().configs["recurrence=off positions=absolute"]
     assert (last.get("model.mixer.memory"), last.get("model.mixer.encoding")) == (0, None)
+
+
+def test_a_remark_is_on_a_contrast_or_without_any_on_an_arm() -> None:
+    for study in (ablation(published=remarked(OFF)), ablation(published=remarked("a"), contrasts=[CONTRAST])):
+        published = make_plan("study", study, Request()).plan.published
+        assert published and study.published and published.remarks == study.published.remarks
 
 
 def test_one_factor_changes_one_thing_at_a_time() -> None:
@@ -135,6 +150,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"published": Published(protocol="p", metric="m", cells=[PublishedValue("x", 1.0)])},
         "published.cells.0: no arm is called 'x'",
     ),
+    (
+        {"contrasts": [CONTRAST], "published": remarked(OFF)},
+        f"published.remarks: no contrast is called {OFF!r}; there are: a",
+    ),
+    ({"published": remarked(BASELINE)}, f"published.remarks: no arm but the baseline is called {BASELINE!r}"),
 ]
 
 
