@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,43 +15,48 @@ from reports.judge.agreement import (
     AGREEMENTS,
     EQUALITY_RULE,
     RULE,
+    UNSOURCED,
+    GalleryEntry,
     JudgedComparison,
     judge_comparisons,
     published_margin,
 )
+from reports.judge.effects import relative_effects
 from reports.judge.fairness import environments
 from reports.publish import PUBLISHED, published
 from reports.read.records import ReportError
 from reports.read.results import read_results
-from reports.report import find, render_site
+from reports.report import PAGE, PUBLIC_FORMATS, REPORT, find, render_site
 from reports.show.answer import headline
-from reports.show.html import document
+from reports.show.figures import EFFECTS, EFFECTS_CAPTION, EFFECTS_TITLE, draw_gallery_figures, gallery_drawings
+from reports.show.html import document, figures
 from reports.show.markup import Html, element, joined, paragraphs
+from reports.show.overview import (
+    beyond_the_scale,
+    disagreements,
+    open_comparisons,
+    signed,
+    unasked,
+    unmeasured_floors,
+    verdicts,
+)
 from reports.show.sections import Findings, floor_text
 from reports.show.tables import Cell, Column, Table, escape_markdown, to_html, to_markdown
 
 TITLE = "What was asked, and what was found"
-UNSOURCED = "No source"
-
-
-@dataclass(frozen=True)
-class GalleryEntry:
-    """A published study: the name of its folder, its findings, and its comparisons judged against its source."""
-
-    name: str
-    findings: Findings
-    judged: tuple[JudgedComparison, ...]
-
-    @property
-    def system(self) -> str:
-        source = self.findings.study.plan.source
-        return source.title if source else UNSOURCED
+FINDINGS, DISAGREEMENTS, OPEN = "Findings", "Disagreements", "Open"
+NOTHING_DECIDED = "Nothing is decided yet."
+NO_DISAGREEMENT = "No decided comparison disagrees with its source."
 
 
 def write_gallery(folder: Path = PUBLISHED) -> Path:
-    """Writes README.md for the studies published in a folder, and returns its path. Raises as ``read_entries`` does."""
-    page = folder / "README.md"
-    write_text(page, to_gallery_markdown(read_entries(folder)))
+    """Writes README.md for the studies published in a folder, with its figure, and returns its path.
+
+    Raises as ``read_entries`` does.
+    """
+    page, entries = folder / "README.md", read_entries(folder)
+    draw_gallery_figures(relative_effects(entries)[0], folder, PUBLIC_FORMATS)
+    write_text(page, to_gallery_markdown(entries))
     return page
 
 
@@ -95,19 +99,47 @@ def by_system(entries: Sequence[GalleryEntry]) -> dict[str, list[GalleryEntry]]:
 
 def to_gallery_markdown(entries: Sequence[GalleryEntry]) -> str:
     """Returns the index as Markdown; links lead to report.md of each study."""
-    blocks = [f"# {TITLE}", escape_markdown(summary(entries)), to_markdown(systems(entries)).strip()]
+    blocks = [f"# {TITLE}", escape_markdown(summary(entries)), *_opening_markdown(entries)]
+    blocks.append(to_markdown(systems(entries)).strip())
     for system, studies in by_system(entries).items():
         blocks.append(f"## {escape_markdown(system)}")
         for entry in studies:
-            blocks.append(f"### [{escape_markdown(entry.name)}]({quote(entry.name)}/report.md)")
+            blocks.append(f"### [{escape_markdown(entry.name)}]({quote(entry.name)}/{REPORT})")
             blocks.append(f"*{escape_markdown(_question(entry))}*")
             blocks.append(f"**Here:** {escape_markdown(headline(entry.findings))}")
             blocks += [f"**The source:** {escape_markdown(claim)}" for claim in _claims(entry)]
             blocks.append(escape_markdown(_run_facts(entry)))
-            table = to_markdown(beside(entry)).partition("\n\n")[2].strip()
-            blocks += [table] if entry.judged else []
+            blocks += [_without_heading(beside(entry))] if entry.judged else []
     blocks += ["## How agreement is decided", *map(escape_markdown, rules(entries))]
     return "\n\n".join(blocks) + "\n"
+
+
+def _opening_markdown(entries: Sequence[GalleryEntry]) -> Iterator[str]:
+    """Yields what a reader wants first: what was decided, what disagrees with its source, and what is open."""
+    yield f"## {FINDINGS}"
+    decided = verdicts(entries, REPORT)
+    yield _without_heading(decided) if decided.rows else NOTHING_DECIDED
+    yield f"## {DISAGREEMENTS}"
+    against = disagreements(entries, REPORT)
+    yield from () if against else (NO_DISAGREEMENT,)
+    for one in against:
+        yield f"**[{escape_markdown(one.study)}]({one.address}): {escape_markdown(one.comparison)}**"
+        yield escape_markdown(f"{one.results} {one.remark}")
+    yield f"## {OPEN}"
+    for table in (open_comparisons(entries, REPORT), unasked(entries, REPORT)):
+        if table.rows:
+            yield f"#{to_markdown(table).strip()}"
+    if floors := unmeasured_floors(entries):
+        yield escape_markdown(floors)
+    effects, left_out = relative_effects(entries)
+    if effects:
+        yield f"## {EFFECTS_TITLE}"
+        yield f"![{EFFECTS_TITLE}]({EFFECTS}.png)"
+        yield from map(escape_markdown, filter(None, [EFFECTS_CAPTION, beyond_the_scale(left_out)]))
+
+
+def _without_heading(table: Table) -> str:
+    return to_markdown(table).partition("\n\n")[2].strip()
 
 
 def to_gallery_html(entries: Sequence[GalleryEntry]) -> str:
@@ -118,10 +150,33 @@ def to_gallery_html(entries: Sequence[GalleryEntry]) -> str:
 
 def _sections(entries: Sequence[GalleryEntry]) -> Iterator[Html]:
     yield element("p", summary(entries), class_="answer")
+    yield from _opening(entries)
     yield element("section", element("h2", "Systems"), to_html(systems(entries)))
     for system, studies in by_system(entries).items():
         yield element("section", element("h2", system), *map(_study, studies))
     yield element("section", element("h2", "How agreement is decided"), paragraphs(rules(entries)))
+
+
+def _opening(entries: Sequence[GalleryEntry]) -> Iterator[Html]:
+    """Yields the sections of ``_opening_markdown``."""
+    decided = verdicts(entries, PAGE)
+    table = to_html(decided) if decided.rows else element("p", NOTHING_DECIDED)
+    yield element("section", element("h2", FINDINGS), table)
+    texts = [
+        element("p", element("b", element("a", one.study, href=one.address), f": {one.comparison}"))
+        + element("p", f"{one.results} {one.remark}")
+        for one in disagreements(entries, PAGE)
+    ]
+    texts = texts or [element("p", NO_DISAGREEMENT)]
+    yield element("section", element("h2", DISAGREEMENTS), *map(Html, texts))
+    tables = [table for table in (open_comparisons(entries, PAGE), unasked(entries, PAGE)) if table.rows]
+    floors = paragraphs(filter(None, [unmeasured_floors(entries)]), class_="note")
+    yield element("section", element("h2", OPEN), *map(to_html, tables), floors)
+    effects, left_out = relative_effects(entries)
+    drawn = list(figures({drawing.name: drawing for drawing in gallery_drawings(effects)}, EFFECTS))
+    if drawn:
+        note = paragraphs(filter(None, [beyond_the_scale(left_out)]), class_="note")
+        yield element("section", element("h2", EFFECTS_TITLE), *drawn, note)
 
 
 def rules(entries: Sequence[GalleryEntry]) -> list[str]:
@@ -130,7 +185,7 @@ def rules(entries: Sequence[GalleryEntry]) -> list[str]:
 
 
 def _study(entry: GalleryEntry) -> Html:
-    link = element("a", entry.name, href=f"{quote(entry.name)}/page.html")
+    link = element("a", entry.name, href=f"{quote(entry.name)}/{PAGE}")
     claims = [element("p", element("b", "The source: "), claim) for claim in _claims(entry)]
     return joined(
         [
@@ -207,12 +262,6 @@ def _row(findings: Findings, judged: JudgedComparison) -> tuple[Cell, ...]:
     if estimate.interval is not None:
         ends = Cell(low=findings.as_printed(estimate.interval.low), high=findings.as_printed(estimate.interval.high))
     return Cell(comparison.name), published, Cell(findings.as_printed(estimate.difference)), ends, verdict, agreement
-
-
-def signed(value: float) -> str:
-    """Returns a difference as text with its sign and up to six significant digits; zero has no sign."""
-    text = f"{abs(value):.6g}"
-    return text if value == 0 else f"{'+' if value > 0 else '-'}{text}"
 
 
 def _question(entry: GalleryEntry) -> str:

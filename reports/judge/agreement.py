@@ -40,6 +40,9 @@ EQUALITY_RULE = """\
 A study may state a margin, the smallest effect that anybody would care about. Where our verdict is equal, it agrees \
 with a difference of the source that is smaller than the margin, and disagrees with any other."""
 
+UNSOURCED = "No source"
+"""The system of studies without a source."""
+
 _LOWER = re.compile(r"perplexity|\bppl\b|bits|\bbp[bcd]\b|nats|loss|error|slower|seconds|time\b|memory|\bFLOPs\b", re.I)
 _HIGHER = re.compile(r"accuracy|bleu|rouge|\bf1\b|faster|per second|score|correct|recall|throughput", re.I)
 
@@ -56,6 +59,25 @@ class JudgedComparison:
     published: float | None
     agreement: Agreement
     remark: str | None = None
+
+    @property
+    def has_counterpart(self) -> bool:
+        """Whether the source prints a number that this comparison can agree with."""
+        return self.agreement != "no published number"
+
+
+@dataclass(frozen=True)
+class GalleryEntry:
+    """A published study: the name of its folder, its findings, and its comparisons judged against its source."""
+
+    name: str
+    findings: Findings
+    judged: tuple[JudgedComparison, ...]
+
+    @property
+    def system(self) -> str:
+        source = self.findings.study.plan.source
+        return source.title if source else UNSOURCED
 
 
 def judge_comparisons(findings: Findings) -> list[JudgedComparison]:

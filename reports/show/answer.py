@@ -10,7 +10,7 @@ from reports.judge.costs import CostRatio, cost_ratio
 from reports.show.sections import Findings, seeds_needed
 from reports.show.tables import fixed, interval_text
 
-__all__ = ["answer", "headline", "sentence"]
+__all__ = ["answer", "costs_text", "effect_text", "headline", "seeds_or_infinity", "sentence", "too_little_training"]
 
 _MOST = 8
 _COSTS = (("flops_per_token", "FLOPs per token"), ("seconds", "time"))
@@ -27,14 +27,16 @@ def headline(findings: Findings) -> str:
 
     Before it stands a sentence that no answer can be expected, where the baseline does not beat its floor.
     """
-    return " ".join([*_too_little_training(findings), _main_result(findings)])
+    return " ".join(filter(None, [too_little_training(findings), _main_result(findings)]))
 
 
-def _too_little_training(findings: Findings) -> Iterator[str]:
-    if findings.trained_too_little and findings.floor and findings.baseline_mean is not None:
-        mean, floor = (fixed(value, findings.decimals) for value in (findings.baseline_mean, findings.floor.value))
-        reached = f"the baseline reaches {mean} {findings.metric.title}"
-        yield f"Trained too little to answer: {reached}, and what anyone gets is {floor} ({findings.floor.name})."
+def too_little_training(findings: Findings) -> str:
+    """Returns a sentence that the baseline does not beat its floor, or nothing where it does or none is known."""
+    if not findings.trained_too_little or not findings.floor or findings.baseline_mean is None:
+        return ""
+    mean, floor = (fixed(value, findings.decimals) for value in (findings.baseline_mean, findings.floor.value))
+    reached = f"the baseline reaches {mean} {findings.metric.title}"
+    return f"Trained too little to answer: {reached}, and what anyone gets is {floor} ({findings.floor.name})."
 
 
 def _main_result(findings: Findings) -> str:
@@ -59,12 +61,28 @@ def answer(findings: Findings) -> tuple[str, ...]:
 
 def sentence(findings: Findings, comparison: Comparison) -> str:
     """Returns the result of one comparison as a sentence that ends with a full stop."""
+    cost = costs_text(findings, comparison)
     parts = [
         _result_text(findings, comparison),
         *_detectable_texts(findings, comparison),
-        *_cost_texts(findings, comparison),
+        *([f"at {cost}"] if cost else []),
     ]
     return f"{'; '.join(parts)}."
+
+
+def effect_text(findings: Findings, comparison: Comparison) -> str:
+    """Returns the difference of a comparison with its sign or, where the metric compares by ratio, its ratio, then the
+    interval and the unit; nothing without an estimate."""
+    estimate, decimals = comparison.estimate, findings.difference_decimals
+    if estimate is None:
+        return ""
+    text = fixed(findings.as_printed(estimate.difference), decimals)
+    if not findings.ratio and estimate.difference > 0 and text.strip("0."):
+        text = f"+{text}"
+    if estimate.interval is not None:
+        low, high = map(findings.as_printed, estimate.interval)
+        text += f" ({interval_text(low, high, decimals)})"
+    return f"{text} {'times the ' if findings.ratio else ''}{findings.metric.title}"
 
 
 def _summary(findings: Findings, leading: Sequence[Comparison]) -> str:
@@ -82,7 +100,7 @@ def _summary(findings: Findings, leading: Sequence[Comparison]) -> str:
         return f"Nothing gains or loses: {tally}, {findings.margin}"
     if not unresolved:
         return f"No verdict on any of {len(leading)} comparisons: {leading[0].reason}"
-    nearest = min(unresolved, key=lambda candidate: (_seeds_or_infinity(candidate), -_size(candidate)))
+    nearest = min(unresolved, key=lambda candidate: (seeds_or_infinity(candidate), -_size(candidate)))
     opening = f"none of {len(leading)} comparisons shows a difference" if len(unresolved) == len(leading) else tally
     goal = "a verdict" if findings.margin else "one"
     return f"Unresolved: {opening}; the nearest to {goal}, {nearest.name}, would take {seeds_needed(nearest)} seeds"
@@ -97,7 +115,8 @@ def _size(comparison: Comparison) -> float:
     return abs(comparison.estimate.difference) if comparison.estimate else 0.0
 
 
-def _seeds_or_infinity(comparison: Comparison) -> float:
+def seeds_or_infinity(comparison: Comparison) -> float:
+    """Returns how many seeds a verdict on a comparison needs, to sort by; infinity where no number is known."""
     needed = comparison.seeds_needed
     return float("inf") if needed is None else needed
 
@@ -164,21 +183,21 @@ def _detectable_texts(findings: Findings, comparison: Comparison) -> Iterator[st
     yield f"seeds needed for this one: {seeds_needed(comparison)}"
 
 
-def _cost_texts(findings: Findings, comparison: Comparison) -> Iterator[str]:
-    """Yields the costs of a contrast's first arm as multiples of the second's, with intervals if measured."""
+def costs_text(findings: Findings, comparison: Comparison, level: str = "95 % interval ") -> str:
+    """Returns the costs of a contrast's first arm as multiples of the second's, with intervals if measured; nothing
+    where none is informative. level: what stands before an interval."""
     if comparison.kind != "contrast":
-        return
+        return ""
     mine, theirs = map(findings.study.finished, comparison.weights)
     ratios = [(cost_ratio(mine, theirs, key), title) for key, title in _COSTS]
-    parts = [_cost_text(ratio, title) for ratio, title in ratios if ratio is not None and ratio.informative]
+    parts = [_cost_text(ratio, title, level) for ratio, title in ratios if ratio is not None and ratio.informative]
     parts.sort(key=lambda part: part.startswith(_EQUAL))
-    if parts:
-        yield f"at {' and '.join(parts)}"
+    return " and ".join(parts)
 
 
-def _cost_text(ratio: CostRatio, title: str) -> str:
+def _cost_text(ratio: CostRatio, title: str, level: str) -> str:
     ends = ratio.interval or (ratio.value, ratio.value)
     if {fixed(value, 2) for value in (ratio.value, *ends)} == {"1.00"}:
         return f"{_EQUAL} {title}"
-    certainty = f" (95 % interval {interval_text(*ends, 2)})" if ratio.measured else ""
+    certainty = f" ({level}{interval_text(*ends, 2)})" if ratio.measured else ""
     return f"{fixed(ratio.value, 2)} times the {title}{certainty}"

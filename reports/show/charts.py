@@ -218,13 +218,13 @@ def _whisker(panel: Axes, findings: Findings, comparison: Comparison, row: int) 
     estimate = comparison.estimate
     if estimate is None or estimate.interval is None:
         return
-    style = _marker_style(comparison.verdict)
+    style = marker_style(comparison.verdict)
     ends = [findings.as_printed(end) for end in estimate.interval]
     panel.plot(ends, [row, row], color=style["color"], linewidth=2, solid_capstyle="butt")
     panel.plot([findings.as_printed(estimate.difference)], [row], **style)
 
 
-def _marker_style(verdict: str | None) -> dict[str, Any]:
+def marker_style(verdict: str | None) -> dict[str, Any]:
     """Returns the marker style of a verdict: filled where it is decided, a diamond without a verdict."""
     colour = VERDICTS.get(verdict or "", MUTED)
     shape = {"marker": "o", "markersize": 6} if verdict else {"marker": "D", "markersize": 5}
@@ -236,6 +236,6 @@ def _legend(panel: Axes, comparisons: Sequence[Comparison]) -> None:
 
     present = dict.fromkeys(comparison.verdict for comparison in comparisons)
     handles = [
-        Line2D([], [], linewidth=2, label=verdict or "no verdict", **_marker_style(verdict)) for verdict in present
+        Line2D([], [], linewidth=2, label=verdict or "no verdict", **marker_style(verdict)) for verdict in present
     ]
     panel.figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False, fontsize=8)

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reports.judge.effects import RelativeEffect
 from reports.show.charts import cost_against_length, cost_against_quality, cost_points, costs_by_length, differences
 from reports.show.curves import learning_curves, load_auxiliary, load_curves
 from reports.show.distances import bits_against_distance, recovered_bits
+from reports.show.effects import draw_effects
 from reports.show.looks import STYLE, VARIABLES
 from reports.show.markup import Html
 from reports.show.matrix import accuracies
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("png", "svg")
+EFFECTS, EFFECTS_TITLE = "effects", "All effects beside the published ones"
+EFFECTS_CAPTION = """\
+Every comparison that has a published number: ours with its 95 % interval, and the published one. Both are the change \
+of the metric in per cent of the value of the arm compared with, which is the baseline where none is named; right is \
+better. Perplexities enter by their logarithms, which change as bits do. The scale is linear up to one per cent and \
+logarithmic beyond."""
 NO_METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 """What is left out of the files of each format."""
 
@@ -42,9 +50,18 @@ class Drawing(NamedTuple):
 def draw_figures(findings: Findings, directory: Path, formats: Sequence[str] = FORMATS) -> dict[str, str]:
     """Writes the figures for which there are data, in each format, and returns their captions by name of the file
     without extension."""
+    return _write(_make_drawings(findings), directory, formats)
+
+
+def draw_gallery_figures(effects: Sequence[RelativeEffect], directory: Path, formats: Sequence[str]) -> dict[str, str]:
+    """Writes the figure of the effects of all studies, if there are any; else as ``draw_figures``."""
+    return _write(_make_gallery_drawings(effects), directory, formats)
+
+
+def _write(drawings_to_write: Iterator[Drawing], directory: Path, formats: Sequence[str]) -> dict[str, str]:
     captions = {}
     with _style(as_text=False):
-        for drawing in _make_drawings(findings):
+        for drawing in drawings_to_write:
             for file_format in formats:
                 _save(drawing.figure, directory / f"{drawing.name}.{file_format}")
             captions[drawing.name] = drawing.caption
@@ -55,6 +72,17 @@ def drawings(findings: Findings) -> list[Drawing]:
     """Returns the figures for which there are data, styled for a page."""
     with _style(as_text=True):
         return list(_make_drawings(findings))
+
+
+def gallery_drawings(effects: Sequence[RelativeEffect]) -> list[Drawing]:
+    """Returns the figure of the effects of all studies, if there are any, styled for a page."""
+    with _style(as_text=True):
+        return list(_make_gallery_drawings(effects))
+
+
+def _make_gallery_drawings(effects: Sequence[RelativeEffect]) -> Iterator[Drawing]:
+    if effects:
+        yield Drawing(EFFECTS, EFFECTS_TITLE, EFFECTS_CAPTION, draw_effects(effects))
 
 
 def _make_drawings(findings: Findings) -> Iterator[Drawing]:

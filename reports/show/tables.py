@@ -29,13 +29,17 @@ Kind = Literal["text", "number", "interval", "count", "bytes", "seconds", "perce
 
 @dataclass(frozen=True)
 class Cell:
-    """The content of a cell: a value with its spread (standard deviation), an interval, or why it is ``missing``."""
+    """The content of a cell: a value with its spread (standard deviation), an interval, or why it is ``missing``.
+
+    ``link`` is the address that its text leads to in Markdown and HTML.
+    """
 
     value: float | str | None = None
     spread: float | None = None
     low: float | None = None
     high: float | None = None
     missing: str | None = None
+    link: str | None = None
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,8 @@ def _pipes(texts: Iterable[str]) -> str:
 
 def _markdown_cell(cell: Cell, column: Column) -> str:
     text = escape_markdown(plain(cell, column))
-    return f"*{text}*" if cell.missing is not None else text
+    text = f"*{text}*" if cell.missing is not None else text
+    return text if cell.link is None else f"[{text}]({cell.link})"
 
 
 def escape_markdown(text: str) -> str:
@@ -325,6 +330,8 @@ def _html_cell(cell: Cell, column: Column, *, first: bool) -> Html:
     if cell.spread is not None and cell.missing is None:
         value, _, spread = text.partition(" ± ")
         content = Html(element("span", value) + element("span", f" ± {spread}", class_="spread"))
+    if cell.link is not None:
+        content = element("a", content, href=cell.link)
     return element(
         "th" if first else "td",
         content,

@@ -16,6 +16,7 @@ FAMILIES = "tests/contracts/test_families_of_parts.py::test_"
 COMPARISONS = "tests/reports/test_report_comparisons.py::test_"
 STATISTICS = "tests/reports/test_report_statistics.py::test_"
 LOOKS = "tests/reports/test_report_looks.py::test_"
+GALLERY = "tests/reports/test_report_gallery.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
@@ -1598,6 +1599,38 @@ REPORT_FAULTS = (
             "tests/reports/test_report_floors.py::"
             "test_a_baseline_below_its_floor_was_trained_too_little_and_agrees_with_nothing",
         ),
+    ),
+    Fault(
+        "reports",
+        "findings are also of studies that were trained too little",
+        "reports/show/overview.py",
+        "for entry in entries if not entry.findings.trained_too_little]",
+        "for entry in entries]",
+        (f"{GALLERY}findings_are_of_studies_that_could_answer_and_others_are_not_asked_with_the_reason",),
+    ),
+    Fault(
+        "reports",
+        "a disagreement that was explained is said to be not looked into",
+        "reports/judge/agreement.py",
+        "return plan.published.remarks.get(name)",
+        "return None",
+        (f"{GALLERY}a_disagreement_is_explained_by_the_remark_of_its_study_in_index_and_report",),
+    ),
+    Fault(
+        "reports",
+        "perplexities are compared as they are",
+        "reports/judge/effects.py",
+        "value, base = math.log(value), math.log(base)",
+        "value, base = value, base",
+        (f"{GALLERY}effects_are_changes_in_per_cent_of_the_other_arm_and_perplexities_change_as_bits_do",),
+    ),
+    Fault(
+        "reports",
+        "a published loss counts as a gain",
+        "reports/judge/effects.py",
+        "sign * theirs",
+        "abs(theirs)",
+        (f"{GALLERY}effects_are_changes_in_per_cent_of_the_other_arm_and_perplexities_change_as_bits_do",),
     ),
     Fault(
         "floors",

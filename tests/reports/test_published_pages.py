@@ -17,7 +17,7 @@ from reports.gallery import read_entry, to_gallery_markdown
 from reports.judge import significance
 from reports.publish import PUBLISHED, published
 from reports.report import PUBLIC_FORMATS, REPORT, markdown
-from reports.show.figures import drawings
+from reports.show.figures import EFFECTS, drawings
 from reports.show.sections import all_tables
 
 BLEU_TESTS = re.compile(r"^## sacreBLEU's paired tests\n.*?(?=^## )", re.DOTALL | re.MULTILINE)
@@ -53,3 +53,4 @@ def test_the_report_says_what_the_results_say(directory: Path) -> None:
 def test_the_index_says_what_the_results_say() -> None:
     rendered = to_gallery_markdown([entry_of(directory) for directory in published()])
     assert rendered == (PUBLISHED / "README.md").read_text(encoding="utf-8"), "make it again: python -m reports gallery"
+    assert (PUBLISHED / f"{EFFECTS}.png").is_file()

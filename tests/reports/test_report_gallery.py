@@ -13,11 +13,14 @@ from study_on_disk import key_of, name_of, product_arms, write_json, write_produ
 from lit_transformers.records.files import RESULTS
 from reports.__main__ import main
 from reports.gallery import read_entries, to_gallery_html, to_gallery_markdown, write_gallery, write_site
-from reports.judge.agreement import better_sign, judge_comparisons
+from reports.judge.agreement import GalleryEntry, better_sign, judge_comparisons
+from reports.judge.effects import RelativeEffect, relative_effect
 from reports.publish import publish, published
 from reports.read.records import ReportError, load_study
 from reports.read.results import read_results, write_results
-from reports.report import find
+from reports.report import find, markdown
+from reports.show.effects import draw_effects
+from reports.show.overview import open_comparisons, unasked, verdicts
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 PNGS = ("differences.png", "learning_curves.png")
@@ -112,9 +115,102 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def section(text: str, title: str) -> str:
+    """Returns the text of a section of a Markdown page."""
+    return text.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def test_the_index_opens_with_what_was_decided_what_disagrees_and_what_is_open(folder: Path) -> None:
+    entries = read_entries(folder)
+    text, page = to_gallery_markdown(entries), to_gallery_html(entries)
+    titles = ["Findings", "Disagreements", "Open", "All effects beside the published ones", "Comparisons by system"]
+    assert re.findall(r"^## (.*)", text, re.MULTILINE)[:5] == titles
+    decided = section(text, "Findings")
+    row = r"\[xl\\_recurrence\]\(xl_recurrence/report.md\) \| recurrence on vs off \| -0\.\d+ \(-0\.\d+ to -0\.\d+\)"
+    rest = r" bits per byte \| better \| .* \| -2\.2 perplexity: agrees \| not measured \|"
+    assert re.search(row + rest, decided) and "second\\_study" in decided and "third\\_study" not in decided
+    against = section(text, "Disagreements")
+    assert "[second\\_study](second_study/report.md): recurrence on vs off" in against
+    assert "The source: -2.2 perplexity. Here: +0." in against and "Not looked into yet." in against
+    assert against.count("**[") == 1 and "third\\_study" in section(text, "Open")
+    assert page.count("Not looked into yet.") == 1 and 'id="figure-effects"' in page
+    assert '<a href="xl_recurrence/page.html">' in page
+
+
+def entry_of(runs: Path, effect: float = 0.2, floor: float | None = None, **changes: Any) -> GalleryEntry:
+    """Returns a study of two by two factors, where ``off`` costs ``effect`` bits per byte."""
+    write_product(runs, {"off": effect}, **changes)
+    if floor is not None:
+        values = {"key": key_of(ON, 0), "values": [{"name": "pairs", "value": floor}], "reason": ""}
+        write_json(runs / "studies/xl_recurrence/floors.json", values)
+    findings = find(load_study(runs, "xl_recurrence"))
+    return GalleryEntry("xl_recurrence", findings, tuple(judge_comparisons(findings)))
+
+
+def test_findings_are_of_studies_that_could_answer_and_others_are_not_asked_with_the_reason(tmp_path: Path) -> None:
+    able, unable = (entry_of(tmp_path, floor=floor, contrasts=CONTRAST) for floor in (3.6, 2.4))
+    [row] = verdicts([able, unable], "report.md").rows
+    assert row[-1].value == "beaten"
+    [row] = unasked([able, unable], "report.md").rows
+    assert row[1].value == "every comparison" and str(row[2].value).startswith("Trained too little to answer: the")
+
+
+def test_a_study_shows_its_clearest_comparisons_first_and_counts_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.show.overview.MOST_OF_A_STUDY", 1)
+    contrasts = [{"name": f"{other} vs on", "arm": other, "against": ON} for other in (ON_ABSOLUTE, OFF, OFF_ABSOLUTE)]
+    cells = [{"arm": arm, "value": value} for arm, value in ((ON, 26.8), (OFF, 29.0))]
+    source = {"protocol": "WikiText-103", "metric": "perplexity", "cells": cells}
+    table = verdicts([entry_of(tmp_path, contrasts=contrasts, published=source)], "report.md")
+    assert [row[1].value for row in table.rows] == [f"{OFF} vs on"], "with a published number comes first"
+    assert "1 more are decided, and stand in the tables of their studies below: xl_recurrence 1." in table.notes[-1]
+    entry = entry_of(tmp_path, contrasts=contrasts, published=source)
+    [row] = open_comparisons([entry], "report.md").rows
+    [unresolved] = [one for one in entry.judged if one.comparison.verdict == "unresolved"]
+    assert [cell.value for cell in row[1:4]] == ["1 of 3", 3, unresolved.comparison.name]
+
+
+def test_a_disagreement_is_explained_by_the_remark_of_its_study_in_index_and_report(tmp_path: Path) -> None:
+    source = published_source(29.0, 26.8) | {"remarks": {"recurrence on vs off": "The scale: segments are short."}}
+    entry = entry_of(tmp_path, contrasts=CONTRAST, published=source)
+    for text in (to_gallery_markdown([entry]), markdown(entry.findings, (), {}), to_gallery_html([entry])):
+        assert "The scale: segments are short." in text and "Not looked into yet" not in text
+    entry = entry_of(tmp_path, contrasts=None, published=source | {"remarks": {OFF: "A fault."}})
+    assert [judged.remark for judged in entry.judged] == [None, "A fault.", None]
+
+
+def effect_of(runs: Path, metric: str, on: float, off: float) -> RelativeEffect | str:
+    entry = entry_of(runs, contrasts=CONTRAST, published=published_source(on, off, metric))
+    return relative_effect(entry.name, entry.findings, entry.judged[0])
+
+
+def test_effects_are_changes_in_per_cent_of_the_other_arm_and_perplexities_change_as_bits_do(tmp_path: Path) -> None:
+    effect = effect_of(tmp_path, "perplexity", 4.0, 8.0)
+    assert isinstance(effect, RelativeEffect) and effect.interval and effect.same_metric
+    assert effect.published == pytest.approx(100 / 3), "of three bits there are two"
+    assert effect.ours == pytest.approx(100 * 0.2 / 2.7, rel=0.1) and effect.interval.low < effect.ours
+    assert effect.ours < effect.interval.high
+    worse = effect_of(tmp_path, "BLEU", 18.0, 20.0)
+    assert isinstance(worse, RelativeEffect) and worse.published == pytest.approx(-10) and not worse.same_metric
+    assert (
+        effect_of(tmp_path, "accuracy", 0.5, 0.0)
+        == "a change of a value that is not above zero has no size in per cent"
+    )
+
+
+def test_the_figure_of_effects_has_a_row_for_each_and_a_panel_for_other_metrics(tmp_path: Path) -> None:
+    effects = [effect_of(tmp_path, metric, 18.0, 20.0) for metric in ("perplexity", "BLEU")]
+    figure = draw_effects([effect for effect in effects if isinstance(effect, RelativeEffect)])
+    names = [[label.get_text() for label in panel.get_yticklabels()] for panel in figure.axes]
+    assert names == [["xl_recurrence", "recurrence on vs off"]] * 2
+    assert [panel.get_xlim() for panel in figure.axes] == [figure.axes[0].get_xlim()] * 2
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_the_index_counts_by_system_and_links_to_every_study(folder: Path, tmp_path: Path) -> None:
     text = write_gallery(folder).read_text()
+    assert (folder / "effects.png").is_file() and "](effects.png)" in text
     page = write_site(folder, tmp_path)
     tally = "Agrees: 1, disagrees: 1, unresolved: 0, not asked: 0, no published number: 1."
     assert f"3 studies with 3 comparisons. {tally}" in text
