@@ -89,6 +89,8 @@ python -m ablations worker xl_recurrence                       on another machin
 
 python -m ablations wandb xl_recurrence                        a W&B sweep; its agents run: python -m ablations agent
 
+python -m ablations remark diet_masks                          its remarks on what disagrees, into what is published
+
 python -m ablations new longer_memory                          a study of your own, from a commented skeleton
 
 python -m lit_transformers kinds                               what models, mixers, tasks and data can be chosen
@@ -278,6 +280,22 @@ def report(
         planned.require_all_seeds(runs)
         plan = planned.plan
     write_report(runs, plan, out, unmatched=unmatched, computed=False)
+
+
+@app.command()
+def remark(
+    study: Study,
+    folder: Annotated[
+        Path | None, typer.Option("--in", metavar="DIR", help="Where it is published.", show_default="published")
+    ] = None,
+) -> None:
+    """What the study says of its results, into what is published of it; no run is needed."""
+    from reports.publish import PUBLISHED, publish_remarks
+
+    path = catalog.find(study)
+    numbers = catalog.load(path).published
+    page = publish_remarks((folder or PUBLISHED) / path.stem, numbers.remarks if numbers else {})
+    out.print(f"{page}; now the index of all: python -m reports gallery", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

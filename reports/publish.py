@@ -5,14 +5,16 @@ Pages, CSV, LaTeX and SVG are rendered from the results by ``python -m reports s
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from lit_transformers.records.files import RESULTS
 from reports.read.records import ReportError, Study, load_study
-from reports.read.results import read_results
-from reports.report import write_study
+from reports.read.results import read_results, write_results
+from reports.report import render, write_study
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 
@@ -41,6 +43,23 @@ def publish(runs: Path, folder: str, to: Path = PUBLISHED, replace: bool = False
             shutil.rmtree(to / name)
         new_folder.rename(to / name)
     return to / name / page.name
+
+
+def publish_remarks(directory: Path, remarks: Mapping[str, str]) -> Path:
+    """Puts the remarks of a study into its publication, in place of earlier ones, and returns the path of report.md.
+
+    No run is needed: of the results the first line alone changes. Raises ReportError where nothing is published there,
+    it has no numbers of a source, or a line of it is damaged, and OSError where it cannot be written.
+    """
+    study = read_results(directory / RESULTS)
+    published_numbers = study.plan.published
+    if published_numbers is None:
+        raise ReportError(f"{directory}: its source has no published numbers, so that there is nothing to remark on")
+    if any(note.startswith(RESULTS) for note in study.notes):
+        raise ReportError(f"{directory}: {RESULTS} is damaged; publish the study again")
+    plan = dataclasses.replace(study.plan, published=dataclasses.replace(published_numbers, remarks=remarks))
+    write_results(dataclasses.replace(study, plan=plan), directory / RESULTS, public=True)
+    return render(directory, public=True)
 
 
 def _require_no_loss(new: Study, old: Study, folder: Path) -> None:

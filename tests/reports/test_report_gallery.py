@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from study_on_disk import key_of, name_of, product_arms, write_json, write_product
 
+from ablations.__main__ import main as ablations_main
 from lit_transformers.records.files import RESULTS
 from reports.__main__ import main
 from reports.gallery import read_entries, to_gallery_html, to_gallery_markdown, write_gallery, write_site
@@ -178,6 +179,44 @@ def test_a_disagreement_is_explained_by_the_remark_of_its_study_in_index_and_rep
         assert "The scale: segments are short." in text and "Not looked into yet" not in text
     entry = entry_of(tmp_path, contrasts=None, published=source | {"remarks": {OFF: "A fault."}})
     assert [judged.remark for judged in entry.judged] == [None, "A fault.", None]
+
+
+REMARKED_STUDY = """
+from ablations.ablation import Ablation, Metric, Published
+from lit_transformers.config import Config
+
+class Plain(Config):
+    memory: int = 0
+
+ABLATION = Ablation(
+    question="Does it help?",
+    baseline=Plain(),
+    metric=Metric("val/bpb"),
+    design="explicit",
+    arms={"recurrence=on positions=relative": {}, "recurrence=off positions=relative": {"memory": 1}},
+    published=Published(
+        protocol="p", metric="perplexity", remarks={"recurrence=off positions=relative": "The scale: lines are short."}
+    ),
+)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
+def test_a_remark_reaches_what_is_published_without_its_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_product(tmp_path, {"off": 0.2}, study="remarked", published=published_source(29.0, 26.8))
+    publish(tmp_path, "remarked", tmp_path / "published")
+    results = tmp_path / "published" / "remarked" / RESULTS
+    before = results.read_text().splitlines()
+    (tmp_path / "remarked.py").write_text(REMARKED_STUDY)
+    command = ["remark", str(tmp_path / "remarked.py"), "--in", str(tmp_path / "published")]
+    assert ablations_main(command) == 0
+    assert "The scale: lines are short." in results.with_name("report.md").read_text()
+    assert results.read_text().splitlines()[1:] == before[1:] and results.read_text().splitlines()[0] != before[0]
+    results.write_text("\n".join([*before, "{"]))
+    assert ablations_main(command) == 2 and "damaged; publish the study again" in capsys.readouterr().err
 
 
 def effect_of(runs: Path, metric: str, on: float, off: float) -> RelativeEffect | str:
