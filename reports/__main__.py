@@ -83,7 +83,7 @@ def gallery(
     folder: Folder = PUBLISHED,
     again: Annotated[bool, typer.Option("--render", help="First make every report again from its results.")] = False,
 ) -> None:
-    """An index over all published studies: what the source found, what was found here, and whether they agree."""
+    """An index over all published studies: what was decided, what disagrees with its source, and what is open."""
     from reports.gallery import write_gallery
     from reports.report import render
 

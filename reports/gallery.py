@@ -47,6 +47,7 @@ TITLE = "What was asked, and what was found"
 FINDINGS, DISAGREEMENTS, OPEN = "Findings", "Disagreements", "Open"
 NOTHING_DECIDED = "Nothing is decided yet."
 NO_DISAGREEMENT = "No decided comparison disagrees with its source."
+NOTHING_OPEN = "Nothing is open."
 
 
 def write_gallery(folder: Path = PUBLISHED) -> Path:
@@ -124,18 +125,18 @@ def _opening_markdown(entries: Sequence[GalleryEntry]) -> Iterator[str]:
     yield from () if against else (NO_DISAGREEMENT,)
     for one in against:
         yield f"**[{escape_markdown(one.study)}]({one.address}): {escape_markdown(one.comparison)}**"
-        yield escape_markdown(f"{one.results} {one.remark}")
+        yield escape_markdown(one.results)
+        yield escape_markdown(one.remark)
     yield f"## {OPEN}"
-    for table in (open_comparisons(entries, REPORT), unasked(entries, REPORT)):
-        if table.rows:
-            yield f"#{to_markdown(table).strip()}"
-    if floors := unmeasured_floors(entries):
-        yield escape_markdown(floors)
+    tables = [table for table in (open_comparisons(entries, REPORT), unasked(entries, REPORT)) if table.rows]
+    floors = unmeasured_floors(entries)
+    yield from (f"#{to_markdown(table).strip()}" for table in tables)
+    yield from map(escape_markdown, [floors] if floors else [] if tables else [NOTHING_OPEN])
     effects, left_out = relative_effects(entries)
-    if effects:
+    if effects or left_out:
         yield f"## {EFFECTS_TITLE}"
-        yield f"![{EFFECTS_TITLE}]({EFFECTS}.png)"
-        yield from map(escape_markdown, filter(None, [EFFECTS_CAPTION, beyond_the_scale(left_out)]))
+        yield from (f"![{EFFECTS_TITLE}]({EFFECTS}.png)", escape_markdown(EFFECTS_CAPTION)) if effects else ()
+        yield from map(escape_markdown, filter(None, [beyond_the_scale(left_out)]))
 
 
 def _without_heading(table: Table) -> str:
@@ -164,17 +165,18 @@ def _opening(entries: Sequence[GalleryEntry]) -> Iterator[Html]:
     yield element("section", element("h2", FINDINGS), table)
     texts = [
         element("p", element("b", element("a", one.study, href=one.address), f": {one.comparison}"))
-        + element("p", f"{one.results} {one.remark}")
+        + paragraphs([one.results, one.remark])
         for one in disagreements(entries, PAGE)
     ]
     texts = texts or [element("p", NO_DISAGREEMENT)]
     yield element("section", element("h2", DISAGREEMENTS), *map(Html, texts))
     tables = [table for table in (open_comparisons(entries, PAGE), unasked(entries, PAGE)) if table.rows]
-    floors = paragraphs(filter(None, [unmeasured_floors(entries)]), class_="note")
-    yield element("section", element("h2", OPEN), *map(to_html, tables), floors)
+    floors = unmeasured_floors(entries)
+    rest = paragraphs([floors] if floors else [] if tables else [NOTHING_OPEN], class_="note")
+    yield element("section", element("h2", OPEN), *map(to_html, tables), rest)
     effects, left_out = relative_effects(entries)
     drawn = list(figures({drawing.name: drawing for drawing in gallery_drawings(effects)}, EFFECTS))
-    if drawn:
+    if drawn or left_out:
         note = paragraphs(filter(None, [beyond_the_scale(left_out)]), class_="note")
         yield element("section", element("h2", EFFECTS_TITLE), *drawn, note)
 
