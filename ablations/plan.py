@@ -174,7 +174,8 @@ def make_plan(
         configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
         costs = {arm: dict(runner.describe(config)._asdict()) for arm, config in configs.items()}
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm)
-        plan = replace(plan, references=_references(configs, ablation.metric.name, runner))
+        references = _references(configs, ablation.metric.name, runner)
+        plan = replace(plan, references=references, reach=runner.smallest_reach([*configs.values()]))
         plan.check()
     except ConfigError as error:
         raise ConfigError(str(error), f"study {study}") from None

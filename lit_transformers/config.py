@@ -43,6 +43,7 @@ from lit_transformers.plain_yaml import read_yaml
 __all__ = [
     "Config",
     "ConfigError",
+    "Dilation",
     "Dropout",
     "Fraction",
     "Groups",
@@ -56,6 +57,7 @@ __all__ = [
     "Positive",
     "PositiveFloat",
     "RandomSeed",
+    "Reach",
     "Role",
     "Rounds",
     "Seed",
@@ -89,6 +91,14 @@ class Role:
 class Length(Role):
     """A number of positions, or of what there is at most one of at each: a window, a step, keys, slots, buckets. The
     mechanism acts only in longer rows."""
+
+
+class Reach(Length):
+    """A number of positions, the latest ones, outside of which a layer shows a query nothing."""
+
+
+class Dilation(Length):
+    """The step between the positions of a window, by which a query sees that much further back."""
 
 
 class Memory(Role):
@@ -306,12 +316,13 @@ class Config:
                 yield f"{prefix}{name}", value
 
     def leaves_with(self, role: type[Role], prefix: str = "") -> Iterator[tuple[str, Any]]:
-        """Yields the dotted path and the value of every field with a role, in the order of ``leaves``."""
+        """Yields the dotted path and the value of every field with a role, or one that is a case of it, in the order of
+        ``leaves``."""
         for name, hint in field_types(type(self)).items():
             value = getattr(self, name)
             if isinstance(value, Config):
                 yield from value.leaves_with(role, f"{prefix}{name}.")
-            elif role in roles(hint):
+            elif any(issubclass(mark, role) for mark in roles(hint)):
                 yield f"{prefix}{name}", value
 
     def __eq__(self, other: object) -> bool:

@@ -44,6 +44,11 @@ def no_context_losses(checkpoint: Path) -> Sequence[ContextLoss]:
     raise ConfigError("the runner of its runs cannot cut the context of a network")
 
 
+def no_smallest_reach(configs: Sequence[Any]) -> int | None:
+    """Returns None: nothing is known of how far back the networks of these runs see."""
+    return None
+
+
 def no_preload() -> None:
     """Does nothing: a run begins with what its module has imported."""
 
@@ -58,6 +63,8 @@ class Runner:
     references: returns what is known of a metric of a record beforehand, by its name. floors: returns the values of it
     that simple predictors reach, and raises an error of one line where there are none. context_losses: measures the
     language model of a checkpoint with its context cut to rising lengths, and raises such an error for any other.
+    smallest_reach: returns how many symbols back the run sees that sees least, where some of these runs, of which the
+    first one is the baseline's, differ in that from it, and else None.
     preload: computes once what every run would compute again, for the process from which runs are forked.
     """
 
@@ -72,6 +79,7 @@ class Runner:
     references: Callable[[Any, str], Sequence[Reference]] = no_references
     floors: Callable[[Any, str], Sequence[Reference]] = no_floors
     context_losses: Callable[[Path], Sequence[ContextLoss]] = no_context_losses
+    smallest_reach: Callable[[Sequence[Any]], int | None] = no_smallest_reach
     preload: Callable[[], None] = no_preload
 
 

@@ -36,6 +36,7 @@ MEETING = {
         "runs.context",
         "runs.floors",
         "runs.keys",
+        "runs.reach",
         "runs.train",
         "runs.fit",
         "decoding.write",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, final
 
 from lit_transformers.attention.executors import Inputs, attend_union, union_flops
 from lit_transformers.attention.patterns import Band
-from lit_transformers.config import Length, Positive
+from lit_transformers.config import Dilation, Length, Positive, Reach
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
 
@@ -22,9 +22,9 @@ class DietConfig(ScoresConfig, kind="diet"):
     """
 
     pattern: Literal["dilated", "dilated_memory", "cascade"] = "dilated"
-    base: Annotated[Positive | None, Length] = None
+    base: Annotated[Positive | None, Dilation] = None
     taps: Annotated[Positive | None, Length] = None
-    window: Annotated[Positive | None, Length] = None
+    window: Annotated[Positive | None, Reach] = None
     growth: Annotated[Positive | None, Length] = None
 
     def conflicts(self) -> Iterator[str]:

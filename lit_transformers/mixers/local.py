@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, final
 
 from lit_transformers.attention.executors import Inputs, attend, attend_flops
 from lit_transformers.attention.patterns import Local
-from lit_transformers.config import Length, Positive
+from lit_transformers.config import Positive, Reach
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.qkv import HeadsOutput, QKVMixer, ScoresConfig, SegmentInputs
 from lit_transformers.space import Interval, Space
@@ -18,7 +18,7 @@ class LocalConfig(ScoresConfig, kind="local"):
 
     space: ClassVar[Space] = {"block": Interval(16, 256, log=True)}
 
-    block: Annotated[Positive, Length] = 128
+    block: Annotated[Positive, Reach] = 128
 
     def attention_promises(self) -> Promises:
         return Promises(

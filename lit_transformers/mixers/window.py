@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lit_transformers.attention.executors import Inputs, attend, attend_heads, heads_flops, with_tables
 from lit_transformers.attention.patterns import Band, GlobalQueries, Marked, Pattern
-from lit_transformers.config import ConfigError, Heads, Length, Positive
+from lit_transformers.config import ConfigError, Dilation, Heads, Length, Positive, Reach
 from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer
 from lit_transformers.mixers.global_tokens import GlobalTokens
 from lit_transformers.mixers.heads import split
@@ -33,10 +33,10 @@ class WindowConfig(QKVConfig, kind="window"):
 
     space: ClassVar[Space] = {"window": Interval(16, 256, log=True)}
 
-    window: Annotated[Layered, Length] = 128
-    smallest: Annotated[Positive | None, Length] = None
+    window: Annotated[Layered, Reach] = 128
+    smallest: Annotated[Positive | None, Reach] = None
     schedule: Literal["increasing", "fixed", "decreasing"] = "increasing"
-    dilation: Annotated[Layered, Length] = 1
+    dilation: Annotated[Layered, Dilation] = 1
     dilated_heads: Annotated[Positive | None, Heads] = None
     global_tokens: Literal["none", "first", "marked", "periodic"] = "none"
     global_count: Annotated[Positive, Length] = 1

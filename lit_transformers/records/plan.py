@@ -241,6 +241,7 @@ class Plan:
 
     references: from the value of who knows nothing of the data to the best possible one; empty where it is not known.
     looks: None where all seeds are judged at once.
+    reach: how many symbols back the arm sees that sees least; None where arms do not differ in windows or memories.
     """
 
     version: int = VERSION
@@ -259,6 +260,7 @@ class Plan:
     contrasts: tuple[Contrast, ...] | None = None
     published: PublishedNumbers | None = None
     references: tuple[Reference, ...] = ()
+    reach: int | None = None
     left_out: tuple[LeftOut, ...] = ()
     protocol: str = ""
     commands: Mapping[str, str] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from lit_transformers.runs.context import context_losses
 from lit_transformers.runs.floors import floors
 from lit_transformers.runs.keys import code_of
 from lit_transformers.runs.probe import probe
+from lit_transformers.runs.reach import smallest_reach
 
 __all__ = ["RUNNER"]
 
@@ -39,5 +40,6 @@ RUNNER = Runner(
     references,
     floors,
     context_losses,
+    smallest_reach,
     _read_code,
 )

@@ -10,7 +10,7 @@ from reports.judge.costs import CostRatio, cost_ratio
 from reports.show.sections import Findings, seeds_needed
 from reports.show.tables import fixed, interval_text
 
-__all__ = ["answer", "costs_text", "effect_text", "headline", "seeds_or_infinity", "sentence", "too_little_training"]
+__all__ = ["answer", "costs_text", "effect_text", "headline", "seeds_or_infinity", "sentence", "why_no_answer"]
 
 _MOST = 8
 _COSTS = (("flops_per_token", "FLOPs per token"), ("seconds", "time"))
@@ -25,18 +25,28 @@ _EXTREMES: tuple[tuple[Verdict, str], ...] = (
 def headline(findings: Findings) -> str:
     """Returns one sentence on the main result, its size and interval; without a finished run, on why there is none.
 
-    Before it stands a sentence that no answer can be expected, where the baseline does not beat its floor.
+    Before it stands why no answer can be expected, where the baseline does not beat its floor or gains nothing from the
+    context in which arms differ.
     """
-    return " ".join(filter(None, [too_little_training(findings), _main_result(findings)]))
+    return " ".join(filter(None, [why_no_answer(findings), _main_result(findings)]))
 
 
-def too_little_training(findings: Findings) -> str:
-    """Returns a sentence that the baseline does not beat its floor, or nothing where it does or none is known."""
-    if not findings.trained_too_little or not findings.floor or findings.baseline_mean is None:
-        return ""
-    mean, floor = (fixed(value, findings.decimals) for value in (findings.baseline_mean, findings.floor.value))
-    reached = f"the baseline reaches {mean} {findings.metric.title}"
-    return f"Trained too little to answer: {reached}, and what anyone gets is {floor} ({findings.floor.name})."
+def why_no_answer(findings: Findings) -> str:
+    """Returns why no answer can be expected, or nothing where one can, or neither floor nor context was measured."""
+    return " ".join([*_too_little_training(findings), *_too_little_context(findings)])
+
+
+def _too_little_training(findings: Findings) -> Iterator[str]:
+    if findings.trained_too_little and findings.floor and findings.baseline_mean is not None:
+        mean, floor = (fixed(value, findings.decimals) for value in (findings.baseline_mean, findings.floor.value))
+        reached = f"the baseline reaches {mean} {findings.metric.title}"
+        yield f"Trained too little to answer: {reached}, and what anyone gets is {floor} ({findings.floor.name})."
+
+
+def _too_little_context(findings: Findings) -> Iterator[str]:
+    length = findings.gains_nothing_beyond
+    if length is not None:
+        yield f"Cannot answer: the baseline gains nothing beyond {length:,} symbol{'s' if length > 1 else ''}."
 
 
 def _main_result(findings: Findings) -> str:

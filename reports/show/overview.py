@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from reports.judge.agreement import GalleryEntry, JudgedComparison
 from reports.judge.comparisons import Comparison
-from reports.show.answer import costs_text, effect_text, seeds_or_infinity, too_little_training
+from reports.show.answer import costs_text, effect_text, seeds_or_infinity, why_no_answer
 from reports.show.remarks import remark_text
 from reports.show.sections import Findings, seeds_needed
 from reports.show.tables import Cell, Column, Table
@@ -39,7 +39,7 @@ def verdicts(entries: Sequence[GalleryEntry], page: str) -> Table:
     Effects have different units. What they share is their size relative to the half-width of their interval, which says
     how clear each is.
     """
-    decided = [(entry, _decided(entry)) for entry in entries if not entry.findings.trained_too_little]
+    decided = [(entry, _decided(entry)) for entry in entries if not entry.findings.cannot_answer]
     shown = [(entry, judged) for entry, all_of_it in decided for judged in all_of_it[:MOST_OF_A_STUDY]]
     shown.sort(key=lambda pair: -_clearness(pair[1].comparison))
     columns = ("Study", "Comparison", "Effect", "Verdict", "Cost", "The source", "Floor")
@@ -147,7 +147,7 @@ def open_comparisons(entries: Sequence[GalleryEntry], page: str) -> Table:
 
 def _open_row(entry: GalleryEntry, page: str) -> tuple[Cell, ...] | None:
     comparisons = [judged.comparison for judged in entry.judged if judged.comparison.verdict == "unresolved"]
-    if entry.findings.trained_too_little or not comparisons:
+    if entry.findings.cannot_answer or not comparisons:
         return None
     comparisons.sort(key=seeds_or_infinity)
     half, last = comparisons[(len(comparisons) - 1) // 2], comparisons[-1]
@@ -161,7 +161,7 @@ def _open_row(entry: GalleryEntry, page: str) -> tuple[Cell, ...] | None:
 
 
 def unasked(entries: Sequence[GalleryEntry], page: str) -> Table:
-    """Returns a table of what studies did not ask here, with the reasons: the baseline was trained too little, two arms
+    """Returns a table of what studies did not ask here, with the reasons: the baseline was trained too little or uses too little context, two arms
     could not be compared, or an arm is left out at this scale."""
     rows = tuple(
         (_study_cell(entry, page), Cell(names), Cell(reason)) for entry in entries for names, reason in _unasked(entry)
@@ -174,8 +174,8 @@ def _unasked(entry: GalleryEntry) -> Iterator[tuple[str, str]]:
     """Yields names of comparisons or arms of a study that was not asked about, and the reason that they share."""
     findings = entry.findings
     names_by_reason: dict[str, list[str]] = {}
-    if too_little := too_little_training(findings):
-        yield "every comparison", too_little
+    if reason := why_no_answer(findings):
+        yield "every comparison", reason
     else:
         for judged in entry.judged:
             if judged.comparison.reason and judged.comparison.verdict is None:

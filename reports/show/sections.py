@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from lit_transformers.records.context import ContextLoss
 from lit_transformers.records.plan import Metric, PlannedArm, PublishedCell, Reference
 from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
@@ -37,6 +38,11 @@ SHARE = "Of what can be known"
 
 MOST_INTERACTIONS = 12
 """The number of interactions that are printed; the CSV holds all."""
+
+_LOSSES = ("bpb", "nats")
+"""The metrics that are a loss in bits or nats, whatever it is divided by."""
+_ERRORS = 2
+"""The standard errors that a gain from context is at least, where no margin says what matters."""
 
 _BUDGETS: Mapping[str, Kind] = {"seconds": "seconds", "memory": "bytes"}
 
@@ -89,6 +95,34 @@ class Findings:
         """Whether the baseline is no better than the best floor, so that its arms cannot answer the question."""
         gain = self.gain_over(self.floor) if self.floor else None
         return gain is not None and gain <= 0
+
+    @property
+    def gains_nothing_beyond(self) -> int | None:
+        """The number of symbols that every arm sees and beyond which the baseline gains nothing, so that arms that see
+        further cannot answer the question; None where it gains something, and where that was not measured.
+
+        It gains nothing where the gain is below the margin or, without one, within two of its standard errors.
+        """
+        reach, context = self.study.plan.reach, self.study.context
+        if reach is None or context is None or self.metric.name.rpartition("/")[2] not in _LOSSES:
+            return None
+        cut = max((cut for cut in context.losses if cut.length <= reach), key=lambda cut: cut.length, default=None)
+        if cut is None or cut is context.losses[-1] or self._matters(cut):
+            return None
+        return cut.length
+
+    def _matters(self, cut: ContextLoss) -> bool:
+        """Whether what lies beyond a context matters. The metric changes in proportion to the loss of a symbol."""
+        margin, mean = self.metric.margin, self.baseline_mean
+        if margin is None or mean is None:
+            return cut.beyond > _ERRORS * cut.error
+        longest = cut.bits - cut.beyond
+        return cut.bits >= margin.size * longest if self.ratio else mean * cut.beyond >= margin.size * longest
+
+    @property
+    def cannot_answer(self) -> bool:
+        """Whether no answer can be expected, so that the comparisons with the source are not asked."""
+        return self.trained_too_little or self.gains_nothing_beyond is not None
 
     @cached_property
     def effects(self) -> tuple[Comparison, ...]:

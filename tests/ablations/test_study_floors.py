@@ -14,6 +14,7 @@ from standin.run import RUNNER, RunConfig, TrainingConfig, fit
 
 import ablations.context
 import ablations.floors
+import ablations.plan
 from ablations.ablation import Ablation, Metric
 from ablations.context import keep_context
 from ablations.floors import missing_floors
@@ -70,6 +71,14 @@ def test_they_are_measured_once_for_a_baseline(
     assert floors and floors.are_of(planned.plan) and [floor.value for floor in floors.values] == [3.5951, 2.1]
     assert printed(tmp_path, planned, 4) == printed(tmp_path, planned, 0) == "" and len(predictors.calls) == 1
     assert printed(tmp_path, make_plan("memory_helps", STUDY, Request(assignments=("training.steps=3",))), 0)
+
+
+def test_a_plan_holds_how_far_back_the_arm_sees_that_sees_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    def smallest(configs: Sequence[Any]) -> int:
+        return min(8 + config.get("model.mixer.memory") for config in configs)
+
+    monkeypatch.setattr(ablations.plan, "load_runner", lambda name: replace(RUNNER, smallest_reach=smallest))
+    assert make_plan("memory_helps", STUDY, Request()).plan.reach == 8
 
 
 def test_a_fault_is_one_line_and_is_tried_again_while_there_are_runs_to_do(

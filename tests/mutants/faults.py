@@ -1593,8 +1593,8 @@ REPORT_FAULTS = (
         "floors",
         "a baseline below its floor agrees with its source",
         "reports/judge/agreement.py",
-        "    if findings.trained_too_little:\n",
-        "    if findings.trained_too_little and not comparison.verdict:\n",
+        "    if findings.cannot_answer:\n",
+        "    if findings.cannot_answer and not comparison.verdict:\n",
         (
             "tests/reports/test_report_floors.py::"
             "test_a_baseline_below_its_floor_was_trained_too_little_and_agrees_with_nothing",
@@ -1604,7 +1604,7 @@ REPORT_FAULTS = (
         "reports",
         "findings are also of studies that were trained too little",
         "reports/show/overview.py",
-        "for entry in entries if not entry.findings.trained_too_little]",
+        "for entry in entries if not entry.findings.cannot_answer]",
         "for entry in entries]",
         (f"{GALLERY}findings_are_of_studies_that_could_answer_and_others_are_not_asked_with_the_reason",),
     ),
@@ -1631,6 +1631,22 @@ REPORT_FAULTS = (
         "sign * theirs",
         "abs(theirs)",
         (f"{GALLERY}effects_are_changes_in_per_cent_of_the_other_arm_and_perplexities_change_as_bits_do",),
+    ),
+    Fault(
+        "context",
+        "a memory of none sees as far as the others",
+        "lit_transformers/runs/reach.py",
+        "return min(memories) + segment // 2 if memories else None",
+        "return max(memories) + segment if memories else None",
+        ("tests/lit_transformers/test_reach.py::test_the_smallest_reach_is_that_of_the_fields_that_vary",),
+    ),
+    Fault(
+        "context",
+        "a gain in bits a symbol is compared with a margin in another unit",
+        "reports/show/sections.py",
+        "mean * cut.beyond >= margin.size * longest",
+        "cut.beyond >= margin.size",
+        ("tests/reports/test_report_floors.py::test_arms_that_see_more_than_the_baseline_uses_cannot_answer",),
     ),
     Fault(
         "floors",

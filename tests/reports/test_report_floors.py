@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from study_on_disk import key_of, name_of, product_arms, write_json, write_product
 
+from lit_transformers.records.context import ContextLoss, ContextUse
 from lit_transformers.records.files import RESULTS
-from lit_transformers.records.plan import Metric
+from lit_transformers.records.plan import Margin, Metric
 from reports.gallery import read_entry, summary
 from reports.judge.agreement import judge_comparisons
 from reports.read.records import Study, load_study
@@ -129,3 +130,39 @@ def test_what_lies_beyond_each_context_is_a_table_of_the_report(runs: Path, tmp_
     path.write_text("{}")
     study = load_study(runs, "xl_recurrence")
     assert study.context is None and [note for note in study.notes if note.startswith("xl_recurrence/context.json: ")]
+
+
+@pytest.mark.parametrize(
+    ("reach", "margin", "metric", "expected"),
+    [
+        (24, 0.4, "val/bpb", 16),
+        (16, 0.3, "val/bpb", None),
+        (24, None, "val/bpb", None),
+        (64, None, "val/bpb", 32),
+        (128, 0.4, "val/bpb", None),
+        (None, 0.4, "val/bpb", None),
+        (24, 0.4, "measured/tokens_per_second", None),
+    ],
+    ids=[
+        "gain below the margin", "gain above it", "gain of many errors", "gain of one error", "nothing longer measured",
+        "no windows", "no loss",
+    ],
+)  # fmt: skip
+def test_arms_that_see_more_than_the_baseline_uses_cannot_answer(
+    runs: Path, reach: int | None, margin: float | None, metric: str, expected: int | None
+) -> None:
+    study = study_with(runs, None)
+    losses = [ContextLoss(16, 2.25, 0.25, 0.01), ContextLoss(32, 2.01, 0.01, 0.01), ContextLoss(128, 2.0, 0.0, 0.0)]
+    stated = replace(study.plan.metric, name=metric, margin=Margin(margin, "it is small") if margin else None)
+    study = replace(study, plan=replace(study.plan, reach=reach), context=ContextUse(key_of(ON, 0), tuple(losses)))
+    assert Findings(replace(study, plan=replace(study.plan, metric=stated)), ()).gains_nothing_beyond == expected
+
+
+def test_what_cannot_answer_says_so_first_and_is_not_asked(runs: Path, tmp_path: Path) -> None:
+    study = study_with(runs, None)
+    losses = (ContextLoss(8, 2.0, 0.001, 0.01), ContextLoss(16, 2.0, 0.0, 0.0))
+    study = replace(study, plan=replace(study.plan, reach=8), context=ContextUse(key_of(ON, 0), losses))
+    write_results(study, tmp_path / RESULTS)
+    entry = read_entry(tmp_path)
+    assert headline(entry.findings).startswith("Cannot answer: the baseline gains nothing beyond 8 symbols. Recurrence")
+    assert [judged.agreement for judged in entry.judged] == ["not asked"]

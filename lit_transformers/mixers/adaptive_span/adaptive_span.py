@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lit_transformers.attention.executors import AttentionWeighting, Inputs, attend_heads, heads_flops
 from lit_transformers.attention.patterns import Band
-from lit_transformers.config import Length, NonNegativeFloat, Positive
+from lit_transformers.config import Length, NonNegativeFloat, Positive, Reach
 from lit_transformers.mixer import Context, Promises, Shape
 from lit_transformers.mixers.adaptive_span.spans import Constant, Dynamic, Spans, mean_span
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
@@ -38,7 +38,7 @@ class AdaptiveSpanConfig(QKVConfig, kind="adaptive_span"):
     """
 
     space: ClassVar[Space] = {"ramp": Interval(8, 64, log=True), "penalty": Interval(1e-7, 1e-4, log=True)}
-    span: Annotated[Positive, Length] = 1024
+    span: Annotated[Positive, Reach] = 1024
     ramp: Annotated[Positive, Length] = 32
     penalty: NonNegativeFloat = 2e-6
     learns: Literal["adaptive", "dynamic", "fixed"] = "adaptive"

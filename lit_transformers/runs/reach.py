@@ -1,0 +1,55 @@
+"""How far back the networks of a study see: windows, memories and segments, which the roles of fields name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from datamodules import LanguageDataConfig
+from lit_transformers.checks.miniature import whole
+from lit_transformers.config import Dilation, Memory, Reach
+from lit_transformers.models import ModelConfig
+from lit_transformers.runs.config import RunConfig
+
+__all__ = ["reach", "smallest_reach"]
+
+
+def smallest_reach(configs: Sequence[RunConfig]) -> int | None:
+    """Returns the smallest ``reach`` of runs of which some vary a window, a dilation or a memory of the first one; None
+    where none does, and of data that are not read symbol by symbol.
+
+    A field is varied where the baseline's network has it too: what another mixer has beside is not the question.
+    """
+    baseline = dict(_sizes(configs[0]))
+    others = [dict(_sizes(config)) for config in configs[1:]]
+    if not any(sizes[path] != baseline[path] for sizes in others for path in sizes.keys() & baseline.keys()):
+        return None
+    return min((length for config in configs if (length := reach(config)) is not None), default=None)
+
+
+def reach(config: RunConfig) -> int | None:
+    """Returns how many symbols back the narrowest layer of a language model sees when it is measured; None where no
+    field says so, and of other data.
+
+    It is the smallest window or, without one, the memory and half a segment, which is what a row shows its middle
+    position. Further layers see further; whatever they add, a baseline that gains nothing beyond needs none of it.
+    """
+    if not isinstance(config.data, LanguageDataConfig):
+        return None
+    model = _measured_model(config)
+    if windows := [number for _, value in model.leaves_with(Reach) for number in whole(value)]:
+        return min(windows)
+    memories = [number for _, value in model.leaves_with(Memory) for number in whole(value)]
+    segment = config.data.evaluation.segment_length or config.data.segment_length
+    return min(memories) + segment // 2 if memories else None
+
+
+def _measured_model(config: RunConfig) -> ModelConfig:
+    """Returns the config of the network that is measured, which may have more memory than the one that is trained."""
+    return config.model.override(config.task.evaluation)
+
+
+def _sizes(config: RunConfig) -> Iterator[tuple[str, Any]]:
+    """Yields the paths and values of the fields of the measured network that settle how far back it sees."""
+    for role in (Reach, Dilation, Memory):
+        yield from _measured_model(config).leaves_with(role)
