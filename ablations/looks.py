@@ -24,8 +24,8 @@ def at_present_look(planned: PlannedStudy, runs: Path, seeds: int | None) -> Pla
     """Returns a planned study with the seeds and looks of the present look: the one that its folder has come to.
 
     planned: with all seeds that any look may take. seeds: those that were asked for by hand, which are a look of their
-    own where they are more than those of an earlier report. Raises ConfigError where the looks that the study states
-    are not those that it stated when the first one was taken.
+    own where they are more than those of an earlier report. Raises ConfigError where the study states other looks than
+    when the first one was taken, or another metric, margin, arms or contrasts.
     """
     previous = existing_plan(runs, planned.folder)
     earlier = _looks_so_far(previous, runs) if previous else None
@@ -41,6 +41,11 @@ def at_present_look(planned: PlannedStudy, runs: Path, seeds: int | None) -> Pla
             f"{_text(stated.planned)}; state those again, or remove that folder to begin anew",
             str(runs / "studies" / planned.folder),
         )
+    if earlier is not None and previous and (changes := _changes(previous, planned.plan)):
+        raise ConfigError(
+            f"a look was taken, and then {' and '.join(changes)} changed; undo that, or rename the study to begin anew",
+            str(runs / "studies" / planned.folder),
+        )
     if seeds is None and planned.plan.looks is not None:
         past = {arm.name: len(arm.runs) for arm in previous.arms} if previous and earlier else {}
         counts = {arm: min(past.get(arm, stated.planned[0]), most) for arm, most in counts.items()}
@@ -54,6 +59,21 @@ def _looks_so_far(previous: Plan, runs: Path) -> LookPlan | None:
         return previous.looks if previous.looks.taken else None
     has_report = plan_path(runs, previous.folder).with_name("report").is_dir()
     return LookPlan((previous.seeds,), (previous.seeds,)) if has_report and previous.seeds > 1 else None
+
+
+def _changes(previous: Plan, plan: Plan) -> list[str]:
+    """Returns what differs between two plans of a study of all that its verdicts are about, in words."""
+    stated = [
+        {
+            "its metric": (one.metric.name, one.metric.goal, one.metric.compare),
+            "its margin": one.metric.margin and one.metric.margin.size,
+            "its baseline": one.baseline,
+            "its arms": {arm.name: arm.levels for arm in one.arms},
+            "its contrasts": {contrast.name: contrast for contrast in one.contrasts or ()},
+        }
+        for one in (previous, plan)
+    ]
+    return [name for name, value in stated[0].items() if value != stated[1][name]]
 
 
 def with_look_taken(plan: Plan) -> Plan:

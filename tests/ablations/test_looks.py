@@ -124,19 +124,25 @@ def test_seeds_by_hand_after_a_report_are_a_look_of_their_own_and_more_of_the_sa
         assert "added by hand after a report of 2, which counts as a look" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("first", ["Looks(2, 4, 6)", "2"])
-def test_looks_that_were_changed_after_one_was_taken_are_refused_in_one_line(
-    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str
+@pytest.mark.parametrize(("first", "second"), [("Looks(2, 4, 6)", "Looks(2, 4, 6)"), ("2", "3")])
+def test_a_plan_that_was_changed_after_a_look_was_taken_is_refused_in_one_line(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str, second: str
 ) -> None:
     study.write_text(STUDY.replace("Looks(2, 4, 6)", first))
     runs, words = tmp_path / "runs", [str(study), "--runs", str(tmp_path / "runs")]
     finish_runs(study, runs, 2)
     assert main(["run", *words]) == 0
-    study.write_text(STUDY.replace("Looks(2, 4, 6)", "Looks(2, 3)"))
     capsys.readouterr()
-    assert main(["run", *words]) == 2
-    message = capsys.readouterr().err
-    assert len(message.splitlines()) == 1 and "and now they are 2, 3; state those again, or remove that" in message
+    another = STUDY.replace("Looks(2, 4, 6)", second).replace('"4":', '"5":')
+    refused = {
+        STUDY.replace("Looks(2, 4, 6)", "Looks(2, 3)"): "and now they are 2, 3; state those again, or remove that",
+        another.replace('"val/bpb"', '"val/bpb", margin=Margin(0.1, "small")'): "then its margin and its arms changed",
+    }
+    for text, expected in refused.items():
+        study.write_text(text)
+        assert main(["run", *words]) == 2
+        message = capsys.readouterr().err
+        assert len(message.splitlines()) == 1 and expected in message
 
 
 @pytest.mark.parametrize(
