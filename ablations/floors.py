@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from ablations.plan import PlannedStudy
-from lit_transformers.config import Plain
+from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.records.floors import Floors, load_floors
 from lit_transformers.records.plan import Reference
 from lit_transformers.records.schema import first_fault
@@ -19,18 +20,41 @@ __all__ = ["missing_floors"]
 
 
 def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Console) -> Floors | None:
-    """Measures the floors of a plan and prints a line on them; returns None where they are known.
+    """Measures the floors of a plan, of each of the data that its arms read, and prints a line on each; returns None
+    where they are known.
 
     todo: number of runs that are still to be done; with some, floors that could not be measured are tried again. What
     fails is named by the line and by ``reason``, and keeps no run from being done.
     """
     plan = planned.plan
-    baseline = next(arm for arm in plan.arms if arm.name == plan.baseline)
-    key = baseline.runs[0].key
+    readers = _readers(planned)
     stored = _stored(runs, plan.folder)
-    if stored is not None and stored.key == key and (stored.values or not todo):
+    if stored is not None and stored.keys == [*readers] and (stored.values or not todo):
         return None
-    start = time.monotonic()
+    first, *others = readers.items()
+    floors = _measured(planned, *first, console)
+    if others:
+        rest = (
+            _measured(planned, *other, console) if floors.values else Floors(other[0], (), floors.reason, other[1])
+            for other in others
+        )
+        floors = replace(floors, arms=first[1], others=tuple(rest))
+    return floors
+
+
+def _readers(planned: PlannedStudy) -> dict[str, tuple[str, ...]]:
+    """Returns the arms that read the same data, by the key of the first run of the first one; the baseline's first."""
+    keys: dict[str, str] = {}
+    readers: dict[str, tuple[str, ...]] = {}
+    for arm in planned.plan.arms:
+        key = keys.setdefault(canonical_hash(planned.configs[arm.runs[0].key].get("data")), arm.runs[0].key)
+        readers[key] = (*readers.get(key, ()), arm.name)
+    return readers
+
+
+def _measured(planned: PlannedStudy, key: str, arms: tuple[str, ...], console: Console) -> Floors:
+    """Measures the floors of the data that arms read, and prints a line on the best one."""
+    plan, start = planned.plan, time.monotonic()
     try:
         with console.status(f"floors of {planned.study}: what simple predictors reach"):
             values = call_forked(planned.runner, measure, planned.runner, planned.configs[key], planned.metric)
@@ -41,8 +65,9 @@ def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Consol
     text = f"none: {floors.reason}"
     if best is not None:
         text = f"{best.value:.4g} {plan.metric.title}, by {best.name} ({time.monotonic() - start:.0f} s)"
-    console.print(f"{planned.study}: best floor {text}", markup=False, highlight=False, soft_wrap=True)
-    return floors
+    of_arm = "" if arms[0] == plan.baseline else f" of {arms[0]}"
+    console.print(f"{planned.study}: best floor{of_arm} {text}", markup=False, highlight=False, soft_wrap=True)
+    return floors if arms[0] == plan.baseline else replace(floors, arms=arms)
 
 
 def measure(runner: str, config: dict[str, Plain], metric: str) -> tuple[Reference, ...]:

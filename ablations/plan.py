@@ -28,7 +28,6 @@ from lit_transformers.records.plan import (
     Protocol,
     PublishedCell,
     PublishedNumbers,
-    Reference,
     load_plan,
     parse_plan,
     plan_path,
@@ -174,9 +173,9 @@ def make_plan(
         configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
         costs = {arm: dict(runner.describe(config)._asdict()) for arm, config in configs.items()}
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm)
-        references = _references(configs, ablation.metric.name, runner)
-        plan = replace(plan, references=references, reach=runner.smallest_reach([*configs.values()]))
+        plan = replace(_with_references(plan, configs, runner), reach=runner.smallest_reach([*configs.values()]))
         plan.check()
+        _require_small_margin(plan)
     except ConfigError as error:
         raise ConfigError(str(error), f"study {study}") from None
     words = [typed or study, *request.arguments()]
@@ -241,10 +240,25 @@ def _require_effects(configs: dict[str, Config], runner: Runner) -> None:
             raise ConfigError("computes what the baseline computes: what it overrides does nothing here", name)
 
 
-def _references(configs: dict[str, Config], metric: str, runner: Runner) -> tuple[Reference, ...]:
-    """Returns what is known of the metric beforehand; nothing where arms read different data."""
-    known = {tuple(runner.references(config, metric)) for config in configs.values()}
-    return known.pop() if len(known) == 1 else ()
+def _with_references(plan: Plan, configs: dict[str, Config], runner: Runner) -> Plan:
+    """Returns the plan with what is known of the metric beforehand, by arm where arms read different data."""
+    known = {name: tuple(runner.references(config, plan.metric.name)) for name, config in configs.items()}
+    if len({*known.values()}) == 1:
+        return replace(plan, references=known[plan.baseline])
+    return replace(plan, arms=tuple(replace(arm, references=known[arm.name]) for arm in plan.arms))
+
+
+def _require_small_margin(plan: Plan) -> None:
+    """Raises ConfigError for a margin within which all values lie that are possible, so that no arms could differ."""
+    margin = plan.metric.margin
+    for data, references in plan.references_by_data.items():
+        known = abs(references[0].value - references[-1].value)
+        if margin and plan.metric.compare == "difference" and margin.size >= known:
+            of_data = f" of {data}" if data else ""
+            raise ConfigError(
+                f"{margin.size:g} is all that can be known{of_data} ({known:.4g}), or more; state a smaller margin",
+                "metric.margin",
+            )
 
 
 def _list_runs(

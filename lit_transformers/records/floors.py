@@ -22,11 +22,19 @@ class Floors:
     """The value of the study's metric that each simple predictor reaches, or the ``reason`` why there is none.
 
     key: of the first run of the baseline, which stands for the data and the budget that the predictors learned from.
+    arms: those that read these data, their baseline first; empty where all do. others: of other data that arms read.
     """
 
     key: str
     values: tuple[Reference, ...] = ()
     reason: str = ""
+    arms: tuple[str, ...] = ()
+    others: tuple[Floors, ...] = ()
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of these floors and of those of other data."""
+        return [self.key, *(other.key for other in self.others)]
 
     def best(self, metric: Metric) -> Reference | None:
         """Returns the best floor; None where there is none."""
@@ -34,8 +42,10 @@ class Floors:
         return choose(self.values, key=lambda floor: floor.value, default=None)
 
     def are_of(self, plan: Plan) -> bool:
-        """Whether they were measured for the baseline of a plan."""
-        return any(self.key == planned.key for arm in plan.arms if arm.name == plan.baseline for planned in arm.runs)
+        """Whether they were measured for the baseline of a plan, and for arms of it that read other data."""
+        baseline = next(arm for arm in plan.arms if arm.name == plan.baseline)
+        of_baseline = any(self.key == run.key for run in baseline.runs)
+        return of_baseline and plan.by_key().keys() >= {*self.keys} and all(other.arms for other in self.others)
 
 
 def floors_path(runs: Path, folder: str) -> Path:

@@ -116,12 +116,21 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """A value of the metric that is known before anything is trained, by the name of what a model knows that has it."""
+
+    name: str
+    value: Number
+
+
+@dataclass(frozen=True)
 class PlannedArm:
-    """An arm of a plan: its level of every factor, and its runs."""
+    """An arm of a plan: its level of every factor, its runs, and its own ``references`` where arms differ in them."""
 
     name: str
     levels: Mapping[str, Label] = field(default_factory=dict)
     runs: tuple[PlannedRun, ...] = ()
+    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -208,14 +217,6 @@ class PublishedNumbers:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A value of the metric that is known before anything is trained, by the name of what a model knows that has it."""
-
-    name: str
-    value: Number
-
-
-@dataclass(frozen=True)
 class LookPlan:
     """The looks of a study, each by the number of seeds that an arm has at it at most, ascending.
 
@@ -239,7 +240,8 @@ class LeftOut:
 class Plan:
     """The plan of one study. Without ``contrasts`` every arm is compared with the baseline.
 
-    references: from the value of who knows nothing of the data to the best possible one; empty where it is not known.
+    references: from the value of who knows nothing of the data to the best possible one; empty where it is not known,
+    and where arms have their own.
     looks: None where all seeds are judged at once.
     reach: how many symbols back the arm sees that sees least; None where arms do not differ in windows or memories.
     """
@@ -279,6 +281,19 @@ class Plan:
     def by_key(self) -> dict[str, PlannedRun]:
         """Returns the planned runs by key, in order; a run that several arms share occurs once."""
         return {planned.key: planned for arm in self.arms for planned in arm.runs}
+
+    @property
+    def references_by_data(self) -> dict[str, tuple[Reference, ...]]:
+        """What is known of each of the data that arms read: by the level of the factor that changes them, by the arm
+        where there is none, or by an empty name where all arms read the same."""
+        if self.references:
+            return {"": self.references}
+        arms = [arm for arm in self.arms if arm.references]
+        for factor in self.factors:
+            levels = {arm.levels.get(factor, ""): arm.references for arm in arms}
+            if len(levels) > 1 and all(levels[arm.levels.get(factor, "")] == arm.references for arm in arms):
+                return levels
+        return {arm.name: arm.references for arm in arms}
 
     def check(self) -> None:
         """Raises ConfigError for a name that cannot be that of a file, and for an arm that does not exist."""

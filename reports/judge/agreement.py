@@ -98,7 +98,7 @@ def _agreement(findings: Findings, comparison: Comparison, difference: float | N
     sign = better_sign(published.metric) if published else None
     if difference is None or sign is None:
         return "no published number"
-    if findings.cannot_answer:
+    if not findings.can_answer(comparison.weights):
         return "not asked"
     if comparison.verdict == "equal":
         is_small = _published_effect(findings, comparison, difference) < published_margin(findings)

@@ -32,6 +32,7 @@ class Matrix:
     cells          the accuracies of the levels of a row and a column that have finished
     means          of each level of the rows whose cells have all finished, over the columns; empty where columns are
                    not other data, for then they are no tasks over which one could average
+    chance         of the columns where it is known, the accuracy of who knows nothing of the data
     """
 
     rows: str
@@ -40,6 +41,7 @@ class Matrix:
     tasks: tuple[str, ...]
     cells: Mapping[tuple[str, str], Accuracy]
     means: Mapping[str, Accuracy]
+    chance: Mapping[str, float]
 
 
 def accuracy_matrix(study: Study) -> Matrix | None:
@@ -64,7 +66,9 @@ def accuracy_matrix(study: Study) -> Matrix | None:
             if len(arms) == len(tasks) and (accuracy := mean_accuracy(arms, evidence)):
                 means[level] = accuracy
         levels = tuple(sorted(levels, key=lambda level: -means[level].mean if level in means else 1.0))
-    return Matrix(rows, columns, levels, tasks, cells, means)
+    known = {arm.levels[columns]: arm.references or plan.references for arm in plan.arms}
+    chance = {task: float(references[0].value) for task, references in known.items() if references}
+    return Matrix(rows, columns, levels, tasks, cells, means, chance)
 
 
 def is_accuracy(metric: str) -> bool:

@@ -37,10 +37,12 @@ def why_no_answer(findings: Findings) -> str:
 
 
 def _too_little_training(findings: Findings) -> Iterator[str]:
-    if findings.trained_too_little and findings.floor and findings.baseline_mean is not None:
-        mean, floor = (fixed(value, findings.decimals) for value in (findings.baseline_mean, findings.floor.value))
-        reached = f"the baseline reaches {mean} {findings.metric.title}"
-        yield f"Trained too little to answer: {reached}, and what anyone gets is {floor} ({findings.floor.name})."
+    for arm, floor in findings.below_floor.items():
+        values = (findings.mean_of(arm), floor.value)
+        mean, reachable = (fixed(value, findings.decimals) for value in values if value is not None)
+        name = "the baseline" if arm == findings.study.plan.baseline else arm
+        reached = f"{name} reaches {mean} {findings.metric.title}"
+        yield f"Trained too little to answer: {reached}, and what anyone gets is {reachable} ({floor.name})."
 
 
 def _too_little_context(findings: Findings) -> Iterator[str]:

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 DARKEST = 0.55
 """The opacity of a cell of accuracy 1, on which text is still read."""
 MEANS_APART = 0.25
-"""The gap between the last column and the means, in widths of a cell."""
+"""The gap between the last column and the means, and the last row and chance, in sizes of a cell."""
 
 
 def accuracies(matrix: Matrix) -> Figure:
-    """Draws a cell for each pair of levels, the darker the more accurate, and the means of rows apart on the right.
+    """Draws a cell for each pair of levels, the darker the more accurate, the means of rows apart on the right, and
+    chance, where it is known, apart below.
 
     A cell holds its accuracy and half of its interval, in percent; it is empty where no run has finished.
     """
@@ -27,17 +28,23 @@ def accuracies(matrix: Matrix) -> Figure:
     places = {label(task, 24): float(column) for column, task in enumerate(matrix.tasks)}
     if matrix.means:
         places["mean"] = len(matrix.tasks) + MEANS_APART
-    figure = Figure(figsize=(9.0, 1.3 + 0.32 * len(matrix.levels)), layout="constrained")
+    lines = {label(level, 32): float(row) for row, level in enumerate(matrix.levels)}
+    if matrix.chance:
+        lines["chance"] = len(matrix.levels) + MEANS_APART
+    figure = Figure(figsize=(9.0, 1.3 + 0.32 * len(lines)), layout="constrained")
     panel = figure.subplots()
     for row, level in enumerate(matrix.levels):
         for column, task in enumerate(matrix.tasks):
             _draw_cell(panel, row, column, matrix.cells.get((level, task)))
         if matrix.means:
             _draw_cell(panel, row, places["mean"], matrix.means.get(level), "bold")
+    for column, task in enumerate(matrix.tasks):
+        if task in matrix.chance:
+            _draw_cell(panel, lines["chance"], column, Accuracy(matrix.chance[task], None))
     panel.set_xlim(-0.5, max(places.values()) + 0.5)
-    panel.set_ylim(len(matrix.levels) - 0.5, -0.5)
+    panel.set_ylim(max(lines.values()) + 0.5, -0.5)
     panel.set_xticks([*places.values()], [*places], rotation=30, ha="left", rotation_mode="anchor")
-    panel.set_yticks(range(len(matrix.levels)), [label(level, 32) for level in matrix.levels])
+    panel.set_yticks([*lines.values()], [*lines])
     panel.set_xlabel(label(matrix.columns))
     panel.set_ylabel(label(matrix.rows))
     panel.xaxis.tick_top()
@@ -48,7 +55,7 @@ def accuracies(matrix: Matrix) -> Figure:
     return figure
 
 
-def _draw_cell(panel: Axes, row: int, column: float, accuracy: Accuracy | None, weight: str = "normal") -> None:
+def _draw_cell(panel: Axes, row: float, column: float, accuracy: Accuracy | None, weight: str = "normal") -> None:
     from matplotlib.patches import Rectangle
 
     if accuracy is None:

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from lit_transformers.records.context import ContextLoss
+from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Metric, PlannedArm, PublishedCell, Reference
 from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
@@ -63,13 +64,12 @@ class Findings:
     def ratio(self) -> bool:
         return self.metric.compare == "ratio"
 
-    def known_share(self, value: float) -> float | None:
-        """Returns how far a value of the metric has come from that of who knows nothing to the best possible one; None
-        where these are not known."""
-        if not self.study.plan.references:
-            return None
-        first, last = self.study.plan.references[0].value, self.study.plan.references[-1].value
-        return None if first == last else (first - value) / (first - last)
+    @cached_property
+    def references(self) -> Mapping[str, tuple[Reference, ...]]:
+        """By arm, what is known of its data: from the value of who knows nothing of them to the best possible one."""
+        plan = self.study.plan
+        references = {arm.name: arm.references or plan.references for arm in plan.arms}
+        return {arm: known for arm, known in references.items() if known}
 
     @property
     def floor(self) -> Reference | None:
@@ -79,22 +79,38 @@ class Findings:
     @property
     def baseline_mean(self) -> float | None:
         """The mean of the baseline's finished runs; None where none has finished."""
-        values = [run.value for run in self.study.finished(self.study.plan.baseline)]
+        return self.mean_of(self.study.plan.baseline)
+
+    def mean_of(self, arm: str) -> float | None:
+        """Returns the mean of an arm's finished runs; None where none has finished."""
+        values = [run.value for run in self.study.finished(arm)]
         return float(np.mean(values)) if values else None
 
-    def gain_over(self, floor: Reference) -> float | None:
-        """Returns by how much the baseline's mean is better than a floor, in units of the metric; negative where it is
-        worse, and None without a finished run."""
-        mean = self.baseline_mean
+    def gain_over(self, floor: Reference, arm: str = "") -> float | None:
+        """Returns by how much the mean of an arm, by default the baseline, is better than a floor, in units of the
+        metric; negative where it is worse, and None without a finished run."""
+        mean = self.mean_of(arm or self.study.plan.baseline)
         if mean is None:
             return None
         return floor.value - mean if self.metric.goal == "minimize" else mean - floor.value
 
     @property
+    def floors(self) -> dict[str, Floors]:
+        """The floors of each of the data that arms read, by the arm that is compared with them: their baseline."""
+        own = self.study.floors
+        return {self.study.plan.baseline: own} | {other.arms[0]: other for other in own.others} if own else {}
+
+    @cached_property
+    def below_floor(self) -> dict[str, Reference]:
+        """The baselines of all data that are no better than the best floor, by name, with that floor."""
+        best = {arm: floor for arm, floors in self.floors.items() if (floor := floors.best(self.metric))}
+        gains = {arm: self.gain_over(floor, arm) for arm, floor in best.items()}
+        return {arm: best[arm] for arm, gain in gains.items() if gain is not None and gain <= 0}
+
+    @property
     def trained_too_little(self) -> bool:
         """Whether the baseline is no better than the best floor, so that its arms cannot answer the question."""
-        gain = self.gain_over(self.floor) if self.floor else None
-        return gain is not None and gain <= 0
+        return self.study.plan.baseline in self.below_floor
 
     @property
     def gains_nothing_beyond(self) -> int | None:
@@ -119,10 +135,11 @@ class Findings:
         longest = cut.bits - cut.beyond
         return cut.bits >= margin.size * longest if self.ratio else mean * cut.beyond >= margin.size * longest
 
-    @property
-    def cannot_answer(self) -> bool:
-        """Whether no answer can be expected, so that the comparisons with the source are not asked."""
-        return self.trained_too_little or self.gains_nothing_beyond is not None
+    def can_answer(self, arms: Iterable[str]) -> bool:
+        """Returns whether an answer can be expected of a comparison of these arms; without one it is not asked."""
+        readers = [self.floors[baseline].arms for baseline in self.below_floor]
+        too_little = any(not names or name in names for names in readers for name in arms)
+        return not too_little and self.gains_nothing_beyond is None
 
     @cached_property
     def effects(self) -> tuple[Comparison, ...]:
@@ -214,7 +231,7 @@ def results(findings: Findings) -> Table:
     columns = (
         Column("Arm"),
         Column("Mean ± standard deviation", "number", findings.metric.title, decimals),
-        *([Column(SHARE, "percent")] if study.plan.references else []),
+        *([Column(SHARE, "percent")] if findings.references else []),
         Column("Seeds"),
     )
     rows = []
@@ -222,7 +239,7 @@ def results(findings: Findings) -> Table:
         finished, planned = study.finished(arm.name), study.of(arm.name)
         name = f"{arm.name} (baseline)" if arm.name == study.plan.baseline else arm.name
         mean = _mean_cell(finished, planned)
-        share = [_share_cell(findings, mean.value)] if study.plan.references else []
+        share = [_share_cell(findings.references.get(arm.name, ()), mean.value)] if findings.references else []
         rows.append((Cell(name), mean, *share, Cell(_seeds_text(finished, planned))))
     goal = "lower" if findings.metric.goal == "minimize" else "higher"
     notes = (f"A {goal} value is better.", floor_text(findings), provenance(study))
@@ -231,14 +248,22 @@ def results(findings: Findings) -> Table:
 
 def known(findings: Findings) -> Table:
     """Returns a table of what is known of the metric before anything is trained, the best possible value last."""
+    by_data = findings.study.plan.references_by_data
     columns = (
+        *([Column("Data")] if len(by_data) > 1 else []),
         Column("What a model knows"),
         Column("Value", "number", findings.metric.title, findings.decimals),
         Column(SHARE, "percent"),
     )
     rows = tuple(
-        (Cell(reference.name), Cell(reference.value), _share_cell(findings, reference.value))
-        for reference in findings.study.plan.references
+        (
+            *([Cell(data)] if len(by_data) > 1 else []),
+            Cell(reference.name),
+            Cell(reference.value),
+            _share_cell(references, reference.value),
+        )
+        for data, references in by_data.items()
+        for reference in references
     )
     return Table("known", "What can be known", columns, rows, unit=findings.metric.title)
 
@@ -246,13 +271,23 @@ def known(findings: Findings) -> Table:
 def floors(findings: Findings) -> Table:
     """Returns a table of what simple predictors reach, and by how much the baseline is better than each."""
     unit, decimals = findings.metric.title, findings.decimals
+    by_arm = findings.floors
     columns = (
+        *([Column("Compared with")] if len(by_arm) > 1 else []),
         Column("Simple predictor"),
         Column("Value", "number", unit, decimals),
         Column("The baseline is better by", "number", unit, decimals),
     )
-    values = findings.study.floors.values if findings.study.floors else ()
-    rows = tuple((Cell(floor.name), Cell(floor.value), Cell(findings.gain_over(floor))) for floor in values)
+    rows = tuple(
+        (
+            *([Cell(arm)] if len(by_arm) > 1 else []),
+            Cell(floor.name),
+            Cell(floor.value),
+            Cell(findings.gain_over(floor, arm)),
+        )
+        for arm, floors in by_arm.items()
+        for floor in floors.values
+    )
     notes = ("They learn from the data that the baseline reads and know nothing of what the study asks about.",)
     return Table("floors", "What simple predictors reach", columns, rows, notes, unit)
 
@@ -311,8 +346,12 @@ def ranking(findings: Findings) -> Table:
     return Table("ranking", title, columns, tuple(rows), notes, findings.metric.title)
 
 
-def _share_cell(findings: Findings, value: float | str | None) -> Cell:
-    return Cell(findings.known_share(value) if isinstance(value, float) else None)
+def _share_cell(references: Sequence[Reference], value: float | str | None) -> Cell:
+    """Returns how far a value has come from that of who knows nothing to the best possible one, or an empty cell."""
+    if not references or not isinstance(value, float) or references[0].value == references[-1].value:
+        return Cell()
+    first, last = references[0].value, references[-1].value
+    return Cell((first - value) / (first - last))
 
 
 def _mean_cell(finished: Sequence[Run], planned: Sequence[Run]) -> Cell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -15,14 +15,14 @@ from standin.run import RUNNER, RunConfig, TrainingConfig, fit
 import ablations.context
 import ablations.floors
 import ablations.plan
-from ablations.ablation import Ablation, Metric
+from ablations.ablation import Ablation, Margin, Metric
 from ablations.context import keep_context
 from ablations.floors import missing_floors
 from ablations.plan import PlannedStudy, Request, make_plan
 from lit_transformers.config import ConfigError
 from lit_transformers.records.context import ContextLoss, load_context
 from lit_transformers.records.floors import floors_path, load_floors
-from lit_transformers.records.plan import Reference
+from lit_transformers.records.plan import Reference, parse_plan, plan_to_plain
 
 STUDY = Ablation(
     question="Does it help?",
@@ -31,6 +31,7 @@ STUDY = Ablation(
     seeds=2,
     metric=Metric("val/bpb", label="bits per byte"),
 )
+OTHER_TEXT = {"long": {"data.segment": 65}}
 
 
 @pytest.fixture
@@ -73,12 +74,61 @@ def test_they_are_measured_once_for_a_baseline(
     assert printed(tmp_path, make_plan("memory_helps", STUDY, Request(assignments=("training.steps=3",))), 0)
 
 
+def test_of_other_data_that_arms_read_they_are_measured_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictors = Predictors(monkeypatch)
+    texts = {"short": {}, "long": {"data.segment": 64}}
+    study = replace(STUDY, factors={"text": texts, **STUDY.factors})
+    planned = make_plan("memory_helps", study, Request())
+    assert printed(tmp_path, planned, 8).splitlines() == [
+        "memory_helps: best floor 2.1 bits per byte, by triples (0 s)",
+        "memory_helps: best floor of text=long memory=on 2.1 bits per byte, by triples (0 s)",
+    ]
+    assert [config.data.segment for config, _ in predictors.calls] == [32, 64]
+    floors = load_floors(tmp_path, planned.folder)
+    assert floors and floors.arms == ("text=short memory=on", "text=short memory=off")
+    assert [other.arms for other in floors.others] == [("text=long memory=on", "text=long memory=off")]
+    assert floors.are_of(planned.plan) and printed(tmp_path, planned, 8) == ""
+    changed = make_plan("memory_helps", replace(study, factors=study.factors | {"text": texts | OTHER_TEXT}), Request())
+    assert changed.plan.arms[0].runs == planned.plan.arms[0].runs and not floors.are_of(changed.plan)
+
+
 def test_a_plan_holds_how_far_back_the_arm_sees_that_sees_least(monkeypatch: pytest.MonkeyPatch) -> None:
     def smallest(configs: Sequence[Any]) -> int:
         return min(8 + config.get("model.mixer.memory") for config in configs)
 
     monkeypatch.setattr(ablations.plan, "load_runner", lambda name: replace(RUNNER, smallest_reach=smallest))
     assert make_plan("memory_helps", STUDY, Request()).plan.reach == 8
+
+
+def known_of(monkeypatch: pytest.MonkeyPatch, known: Callable[[Any], float]) -> None:
+    """Lets a loss be known of who knows nothing of a run's data; the best one is 1."""
+
+    def references(config: Any, metric: str) -> Sequence[Reference]:
+        return [Reference("nothing", known(config)), Reference("all", 1.0)]
+
+    monkeypatch.setattr(ablations.plan, "load_runner", lambda name: replace(RUNNER, references=references))
+
+
+def test_a_plan_holds_what_is_known_of_each_arms_own_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_of(monkeypatch, lambda config: 3.0)
+    plan = make_plan("memory_helps", STUDY, Request()).plan
+    assert plan.references == (Reference("nothing", 3.0), Reference("all", 1.0))
+    assert [arm.references for arm in plan.arms] == [(), ()]
+    known_of(monkeypatch, lambda config: 3.0 + config.get("model.mixer.memory"))
+    plan = parse_plan(plan_to_plain(make_plan("memory_helps", STUDY, Request()).plan))
+    assert plan.references == () and [arm.references[0].value for arm in plan.arms] == [11.0, 3.0]
+    assert {level: known[0].value for level, known in plan.references_by_data.items()} == {"on": 11.0, "off": 3.0}
+
+
+def test_a_margin_of_all_that_can_be_known_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_of(monkeypatch, lambda config: 3.0 + config.get("model.mixer.memory"))
+    smaller, larger = (replace(STUDY, metric=Metric("val/bpb", margin=Margin(size, "small"))) for size in (1.9, 2.0))
+    assert make_plan("memory_helps", smaller, Request()).plan.metric.margin
+    with pytest.raises(ConfigError) as refused:
+        make_plan("memory_helps", larger, Request())
+    assert str(refused.value) == (
+        "study memory_helps: metric.margin: 2 is all that can be known of off (2), or more; state a smaller margin"
+    )
 
 
 def test_a_fault_is_one_line_and_is_tried_again_while_there_are_runs_to_do(

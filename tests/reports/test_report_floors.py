@@ -12,7 +12,8 @@ from study_on_disk import key_of, name_of, product_arms, write_json, write_produ
 
 from lit_transformers.records.context import ContextLoss, ContextUse
 from lit_transformers.records.files import RESULTS
-from lit_transformers.records.plan import Margin, Metric
+from lit_transformers.records.floors import Floors
+from lit_transformers.records.plan import Margin, Metric, Reference
 from reports.gallery import read_entry, summary
 from reports.judge.agreement import judge_comparisons
 from reports.read.records import Study, load_study
@@ -73,6 +74,20 @@ def test_a_baseline_below_its_floor_was_trained_too_little_and_agrees_with_nothi
     assert judged.agreement == "not asked" and judged.comparison.verdict == "better"
     write_results(findings.study, tmp_path / RESULTS)
     assert "agrees: 0, disagrees: 0, unresolved: 0, not asked: 1" in summary([read_entry(tmp_path)]).lower()
+
+
+def test_arms_that_read_other_data_are_compared_with_the_floor_of_these(runs: Path, tmp_path: Path) -> None:
+    study = study_with(runs, {"pairs": 3.6})
+    _, second, _, fourth = (arm.name for arm in study.plan.arms)
+    assert study.floors
+    other = Floors(key_of(second, 0), (Reference("copies", 2.2),), arms=(second, fourth))
+    write_results(replace(study, floors=replace(study.floors, arms=(ON, OFF), others=(other,))), tmp_path / RESULTS)
+    findings = find(read_results(tmp_path / RESULTS))
+    assert headline(findings).startswith(f"Trained too little to answer: {second} reaches 2.")
+    assert not findings.trained_too_little and findings.can_answer([ON, OFF]) and not findings.can_answer([fourth])
+    mean = findings.mean_of(second)
+    assert mean is not None
+    assert table_of(findings, "floors")[1] == [second, "copies", 2.2, pytest.approx(2.2 - mean)]
 
 
 def test_of_a_metric_that_rises_the_highest_floor_is_the_best(runs: Path) -> None:

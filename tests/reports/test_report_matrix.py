@@ -7,16 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from study_on_disk import BYTES, name_of, write_plan, write_product, write_run
+from study_on_disk import BYTES, name_of, write_json, write_plan, write_product, write_run
 
+from lit_transformers.records.files import RESULTS
 from reports.judge.matrix import accuracy_matrix, is_accuracy
 from reports.judge.statistics import estimate
 from reports.read.records import load_study
+from reports.read.results import read_results, write_results
 from reports.report import find
 from reports.show.matrix import accuracies
-from reports.show.sections import ranking
+from reports.show.sections import all_tables, ranking
 
 TASKS, MIXERS = ("copy", "recall"), ("attention", "lstm", "window")
+CHANCE = {"copy": 0.5, "recall": 0.2}
 ACCURACIES = {
     ("copy", "attention"): (0.9, 0.8, 0.7),
     ("copy", "lstm"): (0.2, 0.3, 0.4),
@@ -44,7 +47,11 @@ def write_accuracies(
     if left_out:
         arms = arms[:-1]
     metric = {"name": "val/accuracy", "goal": "maximize", "label": "accuracy"}
-    write_plan(runs, arms, metric=metric, factors={name: levels[name] for name in factors})
+    plan = write_plan(runs, arms, metric=metric, factors={name: levels[name] for name in factors})
+    for arm in plan["arms"]:
+        known = {"chance": CHANCE[arm["levels"]["task"]], "every answer": 1.0}
+        arm["references"] = [{"name": name, "value": value} for name, value in known.items()]
+    write_json(runs / "studies/xl_recurrence/plan.json", plan)
     for arm in arms:
         values = ACCURACIES.get((arm["task"], arm["mixer"]), ()) if arm["mixer"] in mixers else ()
         for seed, value in enumerate(values):
@@ -100,7 +107,24 @@ def test_a_report_ranks_what_has_finished_and_draws_every_cell(tmp_path: Path, l
     (panel,) = accuracies(findings.matrix).axes
     texts = {text.get_text().split(" ")[0]: text.get_position() for text in panel.texts}
     assert texts["80.0"] == (0, 0) and texts["90.0"] == (1, 1) and texts["100.0"] == (0, 2)
-    assert len(panel.texts) == 5 + 2, "a text for each cell and each mean"
+    assert texts["50.0"] == (0, 3.25) and texts["20.0"] == (1, 3.25), "chance"
+    assert len(panel.texts) == 5 + 2 + 2, "a text for each cell, each mean and each chance"
+
+
+def test_each_arm_is_compared_with_what_can_be_known_of_its_own_data(tmp_path: Path) -> None:
+    write_accuracies(tmp_path)
+    study = load_study(tmp_path, "xl_recurrence")
+    write_results(study, tmp_path / RESULTS)
+    tables = {table.name: table for table in all_tables(find(read_results(tmp_path / RESULTS)))}
+    assert [[cell.value for cell in row] for row in tables["known"].rows] == [
+        ["copy", "chance", 0.5, 0.0],
+        ["copy", "every answer", 1.0, 1.0],
+        ["recall", "chance", 0.2, 0.0],
+        ["recall", "every answer", 1.0, 1.0],
+    ]
+    shares = {row[0].value: row[2].value for row in tables["results"].rows}
+    assert shares["task=copy mixer=lstm"] == pytest.approx((0.3 - 0.5) / 0.5)
+    assert shares["task=recall mixer=lstm"] == pytest.approx((0.9 - 0.2) / 0.8)
 
 
 def test_other_studies_have_no_matrix(tmp_path: Path) -> None:
