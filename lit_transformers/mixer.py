@@ -186,6 +186,11 @@ class Mixer(nn.Module, ABC):
         """Forward FLOPs of training, 2 for a multiply-add, for one sequence of ``queries`` tokens after ``remembered``
         ones. Evaluation spends less on memory, whose projections it keeps (``lit_transformers.mixers.memory``)."""
 
+    def decoding_state(self, length: int) -> int | None:
+        """Hook: the most numbers that a causal mixer has to hold of the first ``length`` tokens of a sequence while it
+        reads it token by token, for what later tokens see of them. None, the default, where it does not say."""
+        return None
+
     def forward_queries(self, queries: Float[Tensor, "b t d"], x: Float[Tensor, "b t d"], ctx: Context) -> Tensor:
         """Hook: maps a second stream of queries, at the positions of x, to what they read of the keys and values of x,
         through the same weights and for as many FLOPs, of mixers that support ``permuted``."""

@@ -97,6 +97,11 @@ class Pattern(ABC):
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         """Yields blocks of about ``size`` queries, with every key that one of them sees. No query is in two blocks."""
 
+    def needed(self, length: int) -> int:
+        """Hook: the most keys among the first ``length`` that later queries see, after any of them, at least one of
+        these queries each. All by default."""
+        return length
+
     @property
     def full(self) -> bool:
         """Hook: whether every query sees every key."""
@@ -169,6 +174,9 @@ class Band(Pattern):
         first = offset + block.first + (self.after + 1) * self.step
         return min(len(block.keys), max(0, -(-(first - block.start) // block.step)))
 
+    def needed(self, length: int) -> int:
+        return length if self.before is None else min(length, self.before * self.step)
+
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         """Yields the blocks phase by phase: a dilated band is a plain band among the positions of one phase."""
         step = self.step
@@ -197,6 +205,9 @@ class Local(Pattern):
         allowed = i // self.size == j // self.size
         return allowed & (j <= i) if self.causal else allowed
 
+    def needed(self, length: int) -> int:
+        return min(length, self.size - 1)
+
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         for first, stop, start in aligned(self.size, queries, offset):
             yield QueryBlock(first, stop, start, min(start + self.size, offset + stop if self.causal else keys))
@@ -219,6 +230,15 @@ class Summaries(Pattern):
         if self.local:
             allowed = allowed | (i // self.size == j // self.size)
         return allowed & (j <= i)
+
+    def needed(self, length: int) -> int:
+        return max(self._needed_after(count) for count in range(max(0, length - self.size), length + 1))
+
+    def _needed_after(self, count: int) -> int:
+        """Returns how many of the first ``count`` keys later queries see."""
+        blocks, inside = divmod(count, self.size)
+        plain = self.size - self.width
+        return blocks * self.width + (inside if self.local else max(0, inside - plain))
 
     def blocks(self, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
         positions = torch.arange(keys)

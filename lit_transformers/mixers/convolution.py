@@ -109,6 +109,9 @@ class Convolution(Mixer):
         weights = logits.softmax(dim=-1) if self.softmax else logits
         return F.dropout(weights, self.dropout, self.training)
 
+    def decoding_state(self, length: int) -> int:
+        return self.dim * min(length, self.kernel - 1)
+
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         linear = self.dim * (2 * self.dim if self.glu else self.dim) + self.dim * self.dim
         dynamic = 0 if self.dynamic is None else self.dim * self.heads * self.kernel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, final
 
 from lit_transformers.attention.executors import Inputs, attend_union, union_flops
@@ -69,6 +69,9 @@ class Diet(QKVMixer):
         return HeadsOutput(
             attend_union(self.bands, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
         )
+
+    def needed_keys(self, length: int) -> Sequence[int]:
+        return [max(band.needed(length) for band in self.bands)] * self.heads
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return self.projection_flops(queries, queries) + union_flops(self.bands, queries, self.width, self.relative)

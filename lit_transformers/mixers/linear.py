@@ -95,6 +95,9 @@ class Linear(Mixer):
         products = q.new_zeros(rows, heads, features, self.head_dim)
         return Sums(products=products, features=q.new_zeros(rows, heads, features))
 
+    def decoding_state(self, length: int) -> int:
+        return self.heads * self.phi.channels(self.head_dim) * (self.head_dim + 1)
+
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         if not causal:
             return self.cross_flops(queries, queries)

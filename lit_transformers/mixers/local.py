@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, final
 
 from lit_transformers.attention.executors import Inputs, attend, attend_flops
@@ -41,6 +42,9 @@ class LocalAttention(QKVMixer):
     def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
         pattern = Local(self.block, ctx.causal)
         return HeadsOutput(attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped))
+
+    def needed_keys(self, length: int) -> Sequence[int]:
+        return [Local(self.block, causal=True).needed(length)] * self.heads
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         pattern = Local(self.block, causal)

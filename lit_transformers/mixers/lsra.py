@@ -89,6 +89,10 @@ class LSRA(Mixer):
                 new_states[name] = output.state
         return MixerOutput(torch.cat(outputs, dim=-1), new_states)
 
+    def decoding_state(self, length: int) -> int:
+        branches = (branch for branch in (self.attention, self.convolution) if branch is not None)
+        return sum(branch.decoding_state(length) for branch in branches)
+
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         branches = (branch for branch in (self.attention, self.convolution) if branch is not None)
         return sum(branch.flops(queries, remembered, causal) for branch in branches)

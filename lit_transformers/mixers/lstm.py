@@ -54,6 +54,9 @@ class LSTM(Mixer):
         hidden, cell = (vector[0] for vector in last)
         return MixerOutput(self.merge(y), {"hidden": hidden, "cell": cell})
 
+    def decoding_state(self, length: int) -> int:
+        return 2 * self.width
+
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return lstm_flops(queries, self.dim, self.width) + 2 * queries * self.width * self.dim
 

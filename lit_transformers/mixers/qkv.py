@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, final
 
 import torch
@@ -157,6 +157,16 @@ class QKVMixer(Mixer):
     def keys(self, x: Float[Tensor, "b s d"]) -> tuple[Float[Tensor, "b h s k"], Float[Tensor, "b h s k"]]:
         """Returns keys and values in heads."""
         return split(self.key(x), self.heads), split(self.value(x), self.heads)
+
+    @final
+    def decoding_state(self, length: int) -> int:
+        longest = min(length, self.memory or length)
+        return 2 * self.head_dim * sum(min(longest, keys) for keys in self.needed_keys(length))
+
+    def needed_keys(self, length: int) -> Sequence[int]:
+        """Hook: returns for each head the most keys of the first ``length`` tokens that later ones see. All by
+        default."""
+        return [length] * self.heads
 
     @property
     def dropped(self) -> float:

@@ -84,6 +84,11 @@ class Sparse(QKVMixer):
             y = attend_heads(self.patterns, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped)
         return HeadsOutput(y)
 
+    def needed_keys(self, length: int) -> Sequence[int]:
+        if self.bands:
+            return [max(band.needed(length) for band in self.bands)] * self.heads
+        return [pattern.needed(length) for pattern in self.patterns]
+
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         projections = self.projection_flops(queries, queries)
         if self.bands:

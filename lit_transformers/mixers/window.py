@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal, final
 
 import torch
@@ -128,6 +128,13 @@ class Window(QKVMixer):
         q, k, v = (split(part, self.heads) for part in (query(segment.x), key(segment.hidden), value(segment.hidden)))
         inputs = self.rotated(Inputs(q, k, v, inputs.key_mask))
         return with_tables(self.relative, inputs, causal) if self.relative else inputs
+
+    def needed_keys(self, length: int) -> Sequence[int]:
+        """As in ``QKVMixer.needed_keys``. Where later tokens may be global, they see everything."""
+        if self.global_tokens is not None and self.global_tokens.kind != "first":
+            return [length] * self.heads
+        first = 0 if self.global_tokens is None else self.global_tokens.number
+        return [min(length, first + Band(self.window, 0, step).needed(length)) for step in self.dilations]
 
     def see_everything(self, inputs: Inputs, indices: Int[Tensor, " g"], causal: bool) -> Float[Tensor, "b h g k"]:
         if len(indices) == 0:  # uses every weight, for in data-parallel training each needs a gradient

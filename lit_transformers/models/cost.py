@@ -21,12 +21,15 @@ class ModelCost(NamedTuple):
     continue each other; training takes three times as many. Where memory holds inputs, every row projects them again;
     evaluation keeps their keys and values instead and saves these projections. state_bytes: the size of the state that
     one lane carries from segment to segment, in float32; 0 for a model whose rows do not continue each other.
+    decoding_state: the most numbers that all mixers together hold of a row that is read token by token; None where that
+    is not known.
     """
 
     parameters: int
     embedding_parameters: int
     flops_per_token: float
     state_bytes: int
+    decoding_state: int | None = None
 
 
 def cost(
@@ -50,7 +53,8 @@ def cost(
     counts = {id(p): p.numel() for p in network.parameters() if id(p) not in unused}
     embedded = {id(p) for embedding in network.embeddings() for p in embedding.parameters()}
     embedding_parameters = sum(count for parameter, count in counts.items() if parameter in embedded)
-    return ModelCost(sum(counts.values()), embedding_parameters, flops / length, carried.state_bytes)
+    decoding_state = network.decoding_state(length)
+    return ModelCost(sum(counts.values()), embedding_parameters, flops / length, carried.state_bytes, decoding_state)
 
 
 def spent(network: Network, length: int, source: int, continued: bool) -> tuple[Carried, int]:

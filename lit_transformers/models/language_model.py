@@ -70,5 +70,8 @@ class LanguageModel(CausalNetwork, RowNetwork):
     def carried(self, length: int) -> Carried:
         return read_until_full(self.stack, self.dim, length) if self.streams else Carried(0, 0)
 
+    def decoding_state(self, length: int) -> int | None:
+        return self.stack.decoding_state(length)
+
     def carries(self) -> bool:
         return leaves_state(self.stack, self.dim)

@@ -130,6 +130,11 @@ class Network(nn.Module, ABC):
         """Hook: returns what a row leaves to the next where all have ``length`` tokens. Nothing by default."""
         return Carried(0, 0)
 
+    def decoding_state(self, length: int) -> int | None:
+        """Hook: returns the most numbers that its mixers have to hold of a row of ``length`` tokens while it is read
+        token by token (``Mixer.decoding_state``); None, the default, where that is not known."""
+        return None
+
     def carries(self) -> bool:
         """Hook: returns whether a row leaves any state to the next. By default it leaves none."""
         return False

@@ -68,6 +68,7 @@ class Description(NamedTuple):
     train_flops: float
     tokens: int
     state_bytes: int
+    decoding_state: int | None
 
 
 def describe(config: RunConfig, data: Data | None = None) -> Description:
@@ -76,7 +77,13 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
     tokens = config.training.steps * config.tokens_per_step
     train_flops = 3 * cost.flops_per_token * tokens
     return Description(
-        cost.parameters, cost.embedding_parameters, cost.flops_per_token, train_flops, tokens, cost.state_bytes
+        cost.parameters,
+        cost.embedding_parameters,
+        cost.flops_per_token,
+        train_flops,
+        tokens,
+        cost.state_bytes,
+        cost.decoding_state,
     )
 
 

@@ -72,6 +72,9 @@ class Reversible(Stack):
         """As in ``Stack.flops``, without recomputation in the backward pass, which costs one more forward pass."""
         return sum(block.flops(queries, remembered, causal, source) for block in self.layers())
 
+    def steps(self) -> list[Block]:
+        return self.layers()
+
     def layers(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
 

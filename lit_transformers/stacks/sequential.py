@@ -70,5 +70,8 @@ class Sequential(Stack):
         upper = Sequential(layers[step:], self.entry, self.first + step)
         return Sequential(layers[:step], self.entry, self.first), upper
 
+    def steps(self) -> list[Block]:
+        return self.layers()
+
     def layers(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]

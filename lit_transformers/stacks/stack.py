@@ -4,8 +4,8 @@ output, and does not depend on the kind of mixer in a block."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -75,6 +75,16 @@ class Stack(nn.Module, ABC):
     @abstractmethod
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         """Forward FLOPs for one sequence, for which cross mixers read ``source`` tokens."""
+
+    @abstractmethod
+    def steps(self) -> Sequence[Block]:
+        """Returns the block of each step of a pass; one block may take several."""
+
+    @final
+    def decoding_state(self, length: int) -> int | None:
+        """Returns the sum over steps of ``Mixer.decoding_state``; None where a mixer does not say."""
+        states = [step.mixer.decoding_state(length) for step in self.steps()]
+        return None if None in states else sum(state for state in states if state is not None)
 
     def forward_with_queries(
         self, x: Float[Tensor, "b t d"], queries: Float[Tensor, "b t d"], ctx: Context, places: Int[Tensor, "b t"]

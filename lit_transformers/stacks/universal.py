@@ -93,6 +93,9 @@ class Universal(Stack):
             aux = add_losses(aux, {"ponder": self.halting.cost(so_far, ctx.padding_mask)})
         return StackOutput(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
 
+    def steps(self) -> Sequence[Block]:
+        return [self.block] * self.depth
+
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         halting = 0 if self.halting is None else 2 * queries * self.dim
         return self.depth * (self.block.flops(queries, remembered, causal, source) + halting)

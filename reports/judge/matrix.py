@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from lit_transformers.records.plan import Plan
 from reports.judge.evidence import Evidence, gather
+from reports.judge.fairness import mean_cost
 from reports.judge.statistics import ConfidenceInterval, estimate
 from reports.read.records import Study
 
-__all__ = ["Accuracy", "Matrix", "accuracy_matrix"]
+__all__ = ["DECODING_STATE", "Accuracy", "Matrix", "accuracy_matrix"]
+
+DECODING_STATE = "decoding_state"
+"""The cost in a record: the most numbers that all mixers hold of a row that is read token by token."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class Matrix:
     means          of each level of the rows whose cells have all finished, over the columns; empty where columns are
                    not other data, for then they are no tasks over which one could average
     chance         of the columns where it is known, the accuracy of who knows nothing of the data
+    states         of each level of the rows with a mean, the mean over the columns of the numbers that its mixers hold
+                   in decoding, where they are known
     """
 
     rows: str
@@ -42,6 +50,7 @@ class Matrix:
     cells: Mapping[tuple[str, str], Accuracy]
     means: Mapping[str, Accuracy]
     chance: Mapping[str, float]
+    states: Mapping[str, float]
 
 
 def accuracy_matrix(study: Study) -> Matrix | None:
@@ -60,15 +69,26 @@ def accuracy_matrix(study: Study) -> Matrix | None:
         return None
     levels, tasks = levels_of(plan, rows), levels_of(plan, columns)
     means: dict[str, Accuracy] = {}
+    costs: dict[str, list[float | None]] = {}
     if of_data == [columns]:
         rows_of_arms = {level: [names[level, task] for task in tasks if (level, task) in names] for level in levels}
         for level, arms in rows_of_arms.items():
             if len(arms) == len(tasks) and (accuracy := mean_accuracy(arms, evidence)):
                 means[level] = accuracy
+                costs[level] = [mean_cost(study.finished(arm), DECODING_STATE) for arm in arms]
         levels = tuple(sorted(levels, key=lambda level: -means[level].mean if level in means else 1.0))
     known = {arm.levels[columns]: arm.references or plan.references for arm in plan.arms}
     chance = {task: float(references[0].value) for task, references in known.items() if references}
-    return Matrix(rows, columns, levels, tasks, cells, means, chance)
+    states = {
+        level: float(np.mean(sizes_known)) for level, sizes in costs.items() if (sizes_known := _all_known(sizes))
+    }
+    return Matrix(rows, columns, levels, tasks, cells, means, chance, states)
+
+
+def _all_known(values: Sequence[float | None]) -> list[float]:
+    """Returns the values where all are known, and else none."""
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []
 
 
 def is_accuracy(metric: str) -> bool:

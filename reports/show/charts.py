@@ -10,8 +10,21 @@ import numpy as np
 
 from reports.judge.comparisons import Comparison
 from reports.judge.fairness import cost_of
+from reports.judge.matrix import Matrix
 from reports.read.records import Study
-from reports.show.looks import INK, MUTED, PAPER, VERDICTS, LineStyle, label, label_ends, line_styles, spread, ticks
+from reports.show.looks import (
+    INK,
+    MUTED,
+    PAPER,
+    SERIES,
+    VERDICTS,
+    LineStyle,
+    label,
+    label_ends,
+    line_styles,
+    spread,
+    ticks,
+)
 from reports.show.observed import read
 from reports.show.sections import Findings
 
@@ -32,7 +45,8 @@ _LOGARITHMIC = 8.0
 
 
 class Point(NamedTuple):
-    """The mean cost and the mean metric value of an arm over its seeds, and the standard ``deviation`` of the value."""
+    """The mean cost and the mean metric value of an arm over its seeds, and a ``deviation`` of the value, which is the
+    standard one or, of means over tasks, half of the interval."""
 
     arm: str
     cost: float
@@ -45,8 +59,7 @@ def cost_points(findings: Findings) -> dict[str, list[Point]]:
     points_by_cost: dict[str, list[Point]] = {}
     for key, title in _COSTS:
         points = [point for arm in findings.study.plan.arms if (point := _point(findings.study, arm.name, key))]
-        costs = [point.cost for point in points]
-        if len(points_by_cost) < _PANELS and len(points) > 1 and min(costs) > 0 and max(costs) > _SAME * min(costs):
+        if len(points_by_cost) < _PANELS and _differ([point.cost for point in points]):
             points_by_cost[title] = points
     return points_by_cost
 
@@ -59,6 +72,20 @@ def _point(study: Study, arm: str, key: str) -> Point | None:
     values = [run.value for run in runs]
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return Point(arm, float(np.mean(costs)), float(np.mean(values)), deviation)
+
+
+def state_points(matrix: Matrix) -> list[Point]:
+    """Returns a point for each row of a matrix with a mean and a known state, if rows differ in their states."""
+    points = []
+    for level, state in matrix.states.items():
+        mean, interval = matrix.means[level].mean, matrix.means[level].interval
+        points.append(Point(level, state, mean, (interval.high - interval.low) / 2 if interval else 0.0))
+    return points if _differ([point.cost for point in points]) else []
+
+
+def _differ(costs: Sequence[float]) -> bool:
+    """Whether positive costs lie far enough apart to be drawn on an axis."""
+    return len(costs) > 1 and min(costs) > 0 and max(costs) > _SAME * min(costs)
 
 
 def front(points: Sequence[Point], goal: str) -> list[Point]:
@@ -87,7 +114,22 @@ def cost_against_quality(findings: Findings, points_by_cost: Mapping[str, Sequen
     return figure
 
 
-def _quality_panel(panel: Axes, points: Sequence[Point], styles: Mapping[str, LineStyle], goal: str) -> None:
+def state_against_accuracy(findings: Findings, points: Sequence[Point]) -> Figure:
+    """Draws the means of the rows of a matrix against their states; a line joins those of the Pareto front."""
+    from matplotlib.figure import Figure
+
+    styles = {point.arm: {"color": SERIES[i % len(SERIES)]} for i, point in enumerate(points)}
+    figure = Figure(figsize=(9.0, max(3.6, 0.32 * len(points))), layout="constrained")
+    panel = figure.subplots()
+    _quality_panel(panel, points, styles, "maximize", gap=0.035)
+    panel.set_xlabel("numbers held in decoding (left is cheaper)")
+    panel.set_ylabel(f"mean {label(findings.metric.title)} (higher is better)")
+    return figure
+
+
+def _quality_panel(
+    panel: Axes, points: Sequence[Point], styles: Mapping[str, LineStyle], goal: str, gap: float = 0.07
+) -> None:
     best = front(points, goal)
     panel.plot([p.cost for p in best], [p.value for p in best], color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
     for point in points:
@@ -102,7 +144,7 @@ def _quality_panel(panel: Axes, points: Sequence[Point], styles: Mapping[str, Li
     panel.xaxis.set_major_formatter(ticks)
     panel.xaxis.set_minor_formatter(lambda value, _: "")
     _widen(panel, costs, logarithmic)
-    _label_points(panel, points, styles)
+    _label_points(panel, points, styles, gap)
 
 
 def _widen(panel: Axes, costs: Sequence[float], logarithmic: bool) -> None:
@@ -113,11 +155,11 @@ def _widen(panel: Axes, costs: Sequence[float], logarithmic: bool) -> None:
     panel.set_xlim(*(map(math.exp, ends) if logarithmic else ends))
 
 
-def _label_points(panel: Axes, points: Sequence[Point], styles: Mapping[str, LineStyle]) -> None:
-    """Labels the points on the side that has more room, without overlaps."""
+def _label_points(panel: Axes, points: Sequence[Point], styles: Mapping[str, LineStyle], gap: float) -> None:
+    """Labels the points on the side that has more room, without overlaps: ``gap`` of the panel's height apart."""
     low, high = panel.get_ylim()
     order = sorted(points, key=lambda point: point.value)
-    heights = spread([(p.value - low) / (high - low) for p in order], min(0.07, 1 / len(order)))
+    heights = spread([(p.value - low) / (high - low) for p in order], min(gap, 1 / len(order)))
     middle = panel.transData.inverted().transform(panel.transAxes.transform((0.5, 0.5)))[0]
     for point, height in zip(order, heights, strict=True):
         left = point.cost > middle

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reports.judge.effects import RelativeEffect
-from reports.show.charts import cost_against_length, cost_against_quality, cost_points, costs_by_length, differences
+from reports.show.charts import (
+    cost_against_length,
+    cost_against_quality,
+    cost_points,
+    costs_by_length,
+    differences,
+    state_against_accuracy,
+    state_points,
+)
 from reports.show.curves import learning_curves, load_auxiliary, load_curves
 from reports.show.distances import bits_against_distance, recovered_bits
 from reports.show.effects import draw_effects
@@ -90,6 +98,12 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
     if matrix := findings.matrix:
         caption = f"Accuracies in percent by {matrix.rows} and {matrix.columns}, with half of their 95 % intervals."
         yield Drawing("accuracies", "Accuracies", caption, accuracies(matrix))
+        if states := state_points(matrix):
+            caption = (
+                f"Mean accuracy over {matrix.columns} against the numbers that all mixers hold of a row in decoding, "
+            )
+            caption += "with 95 % intervals; full points are beaten by none in both."
+            yield Drawing("state_accuracy", "State against accuracy", caption, state_against_accuracy(findings, states))
     if curves := load_curves(study):
         caption = "Learning curves: mean over seeds, the band from the least to the greatest."
         yield Drawing("learning_curves", "Learning curves", caption, learning_curves(findings, curves))

@@ -15,7 +15,7 @@ from lit_transformers.records.plan import Metric, PlannedArm, PublishedCell, Ref
 from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
 from reports.judge.fairness import cost_of, environments, mean_cost, provenance, spent
-from reports.judge.matrix import Matrix, accuracy_matrix
+from reports.judge.matrix import DECODING_STATE, Matrix, accuracy_matrix
 from reports.judge.significance import bleu_tests
 from reports.judge.statistics import ConfidenceInterval
 from reports.read.records import Run, Study
@@ -28,6 +28,7 @@ COSTS: Sequence[tuple[str, str, Kind]] = (
     ("tokens", "Tokens", "count"),
     ("seconds", "Time", "seconds"),
     ("state_bytes", "State", "bytes"),
+    (DECODING_STATE, "Numbers held in decoding", "count"),
     ("peak_memory_bytes", "Peak memory", "bytes"),
     ("train_flops", "FLOPs of training", "count"),
     ("tokens_per_second", "Tokens per second", "count"),
@@ -333,14 +334,16 @@ def ranking(findings: Findings) -> Table:
         Column(matrix.rows.capitalize()),
         Column("Mean", "number", findings.metric.title, findings.decimals),
         Column("95 % interval", "interval", findings.metric.title, findings.decimals),
+        *([Column("Numbers held in decoding", "count")] if matrix.states else []),
     )
     rows = []
     for level in matrix.levels:
         accuracy = matrix.means.get(level)
+        state = [Cell(matrix.states.get(level))] if matrix.states else []
         if accuracy is None:
-            rows.append((Cell(level), Cell(missing="not all have finished"), Cell()))
+            rows.append((Cell(level), Cell(missing="not all have finished"), Cell(), *state))
         else:
-            rows.append((Cell(level), Cell(accuracy.mean), _interval_cell(findings, accuracy.interval)))
+            rows.append((Cell(level), Cell(accuracy.mean), _interval_cell(findings, accuracy.interval), *state))
     notes = ("An interval is of that mean alone: whether two means differ is for the paired differences to say.",)
     title = f"Mean over {len(matrix.tasks)} levels of {matrix.columns}"
     return Table("ranking", title, columns, tuple(rows), notes, findings.metric.title)

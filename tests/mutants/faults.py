@@ -1681,6 +1681,33 @@ REPORT_FAULTS = (
         ("tests/reports/test_report_floors.py::test_arms_that_read_other_data_are_compared_with_the_floor_of_these",),
     ),
     Fault(
+        "decoding",
+        "a dilated window holds no more than another",
+        "lit_transformers/attention/patterns.py",
+        "length if self.before is None else min(length, self.before * self.step)",
+        "length if self.before is None else min(length, self.before)",
+        ("tests/contracts/test_decoding_state.py::test_keys_and_values_are_held_of_tokens_on_which_later_ones_depend",),
+    ),
+    Fault(
+        "decoding",
+        "a convolution holds its newest input too",
+        "lit_transformers/mixers/convolution.py",
+        "min(length, self.kernel - 1)",
+        "min(length, self.kernel)",
+        ("tests/contracts/test_decoding_state.py::test_a_mixer_that_streams_holds_its_state",),
+    ),
+    Fault(
+        "decoding",
+        "a step that is taken again holds nothing",
+        "lit_transformers/stacks/universal.py",
+        "return [self.block] * self.depth",
+        "return [self.block]",
+        (
+            "tests/contracts/test_decoding_state.py::"
+            "test_every_causal_mixer_says_what_it_holds_and_a_network_adds_up_its_steps",
+        ),
+    ),
+    Fault(
         "floors",
         "floors of another baseline are taken for those of this one",
         "reports/read/records.py",

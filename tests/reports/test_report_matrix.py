@@ -15,10 +15,12 @@ from reports.judge.statistics import estimate
 from reports.read.records import load_study
 from reports.read.results import read_results, write_results
 from reports.report import find
+from reports.show.charts import state_against_accuracy, state_points
 from reports.show.matrix import accuracies
 from reports.show.sections import all_tables, ranking
 
 TASKS, MIXERS = ("copy", "recall"), ("attention", "lstm", "window")
+STATES = {"attention": 4096, "lstm": 128, "window": 1024}
 CHANCE = {"copy": 0.5, "recall": 0.2}
 ACCURACIES = {
     ("copy", "attention"): (0.9, 0.8, 0.7),
@@ -57,7 +59,8 @@ def write_accuracies(
         for seed, value in enumerate(values):
             fingerprint = (data or {}).get(arm["task"], arm["task"])
             read = {"data": {"name": "generated", "fingerprint": fingerprint}}
-            write_run(runs, name_of(arm), seed, np.ones(len(BYTES)), metrics={"val/accuracy": value}, **read)
+            cost = {"parameters": 120_000, "decoding_state": STATES[arm["mixer"]]}
+            write_run(runs, name_of(arm), seed, np.ones(len(BYTES)), metrics={"val/accuracy": value}, cost=cost, **read)
 
 
 @pytest.mark.parametrize("factors", [("task", "mixer"), ("mixer", "task")])
@@ -98,12 +101,19 @@ def test_a_report_ranks_what_has_finished_and_draws_every_cell(tmp_path: Path, l
     findings = find(load_study(tmp_path, "xl_recurrence"))
     table = ranking(findings)
     assert table.title == "Mean over 2 levels of task" and table.columns[0].title == "Mixer"
-    assert [(row[0].value, row[1].value, row[1].missing) for row in table.rows] == [
-        ("attention", pytest.approx(0.7), None),
-        ("lstm", pytest.approx(0.6), None),
-        ("window", None, "not all have finished"),
+    assert [(row[0].value, row[1].value, row[1].missing, row[3].value) for row in table.rows] == [
+        ("attention", pytest.approx(0.7), None, 4096),
+        ("lstm", pytest.approx(0.6), None, 128),
+        ("window", None, "not all have finished", None),
     ]
     assert findings.matrix is not None
+    points = state_points(findings.matrix)
+    assert [(point.arm, point.cost, point.value) for point in points] == [
+        ("attention", 4096, pytest.approx(0.7)),
+        ("lstm", 128, pytest.approx(0.6)),
+    ]
+    (panel,) = state_against_accuracy(findings, points).axes
+    assert panel.get_xscale() == "log" and {text.get_text() for text in panel.texts} == {"attention", "lstm"}
     (panel,) = accuracies(findings.matrix).axes
     texts = {text.get_text().split(" ")[0]: text.get_position() for text in panel.texts}
     assert texts["80.0"] == (0, 0) and texts["90.0"] == (1, 1) and texts["100.0"] == (0, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, ClassVar, Literal, final
 
@@ -144,6 +144,13 @@ class AdaptiveSpan(QKVMixer):
         """Returns the mean span over heads and tokens, in tokens: with the ramp, as the authors' code reports it, and
         at most S. x is the input of the layer, which matters only if spans are dynamic."""
         return float((self.spans(x).detach() + self.ramp).clamp(max=self.span).mean())
+
+    def needed_keys(self, length: int) -> Sequence[int]:
+        """As in ``QKVMixer.needed_keys``, with the longest spans that can be learned."""
+        if self.learned:
+            return [min(length, self.span)] * self.heads
+        furthest = [min(self.span, math.ceil(span + self.ramp) - 1) for span in self.spans.reach()]
+        return [min(length, span) for span in (furthest if len(furthest) == self.heads else furthest * self.heads)]
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """As in ``Mixer.flops``, with the present spans."""

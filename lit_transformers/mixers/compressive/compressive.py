@@ -142,6 +142,13 @@ class Compressive(Mixer):
             state["keys"], state["values"] = (frozen(linear, hidden, self.reader) for linear in self._projections)
         return state
 
+    def decoding_state(self, length: int) -> int:
+        """As in ``Mixer.decoding_state``: keys and values of slots and memory, and what memory will be compressed
+        from, which are the inputs of the layer."""
+        memory = min(length, self.memory + self.rate - 1)
+        slots = min(self.slots, max(0, length - self.memory) // self.rate)
+        return 2 * self.reader.width * (slots + memory) + self.dim * memory
+
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """As in ``Mixer.flops``; includes the auxiliary loss of training."""
         memory = min(remembered, self.memory) + max(0, remembered - self.memory) % self.rate

@@ -130,6 +130,10 @@ class LSH(Mixer):
         ahead = default_ahead if config.ahead is None else config.ahead
         return Chunks(config.chunk_length, config.back, ahead, config.chunks, config.across_buckets)
 
+    def decoding_state(self, length: int) -> int:
+        """As in ``Mixer.decoding_state``: vectors that are query and key at once, and values, of all tokens."""
+        return 2 * self.width * length
+
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         projections, encoding = 6 * queries * self.dim * self.width, self.relative
         if self.rounds is None:

@@ -129,6 +129,11 @@ class Synthesizer(Mixer):
         shares = self.mixture.softmax(dim=0)[..., None, None]
         return reduce(torch.add, (share * logits(x) for share, logits in zip(shares, self.logits, strict=True)))
 
+    def decoding_state(self, length: int) -> int:
+        """As in ``Mixer.decoding_state``: values and, where dot products are among the members, keys."""
+        compared = any(isinstance(logits, DotProduct) for logits in self.logits)
+        return (2 if compared else 1) * self.width * length
+
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         synthesised = sum(logits.flops(queries) for logits in self.logits if isinstance(logits, Logits))
         return synthesised + 4 * queries * self.dim * self.width + 2 * queries**2 * self.width
