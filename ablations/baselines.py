@@ -79,7 +79,7 @@ of 4, 16 and 48, sinusoids have not learned the lags within a segment when XL po
 short that an n-gram model of the few symbols before could know it.
 """
 
-LAGS_IN_SEGMENTS: Mapping[str, Any] = LAGS | {
+LAGS_IN_SEGMENTS: Mapping[str, Any] = dict(LAGS) | {
     "model.positions": None,
     "data.segment_length": 64,
     "data.batch_size": 16,

@@ -44,7 +44,7 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(
-            overrides=LAGS_IN_SEGMENTS
+            overrides=dict(LAGS_IN_SEGMENTS)
             | {"model.mixer.span": 64, "model.mixer.ramp": 8, "model.mixer.encoding": XLConfig()},
             seeds=Looks(4, 8),
             margin=Margin(0.04, "a tenth of what the second lag is worth, three times as far as the ramp reaches"),

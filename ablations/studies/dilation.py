@@ -31,7 +31,7 @@ ABLATION = Ablation(
         cells=[PublishedValue("baseline", 1.21), PublishedValue("dilation=some_heads", 1.20, note="two heads")],
     ),
     scales=character_scales(
-        LAGS_IN_SEGMENTS | {"model.mixer.window": 4, "model.mixer.encoding": XLConfig()},
+        dict(LAGS_IN_SEGMENTS) | {"model.mixer.window": 4, "model.mixer.encoding": XLConfig()},
         Margin(0.04, "a tenth of what the second lag is worth, which four windows of 4 reach only with dilation"),
     ),
 )

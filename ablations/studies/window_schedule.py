@@ -33,7 +33,8 @@ ABLATION = Ablation(
         ],
     ),
     scales=character_scales(
-        LAGS_IN_SEGMENTS | {"model.mixer.window": 32, "model.mixer.smallest": 2, "model.mixer.encoding": XLConfig()},
+        dict(LAGS_IN_SEGMENTS)
+        | {"model.mixer.window": 32, "model.mixer.smallest": 2, "model.mixer.encoding": XLConfig()},
         Margin(0.04, "a tenth of what the second lag is worth, which all three schedules reach in several layers"),
     ),
 )

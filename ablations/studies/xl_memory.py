@@ -58,13 +58,13 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(
-            overrides=LAGS | {"model.depth": 1, "data.source": lags(8, 40)},
+            overrides=dict(LAGS) | {"model.depth": 1, "data.source": lags(8, 40)},
             seeds=Looks(4, 8),
             leave_out={"positions=learned_relative": "left to gpu"},
             margin=Margin(0.07, "a quarter of what half of the places gain once memory reaches the second lag"),
         ),
         "hour": Scale(
-            overrides=TEXT | {"model.mixer.memory": 32},
+            overrides=dict(TEXT) | {"model.mixer.memory": 32},
             seeds=Looks(4, 8),
             leave_out={"memory=x2": "between x1 and x4", "positions=learned_relative": "left to gpu"},
         ),

@@ -36,7 +36,6 @@ def forecast(
     to be the number of seeds from the start. Comparisons without an interval are left out.
     """
     family = [one for one in comparisons if one.estimate and one.estimate.variances]
-    family = [one for one in comparisons if one.estimate and one.estimate.variances]
     shares = error_shares(len(family), next((one.margin for one in family), None))
     by_look = look_shares(looks) if looks else {}
     different = [one for one in family if one.verdict in ("better", "worse", "differs")]

@@ -39,7 +39,7 @@ def verdicts(entries: Sequence[GalleryEntry], page: str) -> Table:
     Effects have different units. What they share is their size relative to the half-width of their interval, which says
     how clear each is.
     """
-    decided = [(entry, _decided(entry)) for entry in entries if not entry.findings.cannot_answer]
+    decided = [(entry, _decided(entry)) for entry in entries]
     shown = [(entry, judged) for entry, all_of_it in decided for judged in all_of_it[:MOST_OF_A_STUDY]]
     shown.sort(key=lambda pair: -_clearness(pair[1].comparison))
     columns = ("Study", "Comparison", "Effect", "Verdict", "Cost", "The source", "Floor")
@@ -59,9 +59,15 @@ def verdicts(entries: Sequence[GalleryEntry], page: str) -> Table:
     return Table("findings", "Decided comparisons", tuple(map(Column, columns)), rows, tuple(notes))
 
 
+def _answered(entry: GalleryEntry) -> list[JudgedComparison]:
+    """Returns the comparisons of which an answer can be expected."""
+    return [judged for judged in entry.judged if entry.findings.can_answer(judged.comparison.weights)]
+
+
 def _decided(entry: GalleryEntry) -> list[JudgedComparison]:
-    """Returns a study's decided comparisons: those with a published number first, then from the clearest on."""
-    decided = [judged for judged in entry.judged if judged.comparison.verdict in _DECIDED]
+    """Returns a study's decided comparisons that it was able to answer: those with a published number first, then from
+    the clearest on."""
+    decided = [judged for judged in _answered(entry) if judged.comparison.verdict in _DECIDED]
     return sorted(decided, key=lambda judged: (not judged.has_counterpart, -_clearness(judged.comparison)))
 
 
@@ -146,8 +152,8 @@ def open_comparisons(entries: Sequence[GalleryEntry], page: str) -> Table:
 
 
 def _open_row(entry: GalleryEntry, page: str) -> tuple[Cell, ...] | None:
-    comparisons = [judged.comparison for judged in entry.judged if judged.comparison.verdict == "unresolved"]
-    if entry.findings.cannot_answer or not comparisons:
+    comparisons = [judged.comparison for judged in _answered(entry) if judged.comparison.verdict == "unresolved"]
+    if not comparisons:
         return None
     comparisons.sort(key=seeds_or_infinity)
     half, last = comparisons[(len(comparisons) - 1) // 2], comparisons[-1]
@@ -161,8 +167,8 @@ def _open_row(entry: GalleryEntry, page: str) -> tuple[Cell, ...] | None:
 
 
 def unasked(entries: Sequence[GalleryEntry], page: str) -> Table:
-    """Returns a table of what studies did not ask here, with the reasons: the baseline was trained too little or uses too little context, two arms
-    could not be compared, or an arm is left out at this scale."""
+    """Returns a table of what studies did not ask here, with the reasons: the baseline was trained too little or gains
+    too little from its context, two arms could not be compared, or an arm is left out at this scale."""
     rows = tuple(
         (_study_cell(entry, page), Cell(names), Cell(reason)) for entry in entries for names, reason in _unasked(entry)
     )
@@ -174,12 +180,13 @@ def _unasked(entry: GalleryEntry) -> Iterator[tuple[str, str]]:
     """Yields names of comparisons or arms of a study that was not asked about, and the reason that they share."""
     findings = entry.findings
     names_by_reason: dict[str, list[str]] = {}
-    if reason := why_no_answer(findings):
-        yield "every comparison", reason
-    else:
-        for judged in entry.judged:
-            if judged.comparison.reason and judged.comparison.verdict is None:
-                names_by_reason.setdefault(judged.comparison.reason, []).append(judged.comparison.name)
+    answered = _answered(entry)
+    unanswered = [judged.comparison.name for judged in entry.judged if judged not in answered]
+    if unanswered:
+        names_by_reason[why_no_answer(findings)] = unanswered if answered else ["every comparison"]
+    for judged in answered:
+        if judged.comparison.reason and judged.comparison.verdict is None:
+            names_by_reason.setdefault(judged.comparison.reason, []).append(judged.comparison.name)
     for arm in findings.study.plan.left_out:
         reason = f"not at scale {findings.study.plan.scale or 'demo'}: {arm.reason}"
         names_by_reason.setdefault(reason, []).append(arm.arm)

@@ -118,15 +118,16 @@ class Findings:
         """The number of symbols that every arm sees and beyond which the baseline gains nothing, so that arms that see
         further cannot answer the question; None where it gains something, and where that was not measured.
 
-        It gains nothing where the gain is below the margin or, without one, within two of its standard errors.
+        Where the contexts of all arms were measured, the gain of any of them counts: then the data have something far
+        back, and that a mechanism does not carry it is an answer. Nothing is gained where the gain is below the margin
+        or, without one, within two of its standard errors.
         """
         reach, context = self.study.plan.reach, self.study.context
         if reach is None or context is None or self.metric.name.rpartition("/")[2] not in _LOSSES:
             return None
-        cut = max((cut for cut in context.losses if cut.length <= reach), key=lambda cut: cut.length, default=None)
-        if cut is None or cut is context.losses[-1] or self._matters(cut):
-            return None
-        return cut.length
+        measured = [context.losses, *(arm.losses for arm in context.arms)]
+        cuts = [cut for losses in measured if (cut := _last_within(losses, reach))]
+        return None if not cuts or any(map(self._matters, cuts)) else cuts[0].length
 
     def _matters(self, cut: ContextLoss) -> bool:
         """Whether what lies beyond a context matters. The metric changes in proportion to the loss of a symbol."""
@@ -291,6 +292,12 @@ def floors(findings: Findings) -> Table:
     )
     notes = ("They learn from the data that the baseline reads and know nothing of what the study asks about.",)
     return Table("floors", "What simple predictors reach", columns, rows, notes, unit)
+
+
+def _last_within(losses: Sequence[ContextLoss], reach: int) -> ContextLoss | None:
+    """Returns the longest context of at most ``reach`` symbols; None where it is the longest that was measured."""
+    cuts = [cut for cut in losses[:-1] if cut.length <= reach]
+    return cuts[-1] if cuts and losses[-1].length > reach else None
 
 
 def context(findings: Findings) -> Table:

@@ -175,6 +175,24 @@ def test_context_is_measured_once_on_the_first_finished_run_of_the_baseline(
     assert context.losses == () and context.reason == "reads no text"
 
 
+def test_the_context_of_all_arms_is_measured_where_it_is_known_what_can_be_known(
+    tmp_path: Path, planned: PlannedStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = (ContextLoss(1, 3.5, 0.0, 0.0),)
+    monkeypatch.setattr(ablations.context, "load_runner", lambda name: replace(RUNNER, context_losses=lambda _: losses))
+    monkeypatch.setattr(ablations.context, "call_forked", lambda runner, function, *arguments: function(*arguments))
+    references = (Reference("no context", 3.0), Reference("16 symbols back", 1.0))
+    planned = replace(planned, plan=replace(planned.plan, references=references))
+    first, *others = (tmp_path / arm.runs[0].key for arm in planned.plan.arms)
+    finished = []
+    for directory in (first, *others):
+        fit(RunConfig(), directory_of(directory))
+        finished.append(directory.name)
+        keep_context(tmp_path, planned, Console(file=StringIO()))
+        context = load_context(tmp_path, planned.folder)
+        assert context and [arm.key for arm in context.arms] == finished
+
+
 def directory_of(path: Path) -> Path:
     path.mkdir(exist_ok=True)
     return path

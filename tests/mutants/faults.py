@@ -1604,8 +1604,8 @@ REPORT_FAULTS = (
         "reports",
         "findings are also of studies that were trained too little",
         "reports/show/overview.py",
-        "for entry in entries if not entry.findings.cannot_answer]",
-        "for entry in entries]",
+        "if entry.findings.can_answer(judged.comparison.weights)]",
+        "]",
         (f"{GALLERY}findings_are_of_studies_that_could_answer_and_others_are_not_asked_with_the_reason",),
     ),
     Fault(
@@ -1639,6 +1639,25 @@ REPORT_FAULTS = (
         "return min(memories) + segment // 2 if memories else None",
         "return max(memories) + segment if memories else None",
         ("tests/lit_transformers/test_reach.py::test_the_smallest_reach_is_that_of_the_fields_that_vary",),
+    ),
+    Fault(
+        "context",
+        "an arm that gains from far back does not let the others answer",
+        "reports/show/sections.py",
+        "any(map(self._matters, cuts))",
+        "self._matters(cuts[0])",
+        ("tests/reports/test_report_floors.py::test_that_one_arm_gains_from_far_back_lets_the_others_answer",),
+    ),
+    Fault(
+        "context",
+        "arms that finish after the context was measured are left out",
+        "ablations/context.py",
+        "(before.reason or len(before.arms) == len(arms))",
+        "True",
+        (
+            "tests/ablations/test_study_floors.py::"
+            "test_the_context_of_all_arms_is_measured_where_it_is_known_what_can_be_known",
+        ),
     ),
     Fault(
         "context",

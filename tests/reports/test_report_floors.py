@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from study_on_disk import key_of, name_of, product_arms, write_json, write_product
 
-from lit_transformers.records.context import ContextLoss, ContextUse
+from lit_transformers.records.context import ArmContext, ContextLoss, ContextUse
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Margin, Metric, Reference
@@ -20,6 +20,8 @@ from reports.read.records import Study, load_study
 from reports.read.results import read_results, write_results
 from reports.report import find
 from reports.show.answer import headline
+from reports.show.distances import recovered_bits
+from reports.show.figures import drawings
 from reports.show.sections import Findings, all_tables, floor_text
 
 ON, _, OFF, _ = map(name_of, product_arms())
@@ -181,3 +183,25 @@ def test_what_cannot_answer_says_so_first_and_is_not_asked(runs: Path, tmp_path:
     entry = read_entry(tmp_path)
     assert headline(entry.findings).startswith("Cannot answer: the baseline gains nothing beyond 8 symbols. Recurrence")
     assert [judged.agreement for judged in entry.judged] == ["not asked"]
+
+
+def test_that_one_arm_gains_from_far_back_lets_the_others_answer(runs: Path) -> None:
+    study = study_with(runs, None)
+    nothing = (ContextLoss(8, 2.0, 0.001, 0.01), ContextLoss(16, 2.0, 0.0, 0.0))
+    much = (ContextLoss(8, 2.0, 1.0, 0.01), ContextLoss(16, 1.0, 0.0, 0.0))
+    for losses, expected in ((nothing, 8), (much, None)):
+        arms = (ArmContext(ON, key_of(ON, 0), nothing), ArmContext(OFF, key_of(OFF, 0), losses))
+        context = ContextUse(key_of(ON, 0), nothing, arms=arms)
+        measured = replace(study, plan=replace(study.plan, reach=8), context=context)
+        assert Findings(measured, ()).gains_nothing_beyond == expected
+
+
+def test_bits_are_recovered_against_the_distance_where_what_can_be_known_is_known(runs: Path) -> None:
+    study = study_with(runs, None)
+    losses = (ContextLoss(8, 2.0, 1.0, 0.01), ContextLoss(16, 1.0, 0.0, 0.0))
+    context = ContextUse(key_of(ON, 0), losses, arms=(ArmContext(OFF, key_of(OFF, 0), losses),))
+    references = (Reference("no context", 3.0), Reference("16 symbols back", 0.5))
+    known = replace(study, plan=replace(study.plan, references=references), context=context)
+    assert recovered_bits(known) == {OFF: ((8, 1.0), (16, 2.0))}
+    assert "distances" in [drawing.name for drawing in drawings(Findings(known, ()))]
+    assert recovered_bits(replace(known, plan=study.plan)) == {}
