@@ -175,9 +175,11 @@ def test_what_changes_when_it_is_measured_shares_the_weights(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_strings_begin_with_an_empty_state_so_memory_costs_and_changes_nothing() -> None:
+def test_strings_begin_with_an_empty_state_so_memory_costs_and_changes_nothing_in_training() -> None:
     with_memory = CONFIG.override({"model.mixer.memory": 8})
-    assert describe(with_memory) == describe(CONFIG)
+    costs, token_by_token = describe(CONFIG), describe(with_memory).decoding_state
+    assert describe(with_memory) == costs._replace(decoding_state=token_by_token)
+    assert (costs.decoding_state, token_by_token) == (12 * 128, 8 * 128)
     assert describe(CONFIG).tokens == 250 * 32 * 12
     assert changes_nothing(with_memory, CONFIG)
     assert not changes_nothing(CONFIG.override({"model.mixer.scaled": False}), CONFIG)
