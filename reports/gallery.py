@@ -34,10 +34,8 @@ from reports.show.markup import Html, element, joined, paragraphs
 from reports.show.overview import (
     beyond_the_scale,
     disagreements,
-    open_comparisons,
+    open_parts,
     signed,
-    unasked,
-    unmeasured_floors,
     verdicts,
 )
 from reports.show.sections import Findings, floor_text
@@ -47,7 +45,6 @@ TITLE = "What was asked, and what was found"
 FINDINGS, DISAGREEMENTS, OPEN = "Findings", "Disagreements", "Open"
 NOTHING_DECIDED = "Nothing is decided yet."
 NO_DISAGREEMENT = "No decided comparison disagrees with its source."
-NOTHING_OPEN = "Nothing is open."
 
 
 def write_gallery(folder: Path = PUBLISHED) -> Path:
@@ -128,10 +125,9 @@ def _opening_markdown(entries: Sequence[GalleryEntry]) -> Iterator[str]:
         yield escape_markdown(one.results)
         yield escape_markdown(one.remark)
     yield f"## {OPEN}"
-    tables = [table for table in (open_comparisons(entries, REPORT), unasked(entries, REPORT)) if table.rows]
-    floors = unmeasured_floors(entries)
+    tables, texts = open_parts(entries, REPORT)
     yield from (f"#{to_markdown(table).strip()}" for table in tables)
-    yield from map(escape_markdown, [floors] if floors else [] if tables else [NOTHING_OPEN])
+    yield from map(escape_markdown, texts)
     effects, left_out = relative_effects(entries)
     if effects or left_out:
         yield f"## {EFFECTS_TITLE}"
@@ -170,10 +166,8 @@ def _opening(entries: Sequence[GalleryEntry]) -> Iterator[Html]:
     ]
     texts = texts or [element("p", NO_DISAGREEMENT)]
     yield element("section", element("h2", DISAGREEMENTS), *map(Html, texts))
-    tables = [table for table in (open_comparisons(entries, PAGE), unasked(entries, PAGE)) if table.rows]
-    floors = unmeasured_floors(entries)
-    rest = paragraphs([floors] if floors else [] if tables else [NOTHING_OPEN], class_="note")
-    yield element("section", element("h2", OPEN), *map(to_html, tables), rest)
+    tables, notes = open_parts(entries, PAGE)
+    yield element("section", element("h2", OPEN), *map(to_html, tables), paragraphs(notes, class_="note"))
     effects, left_out = relative_effects(entries)
     drawn = list(figures({drawing.name: drawing for drawing in gallery_drawings(effects)}, EFFECTS))
     if drawn or left_out:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Looks, Margin, Match, Published, PublishedValue, Scale, Source
+from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Scale, Source
 from ablations.baselines import (
     BITS_PER_BYTE,
     CHARACTERS,
     CHARACTERS_GPU,
     CHARACTERS_PAPER,
-    CHARACTERS_TEXT,
     LAGS_IN_SEGMENTS,
+    character_scales,
 )
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AdaptiveSpanConfig
@@ -42,14 +42,11 @@ ABLATION = Ablation(
             "Most heads of lower layers keep a short span, some of upper ones a long one: an average of 314 of 8,192."
         ],
     ),
-    scales={
-        "demo": Scale(
-            overrides=dict(LAGS_IN_SEGMENTS)
-            | {"model.mixer.span": 64, "model.mixer.ramp": 8, "model.mixer.encoding": XLConfig()},
-            seeds=Looks(4, 8),
-            margin=Margin(0.04, "a tenth of what the second lag is worth, three times as far as the ramp reaches"),
-        ),
-        "hour": Scale(overrides=CHARACTERS_TEXT, seeds=Looks(4, 8)),
+    scales=character_scales(
+        dict(LAGS_IN_SEGMENTS) | {"model.mixer.span": 64, "model.mixer.ramp": 8, "model.mixer.encoding": XLConfig()},
+        Margin(0.04, "a tenth of what the second lag is worth, three times as far as the ramp reaches"),
+    )
+    | {
         "gpu": Scale(
             overrides=dict(CHARACTERS_GPU)
             | {"model.mixer.span": 1024, "model.mixer.ramp": 32, "model.mixer.penalty": 2e-6}

@@ -51,5 +51,6 @@ def _measured_model(config: RunConfig) -> ModelConfig:
 
 def _sizes(config: RunConfig) -> Iterator[tuple[str, Any]]:
     """Yields the paths and values of the fields of the measured network that settle how far back it sees."""
+    model = _measured_model(config)
     for role in (Reach, Dilation, Memory):
-        yield from _measured_model(config).leaves_with(role)
+        yield from model.leaves_with(role)

@@ -23,7 +23,7 @@ from reports.show.sections import Findings
 
 _PERPLEXITY = re.compile(r"perplexity|\bppl\b", re.I)
 _KINDS = {
-    "information": re.compile(r"perplexity|\bppl\b|bits|\bbp[bcd]\b|nats", re.I),
+    "information": re.compile(rf"{_PERPLEXITY.pattern}|bits|\bbp[bcd]\b|nats", re.I),
     "accuracy": re.compile("accuracy", re.I),
     "BLEU": re.compile("bleu", re.I),
     "ROUGE": re.compile("rouge", re.I),

@@ -69,26 +69,19 @@ def accuracy_matrix(study: Study) -> Matrix | None:
         return None
     levels, tasks = levels_of(plan, rows), levels_of(plan, columns)
     means: dict[str, Accuracy] = {}
-    costs: dict[str, list[float | None]] = {}
+    states: dict[str, float] = {}
     if of_data == [columns]:
         rows_of_arms = {level: [names[level, task] for task in tasks if (level, task) in names] for level in levels}
         for level, arms in rows_of_arms.items():
             if len(arms) == len(tasks) and (accuracy := mean_accuracy(arms, evidence)):
                 means[level] = accuracy
-                costs[level] = [mean_cost(study.finished(arm), DECODING_STATE) for arm in arms]
+                sizes = [size for arm in arms if (size := mean_cost(study.finished(arm), DECODING_STATE)) is not None]
+                if len(sizes) == len(arms):
+                    states[level] = float(np.mean(sizes))
         levels = tuple(sorted(levels, key=lambda level: -means[level].mean if level in means else 1.0))
     known = {arm.levels[columns]: arm.references or plan.references for arm in plan.arms}
     chance = {task: float(references[0].value) for task, references in known.items() if references}
-    states = {
-        level: float(np.mean(sizes_known)) for level, sizes in costs.items() if (sizes_known := _all_known(sizes))
-    }
     return Matrix(rows, columns, levels, tasks, cells, means, chance, states)
-
-
-def _all_known(values: Sequence[float | None]) -> list[float]:
-    """Returns the values where all are known, and else none."""
-    known = [value for value in values if value is not None]
-    return known if len(known) == len(values) else []
 
 
 def is_accuracy(metric: str) -> bool:

@@ -52,7 +52,7 @@ def bits_against_distance(study: Study, lines: Mapping[str, Line]) -> Figure:
             fontsize=8,
             color=MUTED,
         )
-    best = blind.value - study.plan.references[-1].value
+    best = blind.value - known[-1].value
     panel.set_ylim(-0.12 * best, 1.1 * best)
     lengths = sorted({length for line in lines.values() for length, _ in line})
     panel.set_xticks(lengths, [f"{length:,}" for length in lengths])

@@ -101,8 +101,8 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         if states := state_points(matrix):
             caption = (
                 f"Mean accuracy over {matrix.columns} against the numbers that all mixers hold of a row in decoding, "
+                "with 95 % intervals; full points are beaten by none in both."
             )
-            caption += "with 95 % intervals; full points are beaten by none in both."
             yield Drawing("state_accuracy", "State against accuracy", caption, state_against_accuracy(findings, states))
     if curves := load_curves(study):
         caption = "Learning curves: mean over seeds, the band from the least to the greatest."
@@ -110,8 +110,8 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
     if recovered := recovered_bits(study):
         caption = (
             "Bits recovered against distance: what an arm knows once its context is cut to so many symbols. Lines "
+            "that are dotted are what can be known of it."
         )
-        caption += "that are dotted are what can be known of it."
         yield Drawing("distances", "Bits recovered against distance", caption, bits_against_distance(study, recovered))
     if comparisons := [c for c in findings.comparisons if c.estimate and c.estimate.interval]:
         caption = "Paired differences with their 95 % intervals."

@@ -19,6 +19,7 @@ from reports.show.tables import Cell, Column, Table
 
 MOST_OF_A_STUDY = 3
 """The number of decided comparisons of one study that the table of findings shows."""
+NOTHING_OPEN = "Nothing is open."
 _MOST_NAMES = 3
 _DECIDED = ("better", "worse", "equal")
 
@@ -193,6 +194,13 @@ def _unasked(entry: GalleryEntry) -> Iterator[tuple[str, str]]:
     for reason, names in names_by_reason.items():
         rest = len(names) - _MOST_NAMES
         yield "; ".join(names[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else ""), reason
+
+
+def open_parts(entries: Sequence[GalleryEntry], page: str) -> tuple[list[Table], list[str]]:
+    """Returns the tables of what is open and was not asked, without those that are empty, and the text after them."""
+    tables = [table for table in (open_comparisons(entries, page), unasked(entries, page)) if table.rows]
+    floors = unmeasured_floors(entries)
+    return tables, [floors] if floors else [] if tables else [NOTHING_OPEN]
 
 
 def beyond_the_scale(left_out: Sequence[str]) -> str:

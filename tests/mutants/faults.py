@@ -1610,7 +1610,7 @@ REPORT_FAULTS = (
     ),
     Fault(
         "reports",
-        "a disagreement that was explained is said to be not looked into",
+        "a disagreement that was explained counts as not looked into",
         "reports/judge/agreement.py",
         "return plan.published.remarks.get(name)",
         "return None",
