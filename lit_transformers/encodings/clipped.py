@@ -20,6 +20,9 @@ class DistanceVectors(nn.Module):
         super().__init__()
         self.distance = distance
         self.weight = nn.Parameter(torch.empty(*([heads] if heads else []), 2 * distance + 1, head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, distances: Int[Tensor, " w"]) -> Float[Tensor, "*h w k"]:

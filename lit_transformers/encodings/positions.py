@@ -126,6 +126,9 @@ class Learned(Positions):
         super().__init__(config, shape)
         self.max_length = config.max_length or shape.max_length
         self.weight = nn.Parameter(torch.empty(shape.depth if config.per_layer else 1, self.max_length, shape.dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
 
     def at(self, layer: int, positions: Int[Tensor, "b t"], dtype: torch.dtype) -> Float[Tensor, "b t d"] | None:

@@ -96,6 +96,9 @@ class HeadBias(nn.Module):
     def __init__(self, heads: int, head_dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(heads, 1, head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, q: Float[Tensor, "b h t k"]) -> Float[Tensor, "b h t k"]:

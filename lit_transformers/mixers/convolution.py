@@ -72,9 +72,12 @@ class Convolution(Mixer):
         taps = self.heads * self.kernel
         self.dynamic = nn.Linear(self.dim, taps, bias=False) if config.dynamic else None
         self.weight = None if config.dynamic else nn.Parameter(torch.empty(self.heads, self.kernel))
+        self.after = OutputProjection(self.dim, shape, bias=config.bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         if self.weight is not None:
             nn.init.xavier_uniform_(self.weight)
-        self.after = OutputProjection(self.dim, shape, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         x = self.before(x)

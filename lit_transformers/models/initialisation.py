@@ -1,7 +1,12 @@
-"""Initialises weights so that signals keep their size on the way through a network of any depth."""
+"""Initialises weights so that signals keep their size on the way through a network of any depth, and so that networks
+of one seed start alike wherever their parts have the same names."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
+
+import torch
 from torch import nn
 
 from lit_transformers.encodings.positions import Learned
@@ -21,27 +26,43 @@ def initialise_scaled(network: nn.Module, dim: int, embedding_factor: float) -> 
     embedding_factor: what embeddings are multiplied by when they are read. Learned positions are added to symbols and
     start as large as these: with scaled symbols and positions of 0.02 a small masked model did not learn to copy.
     """
-    for module in network.modules():
+
+    def std(module: nn.Linear | nn.Embedding) -> float:
         if isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=dim**-0.5)
-        elif isinstance(module, nn.Linear):
-            inputs = module.in_features * (module.sublayers if isinstance(module, OutputProjection) else 1)
-            nn.init.normal_(module.weight, std=inputs**-0.5)
-    finish_initialisation(network, dim**-0.5 * embedding_factor)
+            return float(dim**-0.5)
+        inputs = module.in_features * (module.sublayers if isinstance(module, OutputProjection) else 1)
+        return float(inputs**-0.5)
+
+    initialise(network, std, dim**-0.5 * embedding_factor)
 
 
 def initialise_normal(network: nn.Module, std: float, embedding_factor: float) -> None:
     """Fills all weights from one normal distribution, as the scripts of GPT-2 and Transformer-XL do with 0.02."""
-    for module in network.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=std)
-    finish_initialisation(network, std * embedding_factor)
+    initialise(network, lambda module: std, std * embedding_factor)
 
 
-def finish_initialisation(network: nn.Module, positions_std: float) -> None:
-    """Sets biases of linear maps to zero, and learned positions to the size of the symbols that they are added to."""
-    for module in network.modules():
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
-        if isinstance(module, Learned):
-            nn.init.normal_(module.weight, std=positions_std)
+def initialise(network: nn.Module, std: Callable[[nn.Linear | nn.Embedding], float], positions_std: float) -> None:
+    """Draws the weights of each module from a stream of random numbers that its name and torch's seed determine.
+
+    Linear maps and embeddings have the standard deviation ``std(module)``, learned positions ``positions_std``, and
+    biases of linear maps are zero. A module with random weights of its own draws them in ``reset_parameters``. What
+    a module draws does not depend on which others there are, so arms of a study that are trained from one seed
+    start from the same weights in all modules that they share, and their differences vary less between seeds.
+    """
+    seed = torch.initial_seed()
+    with torch.random.fork_rng(devices=[]):
+        for name, module in network.named_modules():
+            torch.default_generator.manual_seed(stream(seed, name))
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=std(module))
+                if isinstance(module, nn.Linear) and module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, Learned):
+                nn.init.normal_(module.weight, std=positions_std)
+            elif hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+
+
+def stream(seed: int, name: str) -> int:
+    """Returns the seed of the random numbers that a module of this name draws."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "big")

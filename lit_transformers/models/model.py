@@ -87,7 +87,7 @@ class ModelConfig(BlockConfig):
         return nn.LayerNorm(self.dim) if self.norm == "pre" else nn.Identity()
 
     def initialise(self, network: nn.Module, tokens: TokenEmbedding) -> None:
-        """Initialises the weights of a built network, independently of the order in which its parts were built.
+        """Initialises the weights of a built network, from streams of random numbers named like its modules.
 
         A network that was built for its shapes alone, on the meta device, has no numbers to initialise.
         """

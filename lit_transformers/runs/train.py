@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import lightning as L
+import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 from datamodules import Data
@@ -54,7 +55,8 @@ def train(
     donor = (
         take_over(directory, training_key, CHECKPOINT) if is_single and config.training.validate_every is None else None
     )
-    task = config.build_task(data)
+    with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
+        task = config.build_task(data)
     curves = Curves(config.training.log_every, config.tokens_per_step)
     checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, contents(config, data, training_key), stopping)
     callbacks: list[L.Callback] = [

@@ -47,8 +47,12 @@ class Bottleneck(Adapter):
 
     def __init__(self, dim: int, rank: int) -> None:
         super().__init__()
-        self.down = nn.Parameter(torch.randn(dim, rank) * dim**-0.5)
-        self.up = nn.Parameter(torch.randn(rank, dim) * NEAR_IDENTITY)
+        self.down, self.up = nn.Parameter(torch.empty(dim, rank)), nn.Parameter(torch.empty(rank, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.down, std=self.down.size(0) ** -0.5)
+        nn.init.normal_(self.up, std=NEAR_IDENTITY)
 
     def forward(self, y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         return y + (y @ self.down).relu() @ self.up
@@ -63,8 +67,13 @@ class LowRank(nn.Module):
     def __init__(self, linear: nn.Linear, rank: int) -> None:
         super().__init__()
         self.linear = linear
-        self.down = nn.Parameter(torch.randn(linear.in_features, rank) * linear.in_features**-0.5)
-        self.up = nn.Parameter(torch.randn(rank, linear.out_features) * NEAR_IDENTITY)
+        self.down = nn.Parameter(torch.empty(linear.in_features, rank))
+        self.up = nn.Parameter(torch.empty(rank, linear.out_features))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.down, std=self.linear.in_features**-0.5)
+        nn.init.normal_(self.up, std=NEAR_IDENTITY)
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t w"]:
         return self.linear(x) + x @ self.down @ self.up

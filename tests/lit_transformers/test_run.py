@@ -101,6 +101,21 @@ def checkpoint_time(directory: Path) -> int:
 
 
 @pytest.mark.slow
+def test_dropout_draws_the_same_whatever_building_has_drawn(
+    config: RunConfig, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_task = RunConfig.build_task
+
+    def draw_and_build(self: RunConfig, data: Any) -> Any:
+        torch.rand(3)
+        return build_task(self, data)
+
+    monkeypatch.setattr(RunConfig, "build_task", draw_and_build)
+    fit(config, tmp_path)
+    assert artifacts(tmp_path) == artifacts(finished)
+
+
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_stopped_and_killed_again_ends_as_one_that_never_was(
     config: RunConfig, finished: Path, tmp_path: Path
 ) -> None:

@@ -1911,4 +1911,34 @@ FAULTS = (
     *DATA_FAULTS,
     *REPORT_FAULTS,
     *RUN_FAULTS,
+    Fault(
+        "initialisation",
+        "parts of one shape start alike",
+        "lit_transformers/models/initialisation.py",
+        'f"{seed} {name}"',
+        'f"{seed}"',
+        (
+            "tests/contracts/test_initialisation.py::"
+            "test_networks_of_one_seed_start_alike_wherever_their_parts_have_the_same_names",
+        ),
+    ),
+    Fault(
+        "initialisation",
+        "a part starts from what others have drawn before it",
+        "lit_transformers/models/initialisation.py",
+        "            torch.default_generator.manual_seed(stream(seed, name))\n",
+        "",
+        (
+            "tests/contracts/test_initialisation.py::"
+            "test_networks_of_one_seed_start_alike_wherever_their_parts_have_the_same_names",
+        ),
+    ),
+    Fault(
+        "initialisation",
+        "dropout draws from where building a network ended",
+        "lit_transformers/runs/train.py",
+        "with torch.random.fork_rng(devices=[]):  # what",
+        "with torch.enable_grad():  # what",
+        ("tests/lit_transformers/test_run.py::test_dropout_draws_the_same_whatever_building_has_drawn",),
+    ),
 )

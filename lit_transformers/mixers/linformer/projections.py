@@ -60,7 +60,11 @@ class LinearProjection(Projection):
     def __init__(self, size: Size, frozen: bool) -> None:
         super().__init__()
         self.size = size
-        learn(self, "weight", torch.randn(size.heads, size.rank, size.length) * size.rank**-0.5, frozen)
+        learn(self, "weight", torch.empty(size.heads, size.rank, size.length), frozen)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.size.rank**-0.5)
 
     def forward(
         self, x: Float[Tensor, "b s h c"], padding_mask: Bool[Tensor, "b s"] | None
@@ -118,8 +122,11 @@ class ConvolutionProjection(Projection):
     def __init__(self, size: Size, frozen: bool) -> None:
         super().__init__()
         self.size = size
-        weight = torch.randn(size.heads, size.window, size.head_dim, size.head_dim)
-        learn(self, "weight", weight * (size.window * size.head_dim) ** -0.5, frozen)
+        learn(self, "weight", torch.empty(size.heads, size.window, size.head_dim, size.head_dim), frozen)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=(self.size.window * self.size.head_dim) ** -0.5)
 
     def forward(
         self, x: Float[Tensor, "b s h c"], padding_mask: Bool[Tensor, "b s"] | None

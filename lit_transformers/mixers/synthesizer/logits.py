@@ -36,8 +36,12 @@ class PerHead(nn.Module):
 
     def __init__(self, heads: int, channels: int, outputs: int) -> None:
         super().__init__()
-        learn(self, "weight", torch.randn(heads, outputs, channels) * channels**-0.5)
+        learn(self, "weight", torch.empty(heads, outputs, channels))
         learn(self, "bias", torch.zeros(heads, 1, outputs))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.weight.size(-1) ** -0.5)
 
     def forward(self, x: Float[Tensor, "b h t k"], outputs: int) -> Float[Tensor, "b h t o"]:
         return x @ self.weight[:, :outputs].mT + self.bias[..., :outputs]
@@ -101,7 +105,11 @@ class Random(Logits):
 
     def __init__(self, shape: Shape, heads: int, fixed: bool) -> None:
         super().__init__()
-        learn(self, "weight", torch.randn(heads, shape.max_length, shape.max_length), fixed)
+        learn(self, "weight", torch.empty(heads, shape.max_length, shape.max_length), fixed)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight)
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "1 h t t"]:
         return self.weight[None, :, : x.size(1), : x.size(1)]
@@ -116,7 +124,12 @@ class FactorisedRandom(Logits):
     def __init__(self, shape: Shape, heads: int, rank: int) -> None:
         super().__init__()
         size = (heads, shape.max_length, rank)
-        self.left, self.right = (nn.Parameter(torch.randn(*size) * rank**-0.25) for _ in range(2))
+        self.left, self.right = (nn.Parameter(torch.empty(*size)) for _ in range(2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight in (self.left, self.right):
+            nn.init.normal_(weight, std=weight.size(-1) ** -0.25)
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "1 h t t"]:
         left, right = (part[None, :, : x.size(1)] for part in (self.left, self.right))
