@@ -1,10 +1,13 @@
-"""Initialises weights so that signals keep their size on the way through a network of any depth, and so that networks
-of one seed start alike wherever their parts have the same names."""
+"""Initialises weights so that signals keep their size on the way through a network of any depth, and parts start alike.
+
+Networks of one seed have the same starting weights wherever their parts have the same names.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -13,6 +16,13 @@ from lit_transformers.encodings.positions import Learned
 from lit_transformers.mixer import OutputProjection
 
 __all__ = ["initialise_normal", "initialise_scaled"]
+
+
+@runtime_checkable
+class HasRandomWeights(Protocol):
+    """A module that draws weights of its own, by the name that torch's modules have for it."""
+
+    def reset_parameters(self) -> None: ...
 
 
 def initialise_scaled(network: nn.Module, dim: int, embedding_factor: float) -> None:
@@ -59,7 +69,7 @@ def initialise(network: nn.Module, std: Callable[[nn.Linear | nn.Embedding], flo
                     nn.init.zeros_(module.bias)
             elif isinstance(module, Learned):
                 nn.init.normal_(module.weight, std=positions_std)
-            elif hasattr(module, "reset_parameters"):
+            elif isinstance(module, HasRandomWeights):
                 module.reset_parameters()
 
 
