@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import toy_pairs_of_networks
-from contract_cases import STACK_CASES, name
+from contract_cases import STACK_CASES, name, randomised
 from test_costs import TOLERANCE
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -158,6 +158,7 @@ def test_a_student_learns_from_a_teacher_that_learns_nothing() -> None:
 
 def test_a_student_with_the_weights_of_its_teacher_has_nothing_to_learn() -> None:
     network = DistilledConfig(**SIZES, teacher=LanguageModelConfig(**SIZES)).build(DATA)
+    randomised(network.teacher)
     state = None
     for copied in (False, True):
         if copied:

@@ -146,7 +146,7 @@ def test_one_beam_without_penalties_is_greedy_and_more_are_no_worse(seed: int) -
 
 @pytest.mark.parametrize("config", [GreedyConfig(), BeamConfig(length_penalty=0.0), SampledConfig()])
 def test_a_score_is_the_log_probability_of_what_was_said_with_its_end(config: DecodingConfig) -> None:
-    network, (source, padding_mask) = build(3), sources()
+    network, (source, padding_mask) = build(2), sources()
     decoded = decode(network, source, padding_mask, at_most(6, config), BOUNDARY)
     assert {6} < {len(row) for row in decoded.symbols}, "some end by themselves, others at the limit"
     for row, output in enumerate(decoded.symbols):
