@@ -37,7 +37,7 @@ def words(folder: Path) -> dict[str, Any]:
 
 def strings() -> dict[str, Any]:
     """Strings to copy, all of one length."""
-    generator = {"kind": "copy", "alphabet": 4}
+    generator = {"kind": "copy", "alphabet": 5}
     source = {"kind": "strings", "generator": generator, "max_length": 5, "lengths": "fixed"}
     return {"kind": "pairs", "source": source, "evaluation": {"examples": 30}}
 
