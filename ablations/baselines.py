@@ -10,14 +10,17 @@ from ablations.ablation import Looks, Margin, Metric, Scale
 from datamodules import (
     EvaluationConfig,
     FilesConfig,
+    GeneratedDataConfig,
     HubConfig,
     LabelledDataConfig,
     LabelledEvaluationConfig,
     LagsConfig,
     LanguageDataConfig,
     MaskedSumConfig,
+    RecallConfig,
     ReviewsConfig,
     StdlibConfig,
+    StringEvaluationConfig,
 )
 from lit_transformers.encodings import HuangConfig, LearnedRelativeConfig, RotaryConfig, ShawConfig, XLConfig
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
@@ -25,7 +28,7 @@ from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
 from lit_transformers.runs import RunConfig
-from lit_transformers.tasks import ClassificationConfig, RegressionConfig
+from lit_transformers.tasks import ClassificationConfig, RegressionConfig, StringsConfig
 from lit_transformers.training.config import AdamConfig, AdamWConfig, CosineConfig, TrainingConfig
 
 TRANSFORMER_XL = RunConfig(
@@ -90,6 +93,24 @@ LAGS_IN_SEGMENTS: Mapping[str, Any] = dict(LAGS) | {
 What has scores of queries and keys needs an encoding of relative positions: sinusoids learn a distance place by place.
 There are twice as many updates as without segments, since what several layers reach together is learned late.
 """
+
+RECALL: Mapping[str, Any] = {
+    "task": StringsConfig(),
+    "data": GeneratedDataConfig(
+        generator=RecallConfig(alphabet=16, pairs=6),
+        max_length=32,
+        batch_size=32,
+        evaluation=StringEvaluationConfig(examples=512),
+    ),
+    "training.steps": 800,
+    "training.optimizer.learning_rate": 3e-3,
+}
+"""Overrides of CHARACTERS for strings that assign values to keys and then ask for them (multi-query recall).
+
+What is to be repeated is chosen by what it follows, not by its distance, so that nothing but a comparison of contents
+gets it. Every answer is certain, and who compares nothing guesses among eight values.
+"""
+RECALL_MARGIN = Margin(0.1, "a twentieth of the loss of who guesses among all values")
 
 TEXT: Mapping[str, Any] = {
     "model.norm": "pre",
@@ -238,7 +259,7 @@ CHARACTERS_PAPER: Mapping[str, Any] = without_memory(ENWIK8) | {"data.segment_le
 
 
 def character_scales(demo: Mapping[str, Any], margin: Margin) -> dict[str, Scale]:
-    """Returns the scales of a study of CHARACTERS whose demo is on lags: text waits for an hour."""
+    """Returns the scales of a study of CHARACTERS whose demo is on data with a known truth: text waits for an hour."""
     return {
         "demo": Scale(overrides=demo, seeds=Looks(4, 8), margin=margin),
         "hour": Scale(overrides=CHARACTERS_TEXT, seeds=Looks(4, 8)),
@@ -253,6 +274,7 @@ CHARACTER_SCALES = {
     "paper": Scale(overrides=CHARACTERS_PAPER, seeds=1),
 }
 BITS_PER_BYTE = Metric("val/bpb", goal="minimize", label="bits per byte")
+NATS_PER_SYMBOL = Metric("val/nats", goal="minimize", label="nats per symbol")
 
 SUMS = RunConfig(
     model=EncoderConfig(dim=64, heads=4, depth=2, norm="pre", positions=SinusoidalConfig()),
@@ -295,3 +317,4 @@ REVIEWS: Mapping[str, Any] = {
 """Reviews by bytes, cut at 4,096, as Long Range Arena reads them (arXiv:2011.04006, section 2.2.2)."""
 
 SQUARED_ERROR = Metric("val/mse", goal="minimize", label="mean squared error")
+SUMS_MARGIN = Margin(0.03, "a tenth of the error of who always answers the mean of all sums")

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
-from lit_transformers.mixers import DietConfig
+from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
+from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales, lags
+from lit_transformers.encodings import RotaryConfig
+from lit_transformers.mixers import AttentionConfig, DietConfig
+
+ROTARY = RotaryConfig()
 
 ABLATION = Ablation(
     question="How much of full attention survives a diet of a few keys per layer?",
     source=Source("Wang et al. 2020", arxiv="2002.06170", table="1"),
-    baseline=CHARACTERS,
+    baseline=CHARACTERS.override(
+        {"model.depth": 3, "model.positions": None, "model.mixer": AttentionConfig(encoding=ROTARY)}
+    ),
     factors={
         "mask": {
             "full": {},
-            "dilated": {"model.mixer": DietConfig()},
-            "dilated_memory": {"model.mixer": DietConfig(pattern="dilated_memory")},
-            "cascade": {"model.mixer": DietConfig(pattern="cascade")},
+            "dilated": {"model.mixer": DietConfig(encoding=ROTARY)},
+            "dilated_memory": {"model.mixer": DietConfig(pattern="dilated_memory", encoding=ROTARY)},
+            "cascade": {"model.mixer": DietConfig(pattern="cascade", encoding=ROTARY)},
         }
     },
     design="one_factor",
@@ -32,5 +37,8 @@ ABLATION = Ablation(
             PublishedValue("mask=cascade", 105.27),
         ],
     ),
-    scales=CHARACTER_SCALES,
+    scales=character_scales(
+        dict(LAGS_IN_SEGMENTS) | {"data.source": lags(9, 17), "training.steps": 600},
+        Margin(0.07, "a tenth of what the second lag is worth, which three layers of dilated masks do not see"),
+    ),
 )

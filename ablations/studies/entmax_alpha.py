@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
+from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
+from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales
+from lit_transformers.encodings import RotaryConfig
 from lit_transformers.mixers import EntmaxConfig
 
 ABLATION = Ablation(
     question="Do exact zeros among attention weights help, and should heads learn how many?",
     source=Source("Correia et al. 2019", arxiv="1909.00015", table="1"),
-    baseline=CHARACTERS.override({"model.mixer": EntmaxConfig(alpha=1.0)}),
+    baseline=CHARACTERS.override(
+        {"model.positions": None, "model.mixer": EntmaxConfig(alpha=1.0, encoding=RotaryConfig())}
+    ),
     factors={
         "alpha": {
             "1": {},
@@ -31,5 +34,7 @@ ABLATION = Ablation(
             PublishedValue("alpha=learned", 26.93),
         ],
     ),
-    scales=CHARACTER_SCALES,
+    scales=character_scales(
+        LAGS_IN_SEGMENTS, Margin(0.04, "a tenth of what the second lag is worth, which a single key of each head holds")
+    ),
 )

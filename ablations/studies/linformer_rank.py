@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, PublishedValue, Scale, Source
-from ablations.baselines import SQUARED_ERROR, SUMS, SUMS_GPU
+from ablations.ablation import Ablation, Looks, Match, Published, PublishedValue, Scale, Source
+from ablations.baselines import SQUARED_ERROR, SUMS, SUMS_GPU, SUMS_MARGIN
 from lit_transformers.mixers import LinformerConfig
 
 ABLATION = Ablation(
@@ -24,7 +24,7 @@ ABLATION = Ablation(
         claims=["k = 128: 91.75; k = 256: 92.08. The k projection costs half a point at most."],
     ),
     scales={
-        "demo": Scale(),
+        "demo": Scale(seeds=Looks(4, 8), margin=SUMS_MARGIN),
         "gpu": Scale(overrides=SUMS_GPU),
         "paper": Scale(overrides=dict(SUMS_GPU) | {"model.depth": 12, "model.dim": 768, "model.heads": 12}, seeds=1),
     },

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, Scale, Source
-from ablations.baselines import SQUARED_ERROR, SUMS, SUMS_GPU
+from ablations.ablation import Ablation, Looks, Match, Published, Scale, Source
+from ablations.baselines import SQUARED_ERROR, SUMS, SUMS_GPU, SUMS_MARGIN
 from lit_transformers.mixers import LinformerConfig
 
 ABLATION = Ablation(
@@ -32,7 +32,7 @@ ABLATION = Ablation(
         claims=["No sharing 92.08, keys and values 92.03, all layers 92.30: sharing costs nothing."],
     ),
     scales={
-        "demo": Scale(),
+        "demo": Scale(seeds=Looks(4, 8), margin=SUMS_MARGIN),
         "gpu": Scale(overrides=dict(SUMS_GPU) | {"model.mixer.rank": 128}),
         "paper": Scale(
             overrides=dict(SUMS_GPU)

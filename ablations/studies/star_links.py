@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, Scale, Source
-from ablations.baselines import SQUARED_ERROR, SUMS, SUMS_GPU
+from ablations.ablation import Ablation, Looks, Match, Published, Scale, Source
+from ablations.baselines import SQUARED_ERROR, SUMS, SUMS_GPU, SUMS_MARGIN
 from lit_transformers.mixers import AttentionConfig, StarConfig
 
 ABLATION = Ablation(
@@ -30,7 +30,7 @@ ABLATION = Ablation(
         claims=["Without radial links far positions are not summed; without the ring local order is lost."],
     ),
     scales={
-        "demo": Scale(),
+        "demo": Scale(seeds=Looks(4, 8), margin=SUMS_MARGIN),
         "gpu": Scale(overrides=SUMS_GPU),
         "paper": Scale(overrides=dict(SUMS_GPU) | {"data.source.length": 200}, seeds=1),
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
+from ablations.baselines import CHARACTERS, NATS_PER_SYMBOL, RECALL, RECALL_MARGIN, character_scales
 from lit_transformers.mixers import SynthesizerConfig
 from lit_transformers.mixers.synthesizer.logits import Member
 
@@ -37,12 +37,12 @@ ABLATION = Ablation(
     },
     design="one_factor",
     seeds=3,
-    metric=BITS_PER_BYTE,
+    metric=NATS_PER_SYMBOL,
     match=Match("tokens"),
     published=Published(
         protocol="WMT14 English-German, base size; higher is better there, lower here",
         metric="BLEU",
         cells=CELLS,
     ),
-    scales=CHARACTER_SCALES,
+    scales=character_scales(RECALL, RECALL_MARGIN),
 )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
-from lit_transformers.mixers import TopKConfig
+from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
+from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales
+from lit_transformers.encodings import RotaryConfig
+from lit_transformers.mixers import AttentionConfig, TopKConfig
+
+ROTARY = RotaryConfig()
 
 ABLATION = Ablation(
     question="How few keys can a query keep, and does keeping few help?",
     source=Source("Zhao et al. 2019", arxiv="1912.11637", table="5"),
-    baseline=CHARACTERS,
+    baseline=CHARACTERS.override({"model.positions": None, "model.mixer": AttentionConfig(encoding=ROTARY)}),
     factors={
-        "kept": {"all": {}} | {str(k): {"model.mixer": TopKConfig(kept=k)} for k in (2, 4, 8, 16)},
+        "kept": {"all": {}}
+        | {str(kept): {"model.mixer": TopKConfig(kept=kept, encoding=ROTARY)} for kept in (2, 4, 8, 16)},
     },
     design="one_factor",
     seeds=3,
@@ -28,5 +32,7 @@ ABLATION = Ablation(
             PublishedValue("kept=2", 36.62),
         ],
     ),
-    scales=CHARACTER_SCALES,
+    scales=character_scales(
+        LAGS_IN_SEGMENTS, Margin(0.04, "a tenth of what the second lag is worth, which a single key of each head holds")
+    ),
 )
