@@ -75,7 +75,7 @@ ABLATION = Ablation(
     scales={
         "demo": Scale(
             overrides=dict(LAGS_IN_SEGMENTS)
-            | {"data.source": PERIODIC, "data.segment_length": 128, "data.batch_size": 8, "training.steps": 1000},
+            | {"data.source": PERIODIC, "data.segment_length": 128, "data.batch_size": 8, "training.steps": 600},
             seeds=Looks(4, 8),
             leave_out={"data=text": "asked at the scale hour: minutes do not teach more of text than short n-grams"},
             margin=Margin(0.1, "less than a tenth of what there is to know, which all lies at one distance"),
