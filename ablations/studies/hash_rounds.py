@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
+from ablations.ablation import (
+    Ablation,
+    Contrast,
+    Looks,
+    Margin,
+    Match,
+    Metric,
+    Published,
+    PublishedValue,
+    Scale,
+    Source,
+)
 from ablations.baselines import TRANSFORMER_XL
 from datamodules import DuplicationConfig, GeneratedDataConfig
 from lit_transformers.encodings.positions import LearnedConfig
@@ -72,7 +83,11 @@ ABLATION = Ablation(
         claims=["What is trained with hashing fails with full attention; more rounds than in training help."],
     ),
     scales={
-        "demo": Scale(),
+        "demo": Scale(
+            overrides={"data.max_length": 31, "training.steps": 1400, "training.optimizer.learning_rate": 3e-3},
+            seeds=Looks(4, 8),
+            margin=Margin(0.02, "a quarter of the least that eight rounds gain over one in the source"),
+        ),
         "gpu": Scale(
             overrides={
                 "model.dim": 256,

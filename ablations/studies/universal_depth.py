@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Contrast, Metric, Published, PublishedValue, Scale, Source
+from collections.abc import Mapping
+from typing import Any
+
+from ablations.ablation import Ablation, Contrast, Looks, Margin, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import TRANSFORMER_XL
 from datamodules import AdditionConfig, CopyConfig, GeneratedDataConfig, ReverseConfig, StringEvaluationConfig
 from lit_transformers.encodings.positions import SinusoidalConfig
@@ -28,6 +31,16 @@ CONTRASTS = [
     for kind in STRINGS
     for model in ("transformer", "lstm", "universal_halting")
 ]
+
+SHORT: Mapping[str, Any] = {
+    "model.positions.offset": 32,
+    "data.max_length": 6,
+    "data.evaluation.lengths": (12,),
+    "training.steps": 1000,
+    "training.optimizer.learning_rate": 2e-3,
+}
+"""Overrides of the demo: words so short that minutes teach to copy those of training, without which longer ones say
+nothing."""
 
 ABLATION = Ablation(
     question="Does applying one block again and again generalise to longer strings than those of training?",
@@ -76,7 +89,15 @@ ABLATION = Ablation(
         claims=["The paper's models are encoders with decoders; here one network reads the question and goes on."],
     ),
     scales={
-        "demo": Scale(),
+        "demo": Scale(
+            overrides=SHORT,
+            seeds=Looks(4, 8),
+            leave_out={
+                "strings=addition": "left to gpu: minutes teach little of adding",
+                "model=universal_halting": "left to gpu",
+            },
+            margin=Margin(0.05, "one symbol in twenty"),
+        ),
         "gpu": Scale(
             overrides={
                 "model.dim": 256,
