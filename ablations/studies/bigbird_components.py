@@ -8,7 +8,7 @@ from lit_transformers.mixers import AttentionConfig, BigBirdConfig
 
 WITHOUT_GLOBAL = {"model.mixer.global_blocks": "none"}
 
-SHORT = {"data.source.length": 63, "model.mixer.block": 4, "training.steps": 600}
+SHORT = {"data.source.length": 63, "model.mixer.block": 4, "training.steps": 500}
 """Overrides of the demo: 16 blocks, of which two layers bring 14 to the first token by random and window blocks, 10 by
 random blocks alone, 3 by windows alone, and all by global ones. The sum of what does not arrive cannot be known."""
 
