@@ -33,6 +33,7 @@ ABLATION = Ablation(
         ],
     ),
     scales=character_scales(
-        LAGS_IN_SEGMENTS, Margin(0.04, "a tenth of what the second lag is worth, which a single key of each head holds")
+        dict(LAGS_IN_SEGMENTS) | {"training.steps": 500},
+        Margin(0.04, "a tenth of what the second lag is worth, which a single key of each head holds"),
     ),
 )
