@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, LanguageDescription, TextBatch
 from lit_transformers.config import ConfigError, PositiveFloat
-from lit_transformers.mixer import detach, empty_rows, full_precision, map_state
+from lit_transformers.mixer import detach, empty_rows, full_precision, map_state, take_rows
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
@@ -76,6 +76,7 @@ class CausalLM(Task):
         self.states: dict[int, Any] = {}
         self.kept_states: list[dict[int, Any]] = []
         self.evaluation_states: dict[int, Any] = {}
+        self.evaluation_lanes: dict[int, Tensor] = {}
 
     def forward(self, symbols: Int[Tensor, "b t"], state: Any = None) -> ModelOutput:
         output: ModelOutput = self.network(symbols, state)
@@ -137,12 +138,28 @@ class CausalLM(Task):
         return output
 
     def begin_evaluation(self) -> None:
-        self.evaluation_states = {}
+        self.evaluation_states, self.evaluation_lanes = {}, {}
 
     def evaluation_output(self, batch: TextBatch) -> Float[Tensor, "b t d"]:
         return self.read(self.evaluator(), self.evaluation_states, batch).hidden
 
+    def of_open_lanes(self, batch: TextBatch) -> TextBatch:
+        """Returns the rows of a batch whose lanes have not ended, and takes those that have out of the state of the
+        stream: nothing follows the padding of a whole row. A device would have to be waited for, so all rows stay; so
+        do those of a batch of padding, which a rank reads that has no document left."""
+        if batch.padding_mask.device.type != "cpu":
+            return batch
+        lanes, stream = batch.padding_mask.any(dim=1).nonzero().squeeze(1), batch.stream
+        before = self.evaluation_lanes.get(stream, torch.arange(batch.padding_mask.size(0)))
+        lanes = self.evaluation_lanes[stream] = lanes if len(lanes) else before
+        if stream in self.evaluation_states and len(lanes) < len(before):
+            places = torch.searchsorted(before, lanes)
+            self.evaluation_states[stream] = take_rows(self.evaluation_states[stream], places)
+        inputs, targets, padding_mask, document, fresh = (part[lanes] for part in batch[:5])
+        return TextBatch(inputs, targets, padding_mask, document, fresh, stream, batch.cursor)
+
     def validation_step(self, batch: TextBatch, batch_index: int) -> None:
+        batch = self.of_open_lanes(batch)
         nats = self.evaluator().tokens.nll(self.evaluation_output(batch), batch.targets)
         self.metric.update(nats, batch.targets, batch.document)
 

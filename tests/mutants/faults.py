@@ -901,6 +901,16 @@ TASK_FAULTS = (
     ),
     Fault(
         "tasks",
+        "a lane goes on from the state of another, which has ended",
+        "lit_transformers/tasks/causal_lm.py",
+        "torch.searchsorted(before, lanes)",
+        "torch.arange(len(lanes))",
+        (
+            f"{TASKS}language_evaluation.py::test_a_document_costs_the_same_whatever_shares_its_batch_and_whoever_reads_it",
+        ),
+    ),
+    Fault(
+        "tasks",
         "validation goes on from the state of training",
         "lit_transformers/tasks/causal_lm.py",
         "self.read(self.evaluator(), self.evaluation_states, batch)",
