@@ -70,6 +70,15 @@ def test_the_standard_library_is_there_without_any_file_of_ours() -> None:
     assert sizes["test"] > 0
 
 
+def test_a_share_of_the_training_documents_leaves_those_that_are_held_out_as_they_are() -> None:
+    whole, share = StdlibConfig().build(), StdlibConfig(training=0.25).build()
+    assert list(share.documents("validation")) == list(whole.documents("validation"))
+    assert list(share.documents("test")) == list(whole.documents("test"))
+    names, all_names = ([document.name for document in corpus.documents("train")] for corpus in (share, whole))
+    assert set(names) < set(all_names) and len(set(names)) / len(set(all_names)) == pytest.approx(0.25, abs=0.04)
+    assert share.fingerprint != whole.fingerprint
+
+
 def test_every_format_and_compression_gives_its_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"plain")
     (tmp_path / "b.py").write_bytes(b"python")
