@@ -43,7 +43,7 @@ TRANSLATION = RunConfig(
         heads=4,
         depth=2,
         norm="post",
-        dropout=0.1,
+        dropout=0.05,
         positions=SinusoidalConfig(restart="document"),
         feedforward=FeedForwardConfig(width=256),
     ),
@@ -57,14 +57,15 @@ TRANSLATION = RunConfig(
     ),
     training=TrainingConfig(
         steps=1500,
-        optimizer=AdamConfig(learning_rate=2e-3, beta2=0.98, epsilon=1e-9),
+        optimizer=AdamConfig(learning_rate=8e-3, beta2=0.98, epsilon=1e-9),
         schedule=CosineConfig(warmup=400),
         device="cpu",
     ),
 )
 """A small Transformer over the English and French messages of an installed package. FLOPs are counted for sentences of
-30 tokens, as in arXiv:2004.11886. Its size was chosen by what two minutes of training on one core reach: 8 BLEU as it
-is; 3.5 twice as wide with 600 batches; 2.2 with a learning rate of 5e-3, and 3.3 with 1e-3."""
+30 tokens, as in arXiv:2004.11886. Rate, warm-up, dropout and norm were searched by
+``python -m ablations tune examples/translation_recipe.py --trials 8``. In two minutes of one core it learns more than a
+table of words knows, which it does not with a quarter of the rate, with a short warm-up, or with pre-norm."""
 
 MULTI30K: Mapping[str, Any] = {
     "model.dim": 128,
