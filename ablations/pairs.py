@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Metric, Scale
+from ablations.ablation import Looks, Margin, Metric, Scale
 from datamodules import (
     BPEConfig,
     DocstringsConfig,
@@ -109,7 +109,7 @@ WMT14: Mapping[str, Any] = {
 """The base model of arXiv:1706.03762, section 5: its learning rate peaks at 512^-0.5 4000^-0.5."""
 
 TRANSLATION_SCALES = {
-    "demo": Scale(),
+    "demo": Scale(seeds=Looks(4, 8, 16), margin=Margin(1.0, "papers report gains of about a point or more")),
     "gpu": Scale(overrides=MULTI30K),
     "paper": Scale(overrides=WMT14, seeds=1),
 }

@@ -8,10 +8,11 @@ from ablations.baselines import (
     CHARACTERS,
     CHARACTERS_GPU,
     CHARACTERS_PAPER,
+    CHARACTERS_TEXT,
     LAGS_IN_SEGMENTS,
+    RELATIVE,
     character_scales,
 )
-from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AdaptiveSpanConfig
 
 FIXED = {"model.mixer.learns": "fixed", "model.mixer.penalty": 0.0}
@@ -43,8 +44,9 @@ ABLATION = Ablation(
         ],
     ),
     scales=character_scales(
-        dict(LAGS_IN_SEGMENTS) | {"model.mixer.span": 64, "model.mixer.ramp": 8, "model.mixer.encoding": XLConfig()},
+        {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.span": 64, "model.mixer.ramp": 8},
         Margin(0.04, "a tenth of what the second lag is worth, three times as far as the ramp reaches"),
+        {**CHARACTERS_TEXT, **RELATIVE},
     )
     | {
         "gpu": Scale(

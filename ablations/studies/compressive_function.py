@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Looks, Margin, Match, Published, PublishedValue, Scale, Source
-from ablations.baselines import BITS_PER_BYTE, ENWIK8, GPU, LAGS, TEXT, TRANSFORMER_XL, lags, without_memory
+from ablations.baselines import (
+    BITS_PER_BYTE,
+    ENWIK8,
+    GPU,
+    LAGS,
+    TEXT,
+    TEXT_MARGIN,
+    TRANSFORMER_XL,
+    lags,
+    without_memory,
+)
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig, CompressiveConfig
 
@@ -52,7 +62,7 @@ ABLATION = Ablation(
             seeds=Looks(4, 8),
             margin=Margin(0.07, "a tenth of what the second lag is worth, which lies in what was compressed"),
         ),
-        "hour": Scale(overrides=without_memory(TEXT), seeds=Looks(4, 8)),
+        "hour": Scale(overrides=without_memory(TEXT), seeds=Looks(4, 8), margin=TEXT_MARGIN),
         "gpu": Scale(overrides=dict(GPU) | {"training.validate_every": None}),
         "paper": Scale(overrides=dict(ENWIK8) | {"model.depth": 24, "model.dim": 1024}, seeds=1),
     },

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales
-from lit_transformers.encodings import XLConfig
+from ablations.baselines import BITS_PER_BYTE, CHARACTERS, CHARACTERS_TEXT, LAGS_IN_SEGMENTS, RELATIVE, character_scales
 from lit_transformers.mixers import WindowConfig
 
 UPPER = (1, 1, 2, 4)
@@ -31,7 +30,8 @@ ABLATION = Ablation(
         cells=[PublishedValue("baseline", 1.21), PublishedValue("dilation=some_heads", 1.20, note="two heads")],
     ),
     scales=character_scales(
-        dict(LAGS_IN_SEGMENTS) | {"model.mixer.window": 4, "model.mixer.encoding": XLConfig()},
+        {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.window": 4},
         Margin(0.04, "a tenth of what the second lag is worth, which four windows of 4 reach only with dilation"),
+        {**CHARACTERS_TEXT, **RELATIVE},
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Looks, Margin, Match, Metric, Published, PublishedValue, Scale, Source
-from ablations.baselines import ENWIK8, GPU, LAGS, POSITIONS, TEXT, TRANSFORMER_XL, positions
+from ablations.baselines import ENWIK8, GPU, LAGS, POSITIONS, TEXT, TEXT_MARGIN, TRANSFORMER_XL, positions
 from lit_transformers.encodings import ShawConfig
 
 SELDOM = {"positions=shaw_keys_only": "left to gpu", "positions=learned_per_layer": "left to gpu"}
@@ -40,7 +40,7 @@ ABLATION = Ablation(
             leave_out=SELDOM,
             margin=Margin(0.03, "less than a tenth of what the lag beyond a segment is worth"),
         ),
-        "hour": Scale(overrides=TEXT, seeds=Looks(4, 8), leave_out=SELDOM),
+        "hour": Scale(overrides=TEXT, seeds=Looks(4, 8), leave_out=SELDOM, margin=TEXT_MARGIN),
         "gpu": Scale(overrides=GPU),
         "paper": Scale(overrides=ENWIK8, seeds=1),
     },

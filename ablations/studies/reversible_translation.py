@@ -9,7 +9,7 @@ from lit_transformers.stacks import ReversibleConfig
 ABLATION = Ablation(
     question="Does a translator of reversible layers translate as well, and what memory does it save?",
     source=Source("Kitaev et al. 2020", arxiv="2001.04451", table="4"),
-    baseline=TRANSLATION.override({"model.norm": "pre"}),
+    baseline=TRANSLATION.override({"model.norm": "pre", "training.optimizer.learning_rate": 4e-3}),
     factors={"stack": {"residual": {}, "reversible": {"model.stack": ReversibleConfig()}}},
     design="one_factor",
     seeds=3,

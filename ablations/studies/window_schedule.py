@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales
-from lit_transformers.encodings import XLConfig
+from ablations.baselines import BITS_PER_BYTE, CHARACTERS, CHARACTERS_TEXT, LAGS_IN_SEGMENTS, RELATIVE, character_scales
 from lit_transformers.mixers import WindowConfig
 
 ABLATION = Ablation(
@@ -33,8 +32,8 @@ ABLATION = Ablation(
         ],
     ),
     scales=character_scales(
-        dict(LAGS_IN_SEGMENTS)
-        | {"model.mixer.window": 32, "model.mixer.smallest": 2, "model.mixer.encoding": XLConfig()},
+        {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.window": 32, "model.mixer.smallest": 2},
         Margin(0.04, "a tenth of what the second lag is worth, which all three schedules reach in several layers"),
+        {**CHARACTERS_TEXT, **RELATIVE},
     ),
 )

@@ -14,7 +14,7 @@ from ablations.ablation import (
     Scale,
     Source,
 )
-from ablations.baselines import GPU, LAGS, TEXT, TRANSFORMER_XL, WIKITEXT_103, lags, positions
+from ablations.baselines import GPU, LAGS, TEXT, TEXT_MARGIN, TRANSFORMER_XL, WIKITEXT_103, lags, positions
 
 ENCODINGS = ("xl", "shaw", "learned_relative", "rotary", "sinusoidal")
 MEMORIES = ("x2", "x4", "x8")
@@ -67,6 +67,7 @@ ABLATION = Ablation(
             overrides=dict(TEXT) | {"model.mixer.memory": 32},
             seeds=Looks(4, 8),
             leave_out={"memory=x2": "between x1 and x4", "positions=learned_relative": "left to gpu"},
+            margin=TEXT_MARGIN,
         ),
         "gpu": Scale(overrides=dict(GPU) | {"model.mixer.memory": 32, "training.validate_every": None}),
         "paper": Scale(

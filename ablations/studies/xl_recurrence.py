@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Contrast, Margin, Match, Metric, Published, PublishedValue, Scale, Source
-from ablations.baselines import GPU, LAGS, TEXT, TRANSFORMER_XL, WIKITEXT_103, positions
+from ablations.ablation import (
+    Ablation,
+    Contrast,
+    Looks,
+    Margin,
+    Match,
+    Metric,
+    Published,
+    PublishedValue,
+    Scale,
+    Source,
+)
+from ablations.baselines import GPU, LAGS, TEXT, TEXT_MARGIN, TRANSFORMER_XL, WIKITEXT_103, positions
 
 FOUR_ARMS = {
     "positions=shaw": "left to the gpu scale, for the minutes that it takes",
@@ -71,7 +82,7 @@ ABLATION = Ablation(
             leave_out=FOUR_ARMS,
             margin=Margin(0.1, "less than a quarter of what the lag beyond a segment is worth"),
         ),
-        "hour": Scale(overrides=TEXT, leave_out=FOUR_ARMS),
+        "hour": Scale(overrides=TEXT, seeds=Looks(4, 8), leave_out=FOUR_ARMS, margin=TEXT_MARGIN),
         "gpu": Scale(overrides=GPU),
         "paper": Scale(overrides=WIKITEXT_103, seeds=1),
     },

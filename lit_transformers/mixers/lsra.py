@@ -90,12 +90,13 @@ class LSRA(Mixer):
         return MixerOutput(torch.cat(outputs, dim=-1), new_states)
 
     def decoding_state(self, length: int) -> int:
-        branches = (branch for branch in (self.attention, self.convolution) if branch is not None)
-        return sum(branch.decoding_state(length) for branch in branches)
+        return sum(branch.decoding_state(length) for branch in self._branches())
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        branches = (branch for branch in (self.attention, self.convolution) if branch is not None)
-        return sum(branch.flops(queries, remembered, causal) for branch in branches)
+        return sum(branch.flops(queries, remembered, causal) for branch in self._branches())
+
+    def _branches(self) -> list[Mixer]:
+        return [branch for branch in (self.attention, self.convolution) if branch is not None]
 
 
 def attending(config: LSRAConfig, dim: int) -> int:

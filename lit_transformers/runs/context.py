@@ -22,9 +22,9 @@ from lit_transformers.tasks.causal_lm import CausalLM
 
 __all__ = ["context_losses", "sampled_rows"]
 
-MOST_SYMBOLS = 1 << 17
+MOST_SYMBOLS = 1 << 18
 """The most symbols that are read in all, which takes some seconds at the size of the demo."""
-MOST_POSITIONS = 1024
+MOST_POSITIONS = 2048
 SEGMENTS = 4
 """The longest context of a network that carries a state, in segments."""
 
@@ -84,7 +84,7 @@ def _bits(task: CausalLM, rows: Int[Tensor, "p l"], segment: int) -> npt.NDArray
     """Returns -log2 p of the last symbol of each row, after the others, read from an empty state segment by segment."""
     network = task.evaluator()
     parts = []
-    for chunk in rows.split(max(MOST_SYMBOLS // 8 // rows.size(1), 1)):
+    for chunk in rows.split(max(MOST_SYMBOLS // 16 // rows.size(1), 1)):
         inputs, state = chunk[:, :-1].to(task.device), None
         first = inputs.size(1) % segment or segment  # of rows that no segments fill, the first one is shorter
         for piece in (inputs[:, :first], *inputs[:, first:].split(segment, dim=1)):

@@ -70,12 +70,9 @@ class Reversible(Stack):
 
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         """As in ``Stack.flops``, without recomputation in the backward pass, which costs one more forward pass."""
-        return sum(block.flops(queries, remembered, causal, source) for block in self.layers())
+        return sum(block.flops(queries, remembered, causal, source) for block in self.steps())
 
     def steps(self) -> list[Block]:
-        return self.layers()
-
-    def layers(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
 
 
@@ -120,7 +117,7 @@ class ForwardPass:
         y1, y2 = x, x
         aux: dict[str, Tensor] = {}
         streams: list[Tensor] = []
-        for layer, block in enumerate(self.stack.layers()):
+        for layer, block in enumerate(self.stack.steps()):
             if layer:
                 streams += [y1, y2] if self.keep_hidden else []
                 position_vectors = self.position_vectors(layer, x.dtype)

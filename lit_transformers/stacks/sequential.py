@@ -54,24 +54,21 @@ class Sequential(Stack):
         contexts = [ctx._replace(pattern=Ordered(places, itself)) for itself in (True, False)]
         aux: dict[str, Tensor] = {}
         positions = self.entry.drawn(ctx)
-        for step, block in enumerate(self.layers(), start=self.first):
+        for step, block in enumerate(self.steps(), start=self.first):
             x, queries = (self.entry(stream, positions, step) for stream in (x, queries))
             output = block.forward_with_queries(x, queries, *contexts)
             x, queries, aux = output.content, output.queries, add_losses(aux, output.aux)
         return TwoStreamOutput(x, queries, aux)
 
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
-        return sum(block.flops(queries, remembered, causal, source) for block in self.layers())
+        return sum(block.flops(queries, remembered, causal, source) for block in self.steps())
 
     def split(self, step: int) -> tuple[Sequential, Sequential]:
-        layers = self.layers()
-        if not 0 < step < len(layers):
-            raise ConfigError(f"a stack of {len(layers)} layers cannot be divided after {step} of them", "depth")
-        upper = Sequential(layers[step:], self.entry, self.first + step)
-        return Sequential(layers[:step], self.entry, self.first), upper
+        blocks = self.steps()
+        if not 0 < step < len(blocks):
+            raise ConfigError(f"a stack of {len(blocks)} layers cannot be divided after {step} of them", "depth")
+        upper = Sequential(blocks[step:], self.entry, self.first + step)
+        return Sequential(blocks[:step], self.entry, self.first), upper
 
     def steps(self) -> list[Block]:
-        return self.layers()
-
-    def layers(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]

@@ -109,8 +109,9 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         yield Drawing("learning_curves", "Learning curves", caption, learning_curves(findings, curves))
     if recovered := recovered_bits(study):
         caption = (
-            "Bits recovered against distance: what an arm knows once its context is cut to so many symbols. Lines "
-            "that are dotted are what can be known of it."
+            "Bits recovered against distance: what an arm knows once its context is cut to so many symbols, at a "
+            "sample of positions. Lines that are dotted are what the symbols at the lags alone tell; others within the "
+            "context may tell a little about those beyond it."
         )
         yield Drawing("distances", "Bits recovered against distance", caption, bits_against_distance(study, recovered))
     if comparisons := [c for c in findings.comparisons if c.estimate and c.estimate.interval]:

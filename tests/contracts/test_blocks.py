@@ -276,7 +276,7 @@ def test_layers_share_what_they_are_told_to_share(config: SharedConfig, distinct
 
 
 def test_layers_that_share_weights_are_neighbours() -> None:
-    layers = stack_of(SharedConfig(groups=2)).layers()
+    layers = stack_of(SharedConfig(groups=2)).steps()
     assert [layer is layers[0] for layer in layers] == [number < DEPTH // 2 for number in range(DEPTH)]
 
 

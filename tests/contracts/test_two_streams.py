@@ -73,7 +73,7 @@ def test_the_query_stream_is_that_of_its_equations(norm: str) -> None:
     """h += Attn(h, h of places <= its own) and g += Attn(g, h of places < its own) (arXiv:1906.08237, section 2.3)."""
     stack, h, g = stack_of(norm=norm), noise(2, 6, DIM), noise(2, 6, DIM)
     output, ctx = stack.forward_with_queries(h, g, everywhere(), PLACES), everywhere()
-    for block in stack.layers():
+    for block in stack.steps():
         before, after = (nn.Identity(), block.mixer_norm) if norm == "post" else (block.mixer_norm, nn.Identity())
         content = before(h)
         h, g = (

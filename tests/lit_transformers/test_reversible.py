@@ -117,7 +117,7 @@ def test_a_layer_computes_the_equations_of_the_paper() -> None:
     """y1 = x1 + mix(norm(x2)), y2 = x2 + feed(norm(y1)), from two copies of x, to the mean of both."""
     stack, x, ctx = stack_of(depth=2), noise(2, LENGTH, DIM), context()
     x1, x2 = x, x
-    for block in stack.layers():
+    for block in stack.steps():
         y1 = x1 + block.mixer(block.mixer_norm(x2), ctx).y
         y2 = x2 + block.feedforward(block.feedforward_norm(y1), ctx).y
         x1, x2 = y1, y2
@@ -213,7 +213,7 @@ def test_what_is_given_is_left_as_it_was() -> None:
 
 def test_parameters_that_are_frozen_stay_without_a_gradient() -> None:
     stack, x = stack_of(), noise(2, LENGTH, DIM).requires_grad_()
-    frozen_mixer = stack.layers()[1].mixer.requires_grad_(False)
+    frozen_mixer = stack.steps()[1].mixer.requires_grad_(False)
     (stack(x, context()).y * noise(2, LENGTH, DIM)).sum().backward()
     assert all(p.grad is None for p in frozen_mixer.parameters()) and x.grad is not None and x.grad.any()
     assert all(p.grad is not None for p in stack.parameters() if p.requires_grad)
@@ -235,7 +235,7 @@ def test_both_computations_are_of_the_same_precision() -> None:
         y = stack(x, context()).y
     assert y.dtype == torch.float32, "the streams are not halved"
     y.sum().backward()
-    for block in stack.layers():
+    for block in stack.steps():
         assert isinstance(block.mixer, Draws) and block.mixer.seen == [torch.bfloat16] * 2
 
 

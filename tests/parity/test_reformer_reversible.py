@@ -45,7 +45,7 @@ def ours() -> Reversible:
 def test_outputs_and_gradients_are_those_of_reformer_pytorch() -> None:
     """Its sequence takes both streams side by side and leaves them so; dropout draws in the same order."""
     stack = ours()
-    theirs = reversible.ReversibleSequence([(Call(block, 0), Call(block, 1)) for block in stack.layers()])
+    theirs = reversible.ReversibleSequence([(Call(block, 0), Call(block, 1)) for block in stack.steps()])
     x, direction = torch.randn(2, LENGTH, DIM).double(), torch.randn(2, LENGTH, DIM).double()
 
     def gradients(run: Any) -> list[Tensor]:
