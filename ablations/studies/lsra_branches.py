@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
+from ablations.ablation import Ablation, Margin, Match, Published, Source
+from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales, lags
+from lit_transformers.encodings import RotaryConfig
 from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
 
 KERNELS = (3, 7, 15, 31)
 """The kernel sizes of each quarter of the layers; the authors use 3, 7, 15, 31, 31, 31 over six."""
 LIGHT = ConvolutionConfig(kernel=KERNELS)
+ROTARY = RotaryConfig()
 
 ABLATION = Ablation(
     question="Is half attention and half convolution better than either alone, at equal FLOPs?",
     source=Source("Wu et al. 2020", arxiv="2004.11886", table="2"),
     baseline=CHARACTERS.override(
-        {"model.depth": 4, "model.mixer": LSRAConfig(convolution=LIGHT), "model.feedforward.width": 256}
+        {
+            "model.depth": 4,
+            "model.positions": None,
+            "model.mixer": LSRAConfig(convolution=LIGHT, encoding=ROTARY),
+            "model.feedforward.width": 256,
+        }
     ),
     factors={
         "branches": {
             "both": {},
             "both_dynamic": {"model.mixer.convolution.dynamic": True},
-            "attention": {"model.mixer": LSRAConfig(branches="attention")},
+            "attention": {"model.mixer": LSRAConfig(branches="attention", encoding=ROTARY)},
             "convolution": {"model.mixer": LSRAConfig(branches="convolution", convolution=LIGHT)},
         }
     },
@@ -33,5 +40,8 @@ ABLATION = Ablation(
         metric="BLEU",
         claims=["39.6 BLEU at 527M, 39.1 at 360M, 35.3 at 90M multiply-adds with both branches."],
     ),
-    scales=CHARACTER_SCALES,
+    scales=character_scales(
+        dict(LAGS_IN_SEGMENTS) | {"data.source": lags(2, 60), "data.segment_length": 128, "data.batch_size": 8},
+        Margin(0.04, "a tenth of what the second lag is worth, which is farther than all four convolutions reach"),
+    ),
 )

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS, leaving
+from ablations.ablation import Ablation, Margin, Match, Published, Source
+from ablations.baselines import (
+    BITS_PER_BYTE,
+    CHARACTERS,
+    CHARACTERS_TEXT,
+    LAGS_IN_SEGMENTS,
+    RELATIVE,
+    character_scales,
+    leaving,
+)
 from lit_transformers.stacks import ReversibleConfig
 
 ABLATION = Ablation(
@@ -31,8 +39,13 @@ ABLATION = Ablation(
         ],
     ),
     scales=leaving(
-        CHARACTER_SCALES,
+        character_scales(
+            {**LAGS_IN_SEGMENTS, **RELATIVE},
+            Margin(0.04, "a tenth of what the second lag is worth"),
+            {**CHARACTERS_TEXT, **RELATIVE},
+        ),
         demo={"depth=16": "left to the larger scales"},
+        hour={"depth=16": "left to the gpu and paper scales", "depth=8": "left to the gpu and paper scales"},
         gpu={"depth=8": "what this scale's baseline has"},
         paper={"depth=8": "less than this scale's baseline has"},
     ),

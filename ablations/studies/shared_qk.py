@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTER_SCALES, CHARACTERS
-from lit_transformers.mixers import LSHConfig
+from ablations.ablation import Ablation, Margin, Match, Published, Source
+from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales
+from lit_transformers.encodings import RotaryConfig
+from lit_transformers.mixers import AttentionConfig, LSHConfig
+
+ROTARY = RotaryConfig()
 
 ABLATION = Ablation(
     question="Does attention lose anything when queries and keys are the same?",
     source=Source("Kitaev et al. 2020", arxiv="2001.04451", table="figure 3"),
-    baseline=CHARACTERS,
+    baseline=CHARACTERS.override({"model.positions": None, "model.mixer": AttentionConfig(encoding=ROTARY)}),
     factors={
         "queries_and_keys": {
             "apart": {},
-            "shared": {"model.mixer": LSHConfig(rounds=None)},
-            "shared_and_scaled": {"model.mixer": LSHConfig(rounds=None, scaled=True)},
+            "shared": {"model.mixer": LSHConfig(rounds=None, encoding=ROTARY)},
+            "shared_and_scaled": {"model.mixer": LSHConfig(rounds=None, scaled=True, encoding=ROTARY)},
         }
     },
     design="one_factor",
@@ -26,5 +29,5 @@ ABLATION = Ablation(
         metric="bits per dimension",
         claims=["Shared queries and keys do not do worse, and on enwik8 learn slightly faster."],
     ),
-    scales=CHARACTER_SCALES,
+    scales=character_scales(LAGS_IN_SEGMENTS, Margin(0.04, "a tenth of what the second lag is worth")),
 )
