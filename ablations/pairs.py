@@ -158,7 +158,15 @@ def strings_scale(lengths: tuple[int, ...], steps: int, **sizes: int) -> dict[st
 
 
 STRINGS_SCALES = {
-    "demo": Scale(),
+    "demo": Scale(
+        overrides={"data.source.max_length": 8, "data.evaluation.lengths": (16,), "training.steps": 2000},
+        seeds=Looks(4, 8),
+        leave_out={
+            "strings=addition": "left to gpu: minutes teach little of adding",
+            "model=universal_halting": "left to gpu",
+        },
+        margin=Margin(0.05, "one symbol in twenty"),
+    ),
     "gpu": Scale(overrides=strings_scale((40, 80, 400), 20_000, dim=256, heads=8, depth=6)),
     "paper": Scale(overrides=strings_scale((400,), 200_000, dim=512, heads=8, depth=6), seeds=1),
 }
