@@ -60,6 +60,7 @@ CANARIES = {
                 "data": LabelledDataConfig(
                     source=NeedleConfig(length=32, distance=8), evaluation=LabelledEvaluationConfig(examples=256)
                 ),
+                "training.steps": 500,
             }
         ),
         "val/nats",
