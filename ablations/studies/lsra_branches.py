@@ -10,7 +10,6 @@ from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
 KERNELS = (3, 7, 15, 31)
 """The kernel sizes of each quarter of the layers; the authors use 3, 7, 15, 31, 31, 31 over six."""
 LIGHT = ConvolutionConfig(kernel=KERNELS)
-ROTARY = RotaryConfig()
 
 ABLATION = Ablation(
     question="Is half attention and half convolution better than either alone, at equal FLOPs?",
@@ -19,7 +18,7 @@ ABLATION = Ablation(
         {
             "model.depth": 4,
             "model.positions": None,
-            "model.mixer": LSRAConfig(convolution=LIGHT, encoding=ROTARY),
+            "model.mixer": LSRAConfig(convolution=LIGHT, encoding=RotaryConfig()),
             "model.feedforward.width": 256,
         }
     ),
@@ -27,8 +26,8 @@ ABLATION = Ablation(
         "branches": {
             "both": {},
             "both_dynamic": {"model.mixer.convolution.dynamic": True},
-            "attention": {"model.mixer": LSRAConfig(branches="attention", encoding=ROTARY)},
-            "convolution": {"model.mixer": LSRAConfig(branches="convolution", convolution=LIGHT)},
+            "attention": {"model.mixer.branches": "attention", "model.mixer.convolution": ConvolutionConfig()},
+            "convolution": {"model.mixer.branches": "convolution", "model.mixer.encoding": None},
         }
     },
     design="one_factor",
@@ -41,7 +40,7 @@ ABLATION = Ablation(
         claims=["39.6 BLEU at 527M, 39.1 at 360M, 35.3 at 90M multiply-adds with both branches."],
     ),
     scales=character_scales(
-        dict(LAGS_IN_SEGMENTS) | {"data.source": lags(2, 60), "data.segment_length": 128, "data.batch_size": 8},
+        dict(LAGS_IN_SEGMENTS) | {"data.source": lags(2, 24), "model.mixer.convolution.kernel": (3, 3, 5, 5)},
         Margin(0.04, "a tenth of what the second lag is worth, which is farther than all four convolutions reach"),
     ),
 )

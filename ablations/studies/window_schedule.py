@@ -32,7 +32,7 @@ ABLATION = Ablation(
         ],
     ),
     scales=character_scales(
-        {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.window": 32, "model.mixer.smallest": 2},
+        {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.window": 32, "model.mixer.smallest": 2, "training.steps": 2000},
         Margin(0.04, "a tenth of what the second lag is worth, which all three schedules reach in several layers"),
         {**CHARACTERS_TEXT, **RELATIVE},
     ),
