@@ -12,6 +12,7 @@ from ablations.baselines import (
     LAGS_IN_SEGMENTS,
     RELATIVE,
     character_scales,
+    lags,
 )
 from lit_transformers.mixers import AdaptiveSpanConfig
 
@@ -44,8 +45,15 @@ ABLATION = Ablation(
         ],
     ),
     scales=character_scales(
-        {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.span": 64, "model.mixer.ramp": 8},
-        Margin(0.04, "a tenth of what the second lag is worth, three times as far as the ramp reaches"),
+        {
+            **LAGS_IN_SEGMENTS,
+            **RELATIVE,
+            "model.depth": 1,
+            "data.source": lags(8, 13),
+            "model.mixer.span": 64,
+            "model.mixer.ramp": 8,
+        },
+        Margin(0.04, "a tenth of what the second lag is worth, which the ramp reaches once the span has the first"),
         {**CHARACTERS_TEXT, **RELATIVE},
     )
     | {

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales, lags
-from lit_transformers.encodings import RotaryConfig
+from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig, DietConfig
 
-ROTARY = RotaryConfig()
+XL = XLConfig()
 
 ABLATION = Ablation(
     question="How much of full attention survives a diet of a few keys per layer?",
     source=Source("Wang et al. 2020", arxiv="2002.06170", table="1"),
     baseline=CHARACTERS.override(
-        {"model.depth": 3, "model.positions": None, "model.mixer": AttentionConfig(encoding=ROTARY)}
+        {"model.depth": 3, "model.positions": None, "model.mixer": AttentionConfig(encoding=XL)}
     ),
     factors={
         "mask": {
             "full": {},
-            "dilated": {"model.mixer": DietConfig(encoding=ROTARY)},
-            "dilated_memory": {"model.mixer": DietConfig(pattern="dilated_memory", encoding=ROTARY)},
-            "cascade": {"model.mixer": DietConfig(pattern="cascade", encoding=ROTARY)},
+            "dilated": {"model.mixer": DietConfig(encoding=XL)},
+            "dilated_memory": {"model.mixer": DietConfig(pattern="dilated_memory", encoding=XL)},
+            "cascade": {"model.mixer": DietConfig(pattern="cascade", encoding=XL)},
         }
     },
     design="one_factor",

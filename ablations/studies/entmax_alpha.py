@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales
-from lit_transformers.encodings import RotaryConfig
+from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import EntmaxConfig
 
 ABLATION = Ablation(
     question="Do exact zeros among attention weights help, and should heads learn how many?",
     source=Source("Correia et al. 2019", arxiv="1909.00015", table="1"),
     baseline=CHARACTERS.override(
-        {"model.positions": None, "model.mixer": EntmaxConfig(alpha=1.0, encoding=RotaryConfig())}
+        {"model.positions": None, "model.mixer": EntmaxConfig(alpha=1.0, encoding=XLConfig())}
     ),
     factors={
         "alpha": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ablations.ablation import Ablation, Margin, Match, Published, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales, lags
-from lit_transformers.encodings import RotaryConfig
+from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import ConvolutionConfig, LSRAConfig
 
 KERNELS = (3, 7, 15, 31)
@@ -18,7 +18,7 @@ ABLATION = Ablation(
         {
             "model.depth": 4,
             "model.positions": None,
-            "model.mixer": LSRAConfig(convolution=LIGHT, encoding=RotaryConfig()),
+            "model.mixer": LSRAConfig(convolution=LIGHT, encoding=XLConfig()),
             "model.feedforward.width": 256,
         }
     ),

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from ablations.ablation import Ablation, Margin, Match, Published, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales
-from lit_transformers.encodings import RotaryConfig
+from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig, LSHConfig
 
-ROTARY = RotaryConfig()
+XL = XLConfig()
 
 ABLATION = Ablation(
     question="Does attention lose anything when queries and keys are the same?",
     source=Source("Kitaev et al. 2020", arxiv="2001.04451", table="figure 3"),
-    baseline=CHARACTERS.override({"model.positions": None, "model.mixer": AttentionConfig(encoding=ROTARY)}),
+    baseline=CHARACTERS.override({"model.positions": None, "model.mixer": AttentionConfig(encoding=XL)}),
     factors={
         "queries_and_keys": {
             "apart": {},
-            "shared": {"model.mixer": LSHConfig(rounds=None, encoding=ROTARY)},
-            "shared_and_scaled": {"model.mixer": LSHConfig(rounds=None, scaled=True, encoding=ROTARY)},
+            "shared": {"model.mixer": LSHConfig(rounds=None, encoding=XL)},
+            "shared_and_scaled": {"model.mixer": LSHConfig(rounds=None, scaled=True, encoding=XL)},
         }
     },
     design="one_factor",

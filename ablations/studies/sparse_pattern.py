@@ -15,7 +15,7 @@ from ablations.baselines import (
     lags,
 )
 from datamodules import StdlibConfig
-from lit_transformers.encodings import RotaryConfig
+from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig, SparseConfig
 
 BLOCK = 16
@@ -35,7 +35,7 @@ ABLATION = Ablation(
     question="Is it the data that decides between a strided and a fixed pattern?",
     source=Source("Child et al. 2019", arxiv="1904.10509", table="2"),
     baseline=CHARACTERS.override(
-        {"model.positions": None, "model.mixer": AttentionConfig(encoding=RotaryConfig()), "data.source": PERIODIC}
+        {"model.positions": None, "model.mixer": AttentionConfig(encoding=XLConfig()), "data.source": PERIODIC}
     ),
     factors={
         "data": {
@@ -45,8 +45,8 @@ ABLATION = Ablation(
         },
         "pattern": {
             "dense": {},
-            "strided": {"model.mixer": SparseConfig(block=BLOCK, encoding=RotaryConfig())},
-            "fixed": {"model.mixer": SparseConfig(pattern="fixed", block=BLOCK, summary=2, encoding=RotaryConfig())},
+            "strided": {"model.mixer": SparseConfig(block=BLOCK, encoding=XLConfig())},
+            "fixed": {"model.mixer": SparseConfig(pattern="fixed", block=BLOCK, summary=2, encoding=XLConfig())},
         },
     },
     design="product",

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, character_scales
-from lit_transformers.encodings import RotaryConfig
+from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig, TopKConfig
 
-ROTARY = RotaryConfig()
+XL = XLConfig()
 
 ABLATION = Ablation(
     question="How few keys can a query keep, and does keeping few help?",
     source=Source("Zhao et al. 2019", arxiv="1912.11637", table="5"),
-    baseline=CHARACTERS.override({"model.positions": None, "model.mixer": AttentionConfig(encoding=ROTARY)}),
+    baseline=CHARACTERS.override({"model.positions": None, "model.mixer": AttentionConfig(encoding=XL)}),
     factors={
         "kept": {"all": {}}
-        | {str(kept): {"model.mixer": TopKConfig(kept=kept, encoding=ROTARY)} for kept in (2, 4, 8, 16)},
+        | {str(kept): {"model.mixer": TopKConfig(kept=kept, encoding=XL)} for kept in (2, 4, 8, 16)},
     },
     design="one_factor",
     seeds=3,

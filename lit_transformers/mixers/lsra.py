@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lit_transformers.config import ConfigError, Heads, Positive, field_types
 from lit_transformers.mixer import Context, Mixer, MixerOutput, Promises, Shape
-from lit_transformers.mixers.attention import AttentionConfig
-from lit_transformers.mixers.convolution import ConvolutionConfig
+from lit_transformers.mixers.attention import Attention, AttentionConfig
+from lit_transformers.mixers.convolution import Convolution, ConvolutionConfig
 from lit_transformers.mixers.qkv import QKVConfig
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -95,7 +95,7 @@ class LSRA(Mixer):
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return sum(branch.flops(queries, remembered, causal) for branch in self._branches())
 
-    def _branches(self) -> list[Mixer]:
+    def _branches(self) -> list[Attention | Convolution]:
         return [branch for branch in (self.attention, self.convolution) if branch is not None]
 
 

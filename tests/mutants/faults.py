@@ -567,8 +567,8 @@ MIXER_FAULTS = (
         "mixers",
         "a projection starts with the variance of its length",
         "lit_transformers/mixers/linformer/projections.py",
-        "* size.rank**-0.5",
-        "* size.length**-0.5",
+        "std=self.size.rank**-0.5",
+        "std=self.size.length**-0.5",
         (f"{MIXERS}linformer.py::test_a_projection_starts_with_variance_one_over_rank_and_has_no_bias",),
     ),
     Fault(
