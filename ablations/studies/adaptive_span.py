@@ -12,7 +12,6 @@ from ablations.baselines import (
     LAGS_IN_SEGMENTS,
     RELATIVE,
     character_scales,
-    lags,
 )
 from lit_transformers.mixers import AdaptiveSpanConfig
 
@@ -48,12 +47,12 @@ ABLATION = Ablation(
         {
             **LAGS_IN_SEGMENTS,
             **RELATIVE,
-            "model.depth": 1,
-            "data.source": lags(8, 13),
             "model.mixer.span": 64,
             "model.mixer.ramp": 8,
+            "model.mixer.initial": 0.9,
+            "model.mixer.penalty": 5e-4,
         },
-        Margin(0.04, "a tenth of what the second lag is worth, which the ramp reaches once the span has the first"),
+        Margin(0.04, "a tenth of what the second lag is worth, three times as far as the ramp reaches"),
         {**CHARACTERS_TEXT, **RELATIVE},
     )
     | {
