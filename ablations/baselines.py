@@ -102,7 +102,7 @@ RECALL: Mapping[str, Any] = {
         batch_size=32,
         evaluation=StringEvaluationConfig(examples=512),
     ),
-    "training.steps": 800,
+    "training.steps": 1600,
     "training.optimizer.learning_rate": 3e-3,
 }
 """Overrides of CHARACTERS for strings that assign values to keys and then ask for them (multi-query recall).
