@@ -38,8 +38,8 @@ ABLATION = Ablation(
         ],
         remarks={
             "mask=cascade": "The margin: the cascade loses a little, as in the source, where it is 1.5 percent of "
-            "perplexity. Here that is less than a tenth of the farther lag, which it reaches in several steps, and counts "
-            "as equal.",
+            "perplexity. Here that is less than a tenth of the farther lag, which it reaches in several steps, and "
+            "counts as equal.",
         },
     ),
     scales=character_scales(
