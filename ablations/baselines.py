@@ -122,10 +122,10 @@ TEXT: Mapping[str, Any] = {
 }
 """Overrides of TRANSFORMER_XL with which it learns more of text than short n-grams.
 
-It reads a quarter of the library's text four times. Of all of the text a 6-gram knows as much as it learns in an hour,
-for an n-gram model reads everything there is, and a network what it has time for.
+It reads a quarter of the library's text several times. Of all of the text a 6-gram knows as much as it learns in an
+hour, for an n-gram model reads everything there is, and a network what it has time for.
 """
-TEXT_MARGIN = Margin(0.02, "a hundredth of the bits of a byte")
+TEXT_MARGIN = Margin(0.02, "between one and two hundredths of the loss of a byte, in bits or in nats")
 
 POSITIONS: Mapping[str, Mapping[str, Any]] = {
     "xl": {},
@@ -240,9 +240,12 @@ CHARACTERS = TRANSFORMER_XL.override(
 """A small language model without memory, over segments long enough for sparse patterns to leave something out."""
 
 
-def without_memory(scale: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a scale's overrides without that of the memory, for mixers that have none."""
-    return {path: value for path, value in scale.items() if path != "model.mixer.memory"}
+MEMORY = "model.mixer.memory"
+
+
+def without(path: str, scale: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a scale's overrides without that of a path, which some baselines do not have or state themselves."""
+    return {other: value for other, value in scale.items() if other != path}
 
 
 def leaving(scales: Mapping[str, Scale], **left_out: Mapping[str, str]) -> dict[str, Scale]:
@@ -258,15 +261,16 @@ CHARACTERS_TEXT: Mapping[str, Any] = {
 """Overrides of CHARACTERS with which it reads as much text as TRANSFORMER_XL does with TEXT, of the same quarter."""
 RELATIVE: Mapping[str, Any] = {"model.positions": None, "model.mixer.encoding": XLConfig()}
 """Overrides of CHARACTERS for mixers with queries and keys, which learn a distance place by place from sinusoids."""
+RELATIVE_TEXT = {**CHARACTERS_TEXT, **RELATIVE}
 
-CHARACTERS_GPU: Mapping[str, Any] = without_memory(GPU) | {
+CHARACTERS_GPU: Mapping[str, Any] = without(MEMORY, GPU) | {
     "data.segment_length": 1024,
     "data.batch_size": 16,
     "training.validate_every": None,
 }
 """Overrides of CHARACTERS for a model that fills one GPU."""
 
-CHARACTERS_PAPER: Mapping[str, Any] = without_memory(ENWIK8) | {"data.segment_length": 2048, "data.batch_size": 16}
+CHARACTERS_PAPER: Mapping[str, Any] = without(MEMORY, ENWIK8) | {"data.segment_length": 2048, "data.batch_size": 16}
 """12 layers on enwik8 with segments of 2,048: the first phase of arXiv:2004.05150, section 4.2."""
 
 

@@ -157,15 +157,19 @@ def strings_scale(lengths: tuple[int, ...], steps: int, **sizes: int) -> dict[st
     }
 
 
+ADDITION_AND_HALTING: Mapping[str, str] = {
+    "strings=addition": "left to gpu: minutes teach little of adding",
+    "model=universal_halting": "left to gpu",
+}
+"""What the demos of strings leave out."""
+SYMBOLS_MARGIN = Margin(0.05, "one symbol in twenty")
+
 STRINGS_SCALES = {
     "demo": Scale(
         overrides={"data.source.max_length": 8, "data.evaluation.lengths": (16,), "training.steps": 2000},
         seeds=Looks(4, 8),
-        leave_out={
-            "strings=addition": "left to gpu: minutes teach little of adding",
-            "model=universal_halting": "left to gpu",
-        },
-        margin=Margin(0.05, "one symbol in twenty"),
+        leave_out=ADDITION_AND_HALTING,
+        margin=SYMBOLS_MARGIN,
     ),
     "gpu": Scale(overrides=strings_scale((40, 80, 400), 20_000, dim=256, heads=8, depth=6)),
     "paper": Scale(overrides=strings_scale((400,), 200_000, dim=512, heads=8, depth=6), seeds=1),

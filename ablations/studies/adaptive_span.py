@@ -8,9 +8,9 @@ from ablations.baselines import (
     CHARACTERS,
     CHARACTERS_GPU,
     CHARACTERS_PAPER,
-    CHARACTERS_TEXT,
     LAGS_IN_SEGMENTS,
     RELATIVE,
+    RELATIVE_TEXT,
     character_scales,
 )
 from lit_transformers.mixers import AdaptiveSpanConfig
@@ -53,7 +53,7 @@ ABLATION = Ablation(
             "model.mixer.penalty": 5e-4,
         },
         Margin(0.04, "a tenth of what the second lag is worth, three times as far as the ramp reaches"),
-        {**CHARACTERS_TEXT, **RELATIVE},
+        RELATIVE_TEXT,
     )
     | {
         "gpu": Scale(

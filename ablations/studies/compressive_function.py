@@ -11,11 +11,12 @@ from ablations.baselines import (
     ENWIK8,
     GPU,
     LAGS,
+    MEMORY,
     TEXT,
     TEXT_MARGIN,
     TRANSFORMER_XL,
     lags,
-    without_memory,
+    without,
 )
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig, CompressiveConfig
@@ -62,7 +63,7 @@ ABLATION = Ablation(
             seeds=Looks(4, 8),
             margin=Margin(0.07, "a tenth of what the second lag is worth, which lies in what was compressed"),
         ),
-        "hour": Scale(overrides=without_memory(TEXT), seeds=Looks(4, 8), margin=TEXT_MARGIN),
+        "hour": Scale(overrides=without(MEMORY, TEXT), seeds=Looks(4, 8), margin=TEXT_MARGIN),
         "gpu": Scale(overrides=dict(GPU) | {"training.validate_every": None}),
         "paper": Scale(overrides=dict(ENWIK8) | {"model.depth": 24, "model.dim": 1024}, seeds=1),
     },

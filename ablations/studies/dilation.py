@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTERS, CHARACTERS_TEXT, LAGS_IN_SEGMENTS, RELATIVE, character_scales
+from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, RELATIVE, RELATIVE_TEXT, character_scales
 from lit_transformers.mixers import WindowConfig
 
 UPPER = (1, 1, 2, 4)
@@ -32,6 +32,6 @@ ABLATION = Ablation(
     scales=character_scales(
         {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.window": 4},
         Margin(0.04, "a tenth of what the second lag is worth, which four windows of 4 reach only with dilation"),
-        {**CHARACTERS_TEXT, **RELATIVE},
+        RELATIVE_TEXT,
     ),
 )

@@ -6,9 +6,9 @@ from ablations.ablation import Ablation, Margin, Match, Published, Source
 from ablations.baselines import (
     BITS_PER_BYTE,
     CHARACTERS,
-    CHARACTERS_TEXT,
     LAGS_IN_SEGMENTS,
     RELATIVE,
+    RELATIVE_TEXT,
     character_scales,
     leaving,
 )
@@ -42,7 +42,7 @@ ABLATION = Ablation(
         character_scales(
             {**LAGS_IN_SEGMENTS, **RELATIVE},
             Margin(0.04, "a tenth of what the second lag is worth"),
-            {**CHARACTERS_TEXT, **RELATIVE},
+            RELATIVE_TEXT,
         ),
         demo={"depth=16": "left to the larger scales"},
         hour={"depth=16": "left to the gpu and paper scales", "depth=8": "left to the gpu and paper scales"},

@@ -13,6 +13,7 @@ from ablations.baselines import (
     LAGS_IN_SEGMENTS,
     TEXT_MARGIN,
     lags,
+    without,
 )
 from datamodules import StdlibConfig
 from lit_transformers.encodings import XLConfig
@@ -26,9 +27,9 @@ OFF_THE_STRIDE = lags(2 * BLOCK + BLOCK // 2 + 1)
 DATA = ("periodic", "off_the_stride", "text")
 ONLY_AT_DEMO = {"data=off_the_stride": "asked at the demo scale"}
 
-MORE_STEPS = {path: value for path, value in CHARACTERS_TEXT.items() if path != "data.source.training"}
+MORE_STEPS = without("data.source.training", CHARACTERS_TEXT)
 """CHARACTERS_TEXT without the share of the text that training reads, which the level of text states itself."""
-PAPER = {path: value for path, value in CHARACTERS_PAPER.items() if path != "data"}
+PAPER = without("data", CHARACTERS_PAPER)
 """12 layers over segments of 2,048; of both kinds of data, so that text is that of the other scales and not enwik8."""
 
 ABLATION = Ablation(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Ablation, Contrast, Looks, Margin, Metric, Published, PublishedValue, Scale, Source
+from ablations.ablation import Ablation, Contrast, Looks, Metric, Published, PublishedValue, Scale, Source
 from ablations.baselines import TRANSFORMER_XL
+from ablations.pairs import ADDITION_AND_HALTING, SYMBOLS_MARGIN
 from datamodules import AdditionConfig, CopyConfig, GeneratedDataConfig, ReverseConfig, StringEvaluationConfig
 from lit_transformers.encodings.positions import SinusoidalConfig
 from lit_transformers.mixers import LSTMConfig
@@ -92,11 +93,8 @@ ABLATION = Ablation(
         "demo": Scale(
             overrides=SHORT,
             seeds=Looks(4, 8),
-            leave_out={
-                "strings=addition": "left to gpu: minutes teach little of adding",
-                "model=universal_halting": "left to gpu",
-            },
-            margin=Margin(0.05, "one symbol in twenty"),
+            leave_out=ADDITION_AND_HALTING,
+            margin=SYMBOLS_MARGIN,
         ),
         "gpu": Scale(
             overrides={

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
-from ablations.baselines import BITS_PER_BYTE, CHARACTERS, CHARACTERS_TEXT, LAGS_IN_SEGMENTS, RELATIVE, character_scales
+from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, RELATIVE, RELATIVE_TEXT, character_scales
 from lit_transformers.mixers import WindowConfig
 
 ABLATION = Ablation(
@@ -34,6 +34,6 @@ ABLATION = Ablation(
     scales=character_scales(
         {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.window": 32, "model.mixer.smallest": 2, "training.steps": 2000},
         Margin(0.04, "a tenth of what the second lag is worth, which all three schedules reach in several layers"),
-        {**CHARACTERS_TEXT, **RELATIVE},
+        RELATIVE_TEXT,
     ),
 )
