@@ -59,7 +59,7 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(
-            overrides=dict(LAGS) | {"model.depth": 1, "data.source": lags(8, 56)},
+            overrides=dict(LAGS) | {"model.depth": 1, "data.source": lags(8, 56), "training.steps": 1500},
             seeds=Looks(4, 8),
             margin=Margin(0.07, "a tenth of what the second lag is worth, which lies in what was compressed"),
         ),
