@@ -90,19 +90,27 @@ def compare(study: Study, notes: list[str], unmatched: bool = False) -> tuple[Co
 
 def _margin(study: Study, notes: list[str]) -> float | None:
     """Returns the study's margin on the scale of its comparisons, or None without one; adds a note where it is as large
-    as the baseline's own value, and cannot be used."""
+    as the baseline's own value and as what the baseline has learned beyond the floor, and cannot be used.
+
+    A loss near zero is below any margin worth stating, and says nothing of how much there was to learn.
+    """
     metric = study.plan.metric
     if metric.margin is None:
         return None
     if metric.compare == "ratio":
         return math.log(metric.margin.size)
     values = [run.value for run in study.finished(study.plan.baseline)]
-    if values and metric.margin.size >= abs(sum(values) / len(values)):
-        notes.append(
-            f"The margin of {metric.margin.size:g} is not below the baseline's own value of "
-            f"{abs(sum(values) / len(values)):.4g}, so no comparison is called equal; state a smaller one."
-        )
-        return None
+    if values:
+        value = sum(values) / len(values)
+        floor = study.floors.best(metric) if study.floors else None
+        gain = 0.0 if floor is None else abs(value - floor.value)
+        if metric.margin.size >= max(abs(value), gain):
+            beyond = "" if floor is None else f" nor its distance of {gain:.4g} from the floor"
+            notes.append(
+                f"The margin of {metric.margin.size:g} is not below the baseline's own value of {abs(value):.4g}"
+                f"{beyond}, so no comparison is called equal; state a smaller one."
+            )
+            return None
     return float(metric.margin.size)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from study_on_disk import BYTES, name_of, product_arms, write_plan, write_produc
 
 from ablations.ablation import Margin, Metric
 from lit_transformers.config import ConfigError
+from lit_transformers.records.floors import Floors
+from lit_transformers.records.plan import Reference
 from reports.gallery import GalleryEntry, beside, rules
 from reports.judge.agreement import judge_comparisons
 from reports.judge.comparisons import Comparison, compare
@@ -116,6 +119,15 @@ def test_a_margin_above_the_baselines_own_value_is_not_used_and_one_line_says_so
     [note] = result.notes
     assert note.startswith("The margin of 3 is not below the baseline's own value of 2.") and "\n" not in note
     assert result.comparisons[0].verdict == "unresolved" and result.margin is None
+
+
+def test_a_margin_is_used_where_the_baseline_has_learned_more_than_it_beyond_the_floor(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.0}, noise=0.01, design="explicit", metric=metric(3.0), contrasts=CONTRAST)
+    study = load_study(tmp_path, "xl_recurrence")
+    for floor, verdict in ((6.0, "equal"), (4.0, "unresolved")):
+        floors = Floors(key="of the baseline", values=(Reference("chance", floor),))
+        [comparison] = compare(replace(study, floors=floors), [])
+        assert comparison.verdict == verdict
 
 
 @pytest.mark.parametrize(
