@@ -50,7 +50,6 @@ ABLATION = Ablation(
             "model.mixer.span": 64,
             "model.mixer.ramp": 8,
             "model.mixer.initial": 0.9,
-            "model.mixer.penalty": 1e-4,
         },
         Margin(0.04, "a tenth of what the second lag is worth, three times as far as the ramp reaches"),
         RELATIVE_TEXT,
