@@ -56,6 +56,14 @@ ABLATION = Ablation(
             PublishedValue("compression=most_used", 0.980),
         ],
         claims=["Transformer-XL has 18.3 perplexity on WikiText-103, the Compressive Transformer 17.1."],
+        remarks={
+            "compression=convolution_auto_encoding": (
+                "The instrument: auto-encoding keeps what symbols were, the baseline's loss what attention has read of "
+                "them. Here nothing makes attention read a far symbol before it has learned the lag, so a function "
+                "that need not keep it may lose it; text has something to read at every distance. Both "
+                "recover little: of the far lag, worth 0.66 bits, 0.03 and 0.09, and a memory as long recovers 0.51."
+            ),
+        },
     ),
     scales={
         "demo": Scale(
