@@ -99,19 +99,16 @@ def _margin(study: Study, notes: list[str]) -> float | None:
         return None
     if metric.compare == "ratio":
         return math.log(metric.margin.size)
-    values = [run.value for run in study.finished(study.plan.baseline)]
-    if values:
-        value = sum(values) / len(values)
-        floor = study.floors.best(metric) if study.floors else None
-        gain = 0.0 if floor is None else abs(value - floor.value)
-        if metric.margin.size >= max(abs(value), gain):
-            beyond = "" if floor is None else f" nor its distance of {gain:.4g} from the floor"
-            notes.append(
-                f"The margin of {metric.margin.size:g} is not below the baseline's own value of {abs(value):.4g}"
-                f"{beyond}, so no comparison is called equal; state a smaller one."
-            )
-            return None
-    return float(metric.margin.size)
+    mean = study.mean_of(study.plan.baseline)
+    gain = study.gain_over(study.floor) if study.floor else None
+    if mean is None or metric.margin.size < max(abs(mean), gain or 0.0):
+        return float(metric.margin.size)
+    beyond = f" nor below the {gain:.4g} by which it beats the floor" if gain and gain > 0 else ""
+    notes.append(
+        f"The margin of {metric.margin.size:g} is not below the baseline's own value of {abs(mean):.4g}{beyond}, "
+        "so no comparison is called equal; state a smaller one."
+    )
+    return None
 
 
 def planned_contrasts(plan: Plan) -> list[Comparison]:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.records.context import CONTEXT, ContextUse, load_context
 from lit_transformers.records.files import CURVES, DOCUMENTS, RECORD
 from lit_transformers.records.floors import FLOORS, Floors, load_floors
-from lit_transformers.records.plan import Metric, Plan, PlannedRun, load_plan, plan_path
+from lit_transformers.records.plan import Metric, Plan, PlannedRun, Reference, load_plan, plan_path
 from lit_transformers.records.record import Record, VersionError, load_record
 from lit_transformers.records.schema import first_fault
 from lit_transformers.records.study_folder import require_name
@@ -66,6 +68,24 @@ class Study:
 
     def finished(self, arm: str) -> tuple[Run, ...]:
         return tuple(run for run in self.of(arm) if run.missing is None)
+
+    def mean_of(self, arm: str) -> float | None:
+        """Returns the mean of an arm's finished runs; None where none has finished."""
+        values = [run.value for run in self.finished(arm)]
+        return float(np.mean(values)) if values else None
+
+    @property
+    def floor(self) -> Reference | None:
+        """The best of what simple predictors reach; None where it was not measured or there is none."""
+        return self.floors.best(self.plan.metric) if self.floors else None
+
+    def gain_over(self, floor: Reference, arm: str = "") -> float | None:
+        """Returns by how much the mean of an arm, by default the baseline, is better than a floor, in units of the
+        metric; negative where it is worse, and None without a finished run."""
+        mean = self.mean_of(arm or self.plan.baseline)
+        if mean is None:
+            return None
+        return floor.value - mean if self.plan.metric.goal == "minimize" else mean - floor.value
 
     def missing(self) -> int:
         """Returns how many runs have no value in a table."""

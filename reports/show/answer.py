@@ -38,7 +38,7 @@ def why_no_answer(findings: Findings) -> str:
 
 def _too_little_training(findings: Findings) -> Iterator[str]:
     for arm, floor in findings.below_floor.items():
-        values = (findings.mean_of(arm), floor.value)
+        values = (findings.study.mean_of(arm), floor.value)
         mean, reachable = (fixed(value, findings.decimals) for value in values if value is not None)
         name = "the baseline" if arm == findings.study.plan.baseline else arm
         reached = f"{name} reaches {mean} {findings.metric.title}"

@@ -107,7 +107,7 @@ def _source_text(entry: GalleryEntry, judged: JudgedComparison) -> str:
 def _floor_text(findings: Findings) -> str:
     if findings.study.floors is None:
         return "not measured"
-    return "beaten" if findings.floor else "none"
+    return "beaten" if findings.study.floor else "none"
 
 
 def signed(value: float) -> str:

@@ -73,29 +73,6 @@ class Findings:
         return {arm: known for arm, known in references.items() if known}
 
     @property
-    def floor(self) -> Reference | None:
-        """The best of what simple predictors reach; None where it was not measured or there is none."""
-        return self.study.floors.best(self.metric) if self.study.floors else None
-
-    @property
-    def baseline_mean(self) -> float | None:
-        """The mean of the baseline's finished runs; None where none has finished."""
-        return self.mean_of(self.study.plan.baseline)
-
-    def mean_of(self, arm: str) -> float | None:
-        """Returns the mean of an arm's finished runs; None where none has finished."""
-        values = [run.value for run in self.study.finished(arm)]
-        return float(np.mean(values)) if values else None
-
-    def gain_over(self, floor: Reference, arm: str = "") -> float | None:
-        """Returns by how much the mean of an arm, by default the baseline, is better than a floor, in units of the
-        metric; negative where it is worse, and None without a finished run."""
-        mean = self.mean_of(arm or self.study.plan.baseline)
-        if mean is None:
-            return None
-        return floor.value - mean if self.metric.goal == "minimize" else mean - floor.value
-
-    @property
     def floors(self) -> dict[str, Floors]:
         """The floors of each of the data that arms read, by the arm that is compared with them: their baseline."""
         own = self.study.floors
@@ -105,7 +82,7 @@ class Findings:
     def below_floor(self) -> dict[str, Reference]:
         """The baselines of all data that are no better than the best floor, by name, with that floor."""
         best = {arm: floor for arm, floors in self.floors.items() if (floor := floors.best(self.metric))}
-        gains = {arm: self.gain_over(floor, arm) for arm, floor in best.items()}
+        gains = {arm: self.study.gain_over(floor, arm) for arm, floor in best.items()}
         return {arm: best[arm] for arm, gain in gains.items() if gain is not None and gain <= 0}
 
     @property
@@ -131,7 +108,7 @@ class Findings:
 
     def _matters(self, cut: ContextLoss) -> bool:
         """Whether what lies beyond a context matters. The metric changes in proportion to the loss of a symbol."""
-        margin, mean = self.metric.margin, self.baseline_mean
+        margin, mean = self.metric.margin, self.study.mean_of(self.study.plan.baseline)
         if margin is None or mean is None:
             return cut.beyond > _ERRORS * cut.error
         longest = cut.bits - cut.beyond
@@ -285,7 +262,7 @@ def floors(findings: Findings) -> Table:
             *([Cell(arm)] if len(by_arm) > 1 else []),
             Cell(floor.name),
             Cell(floor.value),
-            Cell(findings.gain_over(floor, arm)),
+            Cell(findings.study.gain_over(floor, arm)),
         )
         for arm, floors in by_arm.items()
         for floor in floors.values
@@ -318,12 +295,12 @@ def context(findings: Findings) -> Table:
 
 def floor_text(findings: Findings) -> str:
     """Returns a sentence on the best floor and the baseline, or on why there is no floor."""
-    floors, floor = findings.study.floors, findings.floor
+    floors, floor = findings.study.floors, findings.study.floor
     if floors is None:
         return "The floor was not measured."
     if floor is None:
         return f"There is no floor: {floors.reason or 'no simple predictor has a value'}."
-    gain = findings.gain_over(floor)
+    gain = findings.study.gain_over(floor)
     if gain is None:
         return f"The best floor is {fixed(floor.value, findings.decimals)} ({floor.name})."
     size = fixed(abs(gain), findings.decimals)

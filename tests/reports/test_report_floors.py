@@ -87,7 +87,7 @@ def test_arms_that_read_other_data_are_compared_with_the_floor_of_these(runs: Pa
     findings = find(read_results(tmp_path / RESULTS))
     assert headline(findings).startswith(f"Trained too little to answer: {second} reaches 2.")
     assert not findings.trained_too_little and findings.can_answer([ON, OFF]) and not findings.can_answer([fourth])
-    mean = findings.mean_of(second)
+    mean = findings.study.mean_of(second)
     assert mean is not None
     assert table_of(findings, "floors")[1] == [second, "copies", 2.2, pytest.approx(2.2 - mean)]
 

@@ -124,7 +124,7 @@ def test_a_margin_above_the_baselines_own_value_is_not_used_and_one_line_says_so
 def test_a_margin_is_used_where_the_baseline_has_learned_more_than_it_beyond_the_floor(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.0}, noise=0.01, design="explicit", metric=metric(3.0), contrasts=CONTRAST)
     study = load_study(tmp_path, "xl_recurrence")
-    for floor, verdict in ((6.0, "equal"), (4.0, "unresolved")):
+    for floor, verdict in ((6.0, "equal"), (4.0, "unresolved"), (-4.0, "unresolved")):
         floors = Floors(key="of the baseline", values=(Reference("chance", floor),))
         [comparison] = compare(replace(study, floors=floors), [])
         assert comparison.verdict == verdict
