@@ -48,6 +48,8 @@ def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
     """
     if defining_fields(arm) != defining_fields(baseline) or arm.task.reads is not baseline.task.reads:
         return False
+    if not equal_schedules(arm.training, baseline.training):
+        return False
     sizes = shrunk_memories(arm, baseline)
     length = min(arm.data.length, max(probe_length(config.model) for config in (arm, baseline)))
     return all(
@@ -62,6 +64,15 @@ def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
     budget = (training.steps, training.accumulate, training.average)
     widths = {path: model.get(path) for path in model.widths()}
     return config.data, widths, model.heads, model.depths(), budget, config.task.protocol()
+
+
+def equal_schedules(first: TrainingConfig, second: TrainingConfig) -> bool:
+    """Whether two schedules have the same factor at every update of training; most differ only after the warm-up,
+    which a few updates do not reach."""
+    return first.schedule == second.schedule or all(
+        first.schedule.factor(step, first.steps) == second.schedule.factor(step, second.steps)
+        for step in range(first.steps)
+    )
 
 
 def tensors_equal(first: list[Tensor], second: list[Tensor]) -> bool:

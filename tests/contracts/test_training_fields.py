@@ -74,6 +74,11 @@ def test_every_field_of_a_schedule_changes_training(kind: str, name: str) -> Non
     assert changed({"training.schedule": kind}, f"training.schedule.{name}", OTHERWISE[name])
 
 
+def test_schedules_that_part_only_after_a_long_warm_up_differ() -> None:
+    base = {"training.steps": 100, "training.schedule": {"kind": "cosine", "warmup": 50}}
+    assert changed(base, "training.schedule.floor", 0.5)
+
+
 @pytest.mark.parametrize("kind", sorted(set(OPTIMIZERS) - {"adamw"}))
 def test_optimizers_differ(kind: str) -> None:
     assert changed({}, "training.optimizer", kind)
