@@ -1,0 +1,20 @@
+"""Searches a recipe for small encoders that are read at one token.
+
+`python -m ablations tune examples/encoder_recipe.py --trials 8` gives both norms the same number of trials.
+"""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Match, Scale
+from ablations.baselines import SQUARED_ERROR, SUMS
+
+ABLATION = Ablation(
+    question="With which norm and rate does a small encoder learn to sum the marked values of a row soonest?",
+    baseline=SUMS,
+    factors={"norm": {"pre": {}, "post": {"model.norm": "post"}}},
+    design="one_factor",
+    seeds=2,
+    metric=SQUARED_ERROR,
+    match=Match("tokens"),
+    scales={"demo": Scale()},
+)

@@ -1,0 +1,21 @@
+"""Searches a recipe for small language models on text.
+
+`python -m ablations tune examples/language_recipe.py --trials 8` gives both norms the same number of trials; with
+`--scale lags`, on symbols that repeat earlier ones.
+"""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Match, Scale
+from ablations.baselines import BITS_PER_BYTE, LAGS, TRANSFORMER_XL
+
+ABLATION = Ablation(
+    question="With which norm and rate does a small language model learn most in a minute?",
+    baseline=TRANSFORMER_XL,
+    factors={"norm": {"post": {}, "pre": {"model.norm": "pre"}}},
+    design="one_factor",
+    seeds=2,
+    metric=BITS_PER_BYTE,
+    match=Match("tokens"),
+    scales={"demo": Scale(), "lags": Scale(overrides={**LAGS, "model.norm": "post", "training.validate_every": 100})},
+)
