@@ -110,8 +110,14 @@ def _number(value: float, column: Column) -> str:
 
 
 def interval_text(low: float | None, high: float | None, decimals: int) -> str:
-    """Returns an interval as text, or a dash where there is none."""
-    return "-" if low is None or high is None else f"{fixed(low, decimals)} to {fixed(high, decimals)}"
+    """Returns an interval as text, or a dash where there is none. One that excludes zero has more decimals, up to six,
+    where it would seem to touch it."""
+    if low is None or high is None:
+        return "-"
+    nearest_zero = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+    while nearest_zero and decimals < 6 and not round(nearest_zero, decimals):
+        decimals += 1
+    return f"{fixed(low, decimals)} to {fixed(high, decimals)}"
 
 
 def fixed(value: float, decimals: int) -> str:

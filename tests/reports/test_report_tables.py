@@ -61,6 +61,12 @@ def test_markdown_escapes_whatever_would_mark_up() -> None:
     assert escape_markdown("a|b *c* `d` <e> x_y\nz") == r"a\|b \*c\* \`d\` \<e\> x\_y z"
 
 
+def test_an_interval_that_excludes_zero_is_not_printed_as_touching_it() -> None:
+    column = Column("95 % interval", "interval", decimals=1)
+    assert plain(Cell(low=-2.98, high=-0.04), column) == "-2.98 to -0.04"
+    assert plain(Cell(low=-2.98, high=0.04), column) == "-3.0 to 0.0"
+
+
 def test_latex_escapes_every_special_character() -> None:
     assert escape_latex("50 % of a_b & c#d $e {f}") == r"50 \% of a\_b \& c\#d \$e \{f\}"
     assert escape_latex("~^\\") == r"\textasciitilde{}\textasciicircum{}\textbackslash{}"
