@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Ablation, Contrast, Match, Metric, Scale
+from ablations.ablation import Ablation, Contrast, Looks, Margin, Match, Metric, Scale
 from ablations.baselines import TRANSFORMER_XL
 from datamodules import (
     BracketsConfig,
@@ -124,12 +124,12 @@ ABLATION = Ablation(
     },
     design="product",
     seeds=3,
-    metric=Metric("val/accuracy", goal="maximize", label="accuracy"),
+    metric=Metric("val/accuracy", goal="maximize", label="accuracy", margin=Margin(0.05, "one answer in twenty")),
     match=Match("parameters", free="model.feedforward.width"),
     contrasts=[
         Contrast(f"{task}: {mixer} against attention", f"task={task} mixer={mixer}", f"task={task} mixer=attention")
         for task in TASKS
         for mixer in MIXERS
     ],
-    scales={"demo": Scale(), "gpu": Scale(overrides=GPU), "paper": Scale(overrides=MAD)},
+    scales={"demo": Scale(seeds=Looks(3, 6)), "gpu": Scale(overrides=GPU), "paper": Scale(overrides=MAD)},
 )
