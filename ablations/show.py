@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sweeps.tuning.tune import TuningResult
 
 __all__ = [
-    "found_table",
     "gate_table",
     "plan_view",
     "preliminary_view",
@@ -35,6 +34,7 @@ __all__ = [
     "study_list",
     "study_view",
     "summary_line",
+    "tuning_table",
 ]
 
 SHOWN = ("model", "model.mixer", "model.stack", "task", "data", "data.source", "data.generator")
@@ -224,7 +224,7 @@ def summary_line(rows: Sequence[Row]) -> str:
     return f"{len(rows)} runs: {summary}"
 
 
-def found_table(metric: str, results: Iterable[TuningResult]) -> Table:
+def tuning_table(metric: str, results: Iterable[TuningResult]) -> Table:
     """Returns a table of every arm's search: its trials, its tokens, the best value of the metric and its settings."""
     table = plain_table("arm", "trials", "pruned", "failed", "tokens", f"best {metric}", "values")
     for column in table.columns[1:-1]:

@@ -68,7 +68,7 @@ def tune(
     Each arm searches the same space (learning rate, warm-up, dropout) with the same budget, by TPE, on the validation
     split; the report is of the test split. Stop it at any time and run it again to go on.
     """
-    from ablations.show import found_table
+    from ablations.show import tuning_table
     from ablations.tuning import prepare, tuned_plan
     from sweeps.tuning.search import Budget
     from sweeps.tuning.tune import tune as search
@@ -87,7 +87,7 @@ def tune(
     results, stopped_by = search(
         runs, storage, tuning.planned.study, tuning.arms, tuning.goal, budget, options, launch_rows, prune=prune
     )  # fmt: skip
-    out.print(found_table(tuning.goal.metric, results))
+    out.print(tuning_table(tuning.goal.metric, results))
     if stopped_by is not None:
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + stopped_by)

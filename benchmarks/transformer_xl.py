@@ -299,7 +299,7 @@ def main(
         shallow = config.override({"model.depth": min(check_depth, config.model.depth)})
         results["check"] = check(shallow, vocabulary, text, mode)
         write_results(json, results)
-        typer.echo(told_of(results["check"], mode))
+        typer.echo(check_line(results["check"], mode))
         if not results["check"]["agrees"]:
             raise SystemExit(1)
         torch.compiler.reset()
@@ -351,8 +351,8 @@ def write_results(name: str | None, results: dict[str, Any]) -> None:
         save(name, results)
 
 
-def told_of(comparison: dict[str, Any], mode: Mode) -> str:
-    """The comparison of ``check`` in one line."""
+def check_line(comparison: dict[str, Any], mode: Mode) -> str:
+    """Returns the comparison of ``check`` as one line."""
     parts = (f"{name} {pair[mode]:.1e} (eager {pair['eager']:.1e})" for name, pair in comparison["apart"].items())
     verdict = "agrees with eager" if comparison["agrees"] else "error: computes something else than eager"
     return f"{mode} {verdict}; distance from float32 of {', '.join(parts)}"

@@ -378,7 +378,7 @@ def _closed_trial(ending: Ending, owner: Owner) -> FrozenTrial:
 def _standing(trial: FrozenTrial, attempts: int) -> ActiveRun:
     labels, owner = trial.user_attrs[RUN], _owner(trial)
     pulse = dict(trial.user_attrs.get(PULSE) or {"time": labels["claimed"]})
-    last_heard = float(pulse.pop("time"))
+    last_pulse = float(pulse.pop("time"))
     return ActiveRun(
         labels["key"],
         labels["arm"],
@@ -387,7 +387,7 @@ def _standing(trial: FrozenTrial, attempts: int) -> ActiveRun:
         owner.host,
         owner.process,
         labels["claimed"],
-        last_heard,
+        last_pulse,
         Pulse(**pulse),
         attempts,
     )
