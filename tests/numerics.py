@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -171,13 +171,19 @@ def real() -> torch.dtype:
     return in_force.precision.dtype
 
 
-def half(enabled: bool = True) -> AbstractContextManager[Any]:
-    """Autocast to bfloat16 on the device where it is enabled; otherwise a context that does nothing."""
+@contextmanager
+def half(enabled: bool = True) -> Iterator[None]:
+    """Autocast to bfloat16 on the device where it is enabled; otherwise a context that does nothing.
+
+    PyTorch's own kernels compute it on a CPU, for oneDNN has no LSTM in bfloat16 where the processor has no AVX-512.
+    """
     if not enabled:
-        return nullcontext()
+        yield
+        return
     if in_force.pretended:
         pytest.skip("the pretended device knows no autocast")
-    return torch.autocast(in_force.device.type, torch.bfloat16)
+    with torch.autocast(in_force.device.type, torch.bfloat16), torch.backends.mkldnn.flags(enabled=False):
+        yield
 
 
 def placed(network: Network) -> Network:
