@@ -1,7 +1,7 @@
 """Seconds until a difference as large as the margin is decided, by the variances and times of a study's pairs of arms.
 
     python -m ablations run examples/less_noise.py --scale lags
-    python -m benchmarks.noise RUNS/studies/less_noise@lags/report/results.jsonl
+    python -m benchmarks.noise RUNS/studies/less_noise--lags/report/results.jsonl
 
 A contrast of two arms needs the more seeds the more its paired differences vary, and pays for each with the training
 and measuring of both. What makes runs vary less is worth its time where the product of the two shrinks.
@@ -20,17 +20,27 @@ from rich.table import Table
 from benchmarks.hardware import JSON_HELP, save
 from reports import ReportError
 from reports.judge.comparisons import Comparison, compare
+from reports.judge.fairness import cost_of
 from reports.read.records import Study
 from reports.read.results import read_results
 
 
-def measure(study: Study) -> list[dict[str, Any]]:
-    """Returns a row for each contrast that has an interval. Raises ValueError for a study without a margin."""
-    if study.plan.metric.margin is None:
-        raise ValueError(f"{study.plan.study} states no margin, so nothing says what has to be decided")
-    margin = study.plan.metric.margin.size
+def measure(study: Study) -> dict[str, Any]:
+    """Returns the study, its margin, and a row for each contrast that has an interval. Raises ValueError for a study
+    without a margin."""
+    plan = study.plan
+    if plan.metric.margin is None:
+        raise ValueError(f"{plan.study} states no margin, so nothing says what has to be decided")
+    margin = plan.metric.margin.size
     comparisons = [one for one in compare(study, []) if one.kind == "contrast"]
-    return [row(study, one, margin) for one in comparisons if one.estimate and one.estimate.variances]
+    rows = [row(study, one, margin) for one in comparisons if one.estimate and one.estimate.variances]
+    return {
+        "study": plan.folder,
+        "question": plan.question,
+        "metric": plan.metric.label,
+        "margin": margin,
+        "contrasts": rows,
+    }
 
 
 def row(study: Study, comparison: Comparison, margin: float) -> dict[str, Any]:
@@ -54,8 +64,8 @@ def row(study: Study, comparison: Comparison, margin: float) -> dict[str, Any]:
 
 def seconds(study: Study, arm: str) -> float:
     """Returns the median of the seconds that the finished runs of an arm took, training and measuring."""
-    records = [run.record for run in study.finished(arm)]
-    return statistics.median(float(record.measured["seconds"]) for record in records if record is not None)
+    costs = (cost_of(run, "seconds") for run in study.finished(arm))
+    return statistics.median(cost for cost in costs if cost is not None)
 
 
 def main(
@@ -66,15 +76,13 @@ def main(
     studies = []
     for path in results:
         try:
-            study = read_results(path)
-            rows = measure(study)
+            study = measure(read_results(path))
         except (ReportError, ValueError) as error:
             raise typer.BadParameter(f"{path}: {error}", param_hint="RESULTS") from None
-        studies.append({"study": study.plan.folder, "question": study.plan.question, "contrasts": rows})
-        assert study.plan.metric.margin is not None
-        title = f"{study.plan.folder}: until {study.plan.metric.margin.size:g} {study.plan.metric.label} are decided"
+        studies.append(study)
+        title = f"{study['study']}: until {study['margin']:g} {study['metric']} are decided"
         table = Table("contrast", "deviation", "of documents", "a pair", "seeds", "seconds", title=title)
-        for one in rows:
+        for one in study["contrasts"]:
             need = ("over 1,000", "-") if one["seeds"] is None else (one["seeds"], f"{one['seconds_to_decide']:,.0f}")
             spread = (f"{one['deviation']:.4f}", f"{one['share_of_documents']:.0%}")
             table.add_row(one["contrast"], *spread, f"{one['seconds_of_a_pair']:.0f} s", *map(str, need))

@@ -186,7 +186,7 @@ def metrics(one: ComparedSide, other: ComparedSide, pairs: list[ComparedArm], no
         joint = join(one.study, other.study, pairs, name)
         comparisons = compare_arms(joint, notes)
         for pair, comparison in zip(pairs, comparisons, strict=True):
-            means = [mean_of(joint, arm) for arm in reversed(list(comparison.weights))]
+            means = [joint.mean_of(arm) for arm in reversed(list(comparison.weights))]
             interval, over = _certainty(joint, comparison)
             ends = Cell() if interval is None else Cell(low=interval.low, high=interval.high)
             difference = comparison.estimate.difference if comparison.estimate else None
@@ -229,12 +229,6 @@ def join(one: Study, other: Study, pairs: list[ComparedArm], metric: str) -> Stu
 
 def _run_data(run: Run) -> RunData:
     return RunData(run.missing or "not run") if run.record is None else RunData(run.record, run.measurements)
-
-
-def mean_of(study: Study, arm: str) -> float | None:
-    """Returns the mean value of an arm's finished runs, or None where none has finished."""
-    values = [run.value for run in study.finished(arm)]
-    return float(np.mean(values)) if values else None
 
 
 def _certainty(joint: Study, comparison: Comparison) -> tuple[ConfidenceInterval | None, str]:

@@ -15,8 +15,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from reports.judge.agreement import GalleryEntry, JudgedComparison, better_sign, published_cells
 from reports.judge.statistics import ConfidenceInterval
 from reports.show.sections import Findings
@@ -72,12 +70,12 @@ def relative_effect(study: str, findings: Findings, judged: JudgedComparison) ->
     sign = better_sign(published.metric) if published else None
     if published is None or sign is None or judged.published is None:
         raise ValueError(f"{judged.comparison.name} has no published number")
-    if estimate is None:
-        return judged.comparison.reason or "no result"
     arm, against = judged.comparison.weights
+    base = findings.study.mean_of(against)
+    if estimate is None or base is None:
+        return judged.comparison.reason or "no result"
     cells = published_cells(findings, judged.comparison)
     theirs = _change(published.metric, cells[arm], cells[against])
-    base = float(np.mean([run.value for run in findings.study.finished(against)]))
     differences = (estimate.difference, *(estimate.interval or ()))
     values = [base * math.exp(size) if findings.ratio else base + size for size in differences]
     changes = [change for value in values if (change := _change(findings.metric.name, value, base)) is not None]

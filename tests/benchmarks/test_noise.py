@@ -14,7 +14,7 @@ PUBLISHED = Path(__file__).parents[2] / "published"
 
 
 def test_what_varies_more_needs_more_seeds_and_each_costs_both_arms() -> None:
-    rows = measure(read_results(PUBLISHED / "linear_feature_map" / "results.jsonl"))
+    rows = measure(read_results(PUBLISHED / "linear_feature_map" / "results.jsonl"))["contrasts"]
     assert len(rows) > 2
     by_deviation = sorted(rows, key=lambda row: float(row["deviation"]))
     assert [row["seeds"] for row in by_deviation] == sorted(row["seeds"] for row in rows)
