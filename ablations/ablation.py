@@ -150,6 +150,10 @@ class Ablation(Checked):
     """An ablation study. ``python -m ablations new NAME`` writes an example with every field explained.
 
     The levels of a factor map a name to overrides of the baseline; the first is the baseline's own and is ``{}``.
+    A product compares, beside ``contrasts`` or else every arm with the baseline, the main effects of all factors and
+    their two-way interactions. ``effects`` names the factors whose main effects are compared, each averaged over the
+    levels of the others; then there are no interactions, and no contrasts but those that are named. The fewer a study
+    compares, the fewer seeds decide.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
     """
 
@@ -165,6 +169,7 @@ class Ablation(Checked):
     published: Published | None = None
     scales: Mapping[str, Scale] = field(default_factory=dict)
     contrasts: Sequence[Contrast] = ()
+    effects: Sequence[str] | None = None
 
     def check(self) -> None:
         arms = self.all_arms()
@@ -173,6 +178,13 @@ class Ablation(Checked):
                 if name not in {arm.name for arm in arms}:
                     suggestion = nearest(name, [arm.name for arm in arms])
                     raise ConfigError(f"no arm is called {name!r}; {suggestion}", f"contrasts.{number}")
+        for number, factor in enumerate(self.effects or ()):
+            if self.design != "product" or len(self.factors) < 2:
+                raise ConfigError("effects are those of a product of two factors or more", "effects")
+            if factor not in self.factors:
+                raise ConfigError(
+                    f"no factor is called {factor!r}; {nearest(factor, self.factors)}", f"effects.{number}"
+                )
         if self.published and self.published.margin and (not self.metric.margin or self.metric.compare == "ratio"):
             reason = "is that of the metric in another unit, so that the metric states one, which is no ratio"
             raise ConfigError(reason, "published.margin")

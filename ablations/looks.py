@@ -25,7 +25,7 @@ def at_present_look(planned: PlannedStudy, runs: Path, seeds: int | None) -> Pla
 
     planned: with all seeds that any look may take. seeds: those that were asked for by hand, which are a look of their
     own where they are more than those of an earlier report. Raises ConfigError where the study states other looks than
-    when the first one was taken, or another metric, margin, arms or contrasts.
+    when the first one was taken, or another metric, margin, arms, contrasts or effects.
     """
     previous = existing_plan(runs, planned.folder)
     earlier = _looks_so_far(previous, runs) if previous else None
@@ -70,6 +70,7 @@ def _changes(previous: Plan, plan: Plan) -> list[str]:
             "its baseline": one.baseline,
             "its arms": {arm.name: arm.levels for arm in one.arms},
             "its contrasts": {contrast.name: contrast for contrast in one.contrasts or ()},
+            "its effects": one.effects,
         }
         for one in (previous, plan)
     ]

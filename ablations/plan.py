@@ -209,6 +209,7 @@ def _plan(
         arms=tuple(PlannedArm(arm.name, arm.levels, runs[arm.name]) for arm in resolved.arms),
         looks=LookPlan(resolved.looks) if resolved.looks else None,
         contrasts=_contrasts(ablation, resolved),
+        effects=None if ablation.effects is None else tuple(ablation.effects),
         published=_published(ablation.published, ablation) if ablation.published else None,
         left_out=tuple(LeftOut(arm, reason) for arm, reason in resolved.left_out.items()),
     )

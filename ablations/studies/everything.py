@@ -1,7 +1,9 @@
 """Every causal mixer on every task of a battery whose truth is known. This study reproduces no paper.
 
 The tasks are those of MAD (Poli et al. 2024, arXiv:2403.17844) that a network which continues strings can be asked,
-recall with many queries (Arora et al. 2023, arXiv:2312.04927), induction and nested brackets.
+recall with many queries (Arora et al. 2023, arXiv:2312.04927), induction and nested brackets. A mixer is judged by its
+mean over tasks, as a hundred and more comparisons of single tasks would need far more seeds; the matrix of all of them
+has an interval in every cell.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ablations.ablation import Ablation, Contrast, Looks, Margin, Match, Metric, Scale
+from ablations.ablation import Ablation, Looks, Margin, Match, Metric, Scale
 from ablations.baselines import TRANSFORMER_XL
 from datamodules import (
     BracketsConfig,
@@ -124,12 +126,13 @@ ABLATION = Ablation(
     },
     design="product",
     seeds=3,
-    metric=Metric("val/accuracy", goal="maximize", label="accuracy", margin=Margin(0.05, "one answer in twenty")),
+    metric=Metric(
+        "val/accuracy",
+        goal="maximize",
+        label="accuracy",
+        margin=Margin(0.05, "one answer in twenty, of the mean over tasks"),
+    ),
     match=Match("parameters", free="model.feedforward.width"),
-    contrasts=[
-        Contrast(f"{task}: {mixer} against attention", f"task={task} mixer={mixer}", f"task={task} mixer=attention")
-        for task in TASKS
-        for mixer in MIXERS
-    ],
+    effects=["mixer"],
     scales={"demo": Scale(seeds=Looks(3, 6)), "gpu": Scale(overrides=GPU), "paper": Scale(overrides=MAD)},
 )

@@ -238,8 +238,9 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of one study. Without ``contrasts`` every arm is compared with the baseline.
+    """The plan of one study. Without ``contrasts`` and ``effects`` every arm is compared with the baseline.
 
+    effects: the factors of a product whose main effects are compared; None for all of them and for interactions.
     references: from the value of who knows nothing of the data to the best possible one; empty where it is not known,
     and where arms have their own.
     looks: None where all seeds are judged at once.
@@ -260,6 +261,7 @@ class Plan:
     arms: tuple[PlannedArm, ...]
     looks: LookPlan | None = None
     contrasts: tuple[Contrast, ...] | None = None
+    effects: tuple[str, ...] | None = None
     published: PublishedNumbers | None = None
     references: tuple[Reference, ...] = ()
     reach: int | None = None
@@ -326,8 +328,9 @@ def write_plan(runs: Path, plan: Plan) -> None:
 
 
 def plan_to_plain(plan: Plan) -> dict[str, Plain]:
-    """Returns a plan as ``plan.json`` holds it; one that was not tuned says nothing of tuning."""
-    return {name: value for name, value in to_plain(plan).items() if name != "tuning" or value is not None}
+    """Returns a plan as ``plan.json`` holds it, without tuning and choice of effects where it has none."""
+    optional = ("tuning", "effects")
+    return {name: value for name, value in to_plain(plan).items() if name not in optional or value is not None}
 
 
 def load_plan(path: Path) -> Plan:

@@ -112,9 +112,10 @@ def _margin(study: Study, notes: list[str]) -> float | None:
 
 
 def planned_contrasts(plan: Plan) -> list[Comparison]:
-    """Returns the contrasts that the plan names or, without any, every arm against the baseline."""
-    if plan.contrasts is not None:
-        return [Comparison(c.name, "contrast", {c.arm: 1.0, c.against: -1.0}) for c in plan.contrasts]
+    """Returns the contrasts that the plan names or, where it names neither these nor effects, every arm against the
+    baseline."""
+    if plan.contrasts is not None or plan.effects is not None:
+        return [Comparison(c.name, "contrast", {c.arm: 1.0, c.against: -1.0}) for c in plan.contrasts or ()]
     base = next(arm for arm in plan.arms if arm.name == plan.baseline)
     others = [arm for arm in plan.arms if arm.name != plan.baseline]
     return [
@@ -130,7 +131,8 @@ def _changed(arm: PlannedArm, base: PlannedArm) -> str:
 
 
 def planned_effects(plan: Plan, evidence: Evidence) -> Iterator[Comparison]:
-    """Yields the main effects and two-way interactions of a product design, relative to the baseline's levels.
+    """Yields the main effects and two-way interactions of a product design, relative to the baseline's levels, or only
+    the main effects of the factors that the plan names.
 
     They are averaged over the cells that have run. Designs with fewer than two varied factors have none.
     """
@@ -139,11 +141,11 @@ def planned_effects(plan: Plan, evidence: Evidence) -> Iterator[Comparison]:
         return
     grid = _Grid(plan.arms, frozenset(arm for arm, _ in evidence.values))
     base = next(arm for arm in plan.arms if arm.name == plan.baseline).levels
-    for factor in varied:
+    for factor in varied if plan.effects is None else plan.effects:
         for level in grid.levels(factor, base):
             name = f"{factor}: {level} against {base[factor]}"
             yield grid.comparison(name, "main effect", {factor: level}, base)
-    for first, second in combinations(varied, 2):
+    for first, second in combinations(varied, 2) if plan.effects is None else ():
         for level in grid.levels(first, base):
             for second_level in grid.levels(second, base):
                 yield grid.comparison(

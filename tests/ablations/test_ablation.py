@@ -142,6 +142,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"contrasts": [Contrast("a", "recurrence=of", "x")]},
         "contrasts.0: no arm is called 'recurrence=of'; did you mean",
     ),
+    ({"effects": ["recurence"]}, "effects.0: no factor is called 'recurence'; did you mean"),
+    ({"design": "one_factor", "effects": ["recurrence"]}, "effects: effects are those of a product of two factors"),
     (
         {"published": Published(protocol="p", metric="m", margin=1.0)},
         "published.margin: is that of the metric in another unit, so that the metric states one",

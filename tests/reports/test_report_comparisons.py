@@ -116,6 +116,16 @@ def test_contrasts_and_effects_of_a_study_are_one_family(tmp_path: Path) -> None
     assert [comparison.adjusted for comparison in comparisons] == holm(p)
 
 
+def test_a_study_that_names_its_effects_compares_nothing_else(tmp_path: Path) -> None:
+    plan = write_product(tmp_path, {"off": 0.01})
+    plan_path = tmp_path / "studies" / "xl_recurrence" / "plan.json"
+    write_json(plan_path, plan | {"effects": ["recurrence"]})
+    assert list(compare_arms(tmp_path)[0]) == ["recurrence: off against on"]
+    contrasts = [{"name": "on vs off", "arm": ON, "against": OFF}]
+    write_json(plan_path, plan | {"effects": ["positions"], "contrasts": contrasts})
+    assert list(compare_arms(tmp_path)[0]) == ["on vs off", "positions: absolute against relative"]
+
+
 def test_only_seeds_that_both_arms_finished_are_paired(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.2})
     (tmp_path / key_of(OFF, 0) / "record.json").unlink()
