@@ -86,6 +86,16 @@ MIXERS: Mapping[str, Mapping[str, Any]] = {
 and no order of its own. A Compressive Transformer is not among them: strings are read whole, so that nothing past is
 ever compressed."""
 
+VARIANTS: Mapping[str, str] = {
+    f"mixer={name}": f"another setting of {kind}, left to gpu"
+    for name, kind in {
+        "window_dilated": "window",
+        "window_global": "window",
+        "shared_qk": "lsh",
+        "sparse_fixed": "sparse_strided",
+    }.items()
+}
+
 MAD: Mapping[str, Any] = {
     "model.dim": 128,
     "model.heads": 8,
@@ -134,5 +144,9 @@ ABLATION = Ablation(
     ),
     match=Match("parameters", free="model.feedforward.width"),
     effects=["mixer"],
-    scales={"demo": Scale(seeds=Looks(3, 6)), "gpu": Scale(overrides=GPU), "paper": Scale(overrides=MAD)},
+    scales={
+        "demo": Scale(seeds=Looks(3, 6), leave_out=VARIANTS),
+        "gpu": Scale(overrides=GPU),
+        "paper": Scale(overrides=MAD),
+    },
 )
