@@ -35,9 +35,9 @@ from lit_transformers.training.config import (
 )
 
 BELOW_ITS_FLOOR = (
-    "Trained too little to answer: the baseline translates worse than the table of words that is made of the same pairs, "
-    "whose value is in the report of entmax_translation. These runs are of the recipe before that one's, and are to be "
-    "run anew."
+    "Trained too little to answer: the baseline translates worse than the table of words that is made of the same "
+    "pairs, whose value is in the report of entmax_translation. These runs are of the recipe before that one's, and "
+    "are to be run anew."
 )
 """A remark on what was published before translators had the recipe of today."""
 
