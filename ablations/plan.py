@@ -68,13 +68,15 @@ class Request:
 class PlannedStudy:
     """The runs of a study: its plan, their configs by key, and what they cost by arm.
 
-    ``runner`` names the object that does a run.
+    ``runner`` names the object that does a run; ``repeated`` has the arms that are trained as an earlier arm is and
+    only measured in another way.
     """
 
     plan: Plan
     configs: dict[str, dict[str, Plain]]
     costs: dict[str, dict[str, float]]
     runner: str
+    repeated: Sequence[str] = ()
 
     @property
     def study(self) -> str:
@@ -92,10 +94,12 @@ class PlannedStudy:
         return self.plan.folder
 
     def tickets(self) -> list[Ticket]:
-        """Lists every run once, the first seed of all arms first, so that arms can be compared early."""
+        """Lists every run once, the first seed of all arms first, so that arms can be compared early; of one seed those
+        that others take over the training of first, so that these need not train the same at the same time."""
         tickets: dict[str, Ticket] = {}
+        arms = sorted(self.plan.arms, key=lambda arm: arm.name in self.repeated)
         for index in range(self.plan.seeds):
-            for arm in self.plan.arms:
+            for arm in arms:
                 if index >= len(arm.runs):
                     continue
                 run = arm.runs[index]
@@ -186,7 +190,14 @@ def make_plan(
         protocol=f"{_protocol(configs, costs)}, {_seeds_text(plan.arms)}",
         commands={verb: as_typed(["python", "-m", "ablations", verb, *words], runs) for verb, words in verbs.items()},
     )
-    return PlannedStudy(plan, configs_by_key, costs, name)
+    return PlannedStudy(plan, configs_by_key, costs, name, _repeated(configs, runner))
+
+
+def _repeated(configs: dict[str, Config], runner: Runner) -> list[str]:
+    """Returns the arms whose runs take over the training of an earlier arm."""
+    keys = {arm: runner.training_key(config) for arm, config in configs.items()}
+    first = {key: arm for arm, key in reversed(keys.items())}
+    return [arm for arm, key in keys.items() if key is not None and first[key] != arm]
 
 
 def _plan(

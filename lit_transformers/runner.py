@@ -29,6 +29,11 @@ class Fit(Protocol):
     ) -> dict[str, Plain]: ...
 
 
+def no_training_key(config: Any) -> str | None:
+    """Returns None: no run takes over what another one has trained."""
+    return None
+
+
 def no_references(config: Any, metric: str) -> Sequence[Reference]:
     """Returns nothing: no value of the metric is known before anything is trained."""
     return ()
@@ -57,8 +62,10 @@ def no_preload() -> None:
 class Runner:
     """The functions that do runs of one class of config.
 
-    run_key: names a run. describe: returns a NamedTuple of its cost. changes_nothing: whether a config computes what
-    another one computes. fit: does the run, and raises ``interrupted`` where it was stopped with a checkpoint.
+    run_key: names a run. training_key: names what a run trains, which runs share that only differ in how they are
+    measured; None where none takes over the training of another. describe: returns a NamedTuple of its cost.
+    changes_nothing: whether a config computes what another one computes. fit: does the run, and raises ``interrupted``
+    where it was stopped with a checkpoint.
     probe: measures a training step and returns its ``seconds`` and its ``memory`` in bytes. check: returns the gates.
     references: returns what is known of a metric of a record beforehand, by its name. floors: returns the values of it
     that simple predictors reach, and raises an error of one line where there are none. context_losses: measures the
@@ -77,6 +84,7 @@ class Runner:
     probe: Callable[[Any], Any]
     check: Callable[[Any], Sequence[Gate]]
     references: Callable[[Any, str], Sequence[Reference]] = no_references
+    training_key: Callable[[Any], str | None] = no_training_key
     floors: Callable[[Any, str], Sequence[Reference]] = no_floors
     context_losses: Callable[[Path], Sequence[ContextLoss]] = no_context_losses
     smallest_reach: Callable[[Sequence[Any]], int | None] = no_smallest_reach

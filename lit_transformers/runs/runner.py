@@ -12,7 +12,7 @@ from lit_transformers.runs import Interrupted, RunConfig, describe, fit, run_key
 from lit_transformers.runs.config import references
 from lit_transformers.runs.context import context_losses
 from lit_transformers.runs.floors import floors
-from lit_transformers.runs.keys import code_of
+from lit_transformers.runs.keys import code_of, training_key
 from lit_transformers.runs.probe import probe
 from lit_transformers.runs.reach import smallest_reach
 
@@ -21,6 +21,10 @@ __all__ = ["RUNNER"]
 
 def _check(config: RunConfig) -> Sequence[Gate]:
     return gates.check(config.model)
+
+
+def _training_key(config: RunConfig) -> str:
+    return training_key(config, config.data.build())
 
 
 def _read_code() -> None:
@@ -38,6 +42,7 @@ RUNNER = Runner(
     probe,
     _check,
     references,
+    _training_key,
     floors,
     context_losses,
     smallest_reach,

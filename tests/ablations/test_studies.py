@@ -10,6 +10,7 @@ from short_models import short
 
 from ablations.ablation import Ablation
 from ablations.catalog import RUNNER, find, load, names, uses_own_models, write_new
+from ablations.plan import Request, make_plan
 from lit_transformers.checks.gates import check
 from lit_transformers.checks.miniature import miniature, probe_length
 from lit_transformers.runner import runner_of
@@ -52,16 +53,15 @@ def test_the_demo_asks_at_least_recurrence_by_relative_and_absolute_positions() 
     assert arms == {("on", "xl"), ("on", "sinusoidal"), ("off", "xl"), ("off", "sinusoidal")}
 
 
-def test_the_battery_sets_every_mixer_against_attention_within_each_task_and_chance_is_known() -> None:
+def test_the_battery_has_every_kind_of_mixer_on_every_task_and_its_metric_is_the_one_that_is_known() -> None:
     battery = study("everything")
-    arms, configs = battery.all_arms(), battery.resolve("demo").configs
-    levels = {arm.name: arm.levels for arm in arms}
-    pairs = [(levels[contrast.arm], levels[contrast.against]) for contrast in battery.contrasts]
-    assert all(arm["task"] == against["task"] and against["mixer"] == "attention" for arm, against in pairs)
-    others = [arm.levels for arm in arms if arm.levels["mixer"] != "attention"]
-    assert [arm for arm, _ in pairs] == others
-    known = {config.data.known_values().metric for config in configs.values()}
-    assert known == {battery.metric.name.partition("/")[2]}
+    levels = [arm.levels for arm in battery.resolve("demo").arms]
+    tasks, mixers = ({level[factor] for level in levels} for factor in ("task", "mixer"))
+    assert tasks == set(battery.factors["task"]) and len(levels) == len(tasks) * len(mixers)
+    configs = battery.resolve("demo").configs.values()
+    whole = {config.model.mixer.kind for config in battery.resolve("gpu").configs.values()}
+    assert {config.model.mixer.kind for config in configs} == whole
+    assert {config.data.known_values().metric for config in configs} == {battery.metric.name.partition("/")[2]}
 
 
 @pytest.mark.slow
@@ -85,3 +85,9 @@ def test_a_study_of_models_of_this_package_is_known_before_it_is_imported(tmp_pa
     assert uses_own_models(write_new(str(tmp_path / "from_skeleton.py")))
     (tmp_path / "foreign.py").write_text("from elsewhere import RunConfig\nfrom ablations.ablation import Ablation\n")
     assert not uses_own_models(tmp_path / "foreign.py")
+
+
+def test_what_several_arms_share_is_trained_before_they_are_measured() -> None:
+    tickets = make_plan("xl_memory", study("xl_memory"), Request(seeds=1)).tickets()
+    memories = [ticket.arm.rpartition("memory=")[2] for ticket in tickets]
+    assert memories == ["x1"] * 4 + ["x2", "x4", "x8"] * 4
