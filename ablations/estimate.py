@@ -55,15 +55,17 @@ class FinishedRun(NamedTuple):
 
 
 def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
-    """Estimates the seconds of every run: the median of its arm's runs, else in proportion to its training FLOPs."""
+    """Estimates the seconds of every run: the median of its arm's runs, else in proportion to its training FLOPs. A run
+    that takes over the training of another one takes what it needs beside."""
     needs_cuda = any((config.get("training") or {}).get("device") == "cuda" for config in planned.configs.values())
     finished = {key: done for key in planned.configs for done in _finished_runs([runs / key / RECORD], needs_cuda)}
     rate, basis = _rate(list(finished.values()), runs, needs_cuda, planned.runner)
     seconds: dict[str, float] = {}
     for arm in planned.plan.arms:
         keys = [run.key for run in arm.runs]
-        durations = [finished[key].whole for key in keys if key in finished]
-        in_proportion = SECONDS_BESIDE_TRAINING + planned.costs[arm.name]["train_flops"] / rate
+        trains = arm.name not in planned.repeated
+        durations = [done.whole - (0 if trains else done.training) for key in keys if (done := finished.get(key))]
+        in_proportion = SECONDS_BESIDE_TRAINING + trains * planned.costs[arm.name]["train_flops"] / rate
         seconds_per_run = statistics.median(durations) if durations else in_proportion
         seconds |= dict.fromkeys(keys, seconds_per_run)
     return TimeEstimate(seconds, basis, needs_cuda)

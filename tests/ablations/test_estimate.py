@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,13 @@ def test_runs_of_the_plan_count_alone_however_short_and_with_what_measuring_took
     result = estimate(planned(), tmp_path)
     assert result.seconds == pytest.approx({"a0": 7, "a1": 7, "b0": 11, "b1": 11})
     assert result.basis == f"from runs done on {processor()}: 1 of this plan"
+
+
+def test_a_run_that_takes_over_its_training_takes_what_it_needs_beside(tmp_path: Path) -> None:
+    repeating = replace(planned(), repeated=["b"])
+    assert without_the_rest(estimate(repeating, tmp_path).seconds)["b0"] == pytest.approx(0)
+    finish(tmp_path, "b0", 4.0, rate=FLOPS / 4, measuring=3.0)
+    assert estimate(repeating, tmp_path).seconds["b1"] == pytest.approx(3)
 
 
 def test_a_plan_for_a_device_that_is_not_here_names_the_one_it_assumes(tmp_path: Path) -> None:
