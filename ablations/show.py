@@ -146,9 +146,9 @@ def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str]
         Text(f"{plan.study}, scale {plan.scale}: {plan.protocol}"),
         table,
     ]
-    for reason in dict.fromkeys(omission.reason for omission in plan.left_out):
-        arms = [omission.arm for omission in plan.left_out if omission.reason == reason]
-        lines.append(Text(f"left out, {reason}: {'; '.join(arms)}", style="dim"))
+    for reason in dict.fromkeys(plan.omissions.values()):
+        names = [name for name, other in plan.omissions.items() if other == reason]
+        lines.append(Text(f"left out, {reason}: {'; '.join(names)}", style="dim"))
     lines.append(Text(remaining_work(time_estimate, done, workers)))
     return Group(*lines)
 

@@ -285,6 +285,20 @@ class Plan:
         return {planned.key: planned for arm in self.arms for planned in arm.runs}
 
     @property
+    def omissions(self) -> dict[str, str]:
+        """What this scale leaves out, with the reasons: levels whose arms are all left out for one reason, or arms."""
+        reasons = {entry.arm: entry.reason for entry in self.left_out}
+        names = [*(arm.name for arm in self.arms), *reasons]
+
+        def is_left_out(level: str, reason: str) -> bool:
+            return all(reasons.get(name) == reason for name in names if level in name.split())
+
+        return {
+            next((level for level in arm.split() if is_left_out(level, reason)), arm): reason
+            for arm, reason in reasons.items()
+        }
+
+    @property
     def references_by_data(self) -> dict[str, tuple[Reference, ...]]:
         """What is known of each of the data that arms read: by the level of the factor that changes them, by the arm
         where there is none, or by an empty name where all arms read the same."""

@@ -560,6 +560,6 @@ def _relative_excess(value: float | None, target: float | None) -> float | None:
 
 
 def left_out(study: Study) -> Table:
-    """Returns a table of the arms that this scale does not run, with the reasons."""
-    rows = tuple((Cell(entry.arm), Cell(entry.reason)) for entry in study.plan.left_out)
+    """Returns a table of the levels and arms that this scale does not run, with the reasons."""
+    rows = tuple((Cell(name), Cell(reason)) for name, reason in study.plan.omissions.items())
     return Table("left_out", "Left out at this scale", (Column("Arm"), Column("Reason")), rows)

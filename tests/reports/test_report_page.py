@@ -158,6 +158,16 @@ def test_what_does_not_match_is_printed_and_not_judged(tmp_path: Path) -> None:
     assert row(report(tmp_path, unmatched=True)[0], "recurrence on vs off")[3] == "better"
 
 
+def test_a_level_that_is_left_out_is_named_once_for_all_of_its_arms(tmp_path: Path) -> None:
+    arms = ["recurrence=on positions=shaw", "recurrence=off positions=shaw", "recurrence=half positions=relative"]
+    write_product(tmp_path, {}, left_out=[{"arm": arm, "reason": "too long"} for arm in arms])
+    table = report(tmp_path)[0].partition("## Left out at this scale")[2].partition("##")[0]
+    assert [line.split("|")[1].strip() for line in table.splitlines() if "too long" in line] == [
+        "positions=shaw",
+        "recurrence=half",
+    ]
+
+
 def test_arms_left_out_are_named(tmp_path: Path) -> None:
     write_product(tmp_path, {}, left_out=[{"arm": "positions=shaw", "reason": "runs at scale gpu"}])
     assert row(report(tmp_path)[0], "positions=shaw") == ["positions=shaw", "runs at scale gpu"]
