@@ -13,7 +13,7 @@ import typer
 
 from ablations import catalog
 from ablations.context import keep_context
-from ablations.floors import missing_floors
+from ablations.floors import floors_of_published, missing_floors
 from ablations.launchers import cluster_for, require_fitting
 from ablations.looks import next_look
 from ablations.options import (
@@ -50,7 +50,7 @@ from ablations.worker_command import worker
 from lit_transformers.cli.commands import run_command
 from lit_transformers.config import ConfigError
 from lit_transformers.records.study_folder import folder_name
-from lit_transformers.runner import load_runner
+from lit_transformers.runner import load_runner, runner_of
 from sweeps.launchers.share import Share, cuda_devices, share_machine
 from sweeps.ledger.ticket import State
 from sweeps.live import Board, Row
@@ -91,6 +91,8 @@ python -m ablations wandb xl_recurrence                        a W&B sweep; its 
 
 python -m ablations remark diet_masks                          its remarks on what disagrees, into what is published
 
+python -m ablations floors star_links                          floors of what was published before they were measured
+
 python -m ablations new longer_memory                          a study of your own, from a commented skeleton
 
 python -m lit_transformers kinds                               what models, mixers, tasks and data can be chosen
@@ -116,6 +118,9 @@ Launcher = Annotated[
 Slurm = Annotated[
     list[str] | None,
     typer.Option("--slurm", metavar="NAME=VALUE", help="For sbatch: partition=gpu, time=2h, mem=8GiB. Repeatable."),
+]
+PublishedIn = Annotated[
+    Path | None, typer.Option("--in", metavar="DIR", help="Where it is published.", show_default="published")
 ]
 Devices = Annotated[
     int | None,
@@ -283,18 +288,28 @@ def report(
 
 
 @app.command()
-def remark(
-    study: Study,
-    folder: Annotated[
-        Path | None, typer.Option("--in", metavar="DIR", help="Where it is published.", show_default="published")
-    ] = None,
-) -> None:
+def remark(study: Study, folder: PublishedIn = None) -> None:
     """What the study says of its results, into what is published of it; no run is needed."""
     from reports.publish import PUBLISHED, publish_remarks
 
     path = catalog.find(study)
     numbers = catalog.load(path).published
-    page = publish_remarks((folder or PUBLISHED) / path.stem, numbers.remarks if numbers else {})
+    tell_published(publish_remarks((folder or PUBLISHED) / path.stem, numbers.remarks if numbers else {}))
+
+
+@app.command()
+def floors(study: Study, folder: PublishedIn = None) -> None:
+    """What simple predictors reach on the data of a published study, into what is published of it without floors."""
+    from reports.publish import PUBLISHED, publish_floors
+
+    path = catalog.find(study)
+    runner = runner_of(catalog.load(path).baseline)
+    measure = partial(floors_of_published, runner=runner, console=out)
+    tell_published(publish_floors((folder or PUBLISHED) / path.stem, measure))
+
+
+def tell_published(page: Path) -> None:
+    """Prints where a publication has changed, and how the index follows."""
     out.print(f"{page}; now the index of all: python -m reports gallery", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -1,22 +1,28 @@
-"""Measures the floors of a study before its runs are done, where those beside its plan are not of these runs."""
+"""Measures the floors of a study: before its runs are done, where those beside its plan are not of these runs, or of
+what is published without any."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from ablations.plan import PlannedStudy
-from lit_transformers.config import Plain, canonical_hash
+from lit_transformers.config import ConfigError, Plain, canonical_hash
 from lit_transformers.records.floors import Floors, load_floors
-from lit_transformers.records.plan import Reference
+from lit_transformers.records.plan import Plan, Reference
 from lit_transformers.records.schema import first_fault
 from lit_transformers.runner import load_runner
+from reports.read.records import Study
 from sweeps.process.call import call_forked
 
-__all__ = ["missing_floors"]
+__all__ = ["floors_of_published", "missing_floors"]
+
+Configs = Mapping[str, Mapping[str, Plain]]
+"""The configs of runs, as their records hold them, by key."""
 
 
 def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Console) -> Floors | None:
@@ -26,54 +32,77 @@ def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Consol
     todo: number of runs that are still to be done; with some, floors that could not be measured are tried again. What
     fails is named by the line and by ``reason``, and keeps no run from being done.
     """
-    plan = planned.plan
-    readers = _readers(planned)
-    stored = _stored(runs, plan.folder)
+    readers = _readers(planned.plan, planned.configs)
+    stored = _stored(runs, planned.folder)
     if stored is not None and stored.keys == [*readers] and (stored.values or not todo):
         return None
-    first, *others = readers.items()
-    floors = _measured(planned, *first, console)
-    if others:
-        rest = (
-            _measured(planned, *other, console) if floors.values else Floors(other[0], (), floors.reason, other[1])
-            for other in others
-        )
-        floors = replace(floors, arms=first[1], others=tuple(rest))
-    return floors
+    return _floors(planned.plan, planned.configs, planned.runner, console)
 
 
-def _readers(planned: PlannedStudy) -> dict[str, tuple[str, ...]]:
+def floors_of_published(study: Study, runner: str, console: Console) -> Floors:
+    """Measures the floors of a study from its results alone, of each of the data that its arms read, and prints a line
+    on each. What simple predictors learn depends on no code that trained, so that it does not matter how old runs are.
+
+    runner: the name of the runner of the study's runs. Raises ConfigError where the first run of an arm has no result,
+    or has read other data than its config stands for on this machine.
+    """
+    records = {run.key: run.record for run in study.runs if run.record is not None}
+    for arm in study.plan.arms:
+        if arm.runs[0].key not in records:
+            raise ConfigError(f"the first run of {arm.name} has no result, so that its data are not known")
+    configs = {key: record.config for key, record in records.items()}
+    for key in _readers(study.plan, configs):
+        if call_forked(runner, data_content, runner, configs[key]) != records[key].data.get("fingerprint"):
+            raise ConfigError(f"run {key} has read other data than its config stands for on this machine")
+    return _floors(study.plan, configs, runner, console)
+
+
+def _readers(plan: Plan, configs: Configs) -> dict[str, tuple[str, ...]]:
     """Returns the arms that read the same data, by the key of the first run of the first one; the baseline's first."""
     keys: dict[str, str] = {}
     readers: dict[str, tuple[str, ...]] = {}
-    for arm in planned.plan.arms:
-        key = keys.setdefault(canonical_hash(planned.configs[arm.runs[0].key].get("data")), arm.runs[0].key)
+    for arm in plan.arms:
+        key = keys.setdefault(canonical_hash(configs[arm.runs[0].key].get("data")), arm.runs[0].key)
         readers[key] = (*readers.get(key, ()), arm.name)
     return readers
 
 
-def _measured(planned: PlannedStudy, key: str, arms: tuple[str, ...], console: Console) -> Floors:
-    """Measures the floors of the data that arms read, and prints a line on the best one."""
-    plan, start = planned.plan, time.monotonic()
-    try:
-        with console.status(f"floors of {planned.study}: what simple predictors reach"):
-            values = call_forked(planned.runner, measure, planned.runner, planned.configs[key], planned.metric)
-        floors = Floors(key, values)
-    except Exception as error:  # whatever it is, it is no reason not to train
-        floors = Floors(key, reason=first_fault(error))
-    best = floors.best(plan.metric)
-    text = f"none: {floors.reason}"
-    if best is not None:
-        text = f"{best.value:.4g} {plan.metric.title}, by {best.name} ({time.monotonic() - start:.0f} s)"
-    of_arm = "" if arms[0] == plan.baseline else f" of {arms[0]}"
-    console.print(f"{planned.study}: best floor{of_arm} {text}", markup=False, highlight=False, soft_wrap=True)
-    return floors if arms[0] == plan.baseline else replace(floors, arms=arms)
+def _floors(plan: Plan, configs: Configs, runner: str, console: Console) -> Floors:
+    """Measures the floors of each of the data that arms read, and prints a line on each."""
+
+    def measured(key: str, arms: tuple[str, ...]) -> Floors:
+        start = time.monotonic()
+        try:
+            with console.status(f"floors of {plan.study}: what simple predictors reach"):
+                floors = Floors(key, call_forked(runner, measure, runner, configs[key], plan.metric.name))
+        except Exception as error:  # whatever it is, it is no reason not to train
+            floors = Floors(key, reason=first_fault(error))
+        best = floors.best(plan.metric)
+        text = f"none: {floors.reason}"
+        if best is not None:
+            text = f"{best.value:.4g} {plan.metric.title}, by {best.name} ({time.monotonic() - start:.0f} s)"
+        of_arm = "" if arms[0] == plan.baseline else f" of {arms[0]}"
+        console.print(f"{plan.study}: best floor{of_arm} {text}", markup=False, highlight=False, soft_wrap=True)
+        return floors if arms[0] == plan.baseline else replace(floors, arms=arms)
+
+    first, *others = _readers(plan, configs).items()
+    floors = measured(*first)
+    if not others:
+        return floors
+    rest = (measured(*other) if floors.values else Floors(other[0], (), floors.reason, other[1]) for other in others)
+    return replace(floors, arms=first[1], others=tuple(rest))
 
 
-def measure(runner: str, config: dict[str, Plain], metric: str) -> tuple[Reference, ...]:
+def measure(runner: str, config: Mapping[str, Plain], metric: str) -> tuple[Reference, ...]:
     """Returns the floors of a run by its runner, for a process that has imported it."""
     loaded = load_runner(runner)
     return tuple(loaded.floors(loaded.config.from_dict(config), metric))
+
+
+def data_content(runner: str, config: Mapping[str, Plain]) -> str | None:
+    """Returns what identifies the content of a run's data by its runner, for a process that has imported it."""
+    loaded = load_runner(runner)
+    return loaded.data_content(loaded.config.from_dict(config))
 
 
 def _stored(runs: Path, folder: str) -> Floors | None:

@@ -34,13 +34,6 @@ from lit_transformers.training.config import (
     TrainingConfig,
 )
 
-BELOW_ITS_FLOOR = (
-    "Trained too little to answer: the baseline translates worse than the table of words that is made of the same "
-    "pairs, whose value is in the report of entmax_translation. These runs are of the recipe before that one's, and "
-    "are to be run anew."
-)
-"""A remark on what was published before translators had the recipe of today."""
-
 BLEU = Metric("val/bleu", goal="maximize", label="BLEU")
 ROUGE = Metric("val/rougeL", goal="maximize", label="ROUGE-L")
 

@@ -34,6 +34,11 @@ def no_training_key(config: Any) -> str | None:
     return None
 
 
+def no_data_content(config: Any) -> str | None:
+    """Returns None: nothing identifies the data of these runs."""
+    return None
+
+
 def no_references(config: Any, metric: str) -> Sequence[Reference]:
     """Returns nothing: no value of the metric is known before anything is trained."""
     return ()
@@ -63,7 +68,8 @@ class Runner:
     """The functions that do runs of one class of config.
 
     run_key: names a run. training_key: names what a run trains, which runs share that only differ in how they are
-    measured; None where none takes over the training of another. describe: returns a NamedTuple of its cost.
+    measured; None where none takes over the training of another. data_content: identifies the content of the data that
+    a run reads, as the fingerprint in its record does. describe: returns a NamedTuple of its cost.
     changes_nothing: whether a config computes what another one computes. fit: does the run, and raises ``interrupted``
     where it was stopped with a checkpoint.
     probe: measures a training step and returns its ``seconds`` and its ``memory`` in bytes. check: returns the gates.
@@ -85,6 +91,7 @@ class Runner:
     check: Callable[[Any], Sequence[Gate]]
     references: Callable[[Any, str], Sequence[Reference]] = no_references
     training_key: Callable[[Any], str | None] = no_training_key
+    data_content: Callable[[Any], str | None] = no_data_content
     floors: Callable[[Any, str], Sequence[Reference]] = no_floors
     context_losses: Callable[[Path], Sequence[ContextLoss]] = no_context_losses
     smallest_reach: Callable[[Sequence[Any]], int | None] = no_smallest_reach

@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lit_transformers.records.files import RESULTS
+from lit_transformers.records.floors import Floors
 from reports.read.records import ReportError, Study, load_study
 from reports.read.results import read_results, write_results
 from reports.report import render, write_study
@@ -51,14 +52,37 @@ def publish_remarks(directory: Path, remarks: Mapping[str, str]) -> Path:
     No run is needed: of the results the first line alone changes. Raises ReportError where nothing is published there,
     it has no numbers of a source, or a line of it is damaged, and OSError where it cannot be written.
     """
-    study = read_results(directory / RESULTS)
+    study = _read_published(directory)
     published_numbers = study.plan.published
     if published_numbers is None:
         raise ReportError(f"{directory}: its source has no published numbers, so that there is nothing to remark on")
+    plan = dataclasses.replace(study.plan, published=dataclasses.replace(published_numbers, remarks=remarks))
+    return _publish_again(dataclasses.replace(study, plan=plan), directory)
+
+
+def publish_floors(directory: Path, measure: Callable[[Study], Floors]) -> Path:
+    """Puts floors into the publication of a study that was published without any, and returns the path of report.md.
+
+    measure: returns the floors of a study. Of the results the first line alone changes. Raises ReportError where
+    nothing is published there, it has floors, or a line of it is damaged, and OSError where it cannot be written.
+    """
+    study = _read_published(directory)
+    if study.floors is not None:
+        raise ReportError(f"{directory}: it has floors, which were measured with its runs")
+    return _publish_again(dataclasses.replace(study, floors=measure(study)), directory)
+
+
+def _read_published(directory: Path) -> Study:
+    """Reads a published study. Raises ReportError where there is none, or a line of its results is damaged."""
+    study = read_results(directory / RESULTS)
     if any(note.startswith(RESULTS) for note in study.notes):
         raise ReportError(f"{directory}: {RESULTS} is damaged; publish the study again")
-    plan = dataclasses.replace(study.plan, published=dataclasses.replace(published_numbers, remarks=remarks))
-    write_results(dataclasses.replace(study, plan=plan), directory / RESULTS, public=True)
+    return study
+
+
+def _publish_again(study: Study, directory: Path) -> Path:
+    """Writes the results of a published study and its report, and returns the path of report.md."""
+    write_results(study, directory / RESULTS, public=True)
     return render(directory, public=True)
 
 

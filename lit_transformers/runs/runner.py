@@ -27,6 +27,10 @@ def _training_key(config: RunConfig) -> str:
     return training_key(config, config.data.build())
 
 
+def _data_content(config: RunConfig) -> str:
+    return config.data.build().content
+
+
 def _read_code() -> None:
     """Reads the code that nearly all runs depend on, which takes half a second of each process that needs a key."""
     code_of(RunConfig())
@@ -43,6 +47,7 @@ RUNNER = Runner(
     _check,
     references,
     _training_key,
+    _data_content,
     floors,
     context_losses,
     smallest_reach,

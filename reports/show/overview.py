@@ -215,5 +215,6 @@ def unmeasured_floors(entries: Sequence[GalleryEntry]) -> str:
         return ""
     return (
         f"The floor of {len(names)} of {len(entries)} studies was not measured, so that it is not known whether their "
-        f"baselines had learned enough to answer; it is measured when they are run again: {', '.join(names)}."
+        "baselines had learned enough to answer; it is measured when they are run again, or of the data that they have "
+        f"read by: python -m ablations floors STUDY. These are {', '.join(names)}."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,16 @@ import ablations.floors
 import ablations.plan
 from ablations.ablation import Ablation, Margin, Metric
 from ablations.context import keep_context
-from ablations.floors import missing_floors
+from ablations.floors import floors_of_published, missing_floors
 from ablations.plan import PlannedStudy, Request, make_plan
 from lit_transformers.config import ConfigError
 from lit_transformers.records.context import ContextLoss, load_context
+from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import floors_path, load_floors
 from lit_transformers.records.plan import Reference, parse_plan, plan_to_plain
+from reports.publish import publish, publish_floors
+from reports.read.records import ReportError, load_study
+from reports.read.results import read_results
 
 STUDY = Ablation(
     question="Does it help?",
@@ -42,10 +47,13 @@ def planned() -> PlannedStudy:
 class Predictors:
     """A runner's floors that count how often they are measured, and fail where there is an error."""
 
+    content = "0"
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[Any, str]] = []
         self.error: Exception | None = None
-        monkeypatch.setattr(ablations.floors, "load_runner", lambda name: replace(RUNNER, floors=self.measure))
+        runner = replace(RUNNER, floors=self.measure, data_content=lambda config: self.content)
+        monkeypatch.setattr(ablations.floors, "load_runner", lambda name: runner)
         monkeypatch.setattr(ablations.floors, "call_forked", lambda runner, function, *arguments: function(*arguments))
 
     def measure(self, config: Any, metric: str) -> Sequence[Reference]:
@@ -90,6 +98,38 @@ def test_of_other_data_that_arms_read_they_are_measured_too(tmp_path: Path, monk
     assert floors.are_of(planned.plan) and printed(tmp_path, planned, 8) == ""
     changed = make_plan("memory_helps", replace(study, factors=study.factors | {"text": texts | OTHER_TEXT}), Request())
     assert changed.plan.arms[0].runs == planned.plan.arms[0].runs and not floors.are_of(changed.plan)
+
+
+def test_of_what_is_published_they_are_measured_from_its_results(
+    tmp_path: Path, planned: PlannedStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictors = Predictors(monkeypatch)
+    planned.write(tmp_path, None)
+    keys = [run.key for arm in planned.plan.arms for run in arm.runs]
+    measure = partial(floors_of_published, runner=planned.runner, console=Console(file=StringIO()))
+    for key in keys[1:]:
+        fit(RunConfig.from_dict(planned.configs[key]), directory_of(tmp_path / key))
+    with pytest.raises(ConfigError, match="the first run of memory=on has no result"):
+        measure(load_study(tmp_path, planned.folder))
+    fit(RunConfig.from_dict(planned.configs[keys[0]]), directory_of(tmp_path / keys[0]))
+    publish(tmp_path, planned.folder, tmp_path / "published")
+    directory = tmp_path / "published" / planned.folder
+    predictors.content = "other text"
+    with pytest.raises(ConfigError, match=f"run {keys[0]} has read other data"):
+        publish_floors(directory, measure)
+    predictors.content = "0"
+    before = (directory / RESULTS).read_text().splitlines()
+    assert not predictors.calls
+    publish_floors(directory, measure)
+    assert (
+        predictors.calls == [(RunConfig(), "val/bpb")]
+        and (directory / RESULTS).read_text().splitlines()[1:] == before[1:]
+    )
+    floors = read_results(directory / RESULTS).floors
+    assert floors and floors.key == keys[0] and [floor.value for floor in floors.values] == [3.5951, 2.1]
+    assert "triples" in (directory / "report.md").read_text()
+    with pytest.raises(ReportError, match="it has floors"):
+        publish_floors(directory, measure)
 
 
 def test_a_plan_holds_how_far_back_the_arm_sees_that_sees_least(monkeypatch: pytest.MonkeyPatch) -> None:
