@@ -294,7 +294,7 @@ def remark(study: Study, folder: PublishedIn = None) -> None:
 
     path = catalog.find(study)
     numbers = catalog.load(path).published
-    tell_published(publish_remarks((folder or PUBLISHED) / path.stem, numbers.remarks if numbers else {}))
+    print_publication(publish_remarks((folder or PUBLISHED) / path.stem, numbers.remarks if numbers else {}))
 
 
 @app.command()
@@ -305,10 +305,10 @@ def floors(study: Study, folder: PublishedIn = None) -> None:
     path = catalog.find(study)
     runner = runner_of(catalog.load(path).baseline)
     measure = partial(floors_of_published, runner=runner, console=out)
-    tell_published(publish_floors((folder or PUBLISHED) / path.stem, measure))
+    print_publication(publish_floors((folder or PUBLISHED) / path.stem, measure))
 
 
-def tell_published(page: Path) -> None:
+def print_publication(page: Path) -> None:
     """Prints where a publication has changed, and how the index follows."""
     out.print(f"{page}; now the index of all: python -m reports gallery", markup=False, highlight=False, soft_wrap=True)
 
