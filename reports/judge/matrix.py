@@ -35,7 +35,8 @@ class Matrix:
     rows, columns  the names of the factors
     levels         the levels of the rows, from the largest mean to the smallest where there are means
     tasks          the levels of the columns
-    cells          the accuracies of the levels of a row and a column that have finished
+    arms           the names of the arms of the levels of a row and a column
+    cells          the accuracies of those that have finished
     means          of each level of the rows whose cells have all finished, over the columns; empty where columns are
                    not other data, for then they are no tasks over which one could average
     chance         of the columns where it is known, the accuracy of who knows nothing of the data
@@ -47,6 +48,7 @@ class Matrix:
     columns: str
     levels: tuple[str, ...]
     tasks: tuple[str, ...]
+    arms: Mapping[tuple[str, str], str]
     cells: Mapping[tuple[str, str], Accuracy]
     means: Mapping[str, Accuracy]
     chance: Mapping[str, float]
@@ -81,7 +83,7 @@ def accuracy_matrix(study: Study) -> Matrix | None:
         levels = tuple(sorted(levels, key=lambda level: -means[level].mean if level in means else 1.0))
     known = {arm.levels[columns]: arm.references or plan.references for arm in plan.arms}
     chance = {task: float(references[0].value) for task, references in known.items() if references}
-    return Matrix(rows, columns, levels, tasks, cells, means, chance, states)
+    return Matrix(rows, columns, levels, tasks, names, cells, means, chance, states)
 
 
 def is_accuracy(metric: str) -> bool:

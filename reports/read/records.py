@@ -63,6 +63,11 @@ class Study:
     floors: Floors | None = None
     context: ContextUse | None = None
 
+    @property
+    def arm_names(self) -> list[str]:
+        """The names of all arms of the plan."""
+        return [arm.name for arm in self.plan.arms]
+
     def of(self, arm: str) -> tuple[Run, ...]:
         return tuple(run for run in self.runs if run.arm == arm)
 

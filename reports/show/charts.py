@@ -16,7 +16,6 @@ from reports.show.looks import (
     INK,
     MUTED,
     PAPER,
-    SERIES,
     VERDICTS,
     LineStyle,
     label,
@@ -55,10 +54,14 @@ class Point(NamedTuple):
 
 
 def cost_points(findings: Findings) -> dict[str, list[Point]]:
-    """Returns the points of all finished arms for the first two costs in which arms differ, by title of the cost."""
+    """Returns the points of all finished arms, or of the rows of a battery that have a mean, for the first two costs in
+    which they differ, by title of the cost."""
     points_by_cost: dict[str, list[Point]] = {}
     for key, title in _COSTS:
-        points = [point for arm in findings.study.plan.arms if (point := _point(findings.study, arm.name, key))]
+        if findings.battery:
+            points = _battery_points(findings.study, findings.battery, key)
+        else:
+            points = [point for name in findings.study.arm_names if (point := _point(findings.study, name, key))]
         if len(points_by_cost) < _PANELS and _differ([point.cost for point in points]):
             points_by_cost[title] = points
     return points_by_cost
@@ -74,13 +77,25 @@ def _point(study: Study, arm: str, key: str) -> Point | None:
     return Point(arm, float(np.mean(costs)), float(np.mean(values)), deviation)
 
 
+def _battery_points(study: Study, battery: Matrix, key: str) -> list[Point]:
+    points = []
+    for level in battery.means:
+        arms = [arm for task in battery.tasks if (arm := battery.arms.get((level, task)))]
+        costs = [point.cost for arm in arms if (point := _point(study, arm, key))]
+        if len(costs) == len(arms):
+            points.append(_mean_point(battery, level, float(np.mean(costs))))
+    return points
+
+
 def state_points(matrix: Matrix) -> list[Point]:
     """Returns a point for each row of a matrix with a mean and a known state, if rows differ in their states."""
-    points = []
-    for level, state in matrix.states.items():
-        mean, interval = matrix.means[level].mean, matrix.means[level].interval
-        points.append(Point(level, state, mean, (interval.high - interval.low) / 2 if interval else 0.0))
+    points = [_mean_point(matrix, level, state) for level, state in matrix.states.items()]
     return points if _differ([point.cost for point in points]) else []
+
+
+def _mean_point(matrix: Matrix, level: str, cost: float) -> Point:
+    mean, interval = matrix.means[level].mean, matrix.means[level].interval
+    return Point(level, cost, mean, (interval.high - interval.low) / 2 if interval else 0.0)
 
 
 def _differ(costs: Sequence[float]) -> bool:
@@ -99,10 +114,10 @@ def front(points: Sequence[Point], goal: str) -> list[Point]:
 
 
 def cost_against_quality(findings: Findings, points_by_cost: Mapping[str, Sequence[Point]]) -> Figure:
-    """Draws a panel for each cost; a line joins the arms of the Pareto front."""
+    """Draws a panel for each cost; a line joins the points of the Pareto front."""
     from matplotlib.figure import Figure
 
-    styles = line_styles(findings.study.plan)
+    styles = line_styles(findings.battery.levels if findings.battery else findings.study.arm_names)
     most = max(map(len, points_by_cost.values()))
     figure = Figure(figsize=(9.0, max(3.6, 0.26 * most)), layout="constrained")
     panels = figure.subplots(1, len(points_by_cost), squeeze=False, sharey=True)[0]
@@ -110,15 +125,16 @@ def cost_against_quality(findings: Findings, points_by_cost: Mapping[str, Sequen
         _quality_panel(panel, points, styles, findings.metric.goal)
         panel.set_xlabel(f"{title} (left is cheaper)")
     better = "lower" if findings.metric.goal == "minimize" else "higher"
-    panels[0].set_ylabel(f"{label(findings.metric.title)} ({better} is better)")
+    title = f"{'mean ' if findings.battery else ''}{label(findings.metric.title)}"
+    panels[0].set_ylabel(f"{title} ({better} is better)")
     return figure
 
 
-def state_against_accuracy(findings: Findings, points: Sequence[Point]) -> Figure:
+def state_against_accuracy(findings: Findings, matrix: Matrix, points: Sequence[Point]) -> Figure:
     """Draws the means of the rows of a matrix against their states; a line joins those of the Pareto front."""
     from matplotlib.figure import Figure
 
-    styles = {point.arm: {"color": SERIES[i % len(SERIES)]} for i, point in enumerate(points)}
+    styles = line_styles(matrix.levels)
     figure = Figure(figsize=(9.0, max(3.6, 0.32 * len(points))), layout="constrained")
     panel = figure.subplots()
     _quality_panel(panel, points, styles, "maximize", gap=0.035)
@@ -182,16 +198,25 @@ Line = tuple[tuple[int, float], ...]
 """Pairs of row length in tokens, ascending, and FLOPs per token at that length."""
 
 
-def costs_by_length(study: Study) -> dict[str, tuple[str, Line]]:
-    """Returns, by label, an arm and its line of costs; arms that cost the same at all lengths share one label."""
-    arms: dict[Line, list[str]] = {}
-    for arm in study.plan.arms:
+def costs_by_length(findings: Findings) -> dict[str, tuple[str, Line]]:
+    """Returns, by label, an arm and its line of costs; arms that cost the same at all lengths share one label.
+
+    Of a battery the rows stand for the arms of its first task: other tasks differ in their vocabularies alone.
+    """
+    battery, arms = findings.battery, dict[Line, list[str]]()
+    if battery:
+        names = {level: battery.arms.get((level, battery.tasks[0]), "") for level in battery.levels}
+    else:
+        names = {name: name for name in findings.study.arm_names}
+    for name, arm in names.items():
         lines = [
-            observation.flops_by_length for run in study.finished(arm.name) if (observation := read(run)) is not None
+            observation.flops_by_length
+            for run in findings.study.finished(arm)
+            if (observation := read(run)) is not None
         ]
         line = lines[0] if lines else ()
         if len(line) > 1 and all(length > 0 and flops > 0 for length, flops in line):
-            arms.setdefault(line, []).append(arm.name)
+            arms.setdefault(line, []).append(name)
     return {
         label(names[0]) if len(names) == 1 else f"{label(names[0], 32)} and {len(names) - 1} more": (names[0], line)
         for line, names in arms.items()
@@ -202,7 +227,8 @@ def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[st
     """Draws FLOPs per token against the length of a row in tokens, a line for each label, on logarithmic axes."""
     from matplotlib.figure import Figure
 
-    styles = {name: line_styles(findings.study.plan)[arm] for name, (arm, _) in lines_by_name.items()}
+    all_styles = line_styles(findings.battery.levels if findings.battery else findings.study.arm_names)
+    styles = {name: all_styles[arm] for name, (arm, _) in lines_by_name.items()}
     figure = Figure(figsize=(9.0, max(3.4, 0.3 * len(lines_by_name))), layout="constrained")
     panel = figure.subplots()
     panel.set_xscale("log", base=2)

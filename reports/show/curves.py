@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reports.judge.matrix import Matrix
 from reports.read.measurements import Array, thinned
 from reports.read.records import Study
-from reports.show.looks import LineStyle, label, label_ends, line_styles, ticks
+from reports.show.looks import INK, LineStyle, label, label_ends, line_styles, ticks
 from reports.show.sections import Findings
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 TRAINING_LOSS = "train/loss"
 _TRAINING = ("train/loss", "train/nats")
+_PANELS_ACROSS = 2
+_LEGEND_COLUMNS = 5
 
 Curves = dict[str, dict[str, list[Array]]]
 """The curves of all seeds by name of the curve and by arm, each [points, 2] of tokens and value."""
@@ -65,7 +69,7 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
 
     styles = {
         arm: style
-        for arm, style in line_styles(findings.study.plan).items()
+        for arm, style in line_styles(findings.study.arm_names).items()
         if any(arm in by_arm for by_arm in curves.values())
     }
     longest = max(len(label(arm)) for arm in styles)
@@ -79,6 +83,33 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
         panel.set_ylabel(_title(findings, name))
         if panel is panels[-1]:
             label_ends(panel, ends, styles)
+    return figure
+
+
+def battery_curves(findings: Findings, battery: Matrix, curves: Curves) -> Figure:
+    """Draws a panel for each task of a battery, with a line for each row, of the metric's curves where there are any,
+    else of the training loss. Losses of different tasks cannot be compared, so that each panel has its own axis."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    name, by_arm = list(curves.items())[-1]
+    styles = line_styles(battery.levels)
+    count = -(-len(battery.tasks) // _PANELS_ACROSS)
+    figure = Figure(figsize=(9.0, 2.3 * count + 0.16 * len(styles)), layout="constrained")
+    panels = figure.subplots(count, _PANELS_ACROSS, squeeze=False)
+    for panel in panels[-1]:
+        panel.set_xlabel("tokens seen in training")
+    for panel, task in zip_longest(panels.flat, battery.tasks):
+        if task is None:
+            panel.set_axis_off()
+            continue
+        arms = {level: battery.arms.get((level, task), "") for level in battery.levels}
+        _panel(panel, {level: by_arm[arm] for level, arm in arms.items() if arm in by_arm}, styles)
+        panel.set_title(label(task), loc="left", fontsize=9, color=INK)
+        panel.xaxis.set_major_formatter(ticks)
+    figure.supylabel(_title(findings, name), fontsize=9)
+    handles = [Line2D([], [], linewidth=1.6, label=label(level), **style) for level, style in styles.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False, fontsize=8)
     return figure
 
 

@@ -32,7 +32,7 @@ def bits_against_distance(study: Study, lines: Mapping[str, Line]) -> Figure:
     """Draws a line for each arm on a logarithmic axis of symbols, and a dotted one for all that each lag is worth."""
     from matplotlib.figure import Figure
 
-    styles = {label(arm): line_styles(study.plan)[arm] for arm in lines}
+    styles = {label(arm): line_styles(study.arm_names)[arm] for arm in lines}
     figure = Figure(figsize=(9.0, max(3.6, 0.3 * len(lines))), layout="constrained")
     panel = figure.subplots()
     panel.set_xscale("log", base=2)

@@ -23,7 +23,7 @@ from reports.show.charts import (
     state_against_accuracy,
     state_points,
 )
-from reports.show.curves import learning_curves, load_auxiliary, load_curves
+from reports.show.curves import battery_curves, learning_curves, load_auxiliary, load_curves
 from reports.show.distances import bits_against_distance, recovered_bits
 from reports.show.effects import draw_effects
 from reports.show.looks import STYLE, VARIABLES
@@ -103,10 +103,14 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
                 f"Mean accuracy over {matrix.columns} against the numbers that all mixers hold of a row in decoding, "
                 "with 95 % intervals; full points are beaten by none in both."
             )
-            yield Drawing("state_accuracy", "State against accuracy", caption, state_against_accuracy(findings, states))
+            yield Drawing(
+                "state_accuracy", "State against accuracy", caption, state_against_accuracy(findings, matrix, states)
+            )
     if curves := load_curves(study):
         caption = "Learning curves: mean over seeds, the band from the least to the greatest."
-        yield Drawing("learning_curves", "Learning curves", caption, learning_curves(findings, curves))
+        battery = findings.battery
+        figure = battery_curves(findings, battery, curves) if battery else learning_curves(findings, curves)
+        yield Drawing("learning_curves", "Learning curves", caption, figure)
     if recovered := recovered_bits(study):
         caption = (
             "Bits recovered against distance: what an arm knows once its context is cut to so many symbols, at a "
@@ -120,8 +124,13 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         yield Drawing("differences", "Paired differences", caption, differences(findings, comparisons))
     if points := cost_points(findings):
         caption = "Cost against quality, one standard deviation over seeds; full points are beaten by none in both."
+        if battery := findings.battery:
+            caption = (
+                f"Mean cost and mean accuracy over {battery.columns}, with 95 % intervals; full points are beaten by "
+                "none in both."
+            )
         yield Drawing("cost_quality", "Cost against quality", caption, cost_against_quality(findings, points))
-    if costs := costs_by_length(study):
+    if costs := costs_by_length(findings):
         caption = "Cost against length: FLOPs of the forward pass for a token, were rows so long."
         yield Drawing("cost_length", "Cost against length", caption, cost_against_length(findings, costs))
     if losses := load_auxiliary(study):

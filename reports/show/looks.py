@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lit_transformers.records.plan import Plan
 from reports.show.markup import printable
 
 if TYPE_CHECKING:
@@ -47,11 +46,11 @@ LineStyle = Mapping[str, Any]
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 
 
-def line_styles(plan: Plan) -> dict[str, LineStyle]:
-    """Returns the colour and the dashes of every arm."""
+def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
+    """Returns the colour and the dashes of every one of these, such as the names of all arms of a plan."""
     return {
-        arm.name: {"color": SERIES[i % len(SERIES)], "linestyle": _DASHES[i // len(SERIES) % len(_DASHES)]}
-        for i, arm in enumerate(plan.arms)
+        name: {"color": SERIES[i % len(SERIES)], "linestyle": _DASHES[i // len(SERIES) % len(_DASHES)]}
+        for i, name in enumerate(names)
     }
 
 

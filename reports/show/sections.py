@@ -133,6 +133,11 @@ class Findings:
         """The accuracies of a product of two factors, cached because documents are resampled for it."""
         return accuracy_matrix(self.study)
 
+    @property
+    def battery(self) -> Matrix | None:
+        """The matrix of a study whose columns are tasks, over which its rows are averaged; None of any other study."""
+        return self.matrix if self.matrix and self.matrix.means else None
+
     @cached_property
     def bleu_tests(self) -> Table:
         """The table of sacreBLEU's own tests, cached because they are slow."""
@@ -311,8 +316,8 @@ def floor_text(findings: Findings) -> str:
 
 def ranking(findings: Findings) -> Table:
     """Returns a table of the levels of a factor by their mean accuracy over the levels of one that changes the data."""
-    matrix = findings.matrix
-    if matrix is None or not matrix.means:
+    matrix = findings.battery
+    if matrix is None:
         return Table("ranking", "", (), ())
     columns = (
         Column(matrix.rows.capitalize()),

@@ -15,7 +15,8 @@ from reports.judge.statistics import estimate
 from reports.read.records import load_study
 from reports.read.results import read_results, write_results
 from reports.report import find
-from reports.show.charts import state_against_accuracy, state_points
+from reports.show.charts import cost_points, state_against_accuracy, state_points
+from reports.show.curves import battery_curves
 from reports.show.matrix import accuracies
 from reports.show.sections import all_tables, ranking
 
@@ -59,7 +60,9 @@ def write_accuracies(
         for seed, value in enumerate(values):
             fingerprint = (data or {}).get(arm["task"], arm["task"])
             read = {"data": {"name": "generated", "fingerprint": fingerprint}}
-            cost = {"parameters": 120_000, "decoding_state": STATES[arm["mixer"]]}
+            state = STATES[arm["mixer"]]
+            flops = state * (1 + TASKS.index(arm["task"]))
+            cost = {"parameters": 120_000, "decoding_state": state, "flops_per_token": flops}
             write_run(runs, name_of(arm), seed, np.ones(len(BYTES)), metrics={"val/accuracy": value}, cost=cost, **read)
 
 
@@ -112,13 +115,30 @@ def test_a_report_ranks_what_has_finished_and_draws_every_cell(tmp_path: Path, l
         ("attention", 4096, pytest.approx(0.7)),
         ("lstm", 128, pytest.approx(0.6)),
     ]
-    (panel,) = state_against_accuracy(findings, points).axes
+    (panel,) = state_against_accuracy(findings, findings.matrix, points).axes
     assert panel.get_xscale() == "log" and {text.get_text() for text in panel.texts} == {"attention", "lstm"}
     (panel,) = accuracies(findings.matrix).axes
     texts = {text.get_text().split(" ")[0]: text.get_position() for text in panel.texts}
     assert texts["80.0"] == (0, 0) and texts["90.0"] == (1, 1) and texts["100.0"] == (0, 2)
     assert texts["50.0"] == (0, 3.25) and texts["20.0"] == (1, 3.25), "chance"
     assert len(panel.texts) == 5 + 2 + 2, "a text for each cell, each mean and each chance"
+
+
+def test_of_a_battery_rows_are_drawn_by_their_means_and_learning_curves_task_by_task(tmp_path: Path) -> None:
+    write_accuracies(tmp_path)
+    findings = find(load_study(tmp_path, "xl_recurrence"))
+    assert findings.battery is not None
+    (points,) = cost_points(findings).values()
+    assert [(point.arm, point.cost, point.value) for point in points] == [
+        ("attention", 1.5 * 4096, pytest.approx(0.7)),
+        ("lstm", 1.5 * 128, pytest.approx(0.6)),
+    ]
+    curve = np.array([[0.0, 3.0], [10.0, 1.0]])
+    finished = [arm for arm in findings.study.arm_names if findings.study.finished(arm)]
+    figure = battery_curves(findings, findings.battery, {"train/loss": {arm: [curve] for arm in finished}})
+    panels = {panel.get_title(loc="left"): len(panel.lines) for panel in figure.axes}
+    assert panels == {"copy": 3, "recall": 2}, "window has not finished on recall"
+    assert [text.get_text() for text in figure.legends[0].texts] == ["attention", "lstm", "window"]
 
 
 def test_each_arm_is_compared_with_what_can_be_known_of_its_own_data(tmp_path: Path) -> None:
