@@ -185,19 +185,21 @@ def _two_digits(widths: Sequence[float]) -> int:
 
 
 def all_tables(findings: Findings) -> tuple[Table, ...]:
-    """Returns every table that has rows, in print order."""
+    """Returns every table that has rows, in print order. Of a battery, what is said of rows comes before its arms."""
     contrasts = [c for c in findings.comparisons if c.kind == "contrast"]
     effects = findings.effects
-    table = differences(findings, effects, "effects", "Main effects and interactions")
     main = sum(effect.kind == "main effect" for effect in effects)
+    title = "Main effects" if main == len(effects) else "Main effects and interactions"
+    effects_table = replace(differences(findings, effects, "effects", title), most=main + MOST_INTERACTIONS)
+    of_rows = (ranking(findings), effects_table) if findings.battery else ()
     tables = (
+        *of_rows,
         results(findings),
         known(findings),
         floors(findings),
         context(findings),
-        ranking(findings),
         differences(findings, contrasts, "differences", "Paired differences"),
-        replace(table, most=main + MOST_INTERACTIONS),
+        *([] if of_rows else [effects_table]),
         findings.bleu_tests,
         published(findings),
         costs(findings.study),
