@@ -2,11 +2,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile --editable
 BASE := $(VENV)/.installed-base
 STAMP := $(VENV)/.installed
 CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks claims
 
-# Without compiled files every process of the tests would compile the whole suite again, and pytest all tests.
+# What is imported is compiled once and kept, or every process of the tests would compile the whole suite again, and
+# pytest all tests. What is never imported, most of what pip installs, is not compiled at all.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test quick lint types check claims clean
@@ -24,11 +26,11 @@ $(BASE): pyproject.toml
 		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@echo "installing into $(VENV): a minute or two"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(INSTALL) .
 	@touch $(BASE)
 
 $(STAMP): $(BASE)
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(INSTALL) ".[dev]"
 	@touch $(STAMP)
 
 demo: $(BASE)
