@@ -82,10 +82,12 @@ class GalleryEntry:
 
 
 def judge_comparisons(findings: Findings) -> list[JudgedComparison]:
-    """Judges every contrast of a study against its source: the planned ones, or else every arm against the baseline."""
+    """Judges what a study compares against its source: the contrasts and main effects that it names, or else every arm
+    against the baseline."""
+    kinds = ("contrast",) if findings.study.plan.effects is None else ("contrast", "main effect")
     judged = []
     for comparison in findings.comparisons:
-        if comparison.kind == "contrast":
+        if comparison.kind in kinds:
             difference = published_difference(findings, comparison)
             agreement, remark = _agreement(findings, comparison, difference), _remark(findings, comparison)
             judged.append(JudgedComparison(comparison, difference, agreement, remark))
@@ -110,11 +112,12 @@ def _agreement(findings: Findings, comparison: Comparison, difference: float | N
 
 
 def _remark(findings: Findings, comparison: Comparison) -> str | None:
-    """Returns what the study says of a comparison, by its name or, without planned contrasts, by that of its arm."""
+    """Returns what the study says of a comparison, by its name or, of an arm against the baseline, by the arm's."""
     plan = findings.study.plan
     if plan.published is None:
         return None
-    name = comparison.name if plan.contrasts is not None else next(iter(comparison.weights))
+    is_named = plan.contrasts is not None or plan.effects is not None
+    name = comparison.name if is_named else next(iter(comparison.weights))
     return plan.published.remarks.get(name)
 
 

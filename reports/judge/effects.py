@@ -70,6 +70,8 @@ def relative_effect(study: str, findings: Findings, judged: JudgedComparison) ->
     sign = better_sign(published.metric) if published else None
     if published is None or sign is None or judged.published is None:
         raise ValueError(f"{judged.comparison.name} has no published number")
+    if judged.comparison.kind != "contrast":
+        return "a mean over several arms"
     arm, against = judged.comparison.weights
     base = findings.study.mean_of(against)
     if estimate is None or base is None:

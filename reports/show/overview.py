@@ -188,9 +188,9 @@ def _unasked(entry: GalleryEntry) -> Iterator[tuple[str, str]]:
     for judged in answered:
         if judged.comparison.reason and judged.comparison.verdict is None:
             names_by_reason.setdefault(judged.comparison.reason, []).append(judged.comparison.name)
-    for arm in findings.study.plan.left_out:
-        reason = f"not at scale {findings.study.plan.scale or 'demo'}: {arm.reason}"
-        names_by_reason.setdefault(reason, []).append(arm.arm)
+    for name, why in findings.study.plan.omissions.items():
+        reason = f"not at scale {findings.study.plan.scale or 'demo'}: {why}"
+        names_by_reason.setdefault(reason, []).append(name)
     for reason, names in names_by_reason.items():
         rest = len(names) - _MOST_NAMES
         yield "; ".join(names[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else ""), reason

@@ -15,7 +15,7 @@ from lit_transformers.records.files import RESULTS
 from reports.__main__ import main
 from reports.gallery import read_entries, to_gallery_html, to_gallery_markdown, write_gallery, write_site
 from reports.judge.agreement import GalleryEntry, better_sign, judge_comparisons
-from reports.judge.effects import RelativeEffect, relative_effect
+from reports.judge.effects import RelativeEffect, relative_effect, relative_effects
 from reports.publish import publish, published
 from reports.read.records import ReportError, load_study
 from reports.read.results import read_results, write_results
@@ -69,6 +69,19 @@ def test_an_arm_of_which_the_source_prints_two_numbers_has_none(tmp_path: Path) 
     source = published_source(26.8, 29.0)
     source["cells"].append({"arm": ON, "value": 30.0, "note": "another size"})
     assert agreement(tmp_path, 0.2, published=source) == "no published number"
+
+
+def test_main_effects_that_a_study_names_are_its_comparisons(tmp_path: Path) -> None:
+    cells = [{"arm": arm, "value": 26.8 + (arm in (OFF, OFF_ABSOLUTE))} for arm in (ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE)]
+    source = published_source(None, None) | {"cells": cells}
+    plan = write_product(tmp_path, {"off": 0.2}, contrasts=None, published=source)
+    write_json(tmp_path / "studies/xl_recurrence/plan.json", plan | {"effects": ["recurrence"]})
+    findings = find(load_study(tmp_path, "xl_recurrence"))
+    entry = GalleryEntry("xl_recurrence", findings, tuple(judge_comparisons(findings)))
+    name = "recurrence: off against on"
+    assert [(judged.comparison.name, judged.agreement) for judged in entry.judged] == [(name, "agrees")]
+    assert name in to_gallery_markdown([entry]).split("## Open")[0]
+    assert relative_effects([entry]) == ([], [f"xl_recurrence, {name} (a mean over several arms)"])
 
 
 def test_what_did_not_run_is_unresolved(tmp_path: Path) -> None:
