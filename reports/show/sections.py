@@ -185,19 +185,21 @@ def _two_digits(widths: Sequence[float]) -> int:
 
 
 def all_tables(findings: Findings) -> tuple[Table, ...]:
-    """Returns every table that has rows, in print order. Of a battery, what is said of rows comes before its arms."""
+    """Returns every table that has rows, in print order. Where a battery's rows are compared, they come before its
+    arms."""
     contrasts = [c for c in findings.comparisons if c.kind == "contrast"]
     effects = findings.effects
     main = sum(effect.kind == "main effect" for effect in effects)
     title = "Main effects" if main == len(effects) else "Main effects and interactions"
     effects_table = replace(differences(findings, effects, "effects", title), most=main + MOST_INTERACTIONS)
-    of_rows = (ranking(findings), effects_table) if findings.battery else ()
+    of_rows = (ranking(findings), effects_table) if findings.battery and findings.study.plan.effects else ()
     tables = (
         *of_rows,
         results(findings),
         known(findings),
         floors(findings),
         context(findings),
+        *([] if of_rows else [ranking(findings)]),
         differences(findings, contrasts, "differences", "Paired differences"),
         *([] if of_rows else [effects_table]),
         findings.bleu_tests,
