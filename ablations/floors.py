@@ -36,7 +36,7 @@ def missing_floors(runs: Path, planned: PlannedStudy, todo: int, console: Consol
     stored = _stored(runs, planned.folder)
     if stored is not None and stored.keys == [*readers] and (stored.values or not todo):
         return None
-    return _floors(planned.plan, planned.configs, planned.runner, console)
+    return _floors(planned.plan, readers, planned.configs, planned.runner, console)
 
 
 def floors_of_published(study: Study, runner: str, console: Console) -> Floors:
@@ -51,10 +51,11 @@ def floors_of_published(study: Study, runner: str, console: Console) -> Floors:
         if arm.runs[0].key not in records:
             raise ConfigError(f"the first run of {arm.name} has no result, so that its data are not known")
     configs = {key: record.config for key, record in records.items()}
-    for key in _readers(study.plan, configs):
+    readers = _readers(study.plan, configs)
+    for key in readers:
         if call_forked(runner, data_content, runner, configs[key]) != records[key].data.get("fingerprint"):
             raise ConfigError(f"run {key} has read other data than its config stands for on this machine")
-    return _floors(study.plan, configs, runner, console)
+    return _floors(study.plan, readers, configs, runner, console)
 
 
 def _readers(plan: Plan, configs: Configs) -> dict[str, tuple[str, ...]]:
@@ -67,7 +68,9 @@ def _readers(plan: Plan, configs: Configs) -> dict[str, tuple[str, ...]]:
     return readers
 
 
-def _floors(plan: Plan, configs: Configs, runner: str, console: Console) -> Floors:
+def _floors(
+    plan: Plan, readers: Mapping[str, tuple[str, ...]], configs: Configs, runner: str, console: Console
+) -> Floors:
     """Measures the floors of each of the data that arms read, and prints a line on each."""
 
     def measured(key: str, arms: tuple[str, ...]) -> Floors:
@@ -85,7 +88,7 @@ def _floors(plan: Plan, configs: Configs, runner: str, console: Console) -> Floo
         console.print(f"{plan.study}: best floor{of_arm} {text}", markup=False, highlight=False, soft_wrap=True)
         return floors if arms[0] == plan.baseline else replace(floors, arms=arms)
 
-    first, *others = _readers(plan, configs).items()
+    first, *others = readers.items()
     floors = measured(*first)
     if not others:
         return floors

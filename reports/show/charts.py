@@ -117,7 +117,7 @@ def cost_against_quality(findings: Findings, points_by_cost: Mapping[str, Sequen
     """Draws a panel for each cost; a line joins the points of the Pareto front."""
     from matplotlib.figure import Figure
 
-    styles = line_styles(findings.battery.levels if findings.battery else findings.study.arm_names)
+    styles = _styles(findings)
     most = max(map(len, points_by_cost.values()))
     figure = Figure(figsize=(9.0, max(3.6, 0.26 * most)), layout="constrained")
     panels = figure.subplots(1, len(points_by_cost), squeeze=False, sharey=True)[0]
@@ -141,6 +141,11 @@ def state_against_accuracy(findings: Findings, matrix: Matrix, points: Sequence[
     panel.set_xlabel("numbers held in decoding (left is cheaper)")
     panel.set_ylabel(f"mean {label(findings.metric.title)} (higher is better)")
     return figure
+
+
+def _styles(findings: Findings) -> dict[str, LineStyle]:
+    """Returns the styles of what costs are drawn of: the rows of a battery, or else the arms."""
+    return line_styles(findings.battery.levels if findings.battery else findings.study.arm_names)
 
 
 def _quality_panel(
@@ -227,8 +232,7 @@ def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[st
     """Draws FLOPs per token against the length of a row in tokens, a line for each label, on logarithmic axes."""
     from matplotlib.figure import Figure
 
-    all_styles = line_styles(findings.battery.levels if findings.battery else findings.study.arm_names)
-    styles = {name: all_styles[arm] for name, (arm, _) in lines_by_name.items()}
+    styles = {name: _styles(findings)[arm] for name, (arm, _) in lines_by_name.items()}
     figure = Figure(figsize=(9.0, max(3.4, 0.3 * len(lines_by_name))), layout="constrained")
     panel = figure.subplots()
     panel.set_xscale("log", base=2)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TRAINING_LOSS = "train/loss"
 _TRAINING = ("train/loss", "train/nats")
+_TOKENS = "tokens seen in training"
 _PANELS_ACROSS = 2
 _LEGEND_COLUMNS = 5
 
@@ -78,7 +79,7 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for panel, (name, by_arm) in zip(panels, curves.items(), strict=True):
         ends = _panel(panel, by_arm, styles)
-        panel.set_xlabel("tokens seen in training")
+        panel.set_xlabel(_TOKENS)
         panel.xaxis.set_major_formatter(ticks)
         panel.set_ylabel(_title(findings, name))
         if panel is panels[-1]:
@@ -98,7 +99,7 @@ def battery_curves(findings: Findings, battery: Matrix, curves: Curves) -> Figur
     figure = Figure(figsize=(9.0, 2.3 * count + 0.16 * len(styles)), layout="constrained")
     panels = figure.subplots(count, _PANELS_ACROSS, squeeze=False)
     for panel in panels[-1]:
-        panel.set_xlabel("tokens seen in training")
+        panel.set_xlabel(_TOKENS)
     for panel, task in zip_longest(panels.flat, battery.tasks):
         if task is None:
             panel.set_axis_off()
