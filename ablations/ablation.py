@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import GetPydanticSchema, InstanceOf, WrapValidator
 
 from ablations.arms import Arm, Design, configure, list_arms, require_distinct, select
-from lit_transformers.config import Config, ConfigError, Positive, PositiveFloat, nearest
+from lit_transformers.config import Config, ConfigError, NonNegative, Positive, PositiveFloat, nearest
 from lit_transformers.records.plan import Contrast, Margin, Metric, Source
 from lit_transformers.records.schema import Checked, Name
 
@@ -86,12 +86,18 @@ class Looks(Checked):
 
     After each look the comparisons that are decided stop, and the arms of the others get the seeds of the next one. The
     error is spent over all looks, so that they are stated beforehand.
+
+    A study that was planned by looking at a pilot, its own earlier results or those of another recipe, begins at a seed
+    that the pilot has not used: ``Looks(8, 16, first_seed=8)`` has the seeds 8 to 15, then 16 to 23. Results that were
+    looked at would otherwise count once more as evidence for what they suggested.
     """
 
     seeds: tuple[Positive, ...]
+    first_seed: NonNegative = 0
 
-    def __init__(self, *seeds: int) -> None:
+    def __init__(self, *seeds: int, first_seed: int = 0) -> None:
         object.__setattr__(self, "seeds", seeds)
+        object.__setattr__(self, "first_seed", first_seed)
         self.__post_init__()
 
     def check(self) -> None:
@@ -138,6 +144,11 @@ class Resolved(NamedTuple):
     def looks(self) -> tuple[int, ...]:
         """The planned looks, each by its number of seeds; empty where all seeds are judged at once."""
         return self.seeds.seeds if isinstance(self.seeds, Looks) else ()
+
+    @property
+    def first_seed(self) -> int:
+        """The seed of the first run of every arm; those of the others follow it."""
+        return self.seeds.first_seed if isinstance(self.seeds, Looks) else 0
 
     @property
     def most_seeds(self) -> int:

@@ -69,6 +69,7 @@ def _changes(previous: Plan, plan: Plan) -> list[str]:
             "its margin": one.metric.margin and one.metric.margin.size,
             "its baseline": one.baseline,
             "its arms": {arm.name: arm.levels for arm in one.arms},
+            "its first seed": one.arms[0].runs[0].seed,
             "its contrasts": {contrast.name: contrast for contrast in one.contrasts or ()},
             "its effects": one.effects,
         }

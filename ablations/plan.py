@@ -279,11 +279,12 @@ def _list_runs(
     """Returns the config of every key, and the runs of every arm."""
     configs_by_key: dict[str, dict[str, Plain]] = {}
     runs_by_arm: dict[str, tuple[PlannedRun, ...]] = {}
+    numbers = range(resolved.first_seed, resolved.first_seed + seeds)
     for arm in resolved.arms:
-        seeded = [configs[arm.name].override(_seed_overrides(configs[arm.name], seed)) for seed in range(seeds)]
+        seeded = [configs[arm.name].override(_seed_overrides(configs[arm.name], seed)) for seed in numbers]
         keys = [runner.run_key(config) for config in seeded]
         configs_by_key |= {key: config.to_dict() for key, config in zip(keys, seeded, strict=True)}
-        runs_by_arm[arm.name] = tuple(PlannedRun(seed, key) for seed, key in enumerate(keys))
+        runs_by_arm[arm.name] = tuple(map(PlannedRun, numbers, keys))
     return configs_by_key, runs_by_arm
 
 
@@ -323,6 +324,8 @@ def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float]]) ->
 
 
 def _seeds_text(arms: Sequence[PlannedArm]) -> str:
-    """Returns the number of seeds of the arms as text."""
+    """Returns the number of seeds of the arms as text, with the first of them where a pilot had others."""
     fewest, most = min(len(arm.runs) for arm in arms), max(len(arm.runs) for arm in arms)
-    return f"{most} seed{'s' if most > 1 else ''}" if fewest == most else f"{fewest} to {most} seeds"
+    number = f"{most} seed{'s' if most > 1 else ''}" if fewest == most else f"{fewest} to {most} seeds"
+    first = arms[0].runs[0].seed
+    return f"{number} from seed {first} on" if first else number

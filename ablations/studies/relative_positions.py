@@ -40,7 +40,7 @@ ABLATION = Ablation(
     scales={
         "demo": Scale(
             overrides=LAGS,
-            seeds=Looks(4, 8),
+            seeds=Looks(4, 8, 16, first_seed=8),
             leave_out=SELDOM,
             margin=Margin(0.03, "less than a tenth of what the lag beyond a segment is worth"),
         ),

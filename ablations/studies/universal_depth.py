@@ -82,6 +82,7 @@ ABLATION = Ablation(
     design="product",
     seeds=3,
     metric=Metric("val/accuracy", goal="maximize", label="symbols of the answer"),
+    effects=[],
     contrasts=CONTRASTS,
     published=Published(
         protocol="trained on strings of 40 symbols, tested on 400; the answer's symbols one by one",
@@ -92,7 +93,7 @@ ABLATION = Ablation(
     scales={
         "demo": Scale(
             overrides=SHORT,
-            seeds=Looks(4, 8),
+            seeds=Looks(8, 16, first_seed=8),
             leave_out=ADDITION_AND_HALTING,
             margin=SYMBOLS_MARGIN,
         ),

@@ -124,6 +124,21 @@ def test_seeds_by_hand_after_a_report_are_a_look_of_their_own_and_more_of_the_sa
         assert "added by hand after a report of 2, which counts as a look" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_study_that_a_pilot_planned_has_seeds_of_its_own_and_keeps_them(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.write_text(STUDY.replace("4, 6)", "4, 6, first_seed=6)"))
+    runs, words = tmp_path / "runs", [str(study), "--runs", str(tmp_path / "runs")]
+    finish_runs(study, runs, 2)
+    assert main(["run", *words]) == 0
+    plan = load_plan(runs / "studies/memory/plan.json")
+    assert {tuple(run.seed for run in arm.runs) for arm in plan.arms} == {(6, 7)}
+    assert plan.protocol.endswith(", 2 seeds from seed 6 on")
+    study.write_text(STUDY)
+    assert main(["run", *words]) == 2
+    assert "a look was taken, and then its first seed changed; undo that" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("first", "second"), [("Looks(2, 4, 6)", "Looks(2, 4, 6)"), ("2", "3")])
 def test_a_plan_that_was_changed_after_a_look_was_taken_is_refused_in_one_line(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str, second: str
