@@ -93,6 +93,8 @@ python -m ablations remark diet_masks                          its remarks on wh
 
 python -m ablations floors star_links                          floors of what was published before they were measured
 
+python -m ablations restore universal_strings                  the runs of what is published, to take its next look
+
 python -m ablations new longer_memory                          a study of your own, from a commented skeleton
 
 python -m lit_transformers kinds                               what models, mixers, tasks and data can be chosen
@@ -306,6 +308,21 @@ def floors(study: Study, folder: PublishedIn = None) -> None:
     runner = runner_of(catalog.load(path).baseline)
     measure = partial(floors_of_published, runner=runner, console=out)
     print_publication(publish_floors((folder or PUBLISHED) / path.stem, measure))
+
+
+@app.command()
+def restore(
+    study: Study, folder: PublishedIn = None, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None
+) -> None:  # fmt: skip
+    """The runs of a published study, but for their weights, to where run goes on with them: its next look, or arms that
+    are new. Only runs of today's code, configs and data are restored."""
+    from ablations.restore import restore_published
+    from reports.publish import PUBLISHED
+
+    whole = whole_plan_for(study, runs, request_of(scale, changes, None, None))
+    restored, known = restore_published((folder or PUBLISHED) / whole.study, whole, runs)
+    text = f"{restored} runs restored, {known - restored} were there"
+    out.print(f"{text}; now go on: {whole.plan.commands['run']}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_publication(page: Path) -> None:

@@ -20,7 +20,8 @@ __all__ = ["keep_context"]
 
 
 def keep_context(runs: Path, planned: PlannedStudy, console: Console) -> None:
-    """Measures the baseline's first finished run with its context cut, once, and writes it beside the plan.
+    """Measures the baseline's first finished run that has its weights with its context cut, once, and writes it beside
+    the plan.
 
     Where it is known what can be known of the data, all arms are measured, for then a loss says what an arm lacks.
     What fails is named as its reason, and by no line: most studies are of no text.
@@ -32,7 +33,8 @@ def keep_context(runs: Path, planned: PlannedStudy, console: Console) -> None:
         return
     arms = keys if plan.references else {}
     before = _measured(runs, plan.folder)
-    if before is not None and before.key == key and (before.reason or len(before.arms) == len(arms)):
+    of_baseline = {run.key for arm in plan.arms if arm.name == plan.baseline for run in arm.runs}
+    if before is not None and before.key in of_baseline and (before.reason or len(before.arms) >= len(arms)):
         return
     try:
         with console.status(f"the context that the baseline of {planned.study} uses"):

@@ -202,7 +202,8 @@ def _measure(planned: Comparison, study: Study, evidence: Evidence, unmatched: b
     if not planned.weights:
         return planned
     arms = list(planned.weights)
-    seeds = [seed for seed in evidence.seeds(arms) if look.seeds is None or seed < look.seeds]
+    first = study.plan.arms[0].runs[0].seed
+    seeds = [seed for seed in evidence.seeds(arms) if look.seeds is None or seed < first + look.seeds]
     if not seeds:
         return replace(planned, reason=_why_missing(study, arms))
     if reason := evidence.without_value(arms, seeds):

@@ -1,7 +1,8 @@
 """The detailed measurements of a run: its learning curves, and the sums per document of its final evaluation.
 
-Both are stored at the precision that a report needs: curves are thinned to means, numbers have seven digits. A study
-read from the folders of its runs and the same study read from ``results.jsonl`` therefore hold equal numbers.
+They are read from the files of a run, and written as such for one that is known from published results alone. Both are
+stored at the precision that a report needs: curves are thinned to means, numbers have seven digits. A study read from
+the folders of its runs and the same study read from ``results.jsonl`` therefore hold equal numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lit_transformers.records.files import replace_file
 
 Array = NDArray[np.float64]
 
@@ -83,6 +86,39 @@ def as_documents(names: Sequence[str], sums: Mapping[str, Array]) -> DocumentLos
             raise ValueError(f"a value of {name} is not finite")
     others = {name: column for name, column in sums.items() if name not in _SUMS}
     return DocumentLosses(tuple(names), sums["nats"], sums["tokens"], sums["bytes"], others)
+
+
+def write_documents(path: Path, documents: DocumentLosses) -> None:
+    """Writes the sums per document as a run does."""
+    sums = {"nats": documents.nats, "tokens": documents.tokens, "bytes": documents.bytes, **documents.others}
+    labels = (name.partition(" ")[::2] for name in documents.names)
+    rows = [
+        [*label, *values] for label, *values in zip(labels, *(_texts(column) for column in sums.values()), strict=True)
+    ]
+    _write_table(path, ["document", "name", *sums], rows)
+
+
+def write_curves(path: Path, curves: Mapping[str, Array]) -> None:
+    """Writes learning curves as a run does, but for the numbers of its updates, which they do not hold."""
+    rows = [
+        [tokens, name, value]
+        for name, curve in curves.items()
+        for tokens, value in zip(*map(_texts, curve.T), strict=True)
+    ]
+    _write_table(path, ["tokens", "name", "value"], rows)
+
+
+def _texts(column: Array) -> list[str]:
+    """Returns numbers as texts from which the same numbers are read."""
+    return [repr(value) for value in column.tolist()]
+
+
+def _write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    def write(fresh: Path) -> None:
+        with fresh.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([header, *rows])
+
+    replace_file(path, write)
 
 
 def read_curves(path: Path) -> dict[str, Array]:

@@ -134,6 +134,7 @@ def test_a_study_that_a_pilot_planned_has_seeds_of_its_own_and_keeps_them(
     plan = load_plan(runs / "studies/memory/plan.json")
     assert {tuple(run.seed for run in arm.runs) for arm in plan.arms} == {(6, 7)}
     assert plan.protocol.endswith(", 2 seeds from seed 6 on")
+    assert "of 2 comparisons 1 worse and 1 unresolved" in " ".join(capsys.readouterr().out.split())
     study.write_text(STUDY)
     assert main(["run", *words]) == 2
     assert "a look was taken, and then its first seed changed; undo that" in capsys.readouterr().err
