@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Scale, Source
+from ablations.ablation import Ablation, Looks, Margin, Match, Published, PublishedValue, Scale, Source
 from ablations.baselines import (
     BITS_PER_BYTE,
     CHARACTERS,
@@ -50,9 +50,11 @@ ABLATION = Ablation(
             "model.mixer.span": 64,
             "model.mixer.ramp": 8,
             "model.mixer.initial": 0.9,
+            "model.mixer.penalty": 2e-6,
         },
         Margin(0.04, "a tenth of what the second lag is worth, three times as far as the ramp reaches"),
         RELATIVE_TEXT,
+        Looks(4, 8, 16, first_seed=8),
     )
     | {
         "gpu": Scale(
