@@ -278,14 +278,14 @@ def character_scales(
     demo: Mapping[str, Any],
     margin: Margin,
     text: Mapping[str, Any] = CHARACTERS_TEXT,
-    seeds: Looks = Looks(4, 8),
+    seeds: Looks | None = None,
 ) -> dict[str, Scale]:
     """Returns the scales of a study of CHARACTERS whose demo is on data with a known truth: text waits for an hour.
 
-    text: the overrides of the scale ``hour``. seeds: the looks of the demo.
+    text: the overrides of the scale ``hour``. seeds: the looks of the demo, by default at 4 and 8.
     """
     return {
-        "demo": Scale(overrides=demo, seeds=seeds, margin=margin),
+        "demo": Scale(overrides=demo, seeds=seeds or Looks(4, 8), margin=margin),
         "hour": Scale(overrides=text, seeds=Looks(4, 8), margin=TEXT_MARGIN),
         "gpu": Scale(overrides=CHARACTERS_GPU),
         "paper": Scale(overrides=CHARACTERS_PAPER, seeds=1),
