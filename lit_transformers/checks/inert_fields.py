@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -52,10 +55,23 @@ def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
         return False
     sizes = shrunk_memories(arm, baseline)
     length = min(arm.data.length, max(probe_length(config.model) for config in (arm, baseline)))
-    return all(
-        tensors_equal(observe(arm, sizes, length), observe(baseline, sizes, length))
-        for length in dict.fromkeys((length, arm.data.length))
-    )
+    with one_thread():
+        return all(
+            tensors_equal(observe(arm, sizes, length), observe(baseline, sizes, length))
+            for length in dict.fromkeys((length, arm.data.length))
+        )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Computes on one thread within the block: of networks this small several wait for each other most of the time, all
+    the more where runs take the other cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
