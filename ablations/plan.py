@@ -38,7 +38,7 @@ from lit_transformers.records.study_folder import PLAIN_SCALE
 from lit_transformers.runner import Runner, load_runner, runner_of
 from sweeps.ledger.ticket import Ticket
 
-__all__ = ["PlannedStudy", "Request", "as_typed", "existing_plan", "make_plan"]
+__all__ = ["PlannedStudy", "Request", "as_typed", "existing_plan", "make_plan", "seed_overrides"]
 
 Tuned = Mapping[str, Mapping[str, Plain]]
 
@@ -281,14 +281,14 @@ def _list_runs(
     runs_by_arm: dict[str, tuple[PlannedRun, ...]] = {}
     numbers = range(resolved.first_seed, resolved.first_seed + seeds)
     for arm in resolved.arms:
-        seeded = [configs[arm.name].override(_seed_overrides(configs[arm.name], seed)) for seed in numbers]
+        seeded = [configs[arm.name].override(seed_overrides(configs[arm.name], seed)) for seed in numbers]
         keys = [runner.run_key(config) for config in seeded]
         configs_by_key |= {key: config.to_dict() for key, config in zip(keys, seeded, strict=True)}
         runs_by_arm[arm.name] = tuple(map(PlannedRun, numbers, keys))
     return configs_by_key, runs_by_arm
 
 
-def _seed_overrides(config: Config, seed: int) -> dict[str, int]:
+def seed_overrides(config: Config, seed: int) -> dict[str, int]:
     """Returns the overrides of a seed: of the weights and of the order of the data, so that seeds vary both."""
     return {path: seed for path, _ in config.leaves() if path in ("seed", "data.seed")}
 

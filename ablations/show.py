@@ -102,7 +102,9 @@ def _scales(ablation: Ablation) -> Table:
 
 def _seeds_text(seeds: SeedPlan) -> str:
     """Returns a number of seeds, or those of a plan of looks, as text."""
-    return ", ".join(map(str, seeds.seeds)) if isinstance(seeds, Looks) else str(seeds)
+    if not isinstance(seeds, Looks):
+        return str(seeds)
+    return ", ".join(map(str, seeds.seeds)) + (f" from seed {seeds.first_seed} on" if seeds.first_seed else "")
 
 
 def _published(ablation: Ablation) -> Table:

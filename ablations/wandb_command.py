@@ -46,9 +46,10 @@ def wandb(
         planned = plan_for(study, runs, request)
         folder = _wandb_folder(runs, planned)
         arms = planned.plan.arms
+        numbers = [run.seed for run in arms[0].runs]
         metric = {"name": planned.metric, "goal": planned.plan.metric.goal}
         command = agent_command(words, _rank_count(planned))
-        definitions = {"grid": grid(planned.study, [arm.name for arm in arms], len(arms[0].runs), metric, command)}
+        definitions = {"grid": grid(planned.study, [arm.name for arm in arms], numbers, metric, command)}
     else:
         tuning = _prepare_tuning(study, request, runs, own=with_mixer_space)
         folder = _wandb_folder(runs, tuning.planned)
@@ -126,7 +127,7 @@ def _requested_run(
 
     Raises ConfigError for an unknown arm or an invalid seed.
     """
-    from ablations.plan import make_plan
+    from ablations.plan import make_plan, seed_overrides
 
     path = catalog.find(study)
     ablation = catalog.load(path)
@@ -142,8 +143,7 @@ def _requested_run(
         from sweeps.tuning.tune import trial_config
 
         return trial_config(config, values), str(arm), planned.runner
-    seed_overrides = {path: seed for path, _ in config.leaves() if path in ("seed", "data.seed")}
-    return config.override({**seed_overrides, **values}), str(arm), planned.runner
+    return config.override({**seed_overrides(config, seed), **values}), str(arm), planned.runner
 
 
 def _prepare_tuning(study: str, request: Request, runs: Path, *, own: bool) -> PreparedTuning:

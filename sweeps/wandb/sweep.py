@@ -24,10 +24,10 @@ def agent_command(words: Sequence[str], ranks: int = 1) -> list[str]:
 
 
 def grid(
-    study: str, arms: Sequence[str], seeds: int, metric: Mapping[str, str], command: list[str]
+    study: str, arms: Sequence[str], seeds: Sequence[int], metric: Mapping[str, str], command: list[str]
 ) -> dict[str, Plain]:
     """Returns the sweep of every arm with every seed, the runs of ``python -m ablations run``."""
-    parameters = {"arm": {"values": list(arms)}, "seed": {"values": list(range(seeds))}}
+    parameters = {"arm": {"values": list(arms)}, "seed": {"values": list(seeds)}}
     return _sweep(study, "grid", metric, command, parameters)
 
 

@@ -34,11 +34,11 @@ def rendered(command: list[str], values: dict[str, Any]) -> list[str]:
 
 
 def test_a_grid_has_every_arm_with_every_seed(tmp_path: Path) -> None:
-    sweep = grid("study", ["a=on b=off", "a=off b=off"], 2, METRIC, agent_command(["study", "--scale", "demo"]))
+    sweep = grid("study", ["a=on b=off", "a=off b=off"], (3, 4), METRIC, agent_command(["study", "--scale", "demo"]))
     write_sweep(tmp_path / "wandb" / "grid.yaml", sweep)
     loaded = yaml.safe_load((tmp_path / "wandb" / "grid.yaml").read_text())
     assert loaded == sweep
-    assert loaded["parameters"] == {"arm": {"values": ["a=on b=off", "a=off b=off"]}, "seed": {"values": [0, 1]}}
+    assert loaded["parameters"] == {"arm": {"values": ["a=on b=off", "a=off b=off"]}, "seed": {"values": [3, 4]}}
     assert (loaded["method"], loaded["metric"]) == ("grid", METRIC)
 
 
