@@ -33,8 +33,9 @@ def keep_context(runs: Path, planned: PlannedStudy, console: Console) -> None:
         return
     arms = keys if plan.references else {}
     before = _measured(runs, plan.folder)
-    of_baseline = {run.key for arm in plan.arms if arm.name == plan.baseline for run in arm.runs}
-    if before is not None and before.key in of_baseline and (before.reason or len(before.arms) >= len(arms)):
+    baseline = next(arm for arm in plan.arms if arm.name == plan.baseline)
+    restored = _first_finished(runs, baseline, weights=False)
+    if before is not None and before.key in (key, restored) and (before.reason or len(before.arms) >= len(arms)):
         return
     try:
         with console.status(f"the context that the baseline of {planned.study} uses"):
@@ -58,17 +59,19 @@ def context_losses(runner: str, checkpoint: Path) -> tuple[ContextLoss, ...]:
     return tuple(load_runner(runner).context_losses(checkpoint))
 
 
-def _first_finished(runs: Path, arm: PlannedArm) -> str | None:
-    """Returns the key of an arm's first run that has finished and has its checkpoint; None where there is none."""
-    return next((run.key for run in arm.runs if _has_finished(runs / run.key)), None)
+def _first_finished(runs: Path, arm: PlannedArm, weights: bool = True) -> str | None:
+    """Returns the key of an arm's first run that has finished and has its weights, or that may be without them, as one
+    restored from what is published is; None where there is none."""
+    return next((run.key for run in arm.runs if _has_finished(runs / run.key, weights)), None)
 
 
-def _has_finished(directory: Path) -> bool:
-    """Whether a folder holds a run that has finished, and its checkpoint."""
+def _has_finished(directory: Path, weights: bool) -> bool:
+    """Whether a folder holds a run that has finished and, where they are asked for, its weights."""
     try:
-        return load_record(directory / RECORD).outcome == "finished" and (directory / CHECKPOINT).is_file()
+        finished = load_record(directory / RECORD).outcome == "finished"
     except (OSError, ValueError, RecursionError):
         return False
+    return finished and (not weights or (directory / CHECKPOINT).is_file())
 
 
 def _measured(runs: Path, folder: str) -> ContextUse | None:

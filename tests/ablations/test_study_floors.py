@@ -211,6 +211,9 @@ def test_context_is_measured_once_on_the_first_finished_run_of_the_baseline(
             keep_context(tmp_path, planned, Console(file=StringIO()))
         context = load_context(tmp_path, planned.folder)
         assert context and context.key == directory.name
+    (first / "checkpoint.ckpt").unlink()
+    keep_context(tmp_path, planned, Console(file=StringIO()))
+    assert load_context(tmp_path, planned.folder) == context
     assert measured == [second / "checkpoint.ckpt", first / "checkpoint.ckpt"]
     assert context.losses == () and context.reason == "reads no text"
 
