@@ -93,7 +93,7 @@ python -m ablations remark diet_masks                          its remarks on wh
 
 python -m ablations floors star_links                          floors of what was published before they were measured
 
-python -m ablations restore universal_strings                  the runs of what is published, to take its next look
+python -m ablations restore xl_memory                          the runs of what is published, for run to go on with
 
 python -m ablations new longer_memory                          a study of your own, from a commented skeleton
 

@@ -232,7 +232,8 @@ def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[st
     """Draws FLOPs per token against the length of a row in tokens, a line for each label, on logarithmic axes."""
     from matplotlib.figure import Figure
 
-    styles = {name: _styles(findings)[arm] for name, (arm, _) in lines_by_name.items()}
+    all_styles = _styles(findings)
+    styles = {name: all_styles[arm] for name, (arm, _) in lines_by_name.items()}
     figure = Figure(figsize=(9.0, max(3.4, 0.3 * len(lines_by_name))), layout="constrained")
     panel = figure.subplots()
     panel.set_xscale("log", base=2)
