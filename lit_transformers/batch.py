@@ -165,6 +165,32 @@ class PairDescription(DataDescription):
         return cls(vocabulary=vocabulary, length=length, source=vocabulary, source_length=length, detokenize=str)
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class RowDescription(DataDescription):
+    """Describes rows of text in which symbols are hidden (RowBatch), of up to ``length`` tokens with what is put around
+    them: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]. The boundary of the vocabulary is [CLS].
+
+    mask       the symbol that stands where another one is hidden, [MASK]
+    separator  the symbol that ends each segment, [SEP]
+    segments   how many segments a row may have: 1 or 2
+    relations  how many relations between the two segments of a row there are to tell apart; 0 where none are
+    """
+
+    kind = "rows"
+    mismatch = "have no hidden symbols for {reader} to predict; set data to rows"
+
+    mask: int
+    separator: int
+    segments: int
+    relations: int = 0
+
+    @classmethod
+    def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
+        last = vocabulary.size - 1
+        return cls(vocabulary=vocabulary, length=length, mask=last, separator=last - 1, segments=2, relations=2)
+
+
 class TextBatch(NamedTuple):
     """One segment of every lane. Row b continues row b of the previous batch of the same ``stream``.
 
@@ -253,5 +279,28 @@ class PairBatch(NamedTuple):
     example: Int[Tensor, " b"]
     requested_length: Int[Tensor, " b"]
     references: tuple[tuple[str, ...], ...]
+    stream: int
+    cursor: Any
+
+
+class RowBatch(NamedTuple):
+    """Rows of text in which symbols are hidden, each of one segment or two. Rows do not depend on each other.
+
+    inputs        (b, t) symbols, with [MASK] or another symbol where one is hidden; 0 where padded
+    targets       (b, t) the original symbol wherever one was chosen to be predicted, also where it still stands in
+                  ``inputs``; else IGNORED
+    padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
+    segments      (b, t) 0 in the first segment with its [CLS] and [SEP], 1 in the second with its [SEP]; 0 at padding
+    relation      (b,)   the relation between the two segments, from 0; IGNORED where there is none to predict
+    example       (b,)   ordinal of the row within its split
+    stream, cursor as in TextBatch
+    """
+
+    inputs: Int[Tensor, "b t"]
+    targets: Int[Tensor, "b t"]
+    padding_mask: Bool[Tensor, "b t"]
+    segments: Int[Tensor, "b t"]
+    relation: Int[Tensor, " b"]
+    example: Int[Tensor, " b"]
     stream: int
     cursor: Any
