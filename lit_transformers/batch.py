@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -171,10 +172,11 @@ class RowDescription(DataDescription):
     """Describes rows of text in which symbols are hidden (RowBatch), of up to ``length`` tokens with what is put around
     them: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]. The boundary of the vocabulary is [CLS].
 
-    mask       the symbol that stands where another one is hidden, [MASK]
-    separator  the symbol that ends each segment, [SEP]
-    segments   how many segments a row may have: 1 or 2
-    relations  how many relations between the two segments of a row there are to tell apart; 0 where none are
+    mask         the symbol that stands where another one is hidden, [MASK]
+    separator    the symbol that ends each segment, [SEP]
+    segments     how many segments a row may have: 1 or 2
+    predictions  the most symbols of a row that are predicted
+    relations    how many relations between the two segments of a row there are to tell apart; 0 where none are
     """
 
     kind = "rows"
@@ -183,12 +185,21 @@ class RowDescription(DataDescription):
     mask: int
     separator: int
     segments: int
+    predictions: int
     relations: int = 0
 
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
-        last = vocabulary.size - 1
-        return cls(vocabulary=vocabulary, length=length, mask=last, separator=last - 1, segments=2, relations=2)
+        last, predictions = vocabulary.size - 1, math.ceil(0.15 * length)
+        return cls(
+            vocabulary=vocabulary,
+            length=length,
+            mask=last,
+            separator=last - 1,
+            segments=2,
+            predictions=predictions,
+            relations=2,
+        )
 
 
 class TextBatch(NamedTuple):

@@ -259,7 +259,8 @@ def every_parameter_of_an_encoder_learns(probe: Probe) -> str:
     network = bidirectional(probe).train()
     symbols = probe.symbols(4)
     output = network.read_row(symbols, None, first(symbols))
-    return learning(network, network.tokens.nll(output.hidden, probe.symbols(4)).sum() + sum(output.aux.values()))
+    nats = network.tokens.nll(network.predict(output.hidden), probe.symbols(4))
+    return learning(network, nats.sum() + sum(output.aux.values()))
 
 
 def every_parameter_of_both_sides_learns(probe: Probe) -> str:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from typing import Any, ClassVar, TypeVar
 
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import ConfigError
@@ -50,22 +50,41 @@ class CausalModelConfig(ModelConfig):
 
 
 class RowNetwork(Network):
-    """Reads whole rows, which do not depend on each other, for objectives that predict no symbol."""
+    """Reads whole rows, which do not depend on each other."""
 
     @abstractmethod
     def read_row(
-        self, symbols: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"] | None, marked: Bool[Tensor, "b t"]
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
     ) -> ModelOutput:
         """Maps symbols (b, t) to hidden (b, t, d). ``padding_mask`` is True at real symbols and False at padding;
-        ``marked`` is True at symbols that the data single out."""
+        ``marked`` is True at symbols that the data single out; ``segments`` is the number of each symbol's segment,
+        from 0, and None where a row is one segment."""
 
     @abstractmethod
     def softmax_flops(self, length: int) -> int:
-        """The part of ``flops`` that predicts symbols, which such an objective does not spend."""
+        """The part of ``flops`` that predicts symbols, which objectives do not spend that predict none."""
+
+    def predict(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n e"]:
+        """Hook: maps hidden vectors to those that the softmax of ``tokens`` reads. By default they are the same."""
+        return hidden
+
+    def predict_flops(self, length: int) -> int:
+        """Hook: forward FLOPs of ``predict`` for ``length`` vectors. By default none."""
+        return 0
+
+    def prediction_only(self) -> list[nn.Parameter]:
+        """Hook: returns the parameters that are not trained where no symbol is predicted. By default those of the
+        softmax alone."""
+        return self.tokens.softmax_only()
 
 
 class RowModelConfig(ModelConfig):
-    """Base of the families that read whole rows. ``first_sees_all``: whether the first symbol sees those after it."""
+    """Base of the families that read whole rows. ``first_sees_all``: whether the first symbol sees those after it, as
+    all others do."""
 
     first_sees_all: ClassVar[bool]
 

@@ -1,19 +1,23 @@
-"""A bidirectional encoder (Devlin et al. 2019, arXiv:1810.04805)."""
+"""A bidirectional encoder (Devlin et al. 2019, arXiv:1810.04805), of ALBERT's and ELECTRA's embeddings too."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.config import NonNegative
-from lit_transformers.mixer import Context
+from lit_transformers.config import NonNegative, Positive, Width
+from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
+from lit_transformers.mixer import Context, Shape
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelOutput
+from lit_transformers.stacks import StackInput
+from lit_transformers.stacks.feedforward import Activation, activation
 
 
 class EncoderConfig(RowModelConfig, kind="encoder"):
@@ -21,15 +25,44 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
 
     extra_tokens: learned vectors that are put before the sequence as marked tokens and removed from the output, as
     BigBird's ETC adds them for its global attention (arXiv:2007.14062, section 2).
+    segments: number of learned vectors of which one is added to the symbols of each segment (arXiv:1810.04805, figure
+    2); 0 for none. embedding_norm: whether the sum of symbols, positions and segments is normalised, as in BERT's code.
+    embedding_dim: width of that sum, which is then mapped to ``dim`` (arXiv:1909.11942, section 3.1); None for ``dim``.
+    transform: the activation of a map with a layer norm between the last layer and the softmax, as in BERT's code; None
+    where the softmax reads the last layer.
     """
 
     gates: ClassVar[str] = "lit_transformers.checks.gates:BIDIRECTIONAL"
     first_sees_all: ClassVar[bool] = True
 
     extra_tokens: NonNegative = 0
+    segments: NonNegative = 0
+    embedding_norm: bool = False
+    embedding_dim: Annotated[Positive | None, Width] = None
+    transform: Activation | None = None
+
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        if self.embedding_dim is not None and self.transform is None:
+            yield "embeddings of another width than the layers need a transform before the softmax; set it to gelu"
+        per_layer = isinstance(self.positions, SinusoidalConfig | LearnedConfig) and self.positions.per_layer
+        if self.embedding_dim is not None and per_layer:
+            yield "positions that each layer adds are as wide as the layers; drop embedding_dim or positions.per_layer"
+
+    @property
+    def embedding_width(self) -> int:
+        """The channels of embeddings, and of what the softmax reads."""
+        return self.embedding_dim or self.dim
 
     def build(self, data: DataDescription) -> Encoder:
         return Encoder(self, data)
+
+    def build_input(self, shape: Shape) -> StackInput:
+        width = self.embedding_width
+        positions = self.positions.build(shape._replace(dim=width)) if self.positions else None
+        norm = self.build_norm(width) if self.embedding_norm else None
+        widen = nn.Linear(width, self.dim) if self.embedding_dim else None
+        return StackInput(positions, self.dropout, norm, widen)
 
 
 class Encoder(RowNetwork):
@@ -37,10 +70,17 @@ class Encoder(RowNetwork):
 
     def __init__(self, config: EncoderConfig, data: DataDescription) -> None:
         super().__init__()
-        self.tokens = config.tokens.build(data.vocabulary.size, config.dim)
+        width = config.embedding_width
+        self.tokens = config.tokens.build(data.vocabulary.size, width)
         self.stack = config.build_stack("bidirectional", data.length + config.extra_tokens)
-        self.extra = nn.Embedding(config.extra_tokens, config.dim) if config.extra_tokens else None
+        self.extra = nn.Embedding(config.extra_tokens, width) if config.extra_tokens else None
+        self.segments = nn.Embedding(config.segments, width) if config.segments else None
         self.norm = config.final_norm()
+        self.transform = (
+            nn.Sequential(nn.Linear(config.dim, width), activation(config.transform), config.build_norm(width))
+            if config.transform
+            else None
+        )
         config.initialise(self, self.tokens)
 
     def forward(
@@ -48,10 +88,12 @@ class Encoder(RowNetwork):
         symbols: Int[Tensor, "b t"],
         padding_mask: Bool[Tensor, "b t"] | None = None,
         marked: Bool[Tensor, "b t"] | None = None,
+        segments: Int[Tensor, "b t"] | None = None,
     ) -> ModelOutput:
-        """Maps symbols (b, t) to hidden (b, t, d). ``padding_mask`` is True at real symbols and False at padding;
-        ``marked`` is True at symbols that the data single out."""
+        """Maps symbols (b, t) to hidden (b, t, d). The other arguments are those of ``read_row``."""
         x = self.tokens.embed(symbols)
+        if self.segments is not None:
+            x = x + self.segments(torch.zeros_like(symbols) if segments is None else segments)
         if self.extra is not None:
             rows, extra = symbols.size(0), self.extra.weight.size(0)
             x = torch.cat([self.extra.weight.to(x.dtype).expand(rows, -1, -1), x], dim=1)
@@ -63,15 +105,35 @@ class Encoder(RowNetwork):
         return ModelOutput(self.norm(output.y)[:, x.size(1) - symbols.size(1) :], None, dict(output.aux))
 
     def read_row(
-        self, symbols: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"] | None, marked: Bool[Tensor, "b t"]
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
     ) -> ModelOutput:
-        output: ModelOutput = self(symbols, padding_mask, marked)
+        output: ModelOutput = self(symbols, padding_mask, marked, segments)
         return output
+
+    def predict(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n e"]:
+        return hidden if self.transform is None else self.transform(hidden)
+
+    def predict_flops(self, length: int) -> int:
+        return 0 if self.transform is None else linear_flops(self.transform[0], length)
+
+    def prediction_only(self) -> list[nn.Parameter]:
+        return [*self.tokens.softmax_only(), *([] if self.transform is None else self.transform.parameters())]
 
     def flops(self, length: int, remembered: int = 0, source: int = 0) -> int:
         """As in ``Network.flops``, without an output layer, which belongs to the objective."""
-        extra = 0 if self.extra is None else self.extra.weight.size(0)
-        return self.stack.flops(length + extra, 0, causal=False)
+        positions = length + (0 if self.extra is None else self.extra.weight.size(0))
+        widen = self.stack.entry.widen
+        return self.stack.flops(positions, 0, causal=False) + (0 if widen is None else linear_flops(widen, positions))
 
     def softmax_flops(self, length: int) -> int:
         return 0
+
+
+def linear_flops(module: nn.Module, queries: int) -> int:
+    """Forward FLOPs of a linear map for so many vectors."""
+    assert isinstance(module, nn.Linear)
+    return 2 * queries * module.in_features * module.out_features

@@ -55,7 +55,11 @@ class LanguageModel(CausalNetwork, RowNetwork):
         return y
 
     def read_row(
-        self, symbols: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"] | None, marked: Bool[Tensor, "b t"]
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
     ) -> ModelOutput:
         output: ModelOutput = self(symbols, None, padding_mask)
         return output

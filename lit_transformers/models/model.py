@@ -79,12 +79,15 @@ class ModelConfig(BlockConfig):
         def make_block(layer: int, depth: int) -> Block:
             return self.build_block(shape._replace(layer=layer, depth=depth), mode, cross)
 
-        positions = self.positions.build(shape) if self.positions else None
-        return self.stack.build(shape, make_block, StackInput(positions, self.dropout))
+        return self.stack.build(shape, make_block, self.build_input(shape))
+
+    def build_input(self, shape: Shape) -> StackInput:
+        """Hook: builds what symbols pass before the first layer. By default positions are added, with dropout."""
+        return StackInput(self.positions.build(shape) if self.positions else None, self.dropout)
 
     def final_norm(self) -> nn.Module:
         """Returns the norm after the stack: pre-norm leaves the residual sum unnormalised; post-norm needs none."""
-        return nn.LayerNorm(self.dim) if self.norm == "pre" else nn.Identity()
+        return self.build_norm(self.dim) if self.norm == "pre" else nn.Identity()
 
     def initialise(self, network: nn.Module, tokens: TokenEmbedding) -> None:
         """Initialises the weights of a built network, from streams of random numbers named like its modules.

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lit_transformers.config import Config, Dropout, Fraction
+from lit_transformers.config import Config, Dropout, Fraction, PositiveFloat
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionConfig
@@ -17,12 +17,18 @@ from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionCon
 
 class BlockConfig(Config):
     """One layer. norm: "post" normalises after each residual sum (arXiv:1706.03762), "pre" before each sublayer
-    (arXiv:2002.04745); dropout: applied to each sublayer's output."""
+    (arXiv:2002.04745); dropout: applied to each sublayer's output; norm_epsilon: what every layer norm adds to the
+    variance (1e-12 in BERT's code, 1e-5 elsewhere)."""
 
     mixer: MixerConfig = AttentionConfig()
     feedforward: TransitionConfig = FeedForwardConfig()
     norm: Literal["pre", "post"] = "pre"
     dropout: Annotated[Fraction, Dropout] = 0.0
+    norm_epsilon: PositiveFloat = 1e-5
+
+    def build_norm(self, dim: int) -> nn.LayerNorm:
+        """Builds a layer norm of vectors (d,)."""
+        return nn.LayerNorm(dim, eps=self.norm_epsilon)
 
     def build_block(self, shape: Shape, mode: Mode, cross: MixerConfig | None = None) -> Block:
         """Builds the layer. Raises ConfigError where a sublayer does not support the mode it is used in."""
@@ -78,9 +84,9 @@ class Block(nn.Module):
     def __init__(self, config: BlockConfig, shape: Shape, mixer: Mixer, cross: Mixer | None, mode: Mode) -> None:
         super().__init__()
         self.pre, self.permuted = config.norm == "pre", mode == "permuted"
-        self.mixer, self.mixer_norm = mixer, nn.LayerNorm(shape.dim)
-        self.cross, self.cross_norm = cross, nn.LayerNorm(shape.dim) if cross else None
-        self.feedforward, self.feedforward_norm = config.feedforward.build(shape), nn.LayerNorm(shape.dim)
+        self.mixer, self.mixer_norm = mixer, config.build_norm(shape.dim)
+        self.cross, self.cross_norm = cross, config.build_norm(shape.dim) if cross else None
+        self.feedforward, self.feedforward_norm = config.feedforward.build(shape), config.build_norm(shape.dim)
         self.dropout = nn.Dropout(config.dropout)
         self.mixer_adapter = config.build_adapter("mixer", mixer, shape)
         self.cross_adapter = config.build_adapter("cross", cross, shape) if cross else None

@@ -30,12 +30,19 @@ class StackOutput(NamedTuple):
 
 
 class StackInput(nn.Module):
-    """The input of each step: x with positions added, and with dropout of the sum at the first step
-    (arXiv:1706.03762, section 5.4)."""
+    """The input of each step: x with positions added, and at the first step with dropout of the sum (arXiv:1706.03762,
+    section 5.4), after a norm of it where there is one (arXiv:1810.04805), and before a map to the width of the layers
+    where embeddings are narrower (arXiv:1909.11942, section 3.1)."""
 
-    def __init__(self, positions: Positions | None = None, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        positions: Positions | None = None,
+        dropout: float = 0.0,
+        norm: nn.Module | None = None,
+        widen: nn.Linear | None = None,
+    ) -> None:
         super().__init__()
-        self.positions = positions
+        self.positions, self.norm, self.widen = positions, norm, widen
         self.dropout = nn.Dropout(dropout)
 
     def offsets(self, positions: Int[Tensor, "b t"]) -> Int[Tensor, " b"] | None:
@@ -50,7 +57,10 @@ class StackInput(nn.Module):
     def forward(self, x: Float[Tensor, "b t d"], positions: Int[Tensor, "b t"], step: int) -> Float[Tensor, "b t d"]:
         if self.positions is not None:
             x = self.positions(x, positions, step)
-        return self.dropout(x) if step == 0 else x
+        if step > 0:
+            return x
+        x = self.dropout(x if self.norm is None else self.norm(x))
+        return x if self.widen is None else self.widen(x)
 
 
 class StackConfig(Config):

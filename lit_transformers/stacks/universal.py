@@ -54,6 +54,8 @@ class UniversalConfig(StackConfig, kind="universal"):
             raise ConfigError(reason, "stack.timestep")
         if self.halting and shape.depth == 1:
             raise ConfigError("one step leaves nothing to decide; set depth: 2, or halting: null", "stack.halting")
+        if entry.widen is not None:
+            raise ConfigError("a universal stack reads embeddings as wide as its layers", "embedding_dim")
         return Universal(self, shape, make(0, 1), entry)
 
 

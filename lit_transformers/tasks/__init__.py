@@ -3,6 +3,7 @@
 from lit_transformers.config import table
 from lit_transformers.tasks.causal_lm import CausalLMConfig
 from lit_transformers.tasks.classification import ClassificationConfig
+from lit_transformers.tasks.masked_lm import MaskedLMConfig
 from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.seq2seq import Seq2SeqConfig
 from lit_transformers.tasks.strings import StringsConfig
@@ -15,6 +16,7 @@ TASKS = table(
     RegressionConfig,
     StringsConfig,
     Seq2SeqConfig,
+    MaskedLMConfig,
     implied="causal_lm",
 )
 
@@ -22,6 +24,7 @@ __all__ = [
     "TASKS",
     "CausalLMConfig",
     "ClassificationConfig",
+    "MaskedLMConfig",
     "RegressionConfig",
     "Seq2SeqConfig",
     "StringsConfig",

@@ -46,7 +46,7 @@ class PooledTaskConfig(TaskConfig):
         network_cost = cost(reader, data, length, continued=False)
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             network = reader.build(data)
-        unused = sum(parameter.numel() for parameter in network.tokens.softmax_only())
+        unused = sum(parameter.numel() for parameter in network.prediction_only())
         softmax = network.softmax_flops(length)
         return network_cost._replace(
             parameters=network_cost.parameters - unused + outputs * (model.dim + 1),
@@ -111,7 +111,7 @@ class PooledTask(Task):
         super().__init__(config, model, data, training)
         outputs = config.outputs(data)
         self.network = reader.build(data)
-        for parameter in self.network.tokens.softmax_only():
+        for parameter in self.network.prediction_only():
             parameter.requires_grad_(False)
         self.head = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(model.dim, outputs))
         if self.training_config.compile:

@@ -52,7 +52,11 @@ class Replaced(RowNetwork):
         config.initialise(self, self.tokens)
 
     def read_row(
-        self, symbols: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"] | None, marked: Bool[Tensor, "b t"]
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
     ) -> ModelOutput:
         ctx = Context(positions_of(symbols, None)[0], causal=False, padding_mask=padding_mask)
         aux = self.losses(symbols, ctx) if self.training else {}

@@ -48,7 +48,11 @@ class Permuted(RowNetwork):
         return self.stack.forward_with_queries(x, self.query.expand_as(x), ctx, places)
 
     def read_row(
-        self, symbols: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"] | None, marked: Bool[Tensor, "b t"]
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None = None,
     ) -> ModelOutput:
         ctx = Context(positions_of(symbols, None)[0], causal=False, padding_mask=padding_mask)
         output = self.stack(self.tokens.embed(symbols), ctx)
