@@ -1,0 +1,132 @@
+"""Every mixer that sees both ways predicts hidden symbols: padding and other rows change nothing, and nothing is lost."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from contract_cases import DIM, HEADS, SHAPE, Case, mixers
+from numerics import placed, same
+
+from lit_transformers.batch import IGNORED, RowBatch, RowDescription, Vocabulary
+from lit_transformers.config import ConfigError
+from lit_transformers.encodings.positions import LearnedConfig
+from lit_transformers.models import EncoderConfig, LanguageModelConfig, ModelConfig
+from lit_transformers.tasks.masked_lm import MaskedLM, MaskedLMConfig
+from lit_transformers.training.config import TrainingConfig
+
+VOCABULARY = Vocabulary(size=13, boundary=10, unit="word", byte_lengths=None)
+DATA = RowDescription(
+    vocabulary=VOCABULARY, length=SHAPE.max_length, mask=12, separator=11, segments=2, predictions=4, relations=2
+)
+BERT = EncoderConfig(
+    dim=DIM,
+    heads=HEADS,
+    depth=1,
+    norm="post",
+    positions=LearnedConfig(),
+    segments=2,
+    embedding_norm=True,
+    transform="gelu",
+)
+LENGTHS = (23, 9, 14, 5)
+
+
+def rows(lengths: tuple[int, ...]) -> RowBatch:
+    """Rows of two segments, of which the fourth symbol is hidden and the second is predicted where it stands."""
+    padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    symbols = torch.randint(1, 10, padding_mask.shape).masked_fill(~padding_mask, 0)
+    symbols[:, 0] = 10
+    targets = torch.full_like(symbols, IGNORED)
+    targets[:, (1, 3)] = symbols[:, (1, 3)]
+    symbols[:, 3] = 12
+    segments = (torch.arange(max(lengths)) > 3).long() * padding_mask
+    relation = torch.arange(len(lengths)) % 2
+    return RowBatch(symbols, targets, padding_mask, segments, relation, torch.arange(len(lengths)), 0, None)
+
+
+def one(batch: RowBatch, row: int) -> RowBatch:
+    """A row of a batch by itself, without its padding."""
+    length = int(batch.padding_mask[row].sum())
+    tokens = (part[row : row + 1, :length] for part in batch[:4])
+    return RowBatch(*tokens, batch.relation[row : row + 1], batch.example[row : row + 1], 0, None)
+
+
+def masked_lm(model: ModelConfig = BERT, data: RowDescription = DATA) -> MaskedLM:
+    torch.manual_seed(0)
+    return placed(MaskedLMConfig().build(model, data, TrainingConfig(device="cpu")).double())
+
+
+@pytest.mark.any_device
+@mixers("bidirectional", encodings="none")
+def test_hidden_symbols_are_predicted_alike_in_any_company(case: Case) -> None:
+    task = masked_lm(BERT.override({"mixer": case.config}))
+    batch = rows(LENGTHS)
+    task.training_step(batch, 0)["loss"].backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in task.parameters() if p.requires_grad)
+    task.eval()
+    with torch.no_grad():
+        together = task.predicted(batch)
+        for row in range(len(LENGTHS)):
+            alone = task.predicted(one(batch, row))
+            same(alone.symbols, together.symbols[2 * row : 2 * row + 2], exact=1e-7)
+            if case.config.kind == "attention":  # what is read of the first position alone, others need not keep
+                same(alone.relation, together.relation[row : row + 1], exact=1e-7)
+
+
+def test_the_loss_is_that_of_chosen_symbols_and_of_relations_by_their_own_numbers() -> None:
+    task, batch = masked_lm(), rows(LENGTHS)
+    hidden = task.network.read_row(batch.inputs, batch.padding_mask, batch.inputs == 10, batch.segments).hidden
+    logits = task.network.tokens.log_probabilities(task.network.predict(hidden))
+    nats = [-logits[row, place, batch.targets[row, place]] for row in range(len(LENGTHS)) for place in (1, 3)]
+    relations = torch.nn.functional.cross_entropy(task.relation_head(hidden[:, 0]), batch.relation)
+    torch.testing.assert_close(task.training_step(batch, 0)["loss"], sum(nats) / len(nats) + relations)
+
+
+def test_what_is_reported_is_counted_by_hand() -> None:
+    task, batch = masked_lm().eval(), rows(LENGTHS)
+    with torch.no_grad():
+        for row in (2, 0, 3, 1):
+            task.validation_step(one(batch, row), row)
+        output = task.predicted(batch)
+    targets = batch.targets[batch.targets != IGNORED]
+    nats = -output.symbols[torch.arange(len(targets)), targets].mean().item()
+    reported = task.metric.compute()
+    assert reported["nats"] == pytest.approx(nats) and reported["perplexity"] == pytest.approx(math.exp(nats))
+    assert reported["accuracy"] == (output.symbols.argmax(dim=-1) == targets).double().mean().item()
+    assert reported["relation_accuracy"] == (output.relation.argmax(dim=-1) == batch.relation).double().mean().item()
+    assert [row.tokens for row in task.metric.per_document()] == [2] * len(LENGTHS)
+
+
+def test_rows_without_a_relation_count_for_symbols_alone() -> None:
+    task, batch = masked_lm().eval(), rows(LENGTHS)
+    task.validation_step(batch._replace(relation=torch.tensor([0, IGNORED, IGNORED, 1])), 0)
+    assert [row.relations for row in task.metric.per_document()] == [1, 0, 0, 1]
+
+
+def test_segments_and_narrow_embeddings_reach_the_output() -> None:
+    narrow = BERT.override({"embedding_dim": 6})
+    assert isinstance(narrow, EncoderConfig)
+    task, batch = masked_lm(narrow).eval(), rows(LENGTHS)
+    assert task.network.tokens.table.weight.shape == (13, 6)  # type: ignore[union-attr]
+    one_segment = batch._replace(segments=torch.zeros_like(batch.segments))
+    assert not torch.allclose(task.predicted(batch).symbols, task.predicted(one_segment).symbols)
+
+
+def test_flops_count_the_symbols_that_are_predicted() -> None:
+    costs = [MaskedLMConfig().cost(BERT, data).flops_per_token for data in (DATA, DATA_OF_MORE)]
+    softmax = 2 * DIM * VOCABULARY.size + 2 * DIM * DIM
+    assert (costs[1] - costs[0]) * DATA.length == pytest.approx(3 * softmax)
+
+
+DATA_OF_MORE = RowDescription(
+    vocabulary=VOCABULARY, length=SHAPE.max_length, mask=12, separator=11, segments=2, predictions=7, relations=2
+)
+
+
+def test_what_sees_one_side_alone_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a language_model sees what stands before a hidden symbol alone"):
+        masked_lm(LanguageModelConfig(dim=DIM, heads=HEADS, depth=1))
+    with pytest.raises(ConfigError, match="transform"):
+        BERT.override({"embedding_dim": 6, "transform": None})
