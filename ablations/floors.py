@@ -13,7 +13,8 @@ from rich.console import Console
 from ablations.plan import PlannedStudy
 from lit_transformers.config import ConfigError, Plain, canonical_hash
 from lit_transformers.records.floors import Floors, load_floors
-from lit_transformers.records.plan import Plan, Reference
+from lit_transformers.records.plan import Plan
+from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import first_fault
 from lit_transformers.runner import load_runner
 from reports.read.records import Study

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.records.context import ContextLoss
-from lit_transformers.records.plan import Reference
 from lit_transformers.records.record import Gate
+from lit_transformers.records.reference import Reference
 
 __all__ = ["Fit", "Runner", "load_runner", "runner_of"]
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lit_transformers.records.files import write_json
-from lit_transformers.records.plan import Metric, Plan, Reference, plan_path
+from lit_transformers.records.plan import Metric, Plan, plan_path
+from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import parse, to_plain
 
 __all__ = ["FLOORS", "Floors", "floors_path", "load_floors", "write_floors"]

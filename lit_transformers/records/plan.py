@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.records.files import PLAN, write_json
+from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import LEFT_OUT, Checked, Label, Name, Number, parse, to_plain
 from lit_transformers.records.study_folder import folder_name, require_name
 
@@ -31,7 +32,6 @@ __all__ = [
     "Protocol",
     "PublishedCell",
     "PublishedNumbers",
-    "Reference",
     "Source",
     "TunedArm",
     "Tuning",
@@ -113,14 +113,6 @@ class PlannedRun:
 
     seed: int
     key: str
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A value of the metric that is known before anything is trained, by the name of what a model knows that has it."""
-
-    name: str
-    value: Number
 
 
 @dataclass(frozen=True)

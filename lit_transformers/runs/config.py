@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 from datamodules import Data, DataConfig, LanguageDataConfig
 from lit_transformers.config import Config, ConfigError, Seed
 from lit_transformers.models import LanguageModelConfig, ModelConfig
-from lit_transformers.records.plan import Reference
+from lit_transformers.records.reference import Reference
 from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 

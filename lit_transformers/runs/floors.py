@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datamodules.floors.measure import measured_floors
 from lit_transformers.config import ConfigError
-from lit_transformers.records.plan import Reference
+from lit_transformers.records.reference import Reference
 from lit_transformers.runs.config import RunConfig
 
 __all__ = ["floors"]

@@ -18,8 +18,9 @@ from lit_transformers.config import ConfigError, nearest
 from lit_transformers.records.context import CONTEXT, ContextUse, load_context
 from lit_transformers.records.files import CURVES, DOCUMENTS, RECORD
 from lit_transformers.records.floors import FLOORS, Floors, load_floors
-from lit_transformers.records.plan import Metric, Plan, PlannedRun, Reference, load_plan, plan_path
+from lit_transformers.records.plan import Metric, Plan, PlannedRun, load_plan, plan_path
 from lit_transformers.records.record import Record, VersionError, load_record
+from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import first_fault
 from lit_transformers.records.study_folder import require_name
 from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, read_curves, read_documents

@@ -11,7 +11,8 @@ import numpy as np
 
 from lit_transformers.records.context import ContextLoss
 from lit_transformers.records.floors import Floors
-from lit_transformers.records.plan import Metric, PlannedArm, PublishedCell, Reference
+from lit_transformers.records.plan import Metric, PlannedArm, PublishedCell
+from lit_transformers.records.reference import Reference
 from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
 from reports.judge.fairness import cost_of, environments, mean_cost, provenance, spent

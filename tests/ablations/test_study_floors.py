@@ -24,7 +24,8 @@ from lit_transformers.config import ConfigError
 from lit_transformers.records.context import ContextLoss, load_context
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import floors_path, load_floors
-from lit_transformers.records.plan import Reference, parse_plan, plan_to_plain
+from lit_transformers.records.plan import parse_plan, plan_to_plain
+from lit_transformers.records.reference import Reference
 from reports.publish import publish, publish_floors
 from reports.read.records import ReportError, load_study
 from reports.read.results import read_results

@@ -1,4 +1,4 @@
-"""Every mixer that sees both ways predicts hidden symbols: padding and other rows change nothing, and nothing is lost."""
+"""Every mixer that sees both ways predicts hidden symbols: padding and other rows change nothing that is predicted."""
 
 from __future__ import annotations
 

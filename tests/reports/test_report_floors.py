@@ -13,7 +13,8 @@ from study_on_disk import key_of, name_of, product_arms, write_json, write_produ
 from lit_transformers.records.context import ArmContext, ContextLoss, ContextUse
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors
-from lit_transformers.records.plan import Margin, Metric, Reference
+from lit_transformers.records.plan import Margin, Metric
+from lit_transformers.records.reference import Reference
 from reports.gallery import read_entry, summary
 from reports.judge.agreement import judge_comparisons
 from reports.read.records import Study, load_study

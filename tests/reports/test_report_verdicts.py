@@ -18,7 +18,7 @@ from study_on_disk import BYTES, name_of, product_arms, write_plan, write_produc
 from ablations.ablation import Margin, Metric
 from lit_transformers.config import ConfigError
 from lit_transformers.records.floors import Floors
-from lit_transformers.records.plan import Reference
+from lit_transformers.records.reference import Reference
 from reports.gallery import GalleryEntry, beside, rules
 from reports.judge.agreement import judge_comparisons
 from reports.judge.comparisons import Comparison, compare
