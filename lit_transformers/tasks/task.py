@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, ClassVar, NamedTuple
 
@@ -150,9 +150,16 @@ class Task(L.LightningModule, ABC):
         """Hook: called before the first batch that is measured and after the last."""
 
     def configure_model(self) -> None:
-        """Shards the network over the ranks if the strategy is fsdp."""
+        """Shards the network, and what is trained beside it, over the ranks if the strategy is fsdp."""
         if self.training_config.strategy == "fsdp" and self.device_mesh is not None:
-            shard(self.network, self.device_mesh["data_parallel"])
+            for part in self.trained():
+                shard(part, self.device_mesh["data_parallel"])
+
+    def trained(self) -> Iterator[nn.Module]:
+        """Yields the modules with parameters that this one calls: its network, heads, and the members of its lists."""
+        for child in self.children():
+            parts = child.children() if isinstance(child, nn.ModuleList) else [child]
+            yield from (part for part in parts if next(part.parameters(), None) is not None)
 
     def configure_optimizers(self) -> Any:
         optimizer, scheduler = self.training_config.learn(self)
@@ -175,7 +182,8 @@ class Task(L.LightningModule, ABC):
         self._random = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.device.type == "cuda" else [])]
         torch.manual_seed(0)
         self.begin_evaluation()
-        put_together(self.network)
+        for part in self.trained():
+            put_together(part)
         self.metric.reset()
         self._evaluation_began = time.perf_counter()
 

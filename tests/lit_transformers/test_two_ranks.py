@@ -199,6 +199,25 @@ def test_an_update_of_two_batches_on_two_ranks_is_one_of_a_large_batch(
     assert curve(tmp_path / "together") == pytest.approx(curve(tmp_path / "alone"), rel=1e-4)
 
 
+def test_what_stands_beside_the_network_is_sharded_too(tmp_path: Path) -> None:
+    """A classifier's head is no part of its network, and would otherwise learn from each rank's own rows alone."""
+    source = {"kind": "masked_sum", "length": 12, "ones": 2, "levels": 4, "train": 256}
+    evaluation = {"examples": 19}
+    data = {"kind": "labelled", "source": source, "batch_size": 16, "window": 1, "evaluation": evaluation}
+    config = RunConfig.from_dict(
+        {
+            "model": {"kind": "encoder", "dim": 16, "heads": 2, "depth": 1},
+            "task": {"kind": "regression"},
+            "data": data,
+            "training": {"steps": 5, "device": "cpu", "devices": 2, "strategy": "fsdp"},
+        }
+    )
+    alone = config.override({"training.devices": 1, "training.strategy": "ddp"})
+    record, expected = fit_together(config, tmp_path / "together"), fit(alone, tmp_path / "alone")
+    assert record["outcome"] == expected["outcome"] == "finished", record["reason"]
+    assert record["metrics"] == pytest.approx(expected["metrics"], rel=1e-4)
+
+
 def test_two_ranks_write_what_one_process_does_each_example_once(tmp_path: Path) -> None:
     """Nineteen pairs are evaluated, which two ranks do not divide; the weights are averaged on both."""
     source = {"kind": "strings", "generator": {"kind": "copy", "alphabet": 4}, "max_length": 6}
