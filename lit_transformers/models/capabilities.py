@@ -76,6 +76,11 @@ class RowNetwork(Network):
         """Hook: forward FLOPs of ``predict`` for ``length`` vectors. By default none."""
         return 0
 
+    def share_embeddings(self, other: RowNetwork) -> None:
+        """Hook: embeds symbols, segments and positions by the weights of another network from now on. Raises
+        ConfigError where they differ in size, or a family shares none, which is the default."""
+        raise ConfigError(f"a {type(self).__name__} shares no embeddings with another network", "model")
+
     def prediction_only(self) -> list[nn.Parameter]:
         """Hook: returns the parameters that are not trained where no symbol is predicted. By default those of the
         softmax alone."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.config import NonNegative, Positive, Width
+from lit_transformers.config import ConfigError, NonNegative, Positive, Width
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork
@@ -119,6 +119,20 @@ class Encoder(RowNetwork):
 
     def predict_flops(self, length: int) -> int:
         return 0 if self.transform is None else linear_flops(self.transform[0], length)
+
+    def share_embeddings(self, other: RowNetwork) -> None:
+        if not isinstance(other, Encoder) or other.embedding_shapes() != self.embedding_shapes():
+            raise ConfigError(
+                "networks that share embeddings need the same embedding_dim, positions and segments", "model"
+            )
+        self.tokens, self.segments = other.tokens, other.segments
+        self.stack.entry.positions, self.stack.entry.norm = other.stack.entry.positions, other.stack.entry.norm
+
+    def embedding_shapes(self) -> dict[str, torch.Size]:
+        """Returns the shapes of the weights that embed symbols, segments and positions, by name."""
+        parts = (self.tokens, self.segments, self.stack.entry.positions, self.stack.entry.norm)
+        weights = nn.ModuleList(nn.Identity() if part is None else part for part in parts).named_parameters()
+        return {name: weight.shape for name, weight in weights}
 
     def prediction_only(self) -> list[nn.Parameter]:
         return [*self.tokens.softmax_only(), *([] if self.transform is None else self.transform.parameters())]

@@ -150,7 +150,7 @@ class MaskedLM(Task):
         self.metric = MaskedMetric()
 
     def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
-        output = self.read(self.network, batch)
+        output = read_rows(self.network, batch)
         hidden, scored = self.network.predict(output.hidden), batch.targets != IGNORED
         mean = token_mean(self.network.tokens.nll(hidden[scored], batch.targets[scored]).sum(), scored)
         related = self.related(output)
@@ -159,12 +159,6 @@ class MaskedLM(Task):
         relation = token_mean(relation_nats(related, batch.relation).sum(), batch.relation != IGNORED)
         return self.training_output(mean, output.aux, self.config.relation_weight * relation.loss)
 
-    def read(self, network: RowNetwork, batch: RowBatch) -> ModelOutput:
-        """Runs a network on the rows of a batch, whose first symbols are marked for patterns that see such ones."""
-        first = torch.zeros_like(batch.padding_mask)
-        first[:, 0] = batch.padding_mask[:, 0]
-        return network.read_row(batch.inputs, batch.padding_mask, first, batch.segments)
-
     def related(self, output: ModelOutput) -> Float[Tensor, "b c"] | None:
         """Returns the logits of the relations, or None where the data have none."""
         return None if self.relation_head is None else full_precision(self.relation_head(output.hidden[:, 0]))
@@ -172,7 +166,7 @@ class MaskedLM(Task):
     def predicted(self, batch: RowBatch) -> MaskedOutput:
         """Returns the predictions of the network in evaluation."""
         evaluator = self.evaluator()
-        output = self.read(evaluator, batch)
+        output = read_rows(evaluator, batch)
         hidden = evaluator.predict(output.hidden)[batch.targets != IGNORED]
         return MaskedOutput(evaluator.tokens.log_probabilities(hidden), self.related(output), output.aux)
 
@@ -192,6 +186,13 @@ def two_sided(model: ModelConfig) -> RowModelConfig:
             "model",
         )
     return reader
+
+
+def read_rows(network: RowNetwork, batch: RowBatch) -> ModelOutput:
+    """Runs a network on the rows of a batch, whose first symbols are marked for patterns that single such ones out."""
+    first = torch.zeros_like(batch.padding_mask)
+    first[:, 0] = batch.padding_mask[:, 0]
+    return network.read_row(batch.inputs, batch.padding_mask, first, batch.segments)
 
 
 def relation_head(dim: int, relations: int) -> nn.Sequential:

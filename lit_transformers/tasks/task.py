@@ -172,7 +172,7 @@ class Task(L.LightningModule, ABC):
 
     def after_step(self) -> None:
         """Calls ``after_step`` of every mixer, after an update of the weights."""
-        for module in self.network.modules():
+        for module in self.modules():
             if isinstance(module, Mixer):
                 module.after_step()
 

@@ -1,0 +1,282 @@
+"""Replaced token detection (ELECTRA, Clark et al. 2020, arXiv:2003.10555), and what its table 5 compares it with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import field, replace
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
+from lit_transformers.config import Config, ConfigError, Plain, PositiveFloat
+from lit_transformers.mixer import full_precision
+from lit_transformers.models.capabilities import RowNetwork
+from lit_transformers.models.cost import ModelCost, cost
+from lit_transformers.models.model import ModelConfig
+from lit_transformers.tasks.example_metric import ExampleMetric
+from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided
+from lit_transformers.tasks.task import Task, TaskConfig, token_mean
+from lit_transformers.training.config import TrainingConfig
+
+Predicts = Literal["replaced", "replaced_at_masks", "symbols", "symbols_at_masks"]
+
+
+class GeneratorConfig(Config):
+    """The network that fills hidden symbols, and how what it draws is made.
+
+    overrides: of the model, as paths below it, {"dim": 64, "heads": 1}: a quarter to a half of the width serves best
+    (arXiv:2003.10555, section 3.2). tie: which weights are those of the discriminator; "embeddings" are those of
+    symbols, positions and segments. draws: from the generator's probabilities, or any symbol with the same probability.
+    """
+
+    overrides: dict[str, Plain] = field(default_factory=dict)
+    tie: Literal["none", "embeddings", "all"] = "embeddings"
+    draws: Literal["generator", "uniform"] = "generator"
+
+    def conflicts(self) -> Iterator[str]:
+        if self.tie == "all" and self.overrides:
+            yield "a generator that is the discriminator cannot differ from it; drop overrides, or set tie: embeddings"
+
+
+class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
+    """Hidden symbols are replaced by draws of a generator, and the network is trained beside it.
+
+    predicts: whether each symbol was replaced (ELECTRA); the same at positions that were hidden alone ("ELECTRA 15%");
+    the original symbol at these ("Replace MLM"); or that of all positions, from a softmax that is mixed with a copy of
+    what is read ("All-Tokens MLM"; arXiv:2003.10555, section 3.4).
+    weight: of the network's loss; the generator's counts 1. The paper has 50 for detection. Where symbols are
+    predicted, 1 makes the losses alike.
+    A draw that is the original symbol counts as original (section 2).
+    """
+
+    reads: ClassVar[type[DataDescription]] = RowDescription
+
+    generator: GeneratorConfig = GeneratorConfig()
+    predicts: Predicts = "replaced"
+    weight: PositiveFloat = 50.0
+
+    def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> ReplacedTokens:
+        return ReplacedTokens(self, model, data, training)
+
+    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
+        """Returns the cost of both networks in training, with all that they predict; shared weights count once."""
+        rows = RowDescription.of(data, self.kind)
+        network_cost = cost(two_sided(model), data, data.length, continued=False)
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            task = ReplacedTokens(self, model, data)
+        generator = MaskedLMConfig().cost(model.override(self.generator.overrides), replace(rows, relations=0))
+        predictions = {"symbols": rows.length, "symbols_at_masks": rows.predictions}.get(self.predicts, 0)
+        network = task.network
+        flops = (
+            network.predict_flops(predictions) + network.tokens.flops(predictions) - network.softmax_flops(rows.length)
+        )
+        if task.head is not None:
+            flops += 2 * rows.length * sum(p.numel() for p in task.head.parameters() if p.dim() > 1)
+        trained = {id(p): p.numel() for p in task.parameters() if p.requires_grad}
+        generator_flops = 0.0 if task.generator is None else generator.flops_per_token
+        return network_cost._replace(
+            parameters=sum(trained.values()),
+            flops_per_token=network_cost.flops_per_token + flops / rows.length + generator_flops,
+        )
+
+    def random_batch(self, data: DataDescription) -> RowBatch:
+        return MaskedLMConfig().random_batch(data)
+
+
+class ReplacedRow(NamedTuple):
+    """One row: its ordinal, nats of the network's predictions, their number, bytes (0), how many of them were right;
+    the symbols that were replaced and how many of these were noticed; and nats, number and right ones of the symbols
+    that the generator predicts."""
+
+    document: int
+    nats: float
+    tokens: int
+    bytes: int
+    correct: int
+    replaced: int
+    noticed: int
+    generator_nats: float
+    generator_tokens: int
+    generator_correct: int
+
+
+class ReplacedMetric(ExampleMetric):
+    """Nats and accuracy of the network's predictions, the share of replaced symbols that it notices, and the
+    generator's nats and accuracy."""
+
+    def row(self, document: int, sums: list[float]) -> ReplacedRow:
+        nats, tokens, correct, replaced, noticed, generator_nats, *generator = sums
+        counts = (int(tokens), 0, int(correct), int(replaced), int(noticed))
+        return ReplacedRow(document, nats, *counts, generator_nats, *(int(count) for count in generator))
+
+    def update(self, output: ReplacedOutput, batch: RowBatch) -> None:
+        """Adds the predictions of a batch; rows of padding do not count."""
+        noticed = output.replaced & output.network.correct
+        columns = (
+            *output.network,
+            output.replaced & output.network.scored,
+            noticed,
+            *output.generator,
+        )
+        real = batch.padding_mask.any(dim=1)
+        sums = torch.stack([column.double().sum(dim=1) for column in columns], dim=1)
+        self.add(batch.example[real], sums[real])
+
+    def compute(self) -> dict[str, float]:
+        """Returns nats and accuracy, "noticed" where something was replaced, generator_nats and generator_accuracy."""
+        rows = self.rows()
+        tokens, hidden = sum(row.tokens for row in rows), sum(row.generator_tokens for row in rows)
+        if tokens == 0:
+            return {}
+        results = {
+            "nats": math.fsum(row.nats for row in rows) / tokens,
+            "accuracy": sum(row.correct for row in rows) / tokens,
+        }
+        if replaced := sum(row.replaced for row in rows):
+            results["noticed"] = sum(row.noticed for row in rows) / replaced
+        if hidden:
+            results["generator_nats"] = math.fsum(row.generator_nats for row in rows) / hidden
+            results["generator_accuracy"] = sum(row.generator_correct for row in rows) / hidden
+        return results
+
+
+class Predictions(NamedTuple):
+    """What a network predicts of a batch, all (b, t): its nats where ``scored`` is True, else 0, and whether what it
+    holds for most likely is right."""
+
+    nats: Float[Tensor, "b t"]
+    scored: Bool[Tensor, "b t"]
+    correct: Bool[Tensor, "b t"]
+
+
+class ReplacedOutput(NamedTuple):
+    """The predictions of the network and of the generator; where symbols were ``replaced`` (b, t); and the auxiliary
+    losses of both by name."""
+
+    network: Predictions
+    generator: Predictions
+    replaced: Bool[Tensor, "b t"]
+    aux: dict[str, Tensor]
+
+
+class Drawn(NamedTuple):
+    """The rows with draws in place of hidden symbols, and what the generator predicts of these."""
+
+    symbols: Int[Tensor, "b t"]
+    predictions: Predictions
+    aux: dict[str, Tensor]
+
+
+class ReplacedTokens(Task):
+    """Trains a generator and a network, its discriminator, together; the network is what is used afterwards."""
+
+    config: ReplacedTokensConfig
+    network: RowNetwork
+
+    def __init__(
+        self,
+        config: ReplacedTokensConfig,
+        model: ModelConfig,
+        data: DataDescription,
+        training: TrainingConfig | None = None,
+    ) -> None:
+        """Raises ConfigError where a network cannot be built or sees one side alone, or weights cannot be shared."""
+        reader = two_sided(model)
+        super().__init__(config, model, data, training)
+        self.network = reader.build(data)
+        self.generator = self.build_generator(config.generator)
+        self.head = None if config.predicts == "symbols_at_masks" else detection_head(model.dim)
+        if config.predicts.startswith("replaced"):
+            generating = set() if self.generator is None else {id(p) for p in self.generator.parameters()}
+            for parameter in self.network.prediction_only():
+                parameter.requires_grad_(id(parameter) in generating)
+        if self.training_config.compile:
+            self.network.compile()
+        self.metric = ReplacedMetric()
+
+    def build_generator(self, config: GeneratorConfig) -> RowNetwork | None:
+        """Builds the generator, which is the network itself where all weights are shared; None where any symbol is
+        drawn. Raises ConfigError where embeddings cannot be shared."""
+        if config.draws == "uniform":
+            return None
+        if config.tie == "all":
+            return self.network
+        generator = two_sided(self.model_config.override(config.overrides)).build(self.data)
+        if config.tie == "embeddings":
+            if self.training_config.strategy == "fsdp":
+                raise ConfigError("fsdp cannot share weights between networks; set tie: none", "task.generator.tie")
+            generator.share_embeddings(self.network)
+        return generator
+
+    def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
+        output = self.predicted(self.network, batch)
+        mean = token_mean(output.network.nats.sum(), output.network.scored)
+        generator = token_mean(output.generator.nats.sum(), output.generator.scored)
+        return self.training_output(mean._replace(loss=self.config.weight * mean.loss), output.aux, generator.loss)
+
+    def predicted(self, network: RowNetwork, batch: RowBatch) -> ReplacedOutput:
+        """Replaces hidden symbols, and returns what is predicted of the rows that result."""
+        drawn, hidden = self.drawn(batch), batch.targets != IGNORED
+        original = torch.where(hidden, batch.targets, batch.inputs)
+        replaced = drawn.symbols != original
+        output = read_rows(network, batch._replace(inputs=drawn.symbols))
+        if self.config.predicts.startswith("replaced"):
+            logits = self.detection(output.hidden)
+            nats = F.binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none")
+            correct = (logits > 0) == replaced
+        else:
+            log_probabilities = self.log_probabilities(network, output.hidden, drawn.symbols)
+            nats = -log_probabilities.gather(-1, original[..., None])[..., 0]
+            correct = log_probabilities.argmax(dim=-1) == original
+        scored = hidden if self.config.predicts.endswith("at_masks") else batch.padding_mask
+        aux = output.aux | {f"generator_{name}": loss for name, loss in drawn.aux.items()}
+        return ReplacedOutput(Predictions(nats * scored, scored, correct & scored), drawn.predictions, replaced, aux)
+
+    def drawn(self, batch: RowBatch) -> Drawn:
+        """Draws a symbol for every hidden one, without gradient, and measures the generator, if there is one."""
+        hidden, targets = batch.targets != IGNORED, batch.targets[batch.targets != IGNORED]
+        none = torch.zeros_like(hidden)
+        nats = torch.zeros_like(hidden, dtype=torch.float32)
+        if self.generator is None:
+            draws = torch.randint_like(targets, self.data.vocabulary.size)
+            return Drawn(batch.inputs.masked_scatter(hidden, draws), Predictions(nats, none, none), {})
+        output = read_rows(self.generator, batch)
+        log_probabilities = self.generator.tokens.log_probabilities(self.generator.predict(output.hidden[hidden]))
+        draws = torch.distributions.Categorical(logits=log_probabilities.detach()).sample()
+        each = -log_probabilities.gather(-1, targets[:, None])
+        correct = none.masked_scatter(hidden, log_probabilities.argmax(dim=-1) == targets)
+        predictions = Predictions(nats.to(each.dtype).masked_scatter(hidden, each), hidden, correct)
+        return Drawn(batch.inputs.masked_scatter(hidden, draws), predictions, output.aux)
+
+    def detection(self, hidden: Float[Tensor, "b t d"]) -> Float[Tensor, "b t"]:
+        """Returns the logit that each symbol was replaced, or of "All-Tokens MLM", that it is copied."""
+        assert self.head is not None
+        return full_precision(self.head(hidden)).squeeze(-1)
+
+    def log_probabilities(
+        self, network: RowNetwork, hidden: Float[Tensor, "b t d"], symbols: Int[Tensor, "b t"]
+    ) -> Float[Tensor, "b t v"]:
+        """Returns log probabilities of the original symbols: of the softmax, or of its mixture with a copy of what is
+        read, which has the weight sigmoid(logit)."""
+        from_softmax = network.tokens.log_probabilities(network.predict(hidden))
+        if self.head is None:
+            return from_softmax
+        logits = self.detection(hidden)
+        copied = (F.one_hot(symbols, from_softmax.size(-1)) * logits.sigmoid()[..., None]).clamp(min=1e-30).log()
+        return torch.logaddexp(from_softmax + F.logsigmoid(-logits)[..., None], copied)
+
+    def evaluation_output(self, batch: RowBatch) -> Float[Tensor, "b t"]:
+        return self.predicted(self.evaluator(), batch).network.nats
+
+    def validation_step(self, batch: RowBatch, batch_index: int) -> None:
+        self.metric.update(self.predicted(self.evaluator(), batch), batch)
+
+
+def detection_head(dim: int) -> nn.Sequential:
+    """Builds the discriminator's output: a map with GELU and a linear map to one logit, as in the authors' code."""
+    return nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, 1))

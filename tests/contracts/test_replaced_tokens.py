@@ -1,0 +1,136 @@
+"""Replaced token detection: its losses by hand, its draws, and what its two networks share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from contract_cases import DIM
+from numerics import placed
+from test_masked_lm import BERT, DATA, LENGTHS, rows
+from torch import Tensor
+from torch.nn import functional as F
+
+from lit_transformers.batch import IGNORED, RowBatch
+from lit_transformers.config import ConfigError
+from lit_transformers.models import EncoderConfig
+from lit_transformers.tasks.replaced_tokens import Predicts, ReplacedTokens, ReplacedTokensConfig
+from lit_transformers.training.config import TrainingConfig
+
+SMALL = {"overrides": {"depth": 1, "feedforward.width": 8}}
+PREDICTS: tuple[Predicts, ...] = ("replaced", "replaced_at_masks", "symbols", "symbols_at_masks")
+
+
+def electra(model: EncoderConfig = BERT, generator: dict[str, Any] = SMALL, **fields: Any) -> ReplacedTokens:
+    config = ReplacedTokensConfig.from_dict({"kind": "replaced_tokens", "generator": generator, **fields})
+    torch.manual_seed(0)
+    return placed(config.build(model, DATA, TrainingConfig(device="cpu")).double())
+
+
+def drawn(task: ReplacedTokens, batch: RowBatch) -> tuple[Tensor, Tensor]:
+    """The rows that the discriminator reads after ``manual_seed(1)``, and the original ones."""
+    torch.manual_seed(1)
+    symbols = task.drawn(batch).symbols
+    return symbols, torch.where(batch.targets != IGNORED, batch.targets, batch.inputs)
+
+
+@pytest.mark.parametrize("predicts", PREDICTS)
+def test_the_loss_is_that_of_the_definition(predicts: Predicts) -> None:
+    task, batch = electra(predicts=predicts, weight=3.0), rows(LENGTHS)
+    symbols, original = drawn(task, batch)
+    assert (symbols != original).any(), "a draw that replaces nothing would prove nothing"
+    first = torch.zeros_like(batch.padding_mask)
+    first[:, 0] = True
+    hidden = task.network.read_row(symbols, batch.padding_mask, first, batch.segments).hidden
+    terms = []
+    for row, length in enumerate(LENGTHS):
+        for place in (1, 3) if predicts.endswith("at_masks") else range(length):
+            vector, target = hidden[row, place], original[row, place]
+            softmax = task.network.tokens.log_probabilities(task.network.predict(vector)).exp()
+            if predicts == "symbols_at_masks":
+                probability = softmax[target]
+            else:
+                assert task.head is not None
+                flagged = task.head(vector).sigmoid()[0]
+                is_replaced, is_read = symbols[row, place] != target, symbols[row, place] == target
+                if predicts == "symbols":
+                    probability = (1 - flagged) * softmax[target] + flagged * is_read
+                else:
+                    probability = flagged if is_replaced else 1 - flagged
+            terms.append(-probability.log())
+    assert task.generator is not None
+    guessed = task.generator.predict(
+        task.generator.read_row(batch.inputs, batch.padding_mask, first, batch.segments)[0]
+    )
+    generator = F.nll_loss(
+        task.generator.tokens.log_probabilities(guessed)[:, (1, 3)].flatten(0, 1), original[:, (1, 3)].flatten()
+    )
+    torch.manual_seed(1)
+    torch.testing.assert_close(task.training_step(batch, 0)["loss"], 3.0 * sum(terms) / len(terms) + generator)
+
+
+def test_draws_follow_the_generator_and_carry_no_gradient() -> None:
+    task = electra(generator={**SMALL, "tie": "none"}).eval()
+    batch = rows((6,) * 4000)
+    same_row = batch._replace(**{name: getattr(batch, name)[:1].expand(4000, -1) for name in ("inputs", "targets")})
+    assert task.generator is not None
+    with torch.no_grad():
+        symbols = task.drawn(same_row).symbols[:, 3]
+        first = torch.zeros(1, 6, dtype=torch.bool).index_fill(1, torch.tensor([0]), True)
+        output = task.generator.read_row(same_row.inputs[:1], same_row.padding_mask[:1], first, same_row.segments[:1])
+        expected = task.generator.tokens.log_probabilities(task.generator.predict(output.hidden))[0, 3].exp()
+    shares = symbols.bincount(minlength=len(expected)) / len(symbols)
+    assert (shares - expected).abs().max() < 4 * (0.25 / len(symbols)) ** 0.5
+    task.train().predicted(task.network, rows(LENGTHS)).network.nats.sum().backward()
+    assert all(parameter.grad is None for parameter in task.generator.parameters())
+
+
+def test_networks_share_what_the_config_says() -> None:
+    by_tie = {tie: electra(generator={"tie": tie}) for tie in ("none", "embeddings", "all")}
+    sizes = {tie: sum(p.numel() for p in task.parameters()) for tie, task in by_tie.items()}
+    shared = sum(sum(shape.numel() for shape in task.network.embedding_shapes().values()) for task in [by_tie["none"]])
+    assert sizes["none"] - sizes["embeddings"] == shared
+    assert by_tie["all"].generator is by_tie["all"].network
+    task = by_tie["embeddings"]
+    task.training_step(rows(LENGTHS), 0)["loss"].backward()
+    assert all(p.grad is not None for p in task.parameters() if p.requires_grad)
+
+
+def test_any_symbol_is_drawn_without_a_generator() -> None:
+    task = electra(generator={"draws": "uniform"})
+    symbols, original = drawn(task, rows((6,) * 500))
+    assert task.generator is None and symbols[:, 3].unique().tolist() == list(range(13))
+    torch.testing.assert_close(symbols[:, 4:], original[:, 4:])
+
+
+def test_what_is_reported_is_counted_by_hand() -> None:
+    task, batch = electra().eval(), rows(LENGTHS)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        task.validation_step(batch, 0)
+        torch.manual_seed(1)
+        output = task.predicted(task.network, batch)
+    reported, hidden = task.metric.compute(), batch.targets != IGNORED
+    assert reported["nats"] == pytest.approx(output.network.nats[batch.padding_mask].mean().item())
+    assert reported["accuracy"] == pytest.approx(output.network.correct[batch.padding_mask].double().mean().item())
+    assert reported["noticed"] == pytest.approx(output.network.correct[output.replaced].double().mean().item())
+    assert reported["generator_nats"] == pytest.approx(output.generator.nats[hidden].mean().item())
+    assert reported["generator_accuracy"] == pytest.approx(output.generator.correct[hidden].double().mean().item())
+
+
+def test_costs_count_both_networks() -> None:
+    tied, alone = (
+        ReplacedTokensConfig.from_dict({"kind": "replaced_tokens", "generator": generator}).cost(BERT, DATA)
+        for generator in ({"tie": "all"}, {"draws": "uniform"})
+    )
+    assert tied.flops_per_token > 1.9 * alone.flops_per_token
+    assert tied.parameters > alone.parameters, "a discriminator alone predicts no symbol"
+
+
+def test_what_cannot_be_shared_is_refused() -> None:
+    with pytest.raises(ConfigError, match="same embedding_dim, positions and segments"):
+        electra(generator={"overrides": {"dim": 2 * DIM}})
+    with pytest.raises(ConfigError, match="drop overrides, or set tie: embeddings"):
+        electra(generator={"overrides": {"depth": 2}, "tie": "all"})
+    electra(BERT.override({"embedding_dim": 6}), generator={"overrides": {"dim": 8, "heads": 1}})
