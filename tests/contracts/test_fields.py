@@ -128,6 +128,7 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
     (SinusoidalConfig, "offset"): (SinusoidalConfig(restart="document"), 40),
     (LearnedConfig, "offset"): (LearnedConfig(restart="document", max_length=64), 40),
     (UniversalConfig, "halting"): (UniversalConfig(), HaltingConfig()),
+    (EncoderConfig, "embedding_dim"): (READER.override({"transform": "gelu"}), 6),
     **{
         (model, field): (base, value)
         for model, base in ((type(case), case) for case in CASES["MODELS"][1])
@@ -252,7 +253,7 @@ def run(network: nn.Module) -> tuple[list[Tensor], list[Tensor], dict[str, Tenso
             return outputs, list(state_tensors(state)), losses
         case Encoder():
             output = network(symbols[:, :LENGTH])
-            return [network.tokens.log_probabilities(output.hidden)], [], output.aux
+            return [network.tokens.log_probabilities(network.predict(output.hidden))], [], output.aux
         case EncoderDecoder():
             output = network(symbols[:, :LENGTH], symbols[:, LENGTH : 2 * LENGTH])
             return [network.tokens.log_probabilities(output.hidden)], [], output.aux
