@@ -247,6 +247,9 @@ class Words(Tokenizer):
         words = " ".join(self.words[symbol] for symbol in symbols if symbol < len(self.words))
         return re.sub(f" ?{LINE_END} ?", "\n", words)
 
+    def continuing(self) -> npt.NDArray[np.bool_]:
+        return np.zeros(self.vocabulary.size, np.bool_)
+
     def to_dict(self) -> dict[str, Plain]:
         return {"kind": self.kind, "words": self.words, "errors": self.errors}
 

@@ -17,15 +17,14 @@ from datamodules.core.errors import DataError
 __all__ = ["Endless", "Once", "Order", "Visit", "Visits", "Windows", "shuffled"]
 
 Item = TypeVar("Item")
-Place = TypeVar("Place", covariant=True)
 Read = TypeVar("Read")
 Made = TypeVar("Made")
 
 
-class Order(Protocol[Place]):
+class Order(Protocol[Read]):
     """What a reader of windows reads, in order: ordinals, or what else names an item."""
 
-    def slice(self, start: int, stop: int) -> list[Place]:
+    def slice(self, start: int, stop: int) -> list[Read]:
         """Returns what stands from place ``start`` to ``stop``, fewer at an end."""
 
     def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
@@ -83,12 +82,16 @@ class Visits:
     """The ordinals of an order, each with its epoch: for items that are not the same in every pass."""
 
     def __init__(self, order: Endless | Once) -> None:
-        self.order, self.arrange = order, order.arrange
+        self.order = order
 
     def slice(self, start: int, stop: int) -> list[Visit]:
         """Returns the visits from place ``start`` to ``stop``, counted over all passes; an evaluation has one."""
         count = self.order.count if isinstance(self.order, Endless) else stop
         return [Visit(ordinal, place // count) for place, ordinal in enumerate(self.order.slice(start, stop), start)]
+
+    def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
+        """Returns the batches of a window as the order arranges them."""
+        return self.order.arrange(batches, start)
 
 
 @lru_cache(maxsize=2)

@@ -74,6 +74,10 @@ class SourceConfig(Config):
         from that of who knows nothing but the symbols to the least possible one. Empty where none are known."""
         return {}
 
+    def known_masked_losses(self) -> Mapping[str, float]:
+        """Hook: returns mean losses in bits of a word that is hidden, and known to be, in the same manner."""
+        return {}
+
 
 def hashed(name: str | bytes) -> float:
     """Returns a number from 0 to 1 that a name determines, uniform over names."""
