@@ -45,7 +45,8 @@ class SymbolWriter:
 class StoredSymbols(Sequence[Symbols]):
     """The symbols of every text: a view of a file, of which only the parts in use are read.
 
-    starts: the file that ``SymbolWriter.finish`` has written. Raises OSError or ValueError where a file is damaged.
+    starts: the file that ``SymbolWriter.finish`` has written. Raises OSError, EOFError or ValueError where a
+    file is damaged.
     """
 
     def __init__(self, path: Path, starts: Path, narrow: bool) -> None:

@@ -31,7 +31,7 @@ class _Hidden(NamedTuple):
 
 
 class _Prediction(NamedTuple):
-    """The probability of every hidden symbol, and whether it is the most probable one, the first of equals."""
+    """The probability of every hidden symbol, and whether it is the one that counts as likely."""
 
     probability: Floats
     right: npt.NDArray[np.bool_]
@@ -40,8 +40,8 @@ class _Prediction(NamedTuple):
 def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
     """Returns nats or accuracy of hidden symbols, by their frequencies and by bigrams of the symbol on either side.
 
-    They count the hidden symbols of so many batches of training. Bigrams have Witten-Bell smoothing (``ngrams``). Raises
-    DataError for other metrics.
+    They count the hidden symbols of so many batches of training. Bigrams have Witten-Bell smoothing (``ngrams``).
+    Raises DataError for other metrics.
     """
     if metric not in ("nats", "accuracy"):
         raise DataError(f"no predictor of hidden symbols has a value of {metric}")
@@ -71,7 +71,10 @@ def _hidden(batches: Iterable[RowBatch]) -> _Hidden:
 
 
 def _bigram(training: _Hidden, evaluated: _Hidden, side: int, unigram: Floats) -> _Prediction:
-    """Returns p(w | c) = (n(c w) + T(c) p(w)) / (n(c) + T(c)) with the symbol c on one side, and p(w) where c is new."""
+    """Returns p(w | c) = (n(c w) + T(c) p(w)) / (n(c) + T(c)) with the symbol c on one side; p(w) where c is new.
+
+    The symbol that is likely beside c is the most probable one of those that were hidden there.
+    """
     size = len(unigram)
     context, symbols = evaluated.beside[side], evaluated.symbols
     pairs, counts = np.unique(training.beside[side] * size + training.symbols, return_counts=True)

@@ -201,6 +201,6 @@ def _sides(folder: Path) -> tuple[StoredSymbols, StoredSymbols]:
             StoredSymbols(folder / side, folder / f"{side}.npy", is_narrow)
             for side, is_narrow in zip(SIDES, narrow, strict=True)
         )
-    except (OSError, ValueError, KeyError):
+    except (OSError, EOFError, ValueError, KeyError):
         raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None
     return source, target

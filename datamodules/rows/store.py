@@ -69,7 +69,7 @@ class Sentences:
             narrow = json.loads((folder / META).read_text(encoding="utf-8"))["narrow"]
             self.symbols = StoredSymbols(folder / SYMBOLS, folder / STARTS, narrow)
             self.documents: npt.NDArray[np.int64] = np.load(folder / DOCUMENTS)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, EOFError, ValueError, KeyError, TypeError):
             raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None
 
 
