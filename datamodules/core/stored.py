@@ -27,15 +27,19 @@ class SymbolWriter:
         self.starts, self.unknown = array("q", [0]), 0
         self.narrow = tokenizer.vocabulary.size <= NARROW
 
-    def add(self, document: Document) -> None:
-        """Writes the symbols of a text; one of only white space has none. Raises DataError where it is not UTF-8."""
+    def add(self, document: Document, keep_empty: bool = True) -> None:
+        """Writes the symbols of a text; one of only white space has none. Raises DataError where it is not UTF-8.
+
+        keep_empty: whether a text without symbols counts as one.
+        """
         symbols: Symbols = np.zeros(0, np.int32)
         if document.text.decode(errors="replace").strip():
             symbols = encode_document(self.tokenizer, document)
         if self.tokenizer.unknown is not None:
             self.unknown += int((symbols == self.tokenizer.unknown).sum())
         self.file.write(symbols.astype(np.uint16 if self.narrow else np.int32).tobytes())
-        self.starts.append(self.starts[-1] + len(symbols))
+        if len(symbols) or keep_empty:
+            self.starts.append(self.starts[-1] + len(symbols))
 
     def finish(self, path: Path) -> None:
         """Writes the starts to a file, which ``StoredSymbols`` reads."""

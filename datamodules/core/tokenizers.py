@@ -401,14 +401,12 @@ def _pretrained(path: Path) -> str:
             return str(Model.from_str(text).to_str())
     except Exception as error:  # the library raises Exception itself
         raise DataError(f"{path}: cannot be read as a tokenizer ({error}); correct tokenizer.path") from None
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n")  # a piece may be another character that ends a line
     if "[UNK]" not in lines:
         raise DataError(f"{path}: has no symbol [UNK], so it is no vocabulary of BERT; correct tokenizer.path")
     is_special = re.compile(r"\[[A-Z0-9]+\]").fullmatch
-    pieces = {piece: number for number, piece in enumerate(lines)}
-    return str(
-        _word_pieces(pieces, not any(piece != piece.lower() and not is_special(piece) for piece in lines)).to_str()
-    )
+    is_cased = any(piece != piece.lower() and not is_special(piece) for piece in lines)
+    return str(_word_pieces({piece: number for number, piece in enumerate(lines)}, not is_cased).to_str())
 
 
 class Pieces(Tokenizer):
@@ -428,20 +426,20 @@ class Pieces(Tokenizer):
         self.model.no_padding()
         self.model.no_truncation()
         size = max(self.model.get_vocab().values()) + 1
-        boundary, separator, mask = (self.symbol(*names) for names in SPECIAL_NAMES.values())
-        if boundary is not None and separator is not None and mask is not None:
-            added = self.model.get_added_tokens_decoder()
-            others = {symbol for symbol, token in added.items() if token.special} | {
-                self.symbol("[PAD]"),
-                self.symbol("[UNK]"),
-            }
-            specials = {symbol for symbol in others if symbol is not None} | {boundary, separator, mask}
-            self.specials = Specials(boundary, separator, mask, frozenset(specials))
-        else:
-            boundary, size = size, size + 1
+        self.specials = self._own_specials()
+        size, boundary = (size + 1, size) if self.specials is None else (size, self.specials.boundary)
         pieces = json.loads(model)["model"]
         self.unknown = self.symbol(pieces["unk_token"]) if pieces.get("unk_token") else pieces.get("unk_id")
         self.vocabulary = Vocabulary(size=size, boundary=boundary, unit="piece", byte_lengths=None)
+
+    def _own_specials(self) -> Specials | None:
+        boundary, separator, mask = (self.symbol(*names) for names in SPECIAL_NAMES.values())
+        if boundary is None or separator is None or mask is None:
+            return None
+        added = self.model.get_added_tokens_decoder()
+        others = [symbol for symbol, token in added.items() if token.special]
+        others += [symbol for name in ("[PAD]", "[UNK]") if (symbol := self.symbol(name)) is not None]
+        return Specials(boundary, separator, mask, frozenset([boundary, separator, mask, *others]))
 
     def symbol(self, *names: str) -> int | None:
         """Returns the symbol that has the first of these names; None where none has one."""
@@ -454,9 +452,8 @@ class Pieces(Tokenizer):
 
     def decode(self, symbols: Iterable[int]) -> str:
         without = {self.vocabulary.boundary} if self.specials is None else self.specials.all - {self.unknown}
-        return str(
-            self.model.decode([symbol for symbol in symbols if symbol not in without], skip_special_tokens=False)
-        )
+        texts = [symbol for symbol in symbols if symbol not in without]
+        return str(self.model.decode(texts, skip_special_tokens=False))
 
     def continuing(self) -> npt.NDArray[np.bool_] | None:
         plain = json.loads(self.serialised)

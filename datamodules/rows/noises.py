@@ -90,11 +90,13 @@ class NoiseConfig(Config):
         return max(round(self.rate * int(row.allowed.sum())), 1)
 
     def hide(self, row: PlainRow, chance: np.random.Generator) -> Hidden:
-        """Hides symbols of a row, by random numbers of ``chance`` alone."""
+        """Hides symbols of a row, none where all are special, by random numbers of ``chance`` alone."""
+        inputs, targets = row.symbols.copy(), np.full_like(row.symbols, IGNORED)
+        if not row.allowed.any():
+            return Hidden(inputs, targets)
         places, group = self.choose(row, chance)
         fate = chance.random(int(group.max()) + 1)[group]
         is_replaced, is_masked = fate < self.replaced, fate >= self.replaced + self.kept
-        inputs, targets = row.symbols.copy(), np.full_like(row.symbols, IGNORED)
         targets[places] = row.symbols[places]
         inputs[places[is_masked]] = row.mask
         inputs[places[is_replaced]] = chance.choice(row.drawable, int(is_replaced.sum()))

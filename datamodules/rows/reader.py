@@ -105,7 +105,7 @@ class RowReader(NamedTuple):
         return relation, segments
 
     def _elsewhere(self, document: int, length: int, chance: np.random.Generator) -> Integers:
-        """Returns sentences of any other document, from any one on, what fits into ``length`` symbols, at least one.
+        """Returns sentences of any other document, from any one on: those that fit into ``length`` symbols, or one.
 
         The length is that of the segment whose place they take, so that it tells little of the relation. In BERT they
         fill the row.

@@ -119,7 +119,7 @@ class RowDataConfig(DataConfig, kind="rows"):
         """Returns the least losses in nats where they are known: of words, one symbol each, that are all behind [MASK].
         Where some stay in place, or are replaced by others, less or more than that is possible."""
         noise, losses = self.noise, self.source.known_masked_losses()
-        if not losses or type(self.tokenizer) is not WordsConfig or noise.kept or noise.replaced:
+        if not losses or self.tokenizer != WordsConfig() or noise.kept or noise.replaced:
             return None
         return KnownValues("nats", {name: bits * math.log(2) for name, bits in losses.items()})
 

@@ -24,7 +24,8 @@ __all__ = ["SentenceStore", "Sentences", "opened", "sentences_of"]
 VERSION = 1
 """Part of every cache key: changes when the same documents and tokenizer give other sentences or symbols."""
 META, SYMBOLS, STARTS, DOCUMENTS = "meta.json", "symbols", "starts.npy", "documents.npy"
-GAP = re.compile(r"\s*\n\s*|(?<=[.!?])\s+(?=(?P<next>\S))|(?<=[.!?][\"'”’)])\s+(?=(?P<after_quote>\S))")
+GAP = re.compile(r"(?<=\S)[^\S\n]*\n\s*|(?<=[.!?])\s+(?=(?P<next>\S))|(?<=[.!?][\"'”’)])\s+(?=(?P<after_quote>\S))")
+"""White space at which a sentence may end. Each run of it is tried once, however long it is."""
 OPENERS = "\"'“‘(["
 """Quotes and brackets that a sentence may begin with."""
 
@@ -106,9 +107,7 @@ def _write(folder: Path, documents: Documents, tokenizer: Tokenizer) -> None:
         writer = SymbolWriter(file, tokenizer)
         for document in documents:
             for sentence in sentences_of(document):
-                writer.add(sentence)
-                if writer.starts[-1] == writer.starts[-2]:
-                    writer.starts.pop()
+                writer.add(sentence, keep_empty=False)
             begins.append(len(writer.starts) - 1)
     writer.finish(folder / STARTS)
     np.save(folder / DOCUMENTS, np.frombuffer(begins, np.int64))

@@ -127,6 +127,13 @@ def test_a_word_longer_than_all_predictions_is_hidden_where_there_is_no_shorter_
     assert hidden == {(1, 2, 3), (4, 5, 6)}
 
 
+def test_nothing_is_hidden_of_special_symbols() -> None:
+    row = PlainRow(np.arange(3), np.zeros(3, np.bool_), None, MASK, np.arange(8))
+    for noise in (MaskTokensConfig(), MaskSpansConfig()):
+        inputs, targets = noise.hide(row, np.random.default_rng(0))
+        assert inputs.tolist() == [0, 1, 2] and targets.tolist() == [IGNORED] * 3
+
+
 def test_shares_of_more_than_all_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"kept 0.6 and replaced 0.5 share the same symbols; their sum is at most 1"):
         MaskTokensConfig(kept=0.6, replaced=0.5)

@@ -33,6 +33,8 @@ from lit_transformers.batch import IGNORED, RowBatch, Vocabulary
 from lit_transformers.config import ConfigError
 
 TOPICS = TopicsConfig(documents=30, sentences=6, content=2, validation=0.3, test=0.2)
+ROWS = 45
+"""The pairs of two sentences in the train split of these documents."""
 Words = list[str]
 
 
@@ -237,6 +239,7 @@ def test_half_of_the_pairs_are_swapped_where_their_order_is_asked_for() -> None:
         ("He said “go.” Élan (all. of it) e.g. this. (X.)", ["He said “go.”", "Élan (all. of it) e.g. this.", "(X.)"]),
         ("v2.0 is out.then. not", ["v2.0 is out.then. not"]),
         (" \n\t\n", []),
+        ("Far." + " " * 100_000 + "off.\r\n \nNow", ["Far." + " " * 100_000 + "off.", "Now"]),
     ],
 )  # fmt: skip
 def test_sentences_end_at_lines_and_at_marks_before_what_begins_one(text: str, sentences: list[str]) -> None:
@@ -259,16 +262,17 @@ def test_a_row_is_padded_to_the_longest_or_to_a_fixed_length() -> None:
 
 
 def test_what_is_hidden_depends_on_seed_epoch_and_row_and_on_nothing_else() -> None:
-    """Whoever reads it: one reader, or one of two or of four."""
+    """Whoever reads it, in two passes: one reader, or one of two or of four."""
     passes = []
     for total in (1, 2, 4):
-        rows: dict[int, list[Any]] = {}
+        rows: list[dict[int, list[Any]]] = [{}, {}]
         for number in range(total):
             data = config(batch_size=1, window=1, packing="sentence_pair", relation="next_sentence").build()
-            share = len(range(number, data.reader("train", ()).total, total))
-            rows |= rows_of([*islice(data.training().open(Shard(number, total), number), share)])
+            batches, share = data.training().open(Shard(number, total), number), len(range(number, ROWS, total))
+            for epoch in range(2):
+                rows[epoch] |= rows_of([*islice(batches, share)])
         passes.append(rows)
-    assert passes[0] == passes[1] == passes[2] and len(passes[0]) == data.reader("train", ()).total
+    assert passes[0] == passes[1] == passes[2] and [len(epoch) for epoch in passes[0]] == [ROWS, ROWS]
 
 
 @pytest.mark.slow
@@ -451,6 +455,11 @@ def test_a_split_without_a_row_and_one_without_text_are_refused(
     data_config = corpus(random_documents([[3], [2]]))
     with pytest.raises(DataError, match=r"the split 'train' has no document of two sentences, so no row of packing"):
         data_config.override({"packing": "sentence_pair"}).build().prepare_data()
+    [path] = Path(data_config.source.path).glob("validation/01.txt")  # type: ignore[attr-defined]
+    path.write_text("\n")
+    path.with_name("00.txt").write_text(" \n \n")
+    with pytest.raises(DataError, match=r"the split 'validation' has no sentence, so no row of packing full_sentences"):
+        next(iter(data_config.build().val_dataloader()))
     with pytest.raises(DataError, match="no document falls to the split 'test'"):
         next(iter(data_config.build().test_dataloader()))
 
