@@ -153,17 +153,19 @@ class MaskSpansConfig(NoiseConfig, kind="mask_spans"):
     def spans(self, row: PlainRow, chance: np.random.Generator) -> list[tuple[int, int]]:
         """Returns where each span begins, and the place after it, in the order in which they are drawn."""
         words, left = _words(row), self.budget(row)
-        free, joined = np.ones(len(words), np.bool_), words[1:, 0] == words[:-1, 1]
-        lengths = np.arange(1, self.longest + 1)
-        shares = self.p * (1 - self.p) ** (lengths - 1)
+        numbers, ends = np.arange(len(words)), np.append(np.flatnonzero(words[1:, 0] != words[:-1, 1]) + 1, len(words))
+        # How many words that are not hidden stand from each one on; of a number above ``longest`` only that it is one.
+        room = ends[np.searchsorted(ends, numbers, side="right")] - numbers
+        shares = np.cumsum((1 - self.p) ** np.arange(self.longest))
         spans = []
         while left > 0:
-            count = int(chance.choice(lengths, p=shares / shares.sum()))
-            while not len(firsts := _runs(free, joined, count)):
-                count -= 1
-            first = int(chance.choice(firsts))
+            count = min(1 + int(np.searchsorted(shares, chance.random() * shares[-1])), int(room.max()))
+            firsts = np.flatnonzero(room >= count)
+            first = int(firsts[chance.integers(len(firsts))])
             start, stop = int(words[first, 0]), min(int(words[first + count - 1, 1]), int(words[first, 0]) + left)
-            free[first : first + count] = False
+            room[first : first + count] = 0
+            before = numbers[max(first - self.longest, 0) : first]
+            room[before] = np.minimum(room[before], first - before)
             left -= stop - start
             spans.append((start, stop))
         return spans
@@ -188,13 +190,3 @@ def _whole_words(row: PlainRow, budget: int, chance: np.random.Generator) -> Int
         if not places or len(places) + stop - start <= budget:
             places += range(start, stop)
     return np.array(places)
-
-
-def _runs(free: Booleans, joined: Booleans, count: int) -> Integers:
-    """Returns the words that begin a run of ``count`` free words. joined: whether each is followed by the next one."""
-    if count > len(free):
-        return np.zeros(0, np.int64)
-    free_before, joined_before = (np.concatenate([[0], np.cumsum(flags)]) for flags in (free, joined))
-    are_free = free_before[count:] - free_before[:-count] == count
-    firsts = np.arange(len(are_free))
-    return np.flatnonzero(are_free & (joined_before[firsts + count - 1] - joined_before[firsts] == count - 1))
