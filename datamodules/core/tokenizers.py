@@ -29,7 +29,7 @@ __all__ = [
     "BytesConfig",
     "Characters",
     "CharactersConfig",
-    "Pieces",
+    "PieceTokenizer",
     "PretrainedTokenizerConfig",
     "Specials",
     "Symbols",
@@ -344,14 +344,14 @@ class WordPieceConfig(TokenizerConfig, kind="wordpiece"):
     train_bytes: Positive = 200_000_000
     errors: Errors = "strict"
 
-    def build(self, documents: Documents | Iterable[Document]) -> Pieces:
+    def build(self, documents: Documents | Iterable[Document]) -> PieceTokenizer:
         from tokenizers import trainers
 
         model = _word_pieces({"[UNK]": 0}, self.lowercase)
         trainer = trainers.WordPieceTrainer(vocab_size=self.size, special_tokens=["[UNK]"], show_progress=False)
         model.train_from_iterator(_texts(_first(documents, self.train_bytes), self.errors), trainer)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        return Pieces(model.to_str(), self.errors)
+        return PieceTokenizer(model.to_str(), self.errors)
 
 
 def _word_pieces(pieces: Mapping[str, int], lowercase: bool) -> Any:
@@ -379,9 +379,9 @@ class PretrainedTokenizerConfig(TokenizerConfig, kind="pretrained"):
     path: str
     errors: Errors = "strict"
 
-    def build(self, documents: Documents | Iterable[Document]) -> Pieces:
+    def build(self, documents: Documents | Iterable[Document]) -> PieceTokenizer:
         path = locate(self.path, "tokenizer.path")
-        tokenizer = Pieces(_pretrained(path), self.errors)
+        tokenizer = PieceTokenizer(_pretrained(path), self.errors)
         lacking = [name for name, names in SPECIAL_NAMES.items() if tokenizer.symbol(*names) is None]
         if lacking:
             raise DataError(
@@ -409,7 +409,7 @@ def _pretrained(path: Path) -> str:
     return str(_word_pieces({piece: number for number, piece in enumerate(lines)}, not is_cased).to_str())
 
 
-class Pieces(Tokenizer):
+class PieceTokenizer(Tokenizer):
     """Pieces of words by a Hugging Face tokenizer. ``model``: its JSON.
 
     Where the model has the special symbols of a masked language model they are its ``specials``, and [CLS] is the
@@ -472,7 +472,7 @@ class Pieces(Tokenizer):
 def tokenizer_from_dict(plain: Mapping[str, Plain]) -> Tokenizer:
     """Makes a tokenizer from its ``to_dict``. Raises DataError for anything else."""
     classes: dict[str, type[Any]] = {
-        tokenizer_class.kind: tokenizer_class for tokenizer_class in (Bytes, Characters, Words, BPE, Pieces)
+        tokenizer_class.kind: tokenizer_class for tokenizer_class in (Bytes, Characters, Words, BPE, PieceTokenizer)
     }
     fields = dict(plain)
     kind = fields.pop("kind", None)

@@ -12,7 +12,7 @@ from pydantic import Field
 from lit_transformers.batch import IGNORED
 from lit_transformers.config import Config, Positive
 
-__all__ = ["Hidden", "MaskSpansConfig", "MaskTokensConfig", "NoiseConfig", "PlainRow"]
+__all__ = ["HiddenRow", "MaskSpansConfig", "MaskTokensConfig", "NoiseConfig", "PlainRow"]
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -35,7 +35,7 @@ class PlainRow(NamedTuple):
     drawable: Integers
 
 
-class Hidden(NamedTuple):
+class HiddenRow(NamedTuple):
     """A row in which symbols are hidden: ``inputs`` and ``targets`` (t,) of RowBatch."""
 
     inputs: Integers
@@ -89,18 +89,18 @@ class NoiseConfig(Config):
         """Returns how many symbols of a row are predicted."""
         return max(round(self.rate * int(row.allowed.sum())), 1)
 
-    def hide(self, row: PlainRow, chance: np.random.Generator) -> Hidden:
+    def hide(self, row: PlainRow, chance: np.random.Generator) -> HiddenRow:
         """Hides symbols of a row, none where all are special, by random numbers of ``chance`` alone."""
         inputs, targets = row.symbols.copy(), np.full_like(row.symbols, IGNORED)
         if not row.allowed.any():
-            return Hidden(inputs, targets)
+            return HiddenRow(inputs, targets)
         places, group = self.choose(row, chance)
         fate = chance.random(int(group.max()) + 1)[group]
         is_replaced, is_masked = fate < self.replaced, fate >= self.replaced + self.kept
         targets[places] = row.symbols[places]
         inputs[places[is_masked]] = row.mask
         inputs[places[is_replaced]] = chance.choice(row.drawable, int(is_replaced.sum()))
-        return Hidden(inputs, targets)
+        return HiddenRow(inputs, targets)
 
 
 class MaskTokensConfig(NoiseConfig, kind="mask_tokens"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from datamodules import MaskSpansConfig, MaskTokensConfig, NoiseConfig
-from datamodules.rows.noises import Hidden, PlainRow
+from datamodules.rows.noises import HiddenRow, PlainRow
 from lit_transformers.batch import IGNORED
 from lit_transformers.config import ConfigError
 
@@ -22,7 +22,7 @@ def plain(length: int, begins: np.ndarray[tuple[int], np.dtype[np.bool_]] | None
     return PlainRow(symbols, symbols != SPECIAL, begins, MASK, np.arange(1000))
 
 
-def hidden_rows(noise: NoiseConfig, row: PlainRow, count: int) -> list[Hidden]:
+def hidden_rows(noise: NoiseConfig, row: PlainRow, count: int) -> list[HiddenRow]:
     return [noise.hide(row, np.random.default_rng(number)) for number in range(count)]
 
 
