@@ -60,7 +60,8 @@ class NoiseConfig(Config):
     kept      the share of the predicted symbols that stay as they are
     replaced  the share that become another symbol, drawn uniformly, or by chance the same; the rest becomes [MASK]
     variants  dynamic noise (None) is drawn anew in every epoch; static noise returns after so many epochs, as ten
-              variants did over the forty epochs of BERT (arXiv:1907.11692, section 4.1)
+              variants did over the forty epochs of BERT (arXiv:1907.11692, section 4.1), and with it returns what else
+              is drawn for a row: the segments of a pair and their relation
     """
 
     rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
