@@ -10,8 +10,10 @@ from datamodules.core.tokenizers import (
     BPEConfig,
     BytesConfig,
     CharactersConfig,
+    PretrainedTokenizerConfig,
     Tokenizer,
     TokenizerConfig,
+    WordPieceConfig,
     WordsConfig,
     tokenizer_from_dict,
 )
@@ -31,6 +33,8 @@ from datamodules.pairs.parallel import Multi30kConfig, ParallelConfig
 from datamodules.pairs.source import PairsConfig
 from datamodules.pairs.store import tokenizers_of
 from datamodules.pairs.strings import StringPairsConfig
+from datamodules.rows.noises import MaskSpansConfig, MaskTokensConfig, NoiseConfig
+from datamodules.rows.rows import RowData, RowDataConfig, RowEvaluationConfig
 from datamodules.strings.generated import GeneratedData, GeneratedDataConfig, StringEvaluationConfig
 from datamodules.strings.generators import (
     GENERATORS,
@@ -50,12 +54,14 @@ from datamodules.text.hub import HubConfig
 from datamodules.text.lags import LagsConfig
 from datamodules.text.language import EvaluationConfig, LanguageData, LanguageDataConfig
 from datamodules.text.sources import BooksConfig, FilesConfig, SourceConfig, StdlibConfig, WikitextConfig
+from datamodules.text.topics import TopicsConfig
 from lit_transformers.config import table
 
 __all__ = [
     "DATA",
     "EXAMPLES",
     "GENERATORS",
+    "NOISES",
     "PAIRS",
     "SOURCES",
     "TOKENIZERS",
@@ -97,21 +103,28 @@ __all__ = [
     "LanguageDataConfig",
     "Limit",
     "ListOpsConfig",
+    "MaskSpansConfig",
+    "MaskTokensConfig",
     "MaskedSumConfig",
     "MemorisationConfig",
     "MessagesConfig",
     "Multi30kConfig",
     "NeedleConfig",
+    "NoiseConfig",
     "PairData",
     "PairDataConfig",
     "PairEvaluationConfig",
     "PairsConfig",
     "ParallelConfig",
     "PeriodicConfig",
+    "PretrainedTokenizerConfig",
     "QMSumConfig",
     "RecallConfig",
     "ReverseConfig",
     "ReviewsConfig",
+    "RowData",
+    "RowDataConfig",
+    "RowEvaluationConfig",
     "SciSummNetConfig",
     "SciTLDRConfig",
     "SelectiveCopyConfig",
@@ -124,7 +137,9 @@ __all__ = [
     "SyntheticConfig",
     "Tokenizer",
     "TokenizerConfig",
+    "TopicsConfig",
     "WikitextConfig",
+    "WordPieceConfig",
     "WordsConfig",
     "cache_folder",
     "tokenizer_from_dict",
@@ -132,9 +147,16 @@ __all__ = [
 ]
 
 DATA = table(
-    DataConfig, LanguageDataConfig, GeneratedDataConfig, LabelledDataConfig, PairDataConfig, implied="language"
+    DataConfig,
+    LanguageDataConfig,
+    GeneratedDataConfig,
+    LabelledDataConfig,
+    PairDataConfig,
+    RowDataConfig,
+    implied="language",
 )
 EXAMPLES = table(ExamplesConfig, ListOpsConfig, MaskedSumConfig, NeedleConfig, ReviewsConfig)
+NOISES = table(NoiseConfig, MaskTokensConfig, MaskSpansConfig)
 PAIRS = table(
     PairsConfig,
     StringPairsConfig,
@@ -150,6 +172,22 @@ PAIRS = table(
     DocstringsConfig,
 )
 SOURCES = table(
-    SourceConfig, StdlibConfig, FilesConfig, WikitextConfig, BooksConfig, HubConfig, PeriodicConfig, LagsConfig
+    SourceConfig,
+    StdlibConfig,
+    FilesConfig,
+    WikitextConfig,
+    BooksConfig,
+    HubConfig,
+    PeriodicConfig,
+    LagsConfig,
+    TopicsConfig,
 )
-TOKENIZERS = table(TokenizerConfig, BytesConfig, CharactersConfig, WordsConfig, BPEConfig)
+TOKENIZERS = table(
+    TokenizerConfig,
+    BytesConfig,
+    CharactersConfig,
+    WordsConfig,
+    BPEConfig,
+    WordPieceConfig,
+    PretrainedTokenizerConfig,
+)

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, cast
 from datamodules.core.errors import DataError
 from lit_transformers.config import nearest
 
-__all__ = ["COMPRESSIONS", "Entry", "Format", "Member", "cut", "damage", "format_of", "members", "parts"]
+__all__ = ["COMPRESSIONS", "Entry", "Format", "Member", "cut", "damage", "format_of", "locate", "members", "parts"]
 
 COMPRESSIONS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tbz2", ".txz")
@@ -40,6 +41,20 @@ class Entry(NamedTuple):
 
     row: int
     stream: BinaryIO
+
+
+def locate(path: str, field: str = "source.path") -> Path:
+    """Returns a path below the folder that LIT_DATA names, or as it is. Raises DataError where neither exists.
+
+    field: the field of the config that names it.
+    """
+    base = os.environ.get("LIT_DATA")
+    below = Path(base, path) if base else Path(path)
+    for candidate in (below, Path(path)):
+        if candidate.exists():
+            return candidate
+    hint = f"LIT_DATA is {base}" if base else "LIT_DATA, the folder that relative paths start from, is not set"
+    raise DataError(f"{path}: no such file or folder ({hint}); correct {field} or LIT_DATA")
 
 
 def format_of(name: str) -> Format | None:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from pydantic import Field
 
 from datamodules.core.documents import Document, Documents, cache_folder
 from datamodules.core.errors import DataError
+from datamodules.core.reading import locate
 from lit_transformers.batch import Vocabulary
 from lit_transformers.config import Config, Plain, Positive, canonical_hash
 
@@ -28,9 +29,13 @@ __all__ = [
     "BytesConfig",
     "Characters",
     "CharactersConfig",
+    "PieceTokenizer",
+    "PretrainedTokenizerConfig",
+    "Specials",
     "Symbols",
     "Tokenizer",
     "TokenizerConfig",
+    "WordPieceConfig",
     "Words",
     "WordsConfig",
     "cached_tokenizer",
@@ -41,17 +46,32 @@ __all__ = [
 Symbols = npt.NDArray[np.integer[Any]]
 Errors = Literal["strict", "replace"]
 UNKNOWN, LINE_END = "<unk>", "<eos>"
+SPECIAL_NAMES = {"[CLS]": ("[CLS]", "<s>"), "[SEP]": ("[SEP]", "</s>"), "[MASK]": ("[MASK]", "<mask>")}
+"""The names that a pretrained tokenizer may give to each special symbol: those of BERT, then those of RoBERTa."""
+
+
+class Specials(NamedTuple):
+    """The special symbols that a tokenizer has of its own. all: every symbol that stands for no text, ``boundary``,
+    ``separator`` and ``mask`` included: [CLS], [SEP] and [MASK]."""
+
+    boundary: int
+    separator: int
+    mask: int
+    all: frozenset[int]
 
 
 class Tokenizer(ABC):
-    """Base of all tokenizers. Symbols are numbered from 0; the last, ``vocabulary.boundary``, precedes each document.
+    """Base of all tokenizers. Symbols are numbered from 0. ``vocabulary.boundary`` precedes each document; it is the
+    last symbol, unless the tokenizer has special symbols of its own.
 
-    ``unknown``: the symbol of text that has no symbol of its own; None where all text has one.
+    unknown   the symbol of text that has no symbol of its own; None where all text has one
+    specials  the special symbols that a pretrained tokenizer has; None where the boundary is the only one
     """
 
     kind: ClassVar[str]
     vocabulary: Vocabulary
     unknown: int | None = None
+    specials: Specials | None = None
 
     @abstractmethod
     def encode(self, text: bytes) -> Symbols:
@@ -62,13 +82,21 @@ class Tokenizer(ABC):
     def decode(self, symbols: Iterable[int]) -> str:
         """Returns the text of symbols; boundaries are left out."""
 
+    def continuing(self) -> npt.NDArray[np.bool_] | None:
+        """Hook: returns, for every symbol, whether it continues the word of the symbol before; None where words cannot
+        be known from symbols."""
+        return None
+
     @abstractmethod
     def to_dict(self) -> dict[str, Plain]:
         """Returns plain data from which ``tokenizer_from_dict`` makes the same tokenizer."""
 
 
 class TokenizerConfig(Config):
-    """Base of every tokenizer's config; the table TOKENIZERS lists the kinds."""
+    """Base of every tokenizer's config; the table TOKENIZERS lists the kinds. ``learned``: whether it depends on a
+    text, so that it is kept in the cache."""
+
+    learned: ClassVar[bool] = True
 
     def build(self, documents: Documents | Iterable[Document]) -> Tokenizer:
         """Makes the tokenizer, from the train split where it needs a text to learn from. Raises DataError."""
@@ -102,6 +130,8 @@ def _texts(documents: Iterable[Document], errors: Errors) -> Iterator[str]:
 
 class BytesConfig(TokenizerConfig, kind="bytes"):
     """Every byte is a symbol: nothing is learned, and nothing is unknown."""
+
+    learned: ClassVar[bool] = False
 
     def build(self, documents: Documents | Iterable[Document]) -> Bytes:
         return Bytes()
@@ -217,6 +247,9 @@ class Words(Tokenizer):
         words = " ".join(self.words[symbol] for symbol in symbols if symbol < len(self.words))
         return re.sub(f" ?{LINE_END} ?", "\n", words)
 
+    def continuing(self) -> npt.NDArray[np.bool_]:
+        return np.zeros(self.vocabulary.size, np.bool_)
+
     def to_dict(self) -> dict[str, Plain]:
         return {"kind": self.kind, "words": self.words, "errors": self.errors}
 
@@ -280,6 +313,158 @@ class BPE(Tokenizer):
         boundary = self.vocabulary.boundary
         return str(self.model.decode([symbol for symbol in symbols if symbol != boundary]))
 
+    def continuing(self) -> npt.NDArray[np.bool_]:
+        return _without_prefix(self.model, self.vocabulary, BYTE_LEVEL_SPACES)
+
+    def to_dict(self) -> dict[str, Plain]:
+        return {"kind": self.kind, "model": self.serialised, "errors": self.errors}
+
+
+BYTE_LEVEL_SPACES = ("Ġ", "Ċ", "ĉ", "č")
+"""What a byte-level piece begins with that begins with a space, a line end, a tab or a carriage return."""
+
+
+def _without_prefix(model: Any, vocabulary: Vocabulary, prefixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """Returns, for every symbol, whether its piece begins with none of ``prefixes``; symbols without a piece do not."""
+    pieces = [model.id_to_token(symbol) for symbol in range(vocabulary.size)]
+    return np.array([piece is not None and not piece.startswith(prefixes) for piece in pieces])
+
+
+class WordPieceConfig(TokenizerConfig, kind="wordpiece"):
+    """WordPiece as in BERT (arXiv:1810.04805, section 3), learned on the train split with BERT's way to cut text into
+    words: at white space and punctuation. White space is not kept, so that bits per byte cannot be known.
+
+    size        number of pieces, [UNK] included, which stands for a word with a character that was never seen
+    lowercase   whether text is lower-cased and loses its accents, as for the uncased models of BERT
+    train_bytes the pieces are learned on the first documents of the train split, about so many bytes
+    """
+
+    size: Annotated[int, Field(ge=8)] = 8192
+    lowercase: bool = True
+    train_bytes: Positive = 200_000_000
+    errors: Errors = "strict"
+
+    def build(self, documents: Documents | Iterable[Document]) -> PieceTokenizer:
+        from tokenizers import trainers
+
+        model = _word_pieces({"[UNK]": 0}, self.lowercase)
+        trainer = trainers.WordPieceTrainer(vocab_size=self.size, special_tokens=["[UNK]"], show_progress=False)
+        model.train_from_iterator(_texts(_first(documents, self.train_bytes), self.errors), trainer)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        return PieceTokenizer(model.to_str(), self.errors)
+
+
+def _word_pieces(pieces: Mapping[str, int], lowercase: bool) -> Any:
+    """Returns the Hugging Face tokenizer of these pieces by number, with BERT's normaliser and pre-tokenizer."""
+    from tokenizers import Tokenizer as Model
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    model = Model(models.WordPiece(dict(pieces), unk_token="[UNK]"))
+    model.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    model.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    model.decoder = decoders.WordPiece()
+    return model
+
+
+class PretrainedTokenizerConfig(TokenizerConfig, kind="pretrained"):
+    """A tokenizer that somebody else has trained, with special symbols of its own, [CLS], [SEP] and [MASK] or <s>, </s>
+    and <mask>, which are used as they are.
+
+    path  a tokenizer.json of Hugging Face, or a vocab.txt of BERT, in which a line is a piece, and which is uncased
+          where no piece has a capital letter; relative to LIT_DATA or to the working folder
+    """
+
+    learned: ClassVar[bool] = False
+
+    path: str
+    errors: Errors = "strict"
+
+    def build(self, documents: Documents | Iterable[Document]) -> PieceTokenizer:
+        path = locate(self.path, "tokenizer.path")
+        tokenizer = PieceTokenizer(_pretrained(path), self.errors)
+        lacking = [name for name, names in SPECIAL_NAMES.items() if tokenizer.symbol(*names) is None]
+        if lacking:
+            raise DataError(
+                f"{path}: has no symbol {' and no '.join(lacking)} (nor {', '.join(SPECIAL_NAMES[lacking[0]][1:])}); "
+                "name the tokenizer of a masked language model in tokenizer.path"
+            )
+        return tokenizer
+
+
+def _pretrained(path: Path) -> str:
+    """Returns the JSON of a pretrained tokenizer. Raises DataError where the file holds none."""
+    from tokenizers import Tokenizer as Model
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            return str(Model.from_str(text).to_str())
+    except Exception as error:  # the library raises Exception itself
+        raise DataError(f"{path}: cannot be read as a tokenizer ({error}); correct tokenizer.path") from None
+    lines = text.removesuffix("\n").split("\n")  # a piece may be another character that ends a line
+    if "[UNK]" not in lines:
+        raise DataError(f"{path}: has no symbol [UNK], so it is no vocabulary of BERT; correct tokenizer.path")
+    is_special = re.compile(r"\[[A-Z0-9]+\]").fullmatch
+    is_cased = any(piece != piece.lower() and not is_special(piece) for piece in lines)
+    return str(_word_pieces({piece: number for number, piece in enumerate(lines)}, not is_cased).to_str())
+
+
+class PieceTokenizer(Tokenizer):
+    """Pieces of words by a Hugging Face tokenizer. ``model``: its JSON.
+
+    Where the model has the special symbols of a masked language model they are its ``specials``, and [CLS] is the
+    boundary; where it has not, a boundary follows after its symbols.
+    """
+
+    kind = "pieces"
+
+    def __init__(self, model: str, errors: Errors) -> None:
+        from tokenizers import Tokenizer as Model
+
+        self.serialised, self.errors = model, errors
+        self.model = Model.from_str(model)
+        self.model.no_padding()
+        self.model.no_truncation()
+        size = max(self.model.get_vocab().values()) + 1
+        self.specials = self._own_specials()
+        size, boundary = (size + 1, size) if self.specials is None else (size, self.specials.boundary)
+        pieces = json.loads(model)["model"]
+        self.unknown = self.symbol(pieces["unk_token"]) if pieces.get("unk_token") else pieces.get("unk_id")
+        self.vocabulary = Vocabulary(size=size, boundary=boundary, unit="piece", byte_lengths=None)
+
+    def _own_specials(self) -> Specials | None:
+        boundary, separator, mask = (self.symbol(*names) for names in SPECIAL_NAMES.values())
+        if boundary is None or separator is None or mask is None:
+            return None
+        added = self.model.get_added_tokens_decoder()
+        others = [symbol for symbol, token in added.items() if token.special]
+        others += [symbol for name in ("[PAD]", "[UNK]") if (symbol := self.symbol(name)) is not None]
+        return Specials(boundary, separator, mask, frozenset([boundary, separator, mask, *others]))
+
+    def symbol(self, *names: str) -> int | None:
+        """Returns the symbol that has the first of these names; None where none has one."""
+        symbols = (self.model.token_to_id(name) for name in names)
+        return next((symbol for symbol in symbols if symbol is not None), None)
+
+    def encode(self, text: bytes) -> Symbols:
+        [encoded] = self.model.encode_batch_fast([text.decode(errors=self.errors)], add_special_tokens=False)
+        return np.array(encoded.ids, np.int32)
+
+    def decode(self, symbols: Iterable[int]) -> str:
+        without = {self.vocabulary.boundary} if self.specials is None else self.specials.all - {self.unknown}
+        texts = [symbol for symbol in symbols if symbol not in without]
+        return str(self.model.decode(texts, skip_special_tokens=False))
+
+    def continuing(self) -> npt.NDArray[np.bool_] | None:
+        plain = json.loads(self.serialised)
+        continuing = plain["model"].get("continuing_subword_prefix")
+        if plain["model"]["type"] == "WordPiece" and continuing:
+            pieces = [self.model.id_to_token(symbol) for symbol in range(self.vocabulary.size)]
+            return np.array([piece is not None and piece.startswith(continuing) for piece in pieces])
+        cut = json.dumps(plain["pre_tokenizer"])
+        spaces = BYTE_LEVEL_SPACES if '"ByteLevel"' in cut else ("▁",) if '"Metaspace"' in cut else ()
+        return _without_prefix(self.model, self.vocabulary, spaces) if spaces else None
+
     def to_dict(self) -> dict[str, Plain]:
         return {"kind": self.kind, "model": self.serialised, "errors": self.errors}
 
@@ -287,7 +472,7 @@ class BPE(Tokenizer):
 def tokenizer_from_dict(plain: Mapping[str, Plain]) -> Tokenizer:
     """Makes a tokenizer from its ``to_dict``. Raises DataError for anything else."""
     classes: dict[str, type[Any]] = {
-        tokenizer_class.kind: tokenizer_class for tokenizer_class in (Bytes, Characters, Words, BPE)
+        tokenizer_class.kind: tokenizer_class for tokenizer_class in (Bytes, Characters, Words, BPE, PieceTokenizer)
     }
     fields = dict(plain)
     kind = fields.pop("kind", None)
@@ -302,8 +487,8 @@ def tokenizer_from_dict(plain: Mapping[str, Plain]) -> Tokenizer:
 
 def cached_tokenizer(config: TokenizerConfig, documents: Documents | Iterable[Document], corpus: str) -> Tokenizer:
     """Returns the tokenizer of a corpus, from the cache or made now. ``corpus``: its fingerprint."""
-    if isinstance(config, BytesConfig):
-        return Bytes()
+    if not config.learned:
+        return config.build(documents)
     path = cache_folder() / "tokenizers" / f"{canonical_hash([config.to_dict(), corpus], 32)}.json"
     if path.exists():
         return _load(path)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from random import Random
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,21 @@ import numpy.typing as npt
 from datamodules.core.documents import Shard
 from datamodules.core.errors import DataError
 
-__all__ = ["Endless", "Once", "Windows", "shuffled"]
+__all__ = ["Endless", "Once", "Order", "Visit", "Visits", "Windows", "shuffled"]
 
 Item = TypeVar("Item")
+Read = TypeVar("Read")
 Made = TypeVar("Made")
+
+
+class Order(Protocol[Read]):
+    """What a reader of windows reads, in order: ordinals, or what else names an item."""
+
+    def slice(self, start: int, stop: int) -> list[Read]:
+        """Returns what stands from place ``start`` to ``stop``, fewer at an end."""
+
+    def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
+        """Returns the batches of the window that begins at ``start`` in the order in which they are read."""
 
 
 class Endless:
@@ -60,13 +71,36 @@ class Once:
         return batches
 
 
+class Visit(NamedTuple):
+    """An ordinal that is read, and the pass over all of them in which it is, from 0."""
+
+    ordinal: int
+    epoch: int
+
+
+class Visits:
+    """The ordinals of an order, each with its epoch: for items that are not the same in every pass."""
+
+    def __init__(self, order: Endless | Once) -> None:
+        self.order = order
+
+    def slice(self, start: int, stop: int) -> list[Visit]:
+        """Returns the visits from place ``start`` to ``stop``, counted over all passes; an evaluation has one."""
+        count = self.order.count if isinstance(self.order, Endless) else stop
+        return [Visit(ordinal, place // count) for place, ordinal in enumerate(self.order.slice(start, stop), start)]
+
+    def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
+        """Returns the batches of a window as the order arranges them."""
+        return self.order.arrange(batches, start)
+
+
 @lru_cache(maxsize=2)
 def shuffled(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Returns the order of a pass over ``count`` examples."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-class Windows(Iterator[Made], Generic[Item, Made]):
+class Windows(Iterator[Made], Generic[Read, Item, Made]):
     """The batches of one worker: windows of ``size`` ordinals, each read at once and cut into batches.
 
     group: reads the items of a window's ordinals, as lists of a batch each. batch: makes a batch of a list, with its
@@ -75,9 +109,9 @@ class Windows(Iterator[Made], Generic[Item, Made]):
 
     def __init__(
         self,
-        order: Endless | Once,
+        order: Order[Read],
         size: int,
-        group: Callable[[list[int]], list[list[Item]]],
+        group: Callable[[list[Read]], list[list[Item]]],
         batch: Callable[[list[Item], int, str], Made],
         number: int,
     ) -> None:

@@ -34,7 +34,9 @@ def language_floors(data: LanguageData, metric: str, batches: int) -> dict[str, 
     limit = Limit(data.config.evaluation.documents, data.config.evaluation.bytes)
     evaluation = data.documents(data.validation_split).evaluation(Shard(), limit)
     evaluated = _first(evaluation, data.tokenizer, math.inf)
-    text = NgramText.of(_first(training, data.tokenizer, tokens), evaluated, vocabulary.boundary, LONGEST)
+    # A boundary that comes last is no symbol of a text; a pretrained tokenizer has its own among the others.
+    size = vocabulary.size - (vocabulary.boundary == vocabulary.size - 1)
+    text = NgramText.of(_first(training, data.tokenizer, tokens), evaluated, size, LONGEST)
     byte_count = 0
     if vocabulary.byte_lengths is not None:
         byte_count = int(np.asarray(vocabulary.byte_lengths)[np.concatenate(evaluated)].sum())

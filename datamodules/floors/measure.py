@@ -12,9 +12,11 @@ from datamodules.core.index import made_aside
 from datamodules.floors.labelled import labelled_floors
 from datamodules.floors.language import language_floors
 from datamodules.floors.pairs import pair_floors
+from datamodules.floors.rows import row_floors
 from datamodules.floors.strings import answer_floors
 from datamodules.labelled.labelled import LabelledData
 from datamodules.pairs.pairs import PairData
+from datamodules.rows.rows import RowData
 from datamodules.strings.generated import GeneratedData
 from datamodules.text.language import LanguageData
 from lit_transformers.config import canonical_hash
@@ -40,6 +42,7 @@ floors.register(LanguageData, language_floors)
 floors.register(LabelledData, labelled_floors)
 floors.register(GeneratedData, answer_floors)
 floors.register(PairData, pair_floors)
+floors.register(RowData, row_floors)
 
 
 def measured_floors(data: Data, metric: str, batches: int) -> dict[str, float]:

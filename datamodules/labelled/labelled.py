@@ -185,6 +185,6 @@ def _open(
     order: partial[Endless] | partial[Once],
     shard: Shard,
     stream: int,
-) -> Windows[tuple[int, Example], LabelledBatch]:
+) -> Windows[int, tuple[int, Example], LabelledBatch]:
     group = partial(grouped, examples, split, shape)
     return Windows(order(shard), shape.rows * shape.window, group, partial(batched, shape), stream)

@@ -13,9 +13,9 @@ from datamodules.core.documents import Split
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig
 from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, index_corpus
-from datamodules.core.reading import Member, members
+from datamodules.core.reading import Member, locate, members
 from datamodules.core.tokenizers import Bytes
-from datamodules.text.sources import locate, split_by_hash
+from datamodules.text.sources import split_by_hash
 from lit_transformers.batch import ClassLabels, LabelledDescription
 from lit_transformers.config import Fraction, Plain, Positive, canonical_hash, nearest
 

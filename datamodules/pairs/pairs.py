@@ -350,6 +350,6 @@ def _open(
     order: partial[Endless] | partial[Once],
     shard: Shard,
     stream: int,
-) -> Windows[_Example, PairBatch]:
+) -> Windows[int, _Example, PairBatch]:
     group, batch = partial(grouped, readable, shape), partial(batched, readable, shape)
     return Windows(order(shard), window, group, batch, stream)

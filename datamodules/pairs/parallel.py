@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple
 from datamodules.core.documents import SPLITS, Split
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
-from datamodules.core.reading import COMPRESSIONS, damage, members
+from datamodules.core.reading import COMPRESSIONS, damage, locate, members
 from datamodules.pairs.source import Languages
 from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
-from datamodules.text.sources import SPLIT_NAMES, Listed, locate, stamps
+from datamodules.text.sources import SPLIT_NAMES, Listed, stamps
 
 __all__ = ["Multi30kConfig", "ParallelConfig"]
 

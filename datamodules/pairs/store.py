@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from datamodules.core.documents import Document, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, made_aside, writing
+from datamodules.core.stored import StoredSymbols, SymbolWriter
 from datamodules.core.tokenizers import (
     BPEConfig,
-    Symbols,
     Tokenizer,
     TokenizerConfig,
     cached_tokenizer,
-    encode_document,
     tokenizer_from_dict,
 )
 from datamodules.pairs.source import Lengths, Longest, Pair, Pairs, PairsConfig, PairsRead, Vocabularies
@@ -36,8 +33,6 @@ WHOLE = 1 << 30
 """A size of pieces so large that no pair is cut."""
 META = "meta.json"
 SIDES = ("source", "target")
-NARROW = 1 << 16
-"""Symbols of a vocabulary of at most this size take two bytes each."""
 
 
 class Texts(NamedTuple):
@@ -186,58 +181,26 @@ def _write(folder: Path, documents: Iterable[Document], source: Tokenizer, targe
     """Writes the symbols of both sides of all documents, one after another, and the start of each."""
     unknown = {}
     with (folder / "source").open("wb") as source_file, (folder / "target").open("wb") as target_file:
-        writers = [_Writer(source_file, source), _Writer(target_file, target)]
+        writers = [SymbolWriter(source_file, source), SymbolWriter(target_file, target)]
         for document in documents:
             texts = _texts(document)
             for writer, text in zip(writers, (texts.source, texts.targets[0]), strict=True):
-                writer.add(document.name, text)
+                writer.add(Document(document.name, text.encode()))
     for side, writer in zip(SIDES, writers, strict=True):
-        np.save(folder / f"{side}.npy", np.frombuffer(writer.starts, np.int64))
+        writer.finish(folder / f"{side}.npy")
         unknown[side] = writer.unknown
     (folder / META).write_text(json.dumps({"unknown": unknown, "narrow": [w.narrow for w in writers]}))
 
 
-class _Writer:
-    """Writes the symbols of one side and counts the unknown ones."""
-
-    def __init__(self, file: BinaryIO, tokenizer: Tokenizer) -> None:
-        self.file, self.tokenizer = file, tokenizer
-        self.starts, self.unknown = array("q", [0]), 0
-        self.narrow = tokenizer.vocabulary.size <= NARROW
-
-    def add(self, name: str, text: str) -> None:
-        """Writes the symbols of a text; one of only white space has none."""
-        symbols: Symbols = np.zeros(0, np.int32)
-        if text.strip():
-            symbols = encode_document(self.tokenizer, Document(name, text.encode()))
-        if self.tokenizer.unknown is not None:
-            self.unknown += int((symbols == self.tokenizer.unknown).sum())
-        self.file.write(symbols.astype(np.uint16 if self.narrow else np.int32).tobytes())
-        self.starts.append(self.starts[-1] + len(symbols))
-
-
-class _Side(Sequence[Symbols]):
-    """The symbols of one side: a view of a file, of which only the parts in use are read."""
-
-    def __init__(self, folder: Path, side: str, narrow: bool) -> None:
-        self.starts: npt.NDArray[np.int64] = np.load(folder / f"{side}.npy", mmap_mode="r").view(np.ndarray)
-        dtype = np.dtype(np.uint16 if narrow else np.int32)
-        open_array: Callable[..., Any] = np.memmap if self.starts[-1] else lambda *_, **__: np.zeros(0, dtype)
-        self.symbols = open_array(folder / side, dtype, mode="r").view(np.ndarray)
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def __getitem__(self, ordinal: Any) -> Any:
-        return self.symbols[self.starts[ordinal] : self.starts[ordinal + 1]]
-
-
 @cache
-def _sides(folder: Path) -> tuple[_Side, _Side]:
+def _sides(folder: Path) -> tuple[StoredSymbols, StoredSymbols]:
     """Opens the symbols of both sides. Raises DataError where the cache is damaged."""
     try:
         narrow = json.loads((folder / META).read_text(encoding="utf-8"))["narrow"]
-        source, target = (_Side(folder, side, is_narrow) for side, is_narrow in zip(SIDES, narrow, strict=True))
-    except (OSError, ValueError, KeyError):
+        source, target = (
+            StoredSymbols(folder / side, folder / f"{side}.npy", is_narrow)
+            for side, is_narrow in zip(SIDES, narrow, strict=True)
+        )
+    except (OSError, EOFError, ValueError, KeyError):
         raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None
     return source, target

@@ -21,7 +21,7 @@ from pydantic import Field
 from datamodules.core.documents import Corpus, Split
 from datamodules.core.errors import DataError
 from datamodules.core.index import Text, index_corpus
-from datamodules.core.reading import Member, damage, format_of, members, parts
+from datamodules.core.reading import Member, damage, format_of, locate, members, parts
 from datamodules.text.articles import articles
 from lit_transformers.config import Config, Fraction
 
@@ -37,7 +37,6 @@ __all__ = [
     "files_of",
     "generated_texts",
     "is_library",
-    "locate",
     "named_split",
     "nothing_left",
     "split_by_hash",
@@ -75,6 +74,10 @@ class SourceConfig(Config):
         from that of who knows nothing but the symbols to the least possible one. Empty where none are known."""
         return {}
 
+    def known_masked_losses(self) -> Mapping[str, float]:
+        """Hook: returns mean losses in bits of a word that is hidden, and known to be, in the same manner."""
+        return {}
+
 
 def hashed(name: str | bytes) -> float:
     """Returns a number from 0 to 1 that a name determines, uniform over names."""
@@ -101,17 +104,6 @@ def nothing_left(validation: float, test: float) -> Iterator[str]:
     """Yields the conflict of a source whose fractions for validation and test leave nothing for training."""
     if validation + test >= 1:
         yield f"validation {validation} and test {test} leave nothing to train on"
-
-
-def locate(path: str) -> Path:
-    """Returns a path below the folder that LIT_DATA names, or as it is. Raises DataError where neither exists."""
-    base = os.environ.get("LIT_DATA")
-    below = Path(base, path) if base else Path(path)
-    for candidate in (below, Path(path)):
-        if candidate.exists():
-            return candidate
-    hint = f"LIT_DATA is {base}" if base else "LIT_DATA, the folder that relative paths start from, is not set"
-    raise DataError(f"{path}: no such file or folder ({hint}); correct source.path or LIT_DATA")
 
 
 class StdlibConfig(SourceConfig, kind="stdlib"):

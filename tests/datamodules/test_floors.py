@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from datamodules import (
     PairDataConfig,
     RecallConfig,
     ReviewsConfig,
+    RowDataConfig,
+    TopicsConfig,
     WordsConfig,
 )
 from datamodules.core.documents import Shard
@@ -31,7 +34,7 @@ from datamodules.floors import measure
 from datamodules.floors.measure import floors, measured_floors
 from datamodules.floors.ngrams import NgramText, ngram_nats
 from datamodules.floors.pairs import first_sentences, word_table
-from lit_transformers.batch import IGNORED
+from lit_transformers.batch import IGNORED, RowBatch
 from lit_transformers.config import ConfigError
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.floors import floors as floors_of_run
@@ -150,6 +153,42 @@ def test_numbers_are_predicted_by_their_mean() -> None:
     error = float(((evaluated - training.mean()) ** 2).mean())
     assert floors(data, "mse", 3) == {"mean of the labels": pytest.approx(error)}
     assert floors(data, "nats", 3) == {"mean of the labels": pytest.approx(error / 2)}
+
+
+def test_hidden_symbols_are_predicted_by_their_frequencies_and_by_what_stands_beside_them() -> None:
+    source = TopicsConfig(openers=2, forms=2, topics=2, words=4, content=1, sentences=4, documents=40, validation=0.3)
+    data = RowDataConfig(source=source, tokenizer=WordsConfig(), length=14, batch_size=4).build()
+
+    def hidden(batches: Iterable[RowBatch]) -> list[tuple[int, int, int]]:
+        """The hidden symbols, each with the symbols to its left and right."""
+        return [
+            (int(batch.inputs[row, place - 1]), int(batch.targets[row, place]), int(batch.inputs[row, place + 1]))
+            for batch in batches
+            for row, place in (batch.targets != IGNORED).nonzero().tolist()
+        ]
+
+    trained, evaluated = hidden(islice(data.train_dataloader(), 30)), hidden(data.val_dataloader())
+    size = data.description.vocabulary.size
+    counts = Counter(symbol for _, symbol, _ in trained)
+    frequency = {symbol: (counts[symbol] + 1) / (counts.total() + size) for symbol in range(size)}
+    most = max(range(size), key=lambda symbol: frequency[symbol])
+    nats, accuracy = floors(data, "nats", 30), floors(data, "accuracy", 30)
+    assert nats["frequencies of symbols"] == pytest.approx(fmean(-math.log(frequency[s]) for _, s, _ in evaluated))
+    assert accuracy["frequencies of symbols"] == pytest.approx(fmean(s == most for _, s, _ in evaluated))
+    for side, name in ((0, "the symbol to the left"), (2, "the symbol to the right")):
+        beside: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        for item in trained:
+            beside[item[side]][item[1]] += 1
+        losses, rights = [], []
+        for item in evaluated:
+            known = beside[item[side]]
+            weight = {s: known[s] + len(known) * frequency[s] for s in range(size)} if known else frequency
+            losses.append(-math.log(weight[item[1]] / (known.total() + len(known) if known else 1)))
+            rights.append(item[1] == (max(known, key=lambda s: weight[s]) if known else most))
+        assert nats[name] == pytest.approx(fmean(losses)) and accuracy[name] == pytest.approx(fmean(rights), abs=0.02)
+    assert nats["the symbol to the left"] < 0.8 * nats["frequencies of symbols"]
+    with pytest.raises(DataError, match="no predictor of hidden symbols has a value of bpb"):
+        floors(data, "bpb", 30)
 
 
 def test_a_table_of_words_has_the_partners_of_the_largest_coefficient() -> None:

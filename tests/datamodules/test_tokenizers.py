@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +15,10 @@ from datamodules import (
     DataError,
     Document,
     Documents,
+    PretrainedTokenizerConfig,
     Tokenizer,
     TokenizerConfig,
+    WordPieceConfig,
     WordsConfig,
     tokenizer_from_dict,
 )
@@ -25,6 +28,8 @@ MakeDocuments = Callable[[Sequence[bytes]], Documents]
 TEXT = "the cat sat on the mat .\nthe naïve dog — ate it\n"
 CORPUS = [Document("one", TEXT.encode()), Document("two", b"a cat and a cat\n")]
 CONFIGS = [BytesConfig(), CharactersConfig(), WordsConfig(), BPEConfig(size=300)]
+BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "."]
+"""The pieces of a vocab.txt, by their lines."""
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
@@ -147,3 +152,97 @@ def test_a_damaged_cache_says_what_to_remove(
 def test_something_else_is_no_tokenizer() -> None:
     with pytest.raises(DataError, match="not the description of one"):
         tokenizer_from_dict({"kind": "runes"})
+
+
+def pieces_of(tokenizer: Tokenizer, text: str) -> list[str]:
+    """Each symbol of a text as the text that it stands for."""
+    return [tokenizer.decode([symbol]) for symbol in tokenizer.encode(text.encode()).tolist()]
+
+
+def test_word_pieces_are_those_of_bert_and_say_where_words_begin() -> None:
+    tokenizer = WordPieceConfig(size=60).build(CORPUS)
+    symbols = tokenizer.encode("The naïve CAT.".encode())
+    continuing = tokenizer.continuing()
+    assert continuing is not None and len(continuing) == tokenizer.vocabulary.size
+    assert tokenizer.decode(symbols.tolist()).lower() == "the naive cat." and tokenizer.unknown not in symbols
+    assert (~continuing[symbols]).sum() == 4, "three words and a mark"
+    assert tokenizer.vocabulary.boundary == tokenizer.vocabulary.size - 1 and tokenizer.vocabulary.byte_lengths is None
+    assert tokenizer.decode([tokenizer.vocabulary.boundary]) == "" and tokenizer.specials is None
+    cased = WordPieceConfig(size=60, lowercase=False).build(CORPUS)
+    assert cased.unknown in cased.encode(b"THE") and cased.unknown not in cased.encode("naïve".encode())
+    restored = tokenizer_from_dict(tokenizer.to_dict())
+    assert restored.encode(TEXT.encode()).tolist() == tokenizer.encode(TEXT.encode()).tolist()
+
+
+def test_byte_pairs_and_words_say_where_words_begin() -> None:
+    byte_pairs = BPEConfig(size=300).build(CORPUS)
+    symbols = byte_pairs.encode(b"the cat sat\non")
+    texts = [byte_pairs.decode([symbol]) for symbol in symbols.tolist()]
+    continuing = byte_pairs.continuing()
+    assert continuing[symbols].tolist() == [text[0] not in " \n" for text in texts] and " cat" in texts
+    words = WordsConfig().build(CORPUS).continuing()
+    assert words is not None and not words.any()
+    assert BytesConfig().build([]).continuing() is None
+
+
+def test_a_pretrained_vocabulary_is_read_with_its_own_numbers_and_special_symbols(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(BERT) + "\n")
+    tokenizer = PretrainedTokenizerConfig(path=str(path)).build([])
+    symbols = tokenizer.encode(b"The cats sat, cat.").tolist()
+    assert [BERT[symbol] for symbol in symbols] == ["the", "cat", "##s", "sat", "[UNK]", "cat", "."]
+    assert tokenizer.specials == (2, 3, 4, {0, 1, 2, 3, 4}) and tokenizer.vocabulary.boundary == 2
+    assert tokenizer.vocabulary.size == len(BERT) and tokenizer.unknown == 1
+    assert tokenizer.decode([2, *symbols[:4], 3, 0]) == "the cats sat"
+    restored = tokenizer_from_dict(tokenizer.to_dict())
+    assert (restored.vocabulary, restored.specials) == (tokenizer.vocabulary, tokenizer.specials)
+    path.write_text("\n".join([*BERT, "The"]) + "\n")
+    assert BERT.index("the") not in PretrainedTokenizerConfig(path=str(path)).build([]).encode(b"The"), "it is cased"
+
+
+def test_a_pretrained_tokenizer_in_json_is_the_one_of_its_library(tmp_path: Path) -> None:
+    """Its specials are those of RoBERTa, and its own template, which adds them, is not used: rows have their own."""
+    model = tokenizers.ByteLevelBPETokenizer()
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    model.train_from_iterator([TEXT] * 3, vocab_size=300, special_tokens=specials, show_progress=False)
+    model.enable_padding(length=40)
+    model.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = PretrainedTokenizerConfig(path=str(tmp_path / "tokenizer.json")).build([])
+    model.no_padding()
+    assert tokenizer.encode(TEXT.encode()).tolist() == model.encode(TEXT, add_special_tokens=False).ids
+    assert tokenizer.specials == (0, 2, 4, {0, 1, 2, 3, 4}) and tokenizer.unknown is None
+    continuing = tokenizer.continuing()
+    assert continuing is not None
+    assert continuing[tokenizer.encode(b" cat dog")].tolist() == [
+        text[0] != " " for text in pieces_of(tokenizer, " cat dog")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("vocab.txt", "[UNK]\n[CLS]\n[SEP]\nthe\n", r"has no symbol \[MASK\] \(nor <mask>\)"),
+        ("vocab.txt", "the\ncat\n", r"has no symbol \[UNK\], so it is no vocabulary of BERT"),
+        ("tokenizer.json", "{", "cannot be read as a tokenizer"),
+    ],
+)
+def test_a_file_that_is_no_tokenizer_of_a_masked_model_is_refused(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=message) as error:
+        PretrainedTokenizerConfig(path=str(tmp_path / name)).build([])
+    assert "\n" not in str(error.value) and "tokenizer.path" in str(error.value)
+    with pytest.raises(DataError, match=r"no such file or folder .*; correct tokenizer\.path"):
+        PretrainedTokenizerConfig(path=str(tmp_path / "nowhere.txt")).build([])
+
+
+def test_a_pretrained_tokenizer_is_read_anew_and_not_from_the_cache(
+    tmp_path: Path, make_documents: MakeDocuments
+) -> None:
+    path, documents = tmp_path / "vocab.txt", make_documents([b"the cat"])
+    sizes = []
+    for pieces in (BERT, [*BERT, "dog"]):
+        path.write_text("\n".join(pieces) + "\n")
+        sizes.append(cached_tokenizer(PretrainedTokenizerConfig(path=str(path)), documents, "corpus").vocabulary.size)
+    assert sizes == [10, 11]

@@ -1,0 +1,93 @@
+"""Floors of hidden symbols: their frequencies, and the symbol on one side of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from datamodules.core.errors import DataError
+from datamodules.rows.rows import RowData
+from lit_transformers.batch import IGNORED, RowBatch
+
+__all__ = ["row_floors"]
+
+MOST_SYMBOLS = 1 << 22
+"""The most symbols of training rows that are counted; of more, the first ones of the order of training."""
+NAMES = ("frequencies of symbols", "the symbol to the left", "the symbol to the right")
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class _Hidden(NamedTuple):
+    """Hidden symbols with what stands beside each in the inputs: ``beside`` (2, n), to the left and to the right."""
+
+    symbols: Integers
+    beside: Integers
+
+
+class _Prediction(NamedTuple):
+    """The probability of every hidden symbol, and whether it is the one that counts as likely."""
+
+    probability: Floats
+    right: npt.NDArray[np.bool_]
+
+
+def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
+    """Returns nats or accuracy of hidden symbols, by their frequencies and by bigrams of the symbol on either side.
+
+    They count the hidden symbols of so many batches of training. Bigrams have Witten-Bell smoothing (``ngrams``).
+    Raises DataError for other metrics.
+    """
+    if metric not in ("nats", "accuracy"):
+        raise DataError(f"no predictor of hidden symbols has a value of {metric}")
+    most = max(MOST_SYMBOLS // data.config.tokens_per_step, 1)
+    size = data.description.vocabulary.size
+    training = _hidden(islice(data.train_dataloader(), min(batches, most)))
+    evaluated = _hidden(data.val_dataloader())
+    frequencies = np.bincount(training.symbols, minlength=size) + 1.0
+    likely = np.full(len(evaluated.symbols), frequencies.argmax())
+    unigram = _Prediction((frequencies / frequencies.sum())[evaluated.symbols], likely == evaluated.symbols)
+    sides = [_bigram(training, evaluated, side, frequencies / frequencies.sum()) for side in range(2)]
+    return {
+        name: float(-np.log(prediction.probability).mean() if metric == "nats" else prediction.right.mean())
+        for name, prediction in zip(NAMES, [unigram, *sides], strict=True)
+    }
+
+
+def _hidden(batches: Iterable[RowBatch]) -> _Hidden:
+    """Returns the hidden symbols of batches. A row begins and ends with special symbols, which are never hidden."""
+    symbols, beside = [], []
+    for batch in batches:
+        inputs, targets = batch.inputs.numpy(), batch.targets.numpy()
+        row, place = np.nonzero(targets != IGNORED)
+        symbols.append(targets[row, place])
+        beside.append(np.stack([inputs[row, place - 1], inputs[row, place + 1]]))
+    return _Hidden(np.concatenate(symbols), np.concatenate(beside, axis=1))
+
+
+def _bigram(training: _Hidden, evaluated: _Hidden, side: int, unigram: Floats) -> _Prediction:
+    """Returns p(w | c) = (n(c w) + T(c) p(w)) / (n(c) + T(c)) with the symbol c on one side; p(w) where c is new.
+
+    The symbol that is likely beside c is the most probable one of those that were hidden there.
+    """
+    size = len(unigram)
+    context, symbols = evaluated.beside[side], evaluated.symbols
+    pairs, counts = np.unique(training.beside[side] * size + training.symbols, return_counts=True)
+    contexts, followers = np.divmod(pairs, size)
+    totals = np.bincount(contexts, weights=counts, minlength=size)[context]
+    kinds = np.bincount(contexts, minlength=size)[context]
+    places = np.minimum(np.searchsorted(pairs, context * size + symbols), len(pairs) - 1)
+    count = np.where(pairs[places] == context * size + symbols, counts[places], 0)
+    probability = np.where(
+        kinds > 0, (count + kinds * unigram[symbols]) / np.maximum(totals + kinds, 1), unigram[symbols]
+    )
+    likely = np.full(size, unigram.argmax())
+    weights = counts + np.bincount(contexts, minlength=size)[contexts] * unigram[followers]
+    by_weight = np.argsort(weights, kind="stable")
+    likely[contexts[by_weight]] = followers[by_weight]
+    return _Prediction(probability, likely[context] == symbols)

@@ -1,0 +1,1 @@
+"""Rows of text in which symbols are hidden: the data that bidirectional encoders are pretrained on."""

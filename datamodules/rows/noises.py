@@ -1,0 +1,193 @@
+"""Which symbols of a row are hidden, and behind what: masks of tokens (BERT) and of spans (SpanBERT)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from lit_transformers.batch import IGNORED
+from lit_transformers.config import Config, Positive
+
+__all__ = ["HiddenRow", "MaskSpansConfig", "MaskTokensConfig", "NoiseConfig", "PlainRow"]
+
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+
+
+class PlainRow(NamedTuple):
+    """A row before anything in it is hidden.
+
+    symbols    (t,) the symbols with the special ones among them
+    allowed    (t,) True at symbols that may be hidden, False at special ones
+    begins     (t,) True at symbols that begin a word; None where words cannot be known from symbols
+    mask       the symbol [MASK]
+    drawable   the symbols that may stand in the place of another: all but the special ones
+    """
+
+    symbols: Integers
+    allowed: Booleans
+    begins: Booleans | None
+    mask: int
+    drawable: Integers
+
+
+class HiddenRow(NamedTuple):
+    """A row in which symbols are hidden: ``inputs`` and ``targets`` (t,) of RowBatch."""
+
+    inputs: Integers
+    targets: Integers
+
+
+class Chosen(NamedTuple):
+    """The symbols of a row that are predicted.
+
+    places  (n,) where they stand
+    group   (n,) the number, from 0, of the group that each belongs to: the symbols of a group are treated alike
+    """
+
+    places: Integers
+    group: Integers
+
+
+class NoiseConfig(Config):
+    """Base of every config of noise; the table NOISES lists the kinds.
+
+    rate      the share of a row's symbols that are predicted, rounded to a number, which is at least 1
+    kept      the share of the predicted symbols that stay as they are
+    replaced  the share that become another symbol, drawn uniformly, or by chance the same; the rest becomes [MASK]
+    variants  dynamic noise (None) is drawn anew in every epoch; static noise returns after so many epochs, as ten
+              variants did over the forty epochs of BERT (arXiv:1907.11692, section 4.1), and with it returns what else
+              is drawn for a row: the segments of a pair and their relation
+    """
+
+    rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    kept: Annotated[float, Field(ge=0, le=1)] = 0.1
+    replaced: Annotated[float, Field(ge=0, le=1)] = 0.1
+    variants: Positive | None = None
+
+    def conflicts(self) -> Iterator[str]:
+        if self.kept + self.replaced > 1:
+            yield f"kept {self.kept:g} and replaced {self.replaced:g} share the same symbols; their sum is at most 1"
+
+    @property
+    def needs_words(self) -> bool:
+        """Whether it must be known from symbols where words begin."""
+        raise NotImplementedError
+
+    def choose(self, row: PlainRow, chance: np.random.Generator) -> Chosen:
+        """Chooses the symbols of a row that are predicted, by random numbers of ``chance`` alone."""
+        raise NotImplementedError
+
+    def variant(self, epoch: int) -> int:
+        """Returns the number of what is drawn in an epoch: equal numbers, equal noise."""
+        return epoch if self.variants is None else epoch % self.variants
+
+    def budget(self, row: PlainRow) -> int:
+        """Returns how many symbols of a row are predicted."""
+        return max(round(self.rate * int(row.allowed.sum())), 1)
+
+    def hide(self, row: PlainRow, chance: np.random.Generator) -> HiddenRow:
+        """Hides symbols of a row, none where all are special, by random numbers of ``chance`` alone."""
+        inputs, targets = row.symbols.copy(), np.full_like(row.symbols, IGNORED)
+        if not row.allowed.any():
+            return HiddenRow(inputs, targets)
+        places, group = self.choose(row, chance)
+        fate = chance.random(int(group.max()) + 1)[group]
+        is_replaced, is_masked = fate < self.replaced, fate >= self.replaced + self.kept
+        targets[places] = row.symbols[places]
+        inputs[places[is_masked]] = row.mask
+        inputs[places[is_replaced]] = chance.choice(row.drawable, int(is_replaced.sum()))
+        return HiddenRow(inputs, targets)
+
+
+class MaskTokensConfig(NoiseConfig, kind="mask_tokens"):
+    """Single symbols are hidden, as in BERT (arXiv:1810.04805, section 3.1).
+
+    whole_words  words are hidden as a whole, in random order, each that still fits into the number of predictions, so
+                 that there may be fewer; where the shortest word of a row does not fit, one word is hidden all the
+                 same. What becomes of each of its symbols is drawn by itself. This is the whole word masking of the
+                 code of BERT of May 2019
+    """
+
+    whole_words: bool = False
+
+    @property
+    def needs_words(self) -> bool:
+        return self.whole_words
+
+    def choose(self, row: PlainRow, chance: np.random.Generator) -> Chosen:
+        budget = self.budget(row)
+        if self.whole_words:
+            places = _whole_words(row, budget, chance)
+        else:
+            places = chance.choice(np.flatnonzero(row.allowed), budget, replace=False)
+        return Chosen(places, np.arange(len(places)))
+
+
+class MaskSpansConfig(NoiseConfig, kind="mask_spans"):
+    """Spans of whole words are hidden, and all symbols of a span are treated alike, as in SpanBERT (arXiv:1907.10529,
+    section 3.1). Where words cannot be known from symbols, each symbol counts as a word.
+
+    The number of words of a span has a geometric distribution. It lies anywhere where so many words of one segment,
+    none of them hidden, follow one another; a span that fits nowhere is shortened. The last one ends where there are as
+    many predictions as the rate asks for.
+
+    p        of the geometric distribution: the share of spans of one word, but for those that are too long
+    longest  words of the longest span: longer ones are drawn again, so that with p 0.2 and 10 the mean is 3.8
+    """
+
+    p: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    longest: Positive = 10
+
+    @property
+    def needs_words(self) -> bool:
+        return False
+
+    def choose(self, row: PlainRow, chance: np.random.Generator) -> Chosen:
+        spans = [np.arange(start, stop) for start, stop in self.spans(row, chance)]
+        return Chosen(np.concatenate(spans), np.repeat(np.arange(len(spans)), [len(span) for span in spans]))
+
+    def spans(self, row: PlainRow, chance: np.random.Generator) -> list[tuple[int, int]]:
+        """Returns where each span begins, and the place after it, in the order in which they are drawn."""
+        words, left = _words(row), self.budget(row)
+        numbers, ends = np.arange(len(words)), np.append(np.flatnonzero(words[1:, 0] != words[:-1, 1]) + 1, len(words))
+        # How many words that are not hidden stand from each one on; of a number above ``longest`` only that it is one.
+        room = ends[np.searchsorted(ends, numbers, side="right")] - numbers
+        shares = np.cumsum((1 - self.p) ** np.arange(self.longest))
+        spans = []
+        while left > 0:
+            count = min(1 + int(np.searchsorted(shares, chance.random() * shares[-1])), int(room.max()))
+            firsts = np.flatnonzero(room >= count)
+            first = int(firsts[chance.integers(len(firsts))])
+            start, stop = int(words[first, 0]), min(int(words[first + count - 1, 1]), int(words[first, 0]) + left)
+            room[first : first + count] = 0
+            before = numbers[max(first - self.longest, 0) : first]
+            room[before] = np.minimum(room[before], first - before)
+            left -= stop - start
+            spans.append((start, stop))
+        return spans
+
+
+def _words(row: PlainRow) -> Integers:
+    """Returns where each word begins, and the place after it (w, 2). A word begins after a special symbol as well."""
+    before = np.concatenate([[False], row.allowed[:-1]])
+    begins = row.allowed if row.begins is None else row.allowed & (row.begins | ~before)
+    starts = np.flatnonzero(begins)
+    ends = np.flatnonzero(~row.allowed | begins)
+    stops = np.append(ends, len(row.symbols))[np.searchsorted(ends, starts, side="right")]
+    return np.stack([starts, stops], axis=1)
+
+
+def _whole_words(row: PlainRow, budget: int, chance: np.random.Generator) -> Integers:
+    """Returns the places of words in random order, each that fits into ``budget`` symbols; of one word at least."""
+    words = chance.permutation(_words(row))
+    fitting = words[words[:, 1] - words[:, 0] <= budget]
+    places: list[int] = []
+    for start, stop in (fitting if len(fitting) else words[:1]).tolist():
+        if not places or len(places) + stop - start <= budget:
+            places += range(start, stop)
+    return np.array(places)

@@ -1,0 +1,297 @@
+"""The data of pretraining bidirectional encoders: rows of text in which symbols are hidden."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
+from datamodules.core.documents import SPLITS, Corpus, Shard, Split
+from datamodules.core.errors import DataError
+from datamodules.core.loading import Reading
+from datamodules.core.tokenizers import (
+    BytesConfig,
+    Tokenizer,
+    TokenizerConfig,
+    WordsConfig,
+    cached_tokenizer,
+    tokenizer_from_dict,
+)
+from datamodules.core.windows import Endless, Once, Visit, Visits, Windows
+from datamodules.rows.noises import MaskTokensConfig, NoiseConfig
+from datamodules.rows.packings import PAIRS, Packing, packed
+from datamodules.rows.reader import ReadRow, Relation, RowReader
+from datamodules.rows.store import SentenceStore
+from datamodules.rows.symbols import RowSymbols
+from datamodules.text.sources import SourceConfig, StdlibConfig
+from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
+from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
+
+__all__ = ["RowData", "RowDataConfig", "RowEvaluationConfig"]
+
+
+class RowEvaluationConfig(Config):
+    """How a model is evaluated: part of the protocol, so recorded with every number. What is hidden is the same for all
+    runs, whatever their seed.
+
+    batch_size  None: as in training
+    examples    at most so many rows, the same for all runs, chosen at random
+    split       what validation reads; testing reads test
+    """
+
+    batch_size: Positive | None = None
+    examples: Positive | None = None
+    split: Literal["train", "validation", "test"] = "validation"
+
+
+class RowDataConfig(DataConfig, kind="rows"):
+    """Rows of text in which symbols are hidden, as batches (RowBatch): [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+
+    length      tokens of the longest row, special symbols included
+    batch_size  rows over all ranks together; it is not raised where a packing leaves rows short, as RoBERTa does
+    packing     what a row holds: segment_pair, sentence_pair, full_sentences or doc_sentences of RoBERTa
+                (arXiv:1907.11692, section 4.2; ``packings.packed``)
+    relation    what is to be told of the two segments of a pair. next_sentence (arXiv:1810.04805, section 3.1): 0 where
+                B follows A, 1 where it is from another document, in half of the rows each. sentence_order
+                (arXiv:1909.11942, section 3.1): 0 where A and B stand in their order, 1 where they are swapped
+    noise       what is hidden; the table NOISES lists the kinds
+    window      number of batches whose rows are sorted together by length, before the batches are shuffled, so that
+                rows of a batch have about the same length; 1: rows are not sorted
+    padding     longest: to the longest row of the batch. fixed: to ``length``
+    seed        of the order of rows, and of all that is drawn for a row in training
+    workers     worker processes that make batches; 0: the training process makes them
+    """
+
+    describes: ClassVar[type[DataDescription]] = RowDescription
+
+    source: SourceConfig = StdlibConfig()
+    tokenizer: TokenizerConfig = BytesConfig()
+    length: Annotated[int, Field(ge=8)] = 128
+    batch_size: Positive = 32
+    packing: Packing = "full_sentences"
+    relation: Relation = "none"
+    noise: NoiseConfig = MaskTokensConfig()
+    window: Positive = 16
+    padding: Literal["longest", "fixed"] = "longest"
+    seed: NonNegative = 0
+    workers: NonNegative = 0
+    evaluation: RowEvaluationConfig = RowEvaluationConfig()
+
+    def conflicts(self) -> Iterator[str]:
+        if self.relation != "none" and self.packing not in PAIRS:
+            yield (
+                f"relation {self.relation} is one of two segments, and packing {self.packing} has one; "
+                f"set packing to {' or '.join(PAIRS)}"
+            )
+
+    def build(self) -> RowData:
+        return RowData(self)
+
+    @property
+    def name(self) -> str:
+        return self.source.kind
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Counts every row as the longest one: lengths are not known before rows are read."""
+        return self.batch_size * self.length
+
+    def rank_conflicts(self, ranks: int) -> Iterator[str]:
+        return row_conflicts(ranks, self.batch_size, self.evaluation.batch_size)
+
+    def protocol(self) -> dict[str, Plain]:
+        return {
+            "split": self.evaluation.split,
+            "examples": self.evaluation.examples,
+            "length": self.length,
+            "packing": self.packing,
+            "relation": self.relation,
+            "noise": self.noise.to_dict(),
+        }
+
+    def known_values(self) -> KnownValues | None:
+        """Returns the least losses in nats where they are known: of words, one symbol each, that are all behind [MASK].
+        Where some stay in place, or are replaced by others, less or more than that is possible."""
+        noise, losses = self.noise, self.source.known_masked_losses()
+        if not losses or self.tokenizer != WordsConfig() or noise.kept or noise.replaced:
+            return None
+        return KnownValues("nats", {name: bits * math.log(2) for name, bits in losses.items()})
+
+    def restored(self, metadata: Mapping[str, Plain]) -> RowDescription:
+        return self.described(RowSymbols.of(tokenizer_from_dict(metadata["tokenizer"])))
+
+    def described(self, symbols: RowSymbols) -> RowDescription:
+        """Returns the description of rows of these symbols."""
+        return RowDescription(
+            vocabulary=symbols.vocabulary,
+            length=self.length,
+            mask=symbols.mask,
+            separator=symbols.separator,
+            segments=2 if self.packing in PAIRS else 1,
+            relations=0 if self.relation == "none" else 2,
+        )
+
+
+class RowData(Data):
+    """Batches of rows in which symbols are hidden."""
+
+    config: RowDataConfig
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        return self.config.source.build()
+
+    @property
+    def content(self) -> str:
+        return self.corpus.fingerprint
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return cached_tokenizer(self.config.tokenizer, self.corpus.documents("train"), self.corpus.fingerprint)
+
+    @cached_property
+    def symbols(self) -> RowSymbols:
+        """The symbols of rows. Raises DataError where the noise hides words that they do not tell."""
+        symbols = RowSymbols.of(self.tokenizer)
+        if self.config.noise.needs_words and symbols.begins is None:
+            raise DataError(
+                f"data.noise: the symbols of tokenizer {self.config.tokenizer.kind} do not tell where words begin; "
+                "set tokenizer to words, wordpiece or bpe, or noise.whole_words to false"
+            )
+        return symbols
+
+    @cached_property
+    def store(self) -> SentenceStore:
+        return SentenceStore(self.corpus, self.tokenizer)
+
+    @property
+    def description(self) -> RowDescription:
+        return self.config.described(self.symbols)
+
+    def metadata(self) -> dict[str, Plain]:
+        return {"tokenizer": self.tokenizer.to_dict()}
+
+    def example_name(self, ordinal: int) -> str:
+        return self.reader(self.validation_split, ()).name(self.corpus.documents(self.validation_split), ordinal)
+
+    @cached_property
+    def _tokenizer_hash(self) -> str:
+        return canonical_hash(self.tokenizer.to_dict())
+
+    def identity(self) -> dict[str, Plain]:
+        config = self.config
+        return {
+            "corpus": self.content,
+            "tokenizer": self._tokenizer_hash,
+            "length": config.length,
+            "batch_size": config.batch_size,
+            "packing": config.packing,
+            "relation": config.relation,
+            "noise": config.noise.to_dict(),
+            "window": config.window,
+            "padding": config.padding,
+            "seed": config.seed,
+            "workers": config.workers,
+        }
+
+    def prepare_data(self) -> None:
+        """Fills the cache in one process, for all others. Raises DataError where there is no row to train on."""
+        self.reader("train", ())
+
+    def reader(self, split: Split, seed: tuple[int, ...]) -> RowReader:
+        """Returns what reads the rows of a split. Raises DataError where there is none, or a relation needs more."""
+        config = self.config
+        rows = packed(self.store.folder_of(split), config.packing, config.length)
+        if not len(rows.first):
+            least = "no document of two sentences" if config.packing in PAIRS else "no sentence"
+            raise DataError(f"source: the split {split!r} has {least}, so no row of packing {config.packing}")
+        if config.relation == "next_sentence" and len(rows.documents) < 3:
+            raise DataError(
+                f"source: the split {split!r} has one document, and no other document for a sentence that is not next; "
+                "use more documents, a smaller source.piece, or another relation"
+            )
+        return RowReader(
+            self.store.folder_of(split),
+            config.packing,
+            config.length,
+            config.relation,
+            config.noise,
+            self.symbols,
+            seed,
+        )
+
+    def training(self) -> Reading:
+        config = self.config
+        reader = self.reader("train", (TRAINING, config.seed))
+        return self._reading(reader, config.batch_size, partial(Endless, reader.total, config.seed))
+
+    def evaluation(self, split: Split) -> Reading:
+        evaluation = self.config.evaluation
+        reader = self.reader(split, (EVALUATION, SPLITS.index(split)))
+        batch_size = evaluation.batch_size or self.config.batch_size
+        return self._reading(reader, batch_size, partial(Once, reader.total, evaluation.examples))
+
+    def _reading(self, reader: RowReader, batch_size: int, order: partial[Endless] | partial[Once]) -> Reading:
+        least = self.config.length if self.config.padding == "fixed" else 1
+        shape = RowsShape(self.rows(batch_size), self.config.window, least)
+        open_stream = partial(_open, reader, shape, order)
+        return Reading(open_stream, partial(batched, shape, [], 0, ""), self.rank(), self.config.workers)
+
+
+TRAINING, EVALUATION = 1, 2
+"""The first of the numbers that what is drawn for a row depends on: an evaluation shares none with a training."""
+
+
+class RowsShape(NamedTuple):
+    """rows: of a batch. window: number of batches that are sorted together. least: the minimum length of a row."""
+
+    rows: int
+    window: int
+    least: int
+
+
+def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> RowBatch:
+    """Makes a batch of rows; of none, one row of padding, for a rank that has nothing left."""
+    count = max(len(rows), 1)
+    longest = max([shape.least, *(len(row.inputs) for row in rows)])
+    inputs, segments = np.zeros((2, count, longest), np.int64)
+    targets = np.full((count, longest), IGNORED, np.int64)
+    for number, row in enumerate(rows):
+        length = len(row.inputs)
+        inputs[number, :length], segments[number, :length], targets[number, :length] = (
+            row.inputs,
+            row.segments,
+            row.targets,
+        )
+    lengths = torch.tensor([len(row.inputs) for row in rows] or [0])
+    return RowBatch(
+        torch.from_numpy(inputs),
+        torch.from_numpy(targets),
+        torch.arange(longest) < lengths[:, None],
+        torch.from_numpy(segments),
+        torch.tensor([row.relation for row in rows] or [IGNORED]),
+        torch.tensor([row.ordinal for row in rows] or [0]),
+        stream,
+        cursor,
+    )
+
+
+def grouped(reader: RowReader, shape: RowsShape, visits: list[Visit]) -> list[list[ReadRow]]:
+    """Reads a window of rows and cuts it into batches of about equal lengths."""
+    window = [reader.row(visit) for visit in visits]
+    if shape.window > 1:
+        window.sort(key=lambda row: len(row.inputs))
+    return [window[start : start + shape.rows] for start in range(0, len(window), shape.rows)]
+
+
+def _open(
+    reader: RowReader, shape: RowsShape, order: partial[Endless] | partial[Once], shard: Shard, stream: int
+) -> Windows[Visit, ReadRow, RowBatch]:
+    group = partial(grouped, reader, shape)
+    return Windows(Visits(order(shard)), shape.rows * shape.window, group, partial(batched, shape), stream)

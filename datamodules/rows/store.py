@@ -1,0 +1,114 @@
+"""Documents on disk as sentences of symbols, of which any one takes a single read."""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from datamodules.core.documents import Corpus, Document, Documents, Split, cache_folder
+from datamodules.core.errors import DataError
+from datamodules.core.index import made_aside, writing
+from datamodules.core.stored import StoredSymbols, SymbolWriter
+from datamodules.core.tokenizers import Tokenizer
+from lit_transformers.config import canonical_hash
+
+__all__ = ["SentenceStore", "Sentences", "opened", "sentences_of"]
+
+VERSION = 1
+"""Part of every cache key: changes when the same documents and tokenizer give other sentences or symbols."""
+META, SYMBOLS, STARTS, DOCUMENTS = "meta.json", "symbols", "starts.npy", "documents.npy"
+GAP = re.compile(r"(?<=\S)[^\S\n]*\n\s*|(?<=[.!?])\s+(?=(?P<next>\S))|(?<=[.!?][\"'”’)])\s+(?=(?P<after_quote>\S))")
+"""White space at which a sentence may end. Each run of it is tried once, however long it is."""
+OPENERS = "\"'“‘(["
+"""Quotes and brackets that a sentence may begin with."""
+
+
+def sentences_of(document: Document) -> Iterator[Document]:
+    """Yields the sentences of a document, each as a document at its own offset.
+
+    A sentence ends at the end of a line, and after ``.``, ``!`` or ``?``, and a quote or bracket that closes behind it,
+    where white space and a capital letter, a digit, a quote or an opening bracket follow. An abbreviation before a name
+    therefore ends one too. A sentence begins with one space, whatever white space is before it, as a word within a text
+    does: its symbols are the same wherever it stands, and in a row it is apart from the one before.
+    """
+    text = document.text.decode(errors="surrogateescape")
+    start = offset = 0
+    for stop, after in [*_gaps(text), (len(text), len(text))]:
+        sentence = text[start:stop].encode(errors="surrogateescape")
+        content = sentence.strip()
+        if content:
+            place = document.offset + offset + sentence.index(content)
+            yield Document(document.name, b" " + content, place - 1)
+        offset += len(text[start:after].encode(errors="surrogateescape"))
+        start = after
+
+
+def _gaps(text: str) -> Iterator[tuple[int, int]]:
+    """Yields where the white space between two sentences begins and ends."""
+    for gap in GAP.finditer(text):
+        following = gap["next"] or gap["after_quote"]
+        if following is None or following.isupper() or following.isdigit() or following in OPENERS:
+            yield gap.span()
+
+
+class Sentences:
+    """The sentences of a split: a view of files, of which only the parts in use are read.
+
+    symbols: of every sentence, each of which has some. documents: the ordinal of the first sentence of every document,
+    and at the end the number of sentences; a document may have none. Raises DataError where the cache is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            narrow = json.loads((folder / META).read_text(encoding="utf-8"))["narrow"]
+            self.symbols = StoredSymbols(folder / SYMBOLS, folder / STARTS, narrow)
+            self.documents: npt.NDArray[np.int64] = np.load(folder / DOCUMENTS)
+        except (OSError, EOFError, ValueError, KeyError, TypeError):
+            raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None
+
+
+class SentenceStore:
+    """The sentences of a corpus, by a tokenizer. Those of a split are made when it is first read, and stored.
+
+    Raises DataError where a split is empty or cannot be read.
+    """
+
+    def __init__(self, corpus: Corpus, tokenizer: Tokenizer) -> None:
+        key = canonical_hash([VERSION, corpus.fingerprint, tokenizer.to_dict()], 32)
+        self.corpus, self.tokenizer, self.folder = corpus, tokenizer, cache_folder() / "rows" / key
+
+    def folder_of(self, split: Split) -> Path:
+        """Returns the folder of the sentences of a split (``opened``), which are made where they are missing."""
+        folder = self.folder / split
+        if not (folder / META).exists():
+            documents = self.corpus.documents(split)
+            with made_aside(folder, META) as temporary, writing(folder):
+                _write(temporary, documents, self.tokenizer)
+        return folder
+
+
+@cache
+def opened(folder: Path) -> Sentences:
+    """Returns the sentences in a folder of a SentenceStore; they are opened once in a process."""
+    return Sentences(folder)
+
+
+def _write(folder: Path, documents: Documents, tokenizer: Tokenizer) -> None:
+    """Writes the symbols of all sentences that have any, one after another, and where each document begins."""
+    begins = array("q", [0])
+    with (folder / SYMBOLS).open("wb") as file:
+        writer = SymbolWriter(file, tokenizer)
+        for document in documents:
+            for sentence in sentences_of(document):
+                writer.add(sentence, keep_empty=False)
+            begins.append(len(writer.starts) - 1)
+    writer.finish(folder / STARTS)
+    np.save(folder / DOCUMENTS, np.frombuffer(begins, np.int64))
+    (folder / META).write_text(json.dumps({"narrow": writer.narrow}))
