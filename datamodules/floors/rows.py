@@ -1,4 +1,4 @@
-"""Floors of hidden symbols: their frequencies, and the symbol on one side of them."""
+"""Floors of hidden symbols, their frequencies and the symbol on one side of them, and of relations of segments."""
 
 from __future__ import annotations
 
@@ -38,16 +38,19 @@ class _Prediction(NamedTuple):
 
 
 def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
-    """Returns nats or accuracy of hidden symbols, by their frequencies and by bigrams of the symbol on either side.
+    """Returns nats or accuracy of hidden symbols, by their frequencies and by bigrams of the symbol on either side; or
+    relation_nats or relation_accuracy, by the frequencies of relations.
 
     They count the hidden symbols of so many batches of training. Bigrams have Witten-Bell smoothing (``ngrams``).
     Raises DataError for other metrics.
     """
-    if metric not in ("nats", "accuracy"):
+    if metric not in ("nats", "accuracy", "relation_nats", "relation_accuracy"):
         raise DataError(f"no predictor of hidden symbols has a value of {metric}")
-    most = max(MOST_SYMBOLS // data.config.tokens_per_step, 1)
+    batches = min(batches, max(MOST_SYMBOLS // data.config.tokens_per_step, 1))
+    if metric.startswith("relation"):
+        return {"frequencies of relations": _of_relations(data, metric, batches)}
     size = data.description.vocabulary.size
-    training = _hidden(islice(data.train_dataloader(), min(batches, most)))
+    training = _hidden(islice(data.train_dataloader(), batches))
     evaluated = _hidden(data.val_dataloader())
     frequencies = np.bincount(training.symbols, minlength=size) + 1.0
     likely = np.full(len(evaluated.symbols), frequencies.argmax())
@@ -57,6 +60,20 @@ def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
         name: float(-np.log(prediction.probability).mean() if metric == "nats" else prediction.right.mean())
         for name, prediction in zip(NAMES, [unigram, *sides], strict=True)
     }
+
+
+def _of_relations(data: RowData, metric: str, batches: int) -> float:
+    """Returns the metric of who knows how often each relation occurs. Raises DataError where there is none."""
+    if not data.description.relations:
+        raise DataError(f"rows without a relation of segments have no {metric}; set data.relation")
+    seen, evaluated = (
+        np.concatenate([batch.relation.numpy()[batch.padding_mask.any(dim=1).numpy()] for batch in part])
+        for part in (islice(data.train_dataloader(), batches), data.val_dataloader())
+    )
+    counts = np.bincount(seen, minlength=data.description.relations) + 1.0
+    if metric == "relation_accuracy":
+        return float((evaluated == counts.argmax()).mean())
+    return float(-np.log(counts / counts.sum())[evaluated].mean())
 
 
 def _hidden(batches: Iterable[RowBatch]) -> _Hidden:

@@ -86,9 +86,9 @@ class NoiseConfig(Config):
         """Returns the number of what is drawn in an epoch: equal numbers, equal noise."""
         return epoch if self.variants is None else epoch % self.variants
 
-    def budget(self, row: PlainRow) -> int:
-        """Returns how many symbols of a row are predicted."""
-        return max(round(self.rate * int(row.allowed.sum())), 1)
+    def count(self, symbols: int) -> int:
+        """Returns how many symbols of a row are predicted, of so many that may be."""
+        return max(round(self.rate * symbols), 1)
 
     def hide(self, row: PlainRow, chance: np.random.Generator) -> HiddenRow:
         """Hides symbols of a row, none where all are special, by random numbers of ``chance`` alone."""
@@ -120,7 +120,7 @@ class MaskTokensConfig(NoiseConfig, kind="mask_tokens"):
         return self.whole_words
 
     def choose(self, row: PlainRow, chance: np.random.Generator) -> Chosen:
-        budget = self.budget(row)
+        budget = self.count(int(row.allowed.sum()))
         if self.whole_words:
             places = _whole_words(row, budget, chance)
         else:
@@ -153,7 +153,7 @@ class MaskSpansConfig(NoiseConfig, kind="mask_spans"):
 
     def spans(self, row: PlainRow, chance: np.random.Generator) -> list[tuple[int, int]]:
         """Returns where each span begins, and the place after it, in the order in which they are drawn."""
-        words, left = _words(row), self.budget(row)
+        words, left = _words(row), self.count(int(row.allowed.sum()))
         numbers, ends = np.arange(len(words)), np.append(np.flatnonzero(words[1:, 0] != words[:-1, 1]) + 1, len(words))
         # How many words that are not hidden stand from each one on; of a number above ``longest`` only that it is one.
         room = ends[np.searchsorted(ends, numbers, side="right")] - numbers

@@ -40,11 +40,13 @@ class RowEvaluationConfig(Config):
     """How a model is evaluated: part of the protocol, so recorded with every number. What is hidden is the same for all
     runs, whatever their seed.
 
+    noise       what is hidden; None: as in training. Runs that are trained with different noise are compared by one
     batch_size  None: as in training
     examples    at most so many rows, the same for all runs, chosen at random
     split       what validation reads; testing reads test
     """
 
+    noise: NoiseConfig | None = None
     batch_size: Positive | None = None
     examples: Positive | None = None
     split: Literal["train", "validation", "test"] = "validation"
@@ -112,13 +114,18 @@ class RowDataConfig(DataConfig, kind="rows"):
             "length": self.length,
             "packing": self.packing,
             "relation": self.relation,
-            "noise": self.noise.to_dict(),
+            "noise": self.measured_noise.to_dict(),
         }
+
+    @property
+    def measured_noise(self) -> NoiseConfig:
+        """What hides symbols in evaluation."""
+        return self.evaluation.noise or self.noise
 
     def known_values(self) -> KnownValues | None:
         """Returns the least losses in nats where they are known: of words, one symbol each, that are all behind [MASK].
         Where some stay in place, or are replaced by others, less or more than that is possible."""
-        noise, losses = self.noise, self.source.known_masked_losses()
+        noise, losses = self.measured_noise, self.source.known_masked_losses()
         if not losses or self.tokenizer != WordsConfig() or noise.kept or noise.replaced:
             return None
         return KnownValues("nats", {name: bits * math.log(2) for name, bits in losses.items()})
@@ -128,12 +135,14 @@ class RowDataConfig(DataConfig, kind="rows"):
 
     def described(self, symbols: RowSymbols) -> RowDescription:
         """Returns the description of rows of these symbols."""
+        segments = 2 if self.packing in PAIRS else 1
         return RowDescription(
             vocabulary=symbols.vocabulary,
             length=self.length,
             mask=symbols.mask,
             separator=symbols.separator,
-            segments=2 if self.packing in PAIRS else 1,
+            segments=segments,
+            predictions=self.noise.count(self.length - 1 - segments),
             relations=0 if self.relation == "none" else 2,
         )
 
@@ -159,7 +168,8 @@ class RowData(Data):
     def symbols(self) -> RowSymbols:
         """The symbols of rows. Raises DataError where the noise hides words that they do not tell."""
         symbols = RowSymbols.of(self.tokenizer)
-        if self.config.noise.needs_words and symbols.begins is None:
+        noises = (self.config.noise, self.config.measured_noise)
+        if symbols.begins is None and any(noise.needs_words for noise in noises):
             raise DataError(
                 f"data.noise: the symbols of tokenizer {self.config.tokenizer.kind} do not tell where words begin; "
                 "set tokenizer to words, wordpiece or bpe, or noise.whole_words to false"
@@ -204,8 +214,11 @@ class RowData(Data):
         """Fills the cache in one process, for all others. Raises DataError where there is no row to train on."""
         self.reader("train", ())
 
-    def reader(self, split: Split, seed: tuple[int, ...]) -> RowReader:
-        """Returns what reads the rows of a split. Raises DataError where there is none, or a relation needs more."""
+    def reader(self, split: Split, seed: tuple[int, ...], noise: NoiseConfig | None = None) -> RowReader:
+        """Returns what reads the rows of a split, with the noise of training unless one is given.
+
+        Raises DataError where there is no row, or a relation needs more.
+        """
         config = self.config
         rows = packed(self.store.folder_of(split), config.packing, config.length)
         if not len(rows.first):
@@ -221,7 +234,7 @@ class RowData(Data):
             config.packing,
             config.length,
             config.relation,
-            config.noise,
+            noise or config.noise,
             self.symbols,
             seed,
         )
@@ -233,7 +246,7 @@ class RowData(Data):
 
     def evaluation(self, split: Split) -> Reading:
         evaluation = self.config.evaluation
-        reader = self.reader(split, (EVALUATION, SPLITS.index(split)))
+        reader = self.reader(split, (EVALUATION, SPLITS.index(split)), self.config.measured_noise)
         batch_size = evaluation.batch_size or self.config.batch_size
         return self._reading(reader, batch_size, partial(Once, reader.total, evaluation.examples))
 

@@ -37,7 +37,7 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
 
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
         """Returns the cost of the network with its predictions of ``RowDescription.predictions`` symbols a row."""
-        rows, reader = RowDescription.of(data, self.kind), two_sided(model)
+        rows, reader = RowDescription.of(data, self.kind), two_sided(model, self.kind)
         network_cost = cost(reader, data, data.length, continued=False)
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             network = reader.build(data)
@@ -140,7 +140,7 @@ class MaskedLM(Task):
         self, config: MaskedLMConfig, model: ModelConfig, data: DataDescription, training: TrainingConfig | None = None
     ) -> None:
         """Raises ConfigError where the model cannot be built, sees one side alone, or the data hide nothing."""
-        reader = two_sided(model)
+        reader = two_sided(model, config.kind)
         super().__init__(config, model, data, training)
         self.network = reader.build(data)
         relations = RowDescription.of(data, config.kind).relations
@@ -177,9 +177,10 @@ class MaskedLM(Task):
         self.metric.update(self.predicted(batch), batch)
 
 
-def two_sided(model: ModelConfig) -> RowModelConfig:
-    """Returns the model. Raises ConfigError where it reads no whole rows, or a position sees one side alone."""
-    reader = require(model, RowModelConfig, "masked_lm trains")
+def two_sided(model: ModelConfig, task: str) -> RowModelConfig:
+    """Returns the model. Raises ConfigError where it reads no whole rows, or a position sees one side alone; ``task``
+    needs it."""
+    reader = require(model, RowModelConfig, f"{task} trains")
     if not reader.first_sees_all:
         raise ConfigError(
             f"a {model.kind} sees what stands before a hidden symbol alone; set model to encoder, or task to causal_lm",

@@ -66,7 +66,7 @@ class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
         """Returns the cost of both networks in training, with all that they predict; shared weights count once."""
         rows = RowDescription.of(data, self.kind)
-        network_cost = cost(two_sided(model), data, data.length, continued=False)
+        network_cost = cost(two_sided(model, self.kind), data, data.length, continued=False)
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             task = ReplacedTokens(self, model, data)
         generator = MaskedLMConfig().cost(model.override(self.generator.overrides), replace(rows, relations=0))
@@ -128,14 +128,15 @@ class ReplacedMetric(ExampleMetric):
         self.add(batch.example[real], sums[real])
 
     def compute(self) -> dict[str, float]:
-        """Returns nats and accuracy, "noticed" where something was replaced, generator_nats and generator_accuracy."""
+        """Returns discriminator_nats and discriminator_accuracy, "noticed" where something was replaced, and
+        generator_nats and generator_accuracy where there is a generator."""
         rows = self.rows()
         tokens, hidden = sum(row.tokens for row in rows), sum(row.generator_tokens for row in rows)
         if tokens == 0:
             return {}
         results = {
-            "nats": math.fsum(row.nats for row in rows) / tokens,
-            "accuracy": sum(row.correct for row in rows) / tokens,
+            "discriminator_nats": math.fsum(row.nats for row in rows) / tokens,
+            "discriminator_accuracy": sum(row.correct for row in rows) / tokens,
         }
         if replaced := sum(row.replaced for row in rows):
             results["noticed"] = sum(row.noticed for row in rows) / replaced
@@ -186,7 +187,7 @@ class ReplacedTokens(Task):
         training: TrainingConfig | None = None,
     ) -> None:
         """Raises ConfigError where a network cannot be built or sees one side alone, or weights cannot be shared."""
-        reader = two_sided(model)
+        reader = two_sided(model, config.kind)
         super().__init__(config, model, data, training)
         self.network = reader.build(data)
         self.generator = self.build_generator(config.generator)
@@ -206,7 +207,7 @@ class ReplacedTokens(Task):
             return None
         if config.tie == "all":
             return self.network
-        generator = two_sided(self.model_config.override(config.overrides)).build(self.data)
+        generator = two_sided(self.model_config.override(config.overrides), self.config.kind).build(self.data)
         if config.tie == "embeddings":
             if self.training_config.strategy == "fsdp":
                 raise ConfigError("fsdp cannot share weights between networks; set tie: none", "task.generator.tie")

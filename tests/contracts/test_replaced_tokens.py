@@ -112,8 +112,10 @@ def test_what_is_reported_is_counted_by_hand() -> None:
         torch.manual_seed(1)
         output = task.predicted(task.network, batch)
     reported, hidden = task.metric.compute(), batch.targets != IGNORED
-    assert reported["nats"] == pytest.approx(output.network.nats[batch.padding_mask].mean().item())
-    assert reported["accuracy"] == pytest.approx(output.network.correct[batch.padding_mask].double().mean().item())
+    assert reported["discriminator_nats"] == pytest.approx(output.network.nats[batch.padding_mask].mean().item())
+    assert reported["discriminator_accuracy"] == pytest.approx(
+        output.network.correct[batch.padding_mask].double().mean().item()
+    )
     assert reported["noticed"] == pytest.approx(output.network.correct[output.replaced].double().mean().item())
     assert reported["generator_nats"] == pytest.approx(output.generator.nats[hidden].mean().item())
     assert reported["generator_accuracy"] == pytest.approx(output.generator.correct[hidden].double().mean().item())

@@ -155,6 +155,21 @@ def test_numbers_are_predicted_by_their_mean() -> None:
     assert floors(data, "nats", 3) == {"mean of the labels": pytest.approx(error / 2)}
 
 
+def test_relations_are_predicted_by_their_frequencies() -> None:
+    source = TopicsConfig(openers=2, forms=2, topics=2, words=4, content=1, sentences=4, documents=40, validation=0.3)
+    config = RowDataConfig(source=source, tokenizer=WordsConfig(), length=14, batch_size=4, packing="segment_pair")
+    data = config.override({"relation": "sentence_order"}).build()
+    trained = [r for batch in islice(data.train_dataloader(), 30) for r in batch.relation.tolist()]
+    evaluated = [r for batch in data.val_dataloader() for r in batch.relation.tolist()]
+    share = (sum(trained) + 1) / (len(trained) + 2)
+    nats = fmean(-math.log(share if relation else 1 - share) for relation in evaluated)
+    assert floors(data, "relation_nats", 30) == {"frequencies of relations": pytest.approx(nats)}
+    right = fmean(relation == (share > 0.5) for relation in evaluated)
+    assert floors(data, "relation_accuracy", 30) == {"frequencies of relations": pytest.approx(right)}
+    with pytest.raises(DataError, match=r"without a relation of segments have no relation_nats; set data\.relation"):
+        floors(config.build(), "relation_nats", 30)
+
+
 def test_hidden_symbols_are_predicted_by_their_frequencies_and_by_what_stands_beside_them() -> None:
     source = TopicsConfig(openers=2, forms=2, topics=2, words=4, content=1, sentences=4, documents=40, validation=0.3)
     data = RowDataConfig(source=source, tokenizer=WordsConfig(), length=14, batch_size=4).build()

@@ -110,7 +110,7 @@ def test_spans_and_whole_words_begin_and_end_with_words() -> None:
             assert begins[start] and begins[stop] and word[stop - 1] - word[start] < 10
         _, targets = MaskTokensConfig(whole_words=True).hide(row, np.random.default_rng(number))
         chosen = targets != IGNORED
-        assert 28 <= chosen.sum() <= 30 == MaskTokensConfig().budget(row)
+        assert 28 <= chosen.sum() <= 30 == MaskTokensConfig().count(int(row.allowed.sum()))
         assert {*word[chosen].tolist()}.isdisjoint(word[~chosen].tolist()), "a part of a word"
 
 

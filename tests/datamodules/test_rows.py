@@ -310,6 +310,21 @@ def test_an_evaluation_hides_the_same_for_every_seed_and_every_time() -> None:
     assert common and any(trained[0][row] != trained[1][row] for row in common)
 
 
+def test_an_evaluation_may_hide_otherwise_than_training() -> None:
+    measured = {"evaluation.noise": {"kind": "mask_tokens", "rate": 0.5, "kept": 0.0, "replaced": 0.0}}
+    same, other = config(**{"noise.rate": 0.5, "noise.kept": 0.0, "noise.replaced": 0.0}), config(**measured)
+    evaluations = [plain_batches(list(each.build().val_dataloader())) for each in (same, other)]
+    assert evaluations[0] == evaluations[1] != plain_batches(list(config().build().val_dataloader()))
+    assert plain_batches(training_batches(other, 5)) == plain_batches(training_batches(config(), 5))
+
+
+def test_a_description_counts_the_symbols_of_the_longest_row_that_are_predicted() -> None:
+    for packing, count in (("full_sentences", round(0.3 * 22)), ("segment_pair", round(0.3 * 21))):
+        data = config(packing=packing, **{"noise.rate": 0.3}).build()
+        shown = max(int((batch.targets != IGNORED).sum(dim=1).max()) for batch in data.val_dataloader())
+        assert shown <= data.description.predictions == count
+
+
 def test_an_evaluation_shows_every_row_once_or_a_part_that_no_seed_changes() -> None:
     data = config().build()
     ordinals = [ordinal for batch in data.val_dataloader() for ordinal in batch.example.tolist()]

@@ -15,6 +15,7 @@ from lit_transformers.batch import (
     LanguageDescription,
     NumberLabels,
     PairDescription,
+    RowDescription,
     StringDescription,
     Vocabulary,
 )
@@ -23,9 +24,17 @@ from lit_transformers.models import MODELS
 from lit_transformers.tasks import TASKS, ClassificationConfig, RegressionConfig, Seq2SeqConfig
 from lit_transformers.training.config import TrainingConfig
 
-KINDS: list[type[DataDescription]] = [LanguageDescription, StringDescription, LabelledDescription, PairDescription]
+KINDS: list[type[DataDescription]] = [
+    LanguageDescription,
+    StringDescription,
+    LabelledDescription,
+    PairDescription,
+    RowDescription,
+]
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)
-READERS = {"classification": "encoder", "regression": "encoder", "seq2seq": "encoder_decoder"}
+READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys(
+    ("classification", "regression", "masked_lm", "replaced_tokens"), "encoder"
+)
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 1}
 
 
