@@ -95,16 +95,16 @@ def layer(prefix: str) -> tuple[Weight, ...]:
 
 
 def prediction(transform: str, norm: str, softmax: str, bias: str) -> Part:
-    """Returns the part that predicts symbols. bias: the first name of the softmax's bias, of which some checkpoints
-    hold a copy under that of the softmax."""
-    copies = () if bias == f"{softmax}.bias" else (f"{softmax}.bias",)
+    """Returns the part that predicts symbols. bias: the other name of the softmax's bias, which old checkpoints have
+    alone."""
+    copies = () if bias == f"{softmax}.bias" else (bias,)
     return Part(
         PREDICTION,
         (
             *affine(transform, "network.transform.0"),
             *affine(norm, "network.transform.2"),
             Weight(f"{softmax}.weight", "network.tokens.logits.weight"),
-            Weight(bias, "network.tokens.logits.bias", also=copies),
+            Weight(f"{softmax}.bias", "network.tokens.logits.bias", also=copies),
         ),
     )
 

@@ -146,6 +146,7 @@ def read_tensors(
         if missing and (part is architecture.encoder or len(missing) < whole):
             raise ConfigError(f"the {part.name} lacks {listed(missing)}")
         for pair in pairs:
+            lines += unread_copies(pair, remaining, layout)
             for name in (pair.theirs, *pair.also):
                 if name in remaining:
                     read_tensor(pair, name, remaining.pop(name), layout, tensors)
@@ -155,6 +156,16 @@ def read_tensors(
         if not any(pair.ours in tensors for pair in head_weights(name)):
             lines.append(f"{name}: starts anew, for the checkpoint has none")
     return tensors, [*lines, *foreign(architecture, remaining)]
+
+
+def unread_copies(pair: Weight, remaining: dict[str, Tensor], layout: Layout) -> Iterator[str]:
+    """Takes out copies of a tensor that differ from it, and yields a line for each, where weights are not tied: no code
+    of transformers reads them then."""
+    if pair.theirs in remaining and "network.tokens.logits.weight" in layout.shapes:
+        for name in pair.also:
+            if name in remaining and not torch.equal(remaining[name], remaining[pair.theirs]):
+                del remaining[name]
+                yield f"{name}: left out, for transformers reads {pair.theirs} in its place"
 
 
 def read_tensor(pair: Weight, name: str, tensor: Tensor, layout: Layout, tensors: dict[str, Tensor]) -> None:
@@ -236,7 +247,8 @@ def write_tensors(
             if tensors[pair.ours].shape != layout.shapes[pair.ours]:
                 shapes = f"{tuple(tensors[pair.ours].shape)}, and not {tuple(layout.shapes[pair.ours])}"
                 raise ConfigError(f"is {shapes}, as {article(architecture.name)} has it", pair.ours)
-            checkpoint[pair.theirs] = pair.transfer.write(tensors[pair.ours]).contiguous().clone()
+            for name in (pair.theirs, *pair.also):
+                checkpoint[name] = pair.transfer.write(tensors[pair.ours]).contiguous().clone()
             written.add(pair.ours)
     left_out = {name.rpartition(".")[0] for name in tensors if name not in written and name not in layout.aliases}
     reason = f"left out, for {article(architecture.name)} has no place for it"

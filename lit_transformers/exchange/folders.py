@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -133,7 +134,8 @@ def read_pickled(file: Path) -> dict[str, Tensor]:
                 damaged = archive.testzip()
             if damaged is not None:
                 raise ValueError(f"its part {damaged} is not what was written")
-        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of pickles that torch did not write
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if "Unsupported" not in str(error) and "GLOBAL" not in str(error):
             raise ConfigError(f"is damaged or no file of weights: {first_line(error)}", str(file)) from None
@@ -152,16 +154,17 @@ def read_pickled(file: Path) -> dict[str, Tensor]:
 def fresh_folder(folder: Path) -> Iterator[Path]:
     """Yields a new folder beside ``folder``, which takes its name once the block has ended without an error.
 
-    Raises ConfigError where ``folder`` is a file, or holds anything.
+    Raises ConfigError where ``folder`` is a file, holds anything, or cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError("exists and is not an empty folder; choose another, or remove it", str(folder))
-    folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}.part")
-    fresh.mkdir()
     try:
+        fresh.mkdir(parents=True)
         yield fresh
         fresh.replace(folder)
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror or error}", str(folder)) from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

@@ -126,7 +126,7 @@ class Weight(NamedTuple):
     """The name of a tensor in a checkpoint of transformers, and ours in a run's checkpoint. "{layer}" stands for the
     number of a layer that has weights of its own.
 
-    also: other names in a checkpoint for the same values; ``theirs`` is the one that is written.
+    also: names of copies, which are written too. Where weights are not tied, transformers reads ``theirs`` alone.
     """
 
     theirs: str

@@ -101,8 +101,8 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
     """Writes a folder that transformers reads, from the checkpoint of a run or from an import.
 
     architecture_name: the architecture to write; by default that of the import, or else the first one that has the
-    network's parts. RoBERTa has to be named, since it reads symbol 1 as padding. Raises ConfigError, in one line and with
-    nothing written, where something cannot be mapped.
+    network's parts. RoBERTa has to be named, since it reads symbol 1 as padding. Raises ConfigError, in one line and
+    with nothing written, where something cannot be mapped.
     """
     weights = read_weights(source / WEIGHTS if source.is_dir() else source)
     named = architecture_name or weights.architecture or None
