@@ -18,7 +18,15 @@ from lit_transformers.runs.starting_weights import own_names
 from lit_transformers.tasks import MaskedLMConfig
 from lit_transformers.training.config import TrainingConfig
 
-__all__ = ["Layout", "architecture_named", "layout_of", "read_config", "read_tensors", "write_config", "write_tensors"]
+__all__ = [
+    "WeightLayout",
+    "architecture_named",
+    "layout_of",
+    "read_config",
+    "read_tensors",
+    "write_config",
+    "write_tensors",
+]
 
 CONSTANTS = ("position_ids", "token_type_ids")
 """Tensors of old checkpoints that hold no weights: the numbers from 0 on, and zeros."""
@@ -28,7 +36,7 @@ SHOWN = 3
 """The most names that a message lists."""
 
 
-class Layout(NamedTuple):
+class WeightLayout(NamedTuple):
     """The weights of a masked language model with a relation head.
 
     shapes: of each distinct tensor by its first name. aliases: the first name by the other names of the same tensor.
@@ -40,7 +48,7 @@ class Layout(NamedTuple):
     layers: list[int]
 
 
-def layout_of(model: ModelConfig, symbols: int) -> Layout:
+def layout_of(model: ModelConfig, symbols: int) -> WeightLayout:
     """Returns the layout of a model over so many symbols. Raises ConfigError where it cannot be built."""
     vocabulary = Vocabulary(size=symbols, boundary=0, unit="piece", byte_lengths=None)
     description = RowDescription.for_probe(vocabulary, 1)
@@ -50,7 +58,7 @@ def layout_of(model: ModelConfig, symbols: int) -> Layout:
     distinct = {ours for name, ours in names.items() if name == ours}
     layers = {int(match[1]) for name in distinct if (match := re.match(r"network\.stack\.blocks\.(\d+)\.", name))}
     shapes = {name: tensor.shape for name, tensor in task.state_dict().items() if name in distinct}
-    return Layout(shapes, {name: ours for name, ours in names.items() if name != ours}, sorted(layers))
+    return WeightLayout(shapes, {name: ours for name, ours in names.items() if name != ours}, sorted(layers))
 
 
 def architecture_named(name: Plain, place: str) -> Architecture:
@@ -125,7 +133,7 @@ def explicit(model: ModelConfig, positions: int) -> ModelConfig:
 
 
 def read_tensors(
-    architecture: Architecture, checkpoint: Mapping[str, Tensor], layout: Layout
+    architecture: Architecture, checkpoint: Mapping[str, Tensor], layout: WeightLayout
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Returns the tensors of a checkpoint under our names, and a line for each head that starts anew or is left out.
 
@@ -158,7 +166,7 @@ def read_tensors(
     return tensors, [*lines, *foreign(architecture, remaining)]
 
 
-def unread_copies(pair: Weight, remaining: dict[str, Tensor], layout: Layout) -> Iterator[str]:
+def unread_copies(pair: Weight, remaining: dict[str, Tensor], layout: WeightLayout) -> Iterator[str]:
     """Takes out copies of a tensor that differ from it, and yields a line for each, where weights are not tied: no code
     of transformers reads them then."""
     if pair.theirs in remaining and "network.tokens.logits.weight" in layout.shapes:
@@ -168,7 +176,7 @@ def unread_copies(pair: Weight, remaining: dict[str, Tensor], layout: Layout) ->
                 yield f"{name}: left out, for transformers reads {pair.theirs} in its place"
 
 
-def read_tensor(pair: Weight, name: str, tensor: Tensor, layout: Layout, tensors: dict[str, Tensor]) -> None:
+def read_tensor(pair: Weight, name: str, tensor: Tensor, layout: WeightLayout, tensors: dict[str, Tensor]) -> None:
     """Adds a tensor of a checkpoint to ours. Raises ConfigError for another shape or type, and where it differs from a
     tensor that it is tied to."""
     ours = layout.aliases.get(pair.ours, pair.ours)
@@ -227,7 +235,7 @@ def holds_constant(name: str, tensor: Tensor) -> bool:
 
 
 def write_tensors(
-    architecture: Architecture, tensors: Mapping[str, Tensor], layout: Layout
+    architecture: Architecture, tensors: Mapping[str, Tensor], layout: WeightLayout
 ) -> tuple[dict[str, Tensor], str, list[str]]:
     """Returns tensors under the names of the architecture, the class of transformers that has these heads, and a line
     for each of our parts that is left out. Raises ConfigError, which names the tensor, for a missing one or another
@@ -257,7 +265,7 @@ def write_tensors(
     return checkpoint, model_class, lines
 
 
-def expanded(part: Part, layout: Layout) -> Iterator[Weight]:
+def expanded(part: Part, layout: WeightLayout) -> Iterator[Weight]:
     """Yields the pairs of a part that the layout has, with those of a layer once for each that has its own weights."""
     for pair in part.weights:
         numbers = list(enumerate(layout.layers)) if "{layer}" in pair.ours else [(0, 0)]
