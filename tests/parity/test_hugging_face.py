@@ -269,15 +269,23 @@ def copied(folder: Path, target: Path, **changes: Any) -> Path:
     return target
 
 
-def without(folder: Path, *names: str, file: str = "model.safetensors", **extra: Tensor) -> None:
+def rewrite(
+    folder: Path, *left_out: str, file: str = "model.safetensors", extra: dict[str, Tensor] | None = None
+) -> None:
     """Leaves tensors out of a folder's weights, and adds others."""
     tensors = load_file(folder / file)
-    save_file({name: tensor for name, tensor in tensors.items() if name not in names} | extra, folder / file)
+    kept = {name: tensor for name, tensor in tensors.items() if name not in left_out}
+    save_file(kept | (extra or {}), folder / file)
 
 
 class Surprise:
+    """What creates a file when it is read from a pickle."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (Path("/tmp/was_executed"),)
+        return Path.touch, (self.path,)
 
 
 def cut(folder: Path) -> None:
@@ -287,7 +295,7 @@ def cut(folder: Path) -> None:
 
 def pickle_surprise(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Surprise()}))
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Surprise(folder / "executed")}))
 
 
 def cut_pickle(folder: Path) -> None:
@@ -319,22 +327,22 @@ REFUSALS: dict[str, tuple[dict[str, Any], Callable[[Path], None], str]] = {
     "fewer layers": ({"num_hidden_layers": 2}, lambda folder: None, r"holds bert\.encoder\.layer\.2\."),
     "a tensor too few": (
         {},
-        lambda folder: without(folder, "bert.encoder.layer.1.output.dense.bias"),
+        lambda folder: rewrite(folder, "bert.encoder.layer.1.output.dense.bias"),
         r"the encoder lacks bert\.encoder\.layer\.1\.output\.dense\.bias$",
     ),
     "half a head": (
         {},
-        lambda folder: without(folder, "cls.predictions.transform.LayerNorm.bias"),
+        lambda folder: rewrite(folder, "cls.predictions.transform.LayerNorm.bias"),
         r"prediction head lacks cls\.predictions\.transform\.LayerNorm\.bias$",
     ),
     "a tensor too many": (
         {},
-        lambda folder: without(folder, **{"bert.encoder.rotary.weight": torch.ones(3)}),
+        lambda folder: rewrite(folder, extra={"bert.encoder.rotary.weight": torch.ones(3)}),
         r"holds bert\.encoder\.rotary\.weight",
     ),
     "another softmax": (
         {},
-        lambda folder: without(folder, **{"cls.predictions.decoder.weight": torch.ones(SYMBOLS, 21)}),
+        lambda folder: rewrite(folder, extra={"cls.predictions.decoder.weight": torch.ones(SYMBOLS, 21)}),
         "differs from the tensor that it is tied to",
     ),
     "a file cut in half": ({}, cut, "damaged or no file of weights"),
@@ -358,7 +366,7 @@ def test_what_cannot_be_mapped_is_refused_in_one_line_and_nothing_is_written(
         import_weights(str(folder), tmp_path / "target" / "weights")
     assert "\n" not in str(error.value) and str(folder) in str(error.value)
     assert not (tmp_path / "target").exists() or not list((tmp_path / "target").iterdir())
-    assert not Path("/tmp/was_executed").exists()
+    assert not (folder / "executed").exists()
 
 
 def test_a_network_that_an_architecture_does_not_have_is_not_exported(
@@ -419,7 +427,7 @@ def test_the_key_of_a_run_covers_the_content_of_the_weights_that_it_starts_from(
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes((case("bert").imported / "weights.safetensors").read_bytes())
     assert run_key(config) == run_key(sums(copy)) != run_key(config.override({"weights": None}))
-    without(tmp_path, "relation_head.2.bias", file=copy.name)
+    rewrite(tmp_path, "relation_head.2.bias", file=copy.name)
     assert run_key(config) != run_key(config.override({"weights": str(copy)}))
 
 
