@@ -1,4 +1,4 @@
-"""python -m lit_transformers fit | evaluate | generate | translate | summarize | kinds: one model at a time."""
+"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | kinds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from lit_transformers.cli.startup import quick_imports
 
 app = typer.Typer(
-    help="One model at a time: train a run again, measure a checkpoint, or let it write.",
+    help="One model at a time: train a run again, measure a checkpoint, let it write, or exchange weights.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -197,6 +197,60 @@ Example: python -m lit_transformers summarize runs/KEY/checkpoint.ckpt < documen
 """
 app.command("translate", help=TRANSLATE)(write_lines)
 app.command("summarize", help=SUMMARIZE)(write_lines)
+
+
+Architecture = Literal["albert", "bert", "distilbert", "electra", "roberta"]
+
+
+@app.command("import")
+def import_weights(
+    source: Annotated[
+        str, typer.Argument(help="A folder of Hugging Face, or the name of a model on its hub.", metavar="PATH|NAME")
+    ],
+    directory: Annotated[Path, typer.Argument(help="Where to: a new folder.", metavar="DIR")],
+    architecture: Annotated[
+        Architecture | None, typer.Option(help="For an old config.json that does not name it.")
+    ] = None,
+) -> None:
+    """Reads an encoder's weights from a folder of Hugging Face, for runs that start from them.
+
+    DIR receives config.yaml, with the fields model, task and weights of a run.yaml, the weights as weights.safetensors,
+    and the files of the tokenizer. A line is printed for each part that starts anew or is left out; what has no place
+    here is refused by its name, and nothing is written. Pickled weights are read without executing them.
+
+    Example: python -m lit_transformers import google/electra-small-generator starts/electra
+
+    Example: python -m lit_transformers import models/chemistry-bert starts/chemistry --architecture bert
+    """
+    with quick_imports():
+        from lit_transformers.exchange import transfer
+
+    for line in transfer.import_weights(source, directory, architecture).lines():
+        print(line)
+
+
+@app.command("export")
+def export_weights(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The checkpoint.ckpt of a run, or the folder of an import.", metavar="CHECKPOINT")
+    ],
+    directory: Annotated[Path, typer.Argument(help="Where to: a new folder.", metavar="DIR")],
+    architecture: Annotated[
+        Architecture | None,
+        typer.Option(help="What to write.", show_default="that of the import, or one that has the network's parts"),
+    ] = None,
+) -> None:
+    """Writes an encoder's weights as a folder that transformers reads: AutoModelForMaskedLM.from_pretrained(DIR).
+
+    A network that computes something else than the architecture does is refused, by the fields in which they differ.
+
+    Example: python -m lit_transformers export runs/KEY/checkpoint.ckpt exported/bert --architecture bert
+    """
+    with quick_imports():
+        from lit_transformers.exchange import transfer
+
+    for line in transfer.export_weights(checkpoint, directory, architecture).lines():
+        print(line)
 
 
 @app.command()

@@ -39,6 +39,8 @@ class ComparedRun(Protocol):
     def data(self) -> ComparedData: ...
     @property
     def training(self) -> TrainingConfig: ...
+    @property
+    def weights(self) -> str | None: ...
 
 
 def changes_nothing(arm: ComparedRun, baseline: ComparedRun) -> bool:
@@ -74,11 +76,12 @@ def one_thread() -> Iterator[None]:
 
 
 def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
-    """Returns the fields that differ by definition: data, sizes, the budget, and how results are measured."""
+    """Returns the fields that differ by definition: data, sizes, the budget, the weights that training starts from, and
+    how results are measured."""
     model, training = config.model, config.training
     budget = (training.steps, training.accumulate, training.average)
     widths = {path: model.get(path) for path in model.widths()}
-    return config.data, widths, model.heads, model.depths(), budget, config.task.protocol()
+    return config.data, widths, model.heads, model.depths(), budget, config.weights, config.task.protocol()
 
 
 def equal_schedules(first: TrainingConfig, second: TrainingConfig) -> bool:

@@ -16,7 +16,11 @@ __all__ = ["Description", "RunConfig", "describe", "references"]
 
 
 class RunConfig(Config):
-    """All that a run depends on. ``seed`` is for the weights and dropout; the order of the data has its own seed."""
+    """All that a run depends on. ``seed`` is for the weights and dropout; the order of the data has its own seed.
+
+    weights: a file of weights to start from, that of an import (weights.safetensors) or of another run
+    (checkpoint.ckpt); what it lacks of the heads starts as always.
+    """
 
     runner: ClassVar[str] = "lit_transformers.runs.runner:RUNNER"
 
@@ -25,6 +29,7 @@ class RunConfig(Config):
     data: DataConfig = LanguageDataConfig()
     training: TrainingConfig = TrainingConfig()
     seed: Seed = 0
+    weights: str | None = None
 
     def conflicts(self) -> Iterator[str]:
         try:

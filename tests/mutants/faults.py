@@ -2094,7 +2094,94 @@ RUN_FAULTS = (
     ),
 )
 
+HUGGING_FACE = "tests/parity/test_hugging_face.py::test_"
+EXCHANGE_FAULTS = (
+    Fault(
+        "exchange",
+        "queries and keys change places",
+        "lit_transformers/exchange/architectures.py",
+        '*affine(f"{prefix}attention.self.query", f"{BLOCK}.mixer.query"),\n'
+        '        *affine(f"{prefix}attention.self.key", f"{BLOCK}.mixer.key"),',
+        '*affine(f"{prefix}attention.self.query", f"{BLOCK}.mixer.key"),\n'
+        '        *affine(f"{prefix}attention.self.key", f"{BLOCK}.mixer.query"),',
+        (f"{HUGGING_FACE}hidden_states_and_logits_are_those_of_transformers",),
+    ),
+    Fault(
+        "exchange",
+        "the positions of RoBERTa begin one row early",
+        "lit_transformers/exchange/mapping.py",
+        "lambda table: table[skipped:][None],",
+        "lambda table: table[skipped - bool(skipped) : len(table) - bool(skipped)][None],",
+        (f"{HUGGING_FACE}hidden_states_and_logits_are_those_of_transformers",),
+    ),
+    Fault(
+        "exchange",
+        "rows that no token reads are written after the positions",
+        "lit_transformers/exchange/mapping.py",
+        "torch.cat([table.new_zeros(skipped, table.size(-1)), table[0]])",
+        "torch.cat([table[0], table.new_zeros(skipped, table.size(-1))])",
+        (f"{HUGGING_FACE}what_is_exported_is_read_by_transformers_with_the_same_numbers",),
+    ),
+    Fault(
+        "exchange",
+        "groups of layers are numbered as layers are",
+        "lit_transformers/exchange/convert.py",
+        "list(enumerate(layout.layers))",
+        "[(number, number) for number in layout.layers]",
+        (f"{HUGGING_FACE}hidden_states_and_logits_are_those_of_transformers",),
+    ),
+    Fault(
+        "exchange",
+        "unknown tensors are passed over",
+        "lit_transformers/exchange/convert.py",
+        "        elif last not in CONSTANTS or not holds_constant(last, tensor):",
+        "        elif last in CONSTANTS and not holds_constant(last, tensor):",
+        (f"{HUGGING_FACE}what_cannot_be_mapped_is_refused_in_one_line_and_nothing_is_written",),
+    ),
+    Fault(
+        "exchange",
+        "a softmax of its own is passed over where weights are tied",
+        "lit_transformers/exchange/convert.py",
+        "if not torch.equal(tensors.setdefault(ours, value), value):",
+        "if tensors.setdefault(ours, value).shape != value.shape:",
+        (f"{HUGGING_FACE}what_cannot_be_mapped_is_refused_in_one_line_and_nothing_is_written",),
+    ),
+    Fault(
+        "exchange",
+        "pickles are executed",
+        "lit_transformers/exchange/folders.py",
+        'map_location="cpu", weights_only=True',
+        'map_location="cpu", weights_only=False',
+        (f"{HUGGING_FACE}what_cannot_be_mapped_is_refused_in_one_line_and_nothing_is_written",),
+    ),
+    Fault(
+        "exchange",
+        "a run starts from weights of a network with other heads",
+        "lit_transformers/runs/starting_weights.py",
+        'free = {"initial_std"}',
+        'free = {"initial_std", "heads"}',
+        (f"{HUGGING_FACE}weights_of_another_network_are_refused_by_what_differs",),
+    ),
+    Fault(
+        "exchange",
+        "starting weights are read and not used",
+        "lit_transformers/runs/starting_weights.py",
+        "tensor.copy_(weights.tensors[name])",
+        "tensor.clone().copy_(weights.tensors[name])",
+        (f"{HUGGING_FACE}a_run_starts_from_an_import_and_is_exported_and_the_next_one_starts_from_it",),
+    ),
+    Fault(
+        "keys",
+        "starting weights are known by their path",
+        "lit_transformers/runs/keys.py",
+        'plain | {"weights": fingerprint(Path(weights))}',
+        'plain | {"weights": weights}',
+        (f"{HUGGING_FACE}the_key_of_a_run_covers_the_content_of_the_weights_that_it_starts_from",),
+    ),
+)
+
 FAULTS = (
+    *EXCHANGE_FAULTS,
     *PATTERN_FAULTS,
     *EXECUTOR_FAULTS,
     *ENCODING_FAULTS,

@@ -1,0 +1,286 @@
+"""Reads and writes configs and tensors by the mapping of an architecture. What has no place is refused by its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lit_transformers.batch import RowDescription, Vocabulary
+from lit_transformers.config import ConfigError, Dropout, Plain
+from lit_transformers.exchange.architectures import ARCHITECTURES, POOLER, PREDICTION, RELATION
+from lit_transformers.exchange.mapping import REQUIRED, Architecture, Part, Weight
+from lit_transformers.models import EncoderConfig, ModelConfig
+from lit_transformers.runs.starting_weights import own_names
+from lit_transformers.tasks import MaskedLMConfig
+from lit_transformers.training.config import TrainingConfig
+
+__all__ = [
+    "WeightLayout",
+    "architecture_named",
+    "layout_of",
+    "read_config",
+    "read_tensors",
+    "write_config",
+    "write_tensors",
+]
+
+CONSTANTS = ("position_ids", "token_type_ids")
+"""Tensors of old checkpoints that hold no weights: the numbers from 0 on, and zeros."""
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""Names of norms in checkpoints that were converted from TensorFlow."""
+SHOWN = 3
+"""The most names that a message lists."""
+
+
+class WeightLayout(NamedTuple):
+    """The weights of a masked language model with a relation head.
+
+    shapes: of each distinct tensor by its first name. aliases: the first name by the other names of the same tensor.
+    layers: numbers of the layers that have weights of their own.
+    """
+
+    shapes: dict[str, torch.Size]
+    aliases: dict[str, str]
+    layers: list[int]
+
+
+def layout_of(model: ModelConfig, symbols: int) -> WeightLayout:
+    """Returns the layout of a model over so many symbols. Raises ConfigError where it cannot be built."""
+    vocabulary = Vocabulary(size=symbols, boundary=0, unit="piece", byte_lengths=None)
+    description = RowDescription.for_probe(vocabulary, 1)
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        task = MaskedLMConfig().build(model, description, TrainingConfig())
+    names = own_names(task)
+    distinct = {ours for name, ours in names.items() if name == ours}
+    layers = {int(match[1]) for name in distinct if (match := re.match(r"network\.stack\.blocks\.(\d+)\.", name))}
+    shapes = {name: tensor.shape for name, tensor in task.state_dict().items() if name in distinct}
+    return WeightLayout(shapes, {name: ours for name, ours in names.items() if name != ours}, sorted(layers))
+
+
+def architecture_named(name: Plain, place: str) -> Architecture:
+    """Returns the architecture of that ``model_type``. Raises ConfigError where there is none; ``place`` names it."""
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise ConfigError(f"no architecture {name!r}; there are: {', '.join(sorted(ARCHITECTURES))}", place)
+    return ARCHITECTURES[name]
+
+
+def read_config(architecture: Architecture, fields: Mapping[str, Plain]) -> ModelConfig:
+    """Returns our config of what the fields of a config.json describe. Raises ConfigError, which names the field."""
+    for name, value in architecture.refused.items():
+        if fields.get(name, value) != value:
+            reason = f"is {fields[name]!r}, and only {value!r} can be mapped"
+            raise ConfigError(reason, f"config.json: {name}")
+    values = dict(architecture.fixed)
+    for setting in architecture.settings:
+        value = fields.get(setting.theirs, setting.default)
+        if value is REQUIRED:
+            raise ConfigError(f"has no {setting.theirs}", "config.json")
+        try:
+            values[setting.ours] = setting.conversion.read(value, fields)
+        except ConfigError as error:
+            raise ConfigError(error.reason, f"config.json: {setting.theirs}") from None
+    try:
+        return EncoderConfig().override(values)
+    except ConfigError as error:
+        theirs = {setting.ours: setting.theirs for setting in architecture.settings}
+        raise ConfigError(error.reason, f"config.json: {theirs.get(error.path, error.path)}") from None
+
+
+def write_config(architecture: Architecture, model: ModelConfig, positions: int) -> dict[str, Plain]:
+    """Returns the fields of a config.json for a model whose table has so many positions.
+
+    Raises ConfigError, which names the field, where the architecture has no place for a value that changes what the
+    network computes.
+    """
+    model = explicit(model, positions)
+    leaves = dict(model.leaves())
+    fields: dict[str, Plain] = {"model_type": architecture.name, **architecture.written}
+    for setting in architecture.settings:
+        value = setting.conversion.write(leaves.get(setting.ours), fields)
+        if value is not None:
+            fields[setting.theirs] = value
+    theirs = dict(read_config(architecture, fields).leaves())
+    ignored = {"initial_std", *(path for path, _ in model.leaves_with(Dropout))}
+    differences = [
+        f"{path} is {leaves.get(path)!r} here and {theirs.get(path)!r} there"
+        for path in dict.fromkeys([*leaves, *theirs])
+        if path not in ignored and leaves.get(path) != theirs.get(path)
+    ]
+    if differences:
+        reason = f"cannot be written as {architecture.name}: {listed(differences, '; ')}"
+        raise ConfigError(reason, "model")
+    return fields
+
+
+def explicit(model: ModelConfig, positions: int) -> ModelConfig:
+    """Returns an equal model in which sizes that follow from others are written out, as each architecture has them, and
+    fields that change no output have their defaults."""
+    leaves = dict(model.leaves())
+    changes: dict[str, Plain] = {}
+    if leaves.get("feedforward.kind") == "dense":
+        changes["feedforward.chunks"] = 1
+        if leaves["feedforward.width"] is None and not leaves["feedforward.gated"]:
+            changes["feedforward.width"] = 4 * model.dim
+    if leaves.get("mixer.head_dim") == model.dim // model.heads:
+        changes["mixer.head_dim"] = None
+    if leaves.get("positions.kind") == "learned" and not leaves["positions.offset"]:
+        changes |= {"positions.restart": "document", "positions.max_length": positions}
+    return model.override(changes)
+
+
+def read_tensors(
+    architecture: Architecture, checkpoint: Mapping[str, Tensor], layout: WeightLayout
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Returns the tensors of a checkpoint under our names, and a line for each head that starts anew or is left out.
+
+    Raises ConfigError, which names the tensor, where one is missing, has another shape, is unknown, or differs from one
+    that it is tied to.
+    """
+    remaining = prefixed(architecture, checkpoint)
+    tensors: dict[str, Tensor] = {}
+    lines: list[str] = []
+    for part in (architecture.encoder, *architecture.heads):
+        pairs = list(expanded(part, layout))
+        missing = [
+            pair.theirs
+            for pair in pairs
+            if pair.ours in layout.shapes and not {pair.theirs, *pair.also} & remaining.keys()
+        ]
+        whole = len([pair for pair in pairs if pair.ours in layout.shapes])
+        if missing and (part is architecture.encoder or len(missing) < whole):
+            raise ConfigError(f"the {part.name} lacks {listed(missing)}")
+        for pair in pairs:
+            lines += unread_copies(pair, remaining, layout)
+            for name in (pair.theirs, *pair.also):
+                if name in remaining:
+                    read_tensor(pair, name, remaining.pop(name), layout, tensors)
+            if pair.transfer.dropped:
+                lines.append(f"{pair.transfer.dropped}: left out")
+    for name in (PREDICTION, POOLER, RELATION):
+        if not any(pair.ours in tensors for pair in head_weights(name)):
+            lines.append(f"{name}: starts anew, for the checkpoint has none")
+    return tensors, [*lines, *foreign(architecture, remaining)]
+
+
+def unread_copies(pair: Weight, remaining: dict[str, Tensor], layout: WeightLayout) -> Iterator[str]:
+    """Takes out copies of a tensor that differ from it, and yields a line for each, where weights are not tied: no code
+    of transformers reads them then."""
+    if pair.theirs in remaining and "network.tokens.logits.weight" in layout.shapes:
+        for name in pair.also:
+            if name in remaining and not torch.equal(remaining[name], remaining[pair.theirs]):
+                del remaining[name]
+                yield f"{name}: left out, for transformers reads {pair.theirs} in its place"
+
+
+def read_tensor(pair: Weight, name: str, tensor: Tensor, layout: WeightLayout, tensors: dict[str, Tensor]) -> None:
+    """Adds a tensor of a checkpoint to ours. Raises ConfigError for another shape or type, and where it differs from a
+    tensor that it is tied to."""
+    ours = layout.aliases.get(pair.ours, pair.ours)
+    expected = pair.transfer.write(torch.empty(layout.shapes[ours], device="meta")).shape
+    if tensor.shape != expected:
+        raise ConfigError(f"is {tuple(tensor.shape)}, and config.json describes {tuple(expected)}", name)
+    if not tensor.is_floating_point():
+        raise ConfigError(f"holds {str(tensor.dtype).removeprefix('torch.')}, and weights are real numbers", name)
+    value = pair.transfer.read(tensor)
+    if not torch.equal(tensors.setdefault(ours, value), value):
+        raise ConfigError("differs from the tensor that it is tied to; set tie_word_embeddings in config.json", name)
+
+
+def head_weights(name: str) -> Iterator[Weight]:
+    """Yields the pairs of the head of that name in all architectures, without the softmax, which may be tied."""
+    for architecture in ARCHITECTURES.values():
+        for head in architecture.heads:
+            if head.name == name:
+                yield from (pair for pair in head.weights if pair.ours != "network.tokens.logits.weight")
+
+
+def prefixed(architecture: Architecture, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors under the names of a model with heads: a checkpoint of an encoder alone has no prefix."""
+    prefix = "" if any(name.startswith(architecture.prefix) for name in checkpoint) else architecture.prefix
+    named: dict[str, Tensor] = {}
+    for name, tensor in checkpoint.items():
+        for old, new in OLD_NAMES.items():
+            name = f"{name.removesuffix(old)}{new}" if name.endswith(old) else name
+        named[f"{prefix}{name}"] = tensor
+    return named
+
+
+def foreign(architecture: Architecture, remaining: Mapping[str, Tensor]) -> list[str]:
+    """Returns a line for each head among the remaining tensors that has no place here. Raises ConfigError for others.
+
+    Constants are passed over, where they hold what they should.
+    """
+    lines: dict[str, None] = {}
+    unknown: list[str] = []
+    for name, tensor in remaining.items():
+        head = next((head for head in architecture.foreign if name.startswith(head)), None)
+        last = name.rpartition(".")[2]
+        if head is not None:
+            lines[f"{head.removesuffix('.')}: left out, for it has no place here"] = None
+        elif last not in CONSTANTS or not holds_constant(last, tensor):
+            unknown.append(name)
+    if unknown:
+        raise ConfigError(f"holds {listed(unknown)}, and {article(architecture.name)} here has no place for it")
+    return list(lines)
+
+
+def holds_constant(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of ``CONSTANTS`` holds the numbers that its name says."""
+    numbers = torch.arange(tensor.numel()) if name == "position_ids" else torch.zeros(tensor.numel())
+    return torch.equal(tensor.flatten().double(), numbers.double())
+
+
+def write_tensors(
+    architecture: Architecture, tensors: Mapping[str, Tensor], layout: WeightLayout
+) -> tuple[dict[str, Tensor], str, list[str]]:
+    """Returns tensors under the names of the architecture, the class of transformers that has these heads, and a line
+    for each of our parts that is left out. Raises ConfigError, which names the tensor, for a missing one or another
+    shape."""
+    checkpoint: dict[str, Tensor] = {}
+    heads: set[str] = set()
+    written: set[str] = set()
+    for part in (architecture.encoder, *architecture.heads):
+        pairs = [pair for pair in expanded(part, layout) if pair.ours in layout.shapes]
+        missing = [pair.ours for pair in pairs if pair.ours not in tensors]
+        if missing and (part is architecture.encoder or len(missing) < len(pairs)):
+            raise ConfigError(f"the {part.name} lacks {listed(missing)}")
+        if missing:
+            continue
+        heads.add(part.name)
+        for pair in pairs:
+            if tensors[pair.ours].shape != layout.shapes[pair.ours]:
+                shapes = f"{tuple(tensors[pair.ours].shape)}, and not {tuple(layout.shapes[pair.ours])}"
+                raise ConfigError(f"is {shapes}, as {article(architecture.name)} has it", pair.ours)
+            for name in (pair.theirs, *pair.also):
+                checkpoint[name] = pair.transfer.write(tensors[pair.ours]).contiguous().clone()
+            written.add(pair.ours)
+    left_out = {name.rpartition(".")[0] for name in tensors if name not in written and name not in layout.aliases}
+    reason = f"left out, for {article(architecture.name)} has no place for it"
+    lines = [f"{name}: {reason}" for name in sorted(left_out)]
+    model_class = next(name for name, needed in architecture.classes.items() if heads.issuperset(needed))
+    return checkpoint, model_class, lines
+
+
+def expanded(part: Part, layout: WeightLayout) -> Iterator[Weight]:
+    """Yields the pairs of a part that the layout has, with those of a layer once for each that has its own weights."""
+    for pair in part.weights:
+        numbers = list(enumerate(layout.layers)) if "{layer}" in pair.ours else [(0, 0)]
+        for theirs, ours in numbers:
+            name = pair.ours.format(layer=ours)
+            if name in layout.shapes or name in layout.aliases:
+                yield pair._replace(theirs=pair.theirs.format(layer=theirs), ours=name)
+
+
+def listed(names: list[str], between: str = ", ") -> str:
+    """Joins the first names for a message, and says how many others there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return between.join(names[:SHOWN]) + more
+
+
+def article(name: str) -> str:
+    """Puts the indefinite article before a name."""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

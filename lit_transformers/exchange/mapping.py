@@ -1,0 +1,170 @@
+"""What a mapping is made of: pairs of a field in config.json and ours, and pairs of a tensor's name there and ours.
+
+Each pair says how its value changes on the way in and on the way out, so that both directions read one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lit_transformers.config import ConfigError, Plain, nearest
+
+__all__ = [
+    "ACTIVATION",
+    "AS_IS",
+    "NARROWER",
+    "POSITIVE",
+    "REQUIRED",
+    "SAME",
+    "Architecture",
+    "Conversion",
+    "Part",
+    "Setting",
+    "Transfer",
+    "Weight",
+    "affine",
+    "position_count",
+    "position_table",
+]
+
+Fields = Mapping[str, Plain]
+"""The fields of a config.json."""
+
+REQUIRED = object()
+"""Stands for the default of a field that has none."""
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "sigmoid": "sigmoid",
+    "linear": "identity",
+}
+"""The names of activations in transformers and ours; of several for one of ours, the first is written."""
+
+
+class Conversion(NamedTuple):
+    """How the value of a field in config.json becomes ours, and back. Both functions receive the other fields too."""
+
+    read: Callable[[Plain, Fields], Plain]
+    write: Callable[[Plain, Fields], Plain]
+
+
+def _read_activation(name: Plain, fields: Fields) -> Plain:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise ConfigError(f"no activation {name!r} here; {nearest(str(name), ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def _write_activation(name: Plain, fields: Fields) -> Plain:
+    return next((theirs for theirs, ours in ACTIVATIONS.items() if ours == name), None)
+
+
+def position_count(skipped: int) -> Conversion:
+    """Returns the conversion of the size of a position table whose first ``skipped`` rows no token reads."""
+    return Conversion(
+        lambda count, fields: count - skipped if isinstance(count, int) else count,
+        lambda count, fields: count + skipped if isinstance(count, int) else count,
+    )
+
+
+SAME = Conversion(lambda value, fields: value, lambda value, fields: value)
+ACTIVATION = Conversion(_read_activation, _write_activation)
+NARROWER = Conversion(
+    lambda width, fields: None if width == fields["hidden_size"] else width,
+    lambda width, fields: fields["hidden_size"] if width is None else width,
+)
+"""Of the width of embeddings, which are mapped to the width of the layers only where the two differ."""
+
+POSITIVE = Conversion(lambda count, fields: count, lambda count, fields: count or None)
+"""Of a number that may not be written as 0."""
+
+
+class Setting(NamedTuple):
+    """A field of config.json, and the path of the same in ``EncoderConfig``.
+
+    default: the value that transformers takes where the field is missing.
+    """
+
+    theirs: str
+    ours: str
+    default: Plain = REQUIRED
+    conversion: Conversion = SAME
+
+
+class Transfer(NamedTuple):
+    """How a tensor of a checkpoint becomes ours, and back. dropped: what of it has no place here, for messages."""
+
+    read: Callable[[Tensor], Tensor]
+    write: Callable[[Tensor], Tensor]
+    dropped: str = ""
+
+
+AS_IS = Transfer(lambda tensor: tensor, lambda tensor: tensor)
+
+
+def position_table(skipped: int = 0) -> Transfer:
+    """Returns the transfer of a table of positions (n, d), of which the first ``skipped`` rows are of no token, to ours
+    (1, n - skipped, d). Rows that no token reads are written as zeros."""
+    return Transfer(
+        lambda table: table[skipped:][None],
+        lambda table: torch.cat([table.new_zeros(skipped, table.size(-1)), table[0]]),
+        f"the first {skipped} rows of the position table, which no token reads" if skipped else "",
+    )
+
+
+class Weight(NamedTuple):
+    """The name of a tensor in a checkpoint of transformers, and ours in a run's checkpoint. "{layer}" stands for the
+    number of a layer that has weights of its own.
+
+    also: names of copies, which are written too. Where weights are not tied, transformers reads ``theirs`` alone.
+    """
+
+    theirs: str
+    ours: str
+    transfer: Transfer = AS_IS
+    also: tuple[str, ...] = ()
+
+
+def affine(theirs: str, ours: str) -> tuple[Weight, Weight]:
+    """Returns the pairs of a linear map's or a norm's weight and bias."""
+    return Weight(f"{theirs}.weight", f"{ours}.weight"), Weight(f"{theirs}.bias", f"{ours}.bias")
+
+
+class Part(NamedTuple):
+    """Weights that a checkpoint has all of, or none of. name: how messages call the part."""
+
+    name: str
+    weights: tuple[Weight, ...]
+
+
+class Architecture(NamedTuple):
+    """The mapping of one architecture of transformers.
+
+    name: its ``model_type``. prefix: of the names of the tensors of the encoder, which checkpoints of that alone leave
+    out. settings, fixed: fields of config.json that vary, and paths of ours with one value for all. refused: fields
+    of which one value alone can be mapped, that of transformers where they are missing. written: fields that are
+    written beside. encoder: the part that each checkpoint has. heads: parts that it may have. foreign: beginnings of
+    the names of other heads, which are left out. classes: transformers' classes of a checkpoint with the heads of these
+    names, the one with the most heads first.
+    """
+
+    name: str
+    prefix: str
+    settings: tuple[Setting, ...]
+    fixed: Mapping[str, Plain]
+    refused: Mapping[str, Plain]
+    written: Mapping[str, Plain]
+    encoder: Part
+    heads: tuple[Part, ...]
+    foreign: tuple[str, ...]
+    classes: Mapping[str, tuple[str, ...]]

@@ -1,0 +1,143 @@
+"""Weights that a run starts from: those of an import, or of another run's checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lit_transformers.cli.errors import first_line
+from lit_transformers.config import ConfigError, Dropout, TableLength
+from lit_transformers.models import ModelConfig
+from lit_transformers.models.capabilities import RowNetwork
+from lit_transformers.records.files import replace_file
+from lit_transformers.tasks import Task
+from lit_transformers.training.checkpoints import read
+
+__all__ = ["StartingWeights", "fingerprint", "own_names", "read_weights", "start_from", "write_weights"]
+
+HEADER = "lit_transformers"
+"""The key under which a file of weights holds the config of their network, as JSON."""
+
+
+class StartingWeights(NamedTuple):
+    """model: the config of the network. architecture: that of transformers which the weights were read from; "" for
+    those of a run. tensors: the weights by their names in a task, each distinct one at least once."""
+
+    model: ModelConfig
+    architecture: str
+    tensors: dict[str, Tensor]
+
+
+def read_weights(path: Path) -> StartingWeights:
+    """Returns the weights of an import (weights.safetensors) or of a run (checkpoint.ckpt), on the CPU.
+
+    Nothing in the file is executed. Raises ConfigError where the file is missing, damaged, or neither.
+    """
+    if not path.is_file():
+        raise ConfigError("there is no such file of weights", str(path))
+    if path.suffix != ".safetensors":
+        contents = read(path)
+        model = ModelConfig.from_dict(contents[HEADER]["config"]["model"])
+        return StartingWeights(model, "", contents["state_dict"])
+    try:
+        with safe_open(path, "pt") as file:
+            header = json.loads((file.metadata() or {})[HEADER])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return StartingWeights(ModelConfig.from_dict(header["model"]), str(header["architecture"]), tensors)
+    except ConfigError:
+        raise
+    except KeyError:
+        remedy = "read a folder of Hugging Face by: python -m lit_transformers import"
+        raise ConfigError(f"holds no weights of this suite; {remedy}", str(path)) from None
+    except Exception as error:
+        raise ConfigError(f"is damaged or holds no weights: {first_line(error)}", str(path)) from None
+
+
+def write_weights(path: Path, weights: StartingWeights) -> None:
+    """Writes weights with the config of their network."""
+    header = json.dumps({"architecture": weights.architecture, "model": weights.model.to_dict()})
+    tensors = {name: tensor.contiguous() for name, tensor in weights.tensors.items()}
+    replace_file(path, lambda fresh: save_file(tensors, fresh, {HEADER: header}))
+
+
+def start_from(task: Task, path: Path) -> list[str]:
+    """Copies weights into a task. Returns a line for each part that starts anew or is left out.
+
+    What represents symbols has to come from the file as a whole; what predicts from that, the heads of the task and
+    what the network uses for the softmax alone, may start anew. Raises ConfigError, which names what differs, where
+    network and weights do not fit.
+    """
+    weights = read_weights(path)
+    require_same_network(weights.model, task.model_config, path)
+    names = own_names(task)
+    heads = {id(p) for p in task.network.prediction_only()} if isinstance(task.network, RowNetwork) else set()
+    anew: dict[str, None] = {}
+    for name, tensor in task.state_dict(keep_vars=True).items():
+        if names[name] != name:
+            continue
+        if name not in weights.tensors:
+            if name.startswith("network.") and id(tensor) not in heads:
+                raise ConfigError(f"lacks {name}, which the network needs", str(path))
+            anew[part_of(name)] = None
+        elif tensor.shape != weights.tensors[name].shape:
+            shapes = f"{tuple(weights.tensors[name].shape)} there and {tuple(tensor.shape)} here"
+            raise ConfigError(f"{name} is {shapes}", str(path))
+        else:
+            with torch.no_grad():
+                tensor.copy_(weights.tensors[name])
+    left_out = dict.fromkeys(part_of(name) for name in weights.tensors if name not in names)
+    return [*(f"{part} starts anew" for part in anew), *(f"{part} of {path.name} is left out" for part in left_out)]
+
+
+def require_same_network(there: ModelConfig, here: ModelConfig, path: Path) -> None:
+    """Raises ConfigError, which names the fields, where weights are those of a network that computes something else.
+
+    Dropout, the numbers that weights start from otherwise, and lengths of tables, which shapes show, may differ.
+    """
+    free = {"initial_std"}
+    for model in (there, here):
+        free |= {path for role in (Dropout, TableLength) for path, _ in model.leaves_with(role)}
+    theirs, ours = dict(there.leaves()), dict(here.leaves())
+    differences = [
+        f"model.{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
+        for name in dict.fromkeys([*theirs, *ours])
+        if name not in free and theirs.get(name) != ours.get(name)
+    ]
+    if differences:
+        raise ConfigError(f"holds the weights of another network: {'; '.join(differences[:3])}", str(path))
+
+
+def part_of(name: str) -> str:
+    """Returns the module of a tensor, by which messages call it: network.transform.0.weight is network.transform."""
+    return ".".join(name.split(".")[:-1][:2])
+
+
+def own_names(module: nn.Module) -> dict[str, str]:
+    """Returns for each name of a tensor in a module the first name of the same tensor, which shared weights have
+    several of."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in module.state_dict(keep_vars=True).items()}
+
+
+def fingerprint(path: Path) -> str:
+    """Returns a hash of the content of a file of weights. Raises ConfigError where there is none."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", str(path)) from None
+    return _hash(os.fspath(path.resolve()), status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _hash(path: str, size: int, modified: int) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
