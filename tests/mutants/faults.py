@@ -20,6 +20,7 @@ GALLERY = "tests/reports/test_report_gallery.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
+MASKED = "tests/contracts/test_"
 DATA = "tests/datamodules/test_"
 MIXERS = "tests/mixers/test_"
 
@@ -2229,5 +2230,61 @@ FAULTS = (
         "with torch.random.fork_rng(devices=[]):  # what",
         "with torch.enable_grad():  # what",
         ("tests/lit_transformers/test_run.py::test_dropout_draws_the_same_whatever_building_has_drawn",),
+    ),
+    Fault(
+        "masked",
+        "a loss of hidden symbols is divided by all symbols",
+        "lit_transformers/tasks/masked_lm.py",
+        "batch.targets[scored]).sum(), scored)",
+        "batch.targets[scored]).sum(), batch.padding_mask)",
+        (f"{MASKED}masked_lm.py::test_the_loss_is_that_of_chosen_symbols_and_of_relations_by_their_own_numbers",),
+    ),
+    Fault(
+        "masked",
+        "a row without a relation counts as one",
+        "lit_transformers/tasks/masked_lm.py",
+        "columns[:, 4] = related",
+        "columns[:, 4] = 1",
+        (f"{MASKED}masked_lm.py::test_rows_without_a_relation_count_for_symbols_alone",),
+    ),
+    Fault(
+        "masked",
+        "segments are not added",
+        "lit_transformers/models/encoder.py",
+        "        if self.segments is not None:\n",
+        "        if False:\n",
+        (f"{MASKED}masked_lm.py::test_segments_and_narrow_embeddings_reach_the_output",),
+    ),
+    Fault(
+        "masked",
+        "a draw that is the original symbol counts as replaced",
+        "lit_transformers/tasks/replaced_tokens.py",
+        "replaced = drawn.symbols != original",
+        "replaced = hidden",
+        (f"{MASKED}replaced_tokens.py::test_the_loss_is_that_of_the_definition",),
+    ),
+    Fault(
+        "masked",
+        "the most likely symbol is drawn",
+        "lit_transformers/tasks/replaced_tokens.py",
+        "torch.distributions.Categorical(logits=log_probabilities.detach()).sample()",
+        "log_probabilities.detach().argmax(dim=-1)",
+        (f"{MASKED}replaced_tokens.py::test_draws_follow_the_generator_and_carry_no_gradient",),
+    ),
+    Fault(
+        "masked",
+        "embeddings that are to be shared are not",
+        "lit_transformers/tasks/replaced_tokens.py",
+        "            generator.share_embeddings(self.network)\n",
+        "",
+        (f"{MASKED}replaced_tokens.py::test_networks_share_what_the_config_says",),
+    ),
+    Fault(
+        "shards",
+        "a head beside a network stays whole on every rank",
+        "lit_transformers/tasks/task.py",
+        "            for part in self.trained():\n                shard(part",
+        "            for part in [self.network]:\n                shard(part",
+        ("tests/lit_transformers/test_two_ranks.py::test_what_stands_beside_the_network_is_sharded_too",),
     ),
 )
