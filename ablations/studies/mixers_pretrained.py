@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ablations.ablation import Ablation, Looks, Margin, Match, Scale
-from ablations.baselines import BOOKS_GPU, MASKED, MASKED_MARGIN, MASKED_NATS
+from ablations.baselines import BERT_BASE, BOOKS_GPU, MASKED, MASKED_MARGIN, MASKED_NATS
 from lit_transformers.mixers import (
     BigBirdConfig,
     ConvolutionConfig,
@@ -51,5 +51,6 @@ ABLATION = Ablation(
     scales={
         "demo": Scale(seeds=Looks(4, 8), margin=MASKED_MARGIN),
         "gpu": Scale(overrides=BOOKS_GPU, margin=Margin(0.02, "a hundredth of the loss of a piece")),
+        "paper": Scale(overrides=BERT_BASE, seeds=1),
     },
 )

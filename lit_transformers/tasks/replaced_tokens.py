@@ -26,7 +26,7 @@ from lit_transformers.training.config import TrainingConfig
 Predicts = Literal["replaced", "replaced_at_masks", "symbols", "symbols_at_masks"]
 
 
-class GeneratorConfig(Config):
+class SymbolGeneratorConfig(Config):
     """The network that fills hidden symbols, and how what it draws is made.
 
     overrides: of the model, as paths below it, {"dim": 64, "heads": 1}: a quarter to a half of the width serves best
@@ -56,7 +56,7 @@ class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
 
     reads: ClassVar[type[DataDescription]] = RowDescription
 
-    generator: GeneratorConfig = GeneratorConfig()
+    generator: SymbolGeneratorConfig = SymbolGeneratorConfig()
     predicts: Predicts = "replaced"
     weight: PositiveFloat = 50.0
 
@@ -200,7 +200,7 @@ class ReplacedTokens(Task):
             self.network.compile()
         self.metric = ReplacedMetric()
 
-    def build_generator(self, config: GeneratorConfig) -> RowNetwork | None:
+    def build_generator(self, config: SymbolGeneratorConfig) -> RowNetwork | None:
         """Builds the generator, which is the network itself where all weights are shared; None where any symbol is
         drawn. Raises ConfigError where embeddings cannot be shared."""
         if config.draws == "uniform":
