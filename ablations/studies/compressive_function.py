@@ -67,8 +67,14 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(
-            overrides=dict(LAGS) | {"model.depth": 1, "data.source": lags(8, 56), "training.steps": 1500},
-            seeds=Looks(4, 8),
+            overrides=dict(LAGS)
+            | {
+                "model.depth": 1,
+                "data.source": lags(8, 56),
+                "training.steps": 1500,
+                "training.optimizer.learning_rate": 3e-3,
+            },
+            seeds=Looks(4, 8, 16, first_seed=8),
             margin=Margin(0.07, "a tenth of what the second lag is worth, which lies in what was compressed"),
         ),
         "hour": Scale(overrides=without(MEMORY, TEXT), seeds=Looks(4, 8), margin=TEXT_MARGIN),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Margin, Match, Published, PublishedValue, Source
+from ablations.ablation import Ablation, Looks, Margin, Match, Published, PublishedValue, Source
 from ablations.baselines import BITS_PER_BYTE, CHARACTERS, LAGS_IN_SEGMENTS, RELATIVE, RELATIVE_TEXT, character_scales
 from lit_transformers.mixers import WindowConfig
 
@@ -32,8 +32,9 @@ ABLATION = Ablation(
         ],
     ),
     scales=character_scales(
-        {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.window": 32, "model.mixer.smallest": 2, "training.steps": 2000},
+        {**LAGS_IN_SEGMENTS, **RELATIVE, "model.mixer.window": 32, "model.mixer.smallest": 2, "training.steps": 3000},
         Margin(0.04, "a tenth of what the second lag is worth, which all three schedules reach in several layers"),
         RELATIVE_TEXT,
+        Looks(4, 8, first_seed=8),
     ),
 )
