@@ -15,13 +15,14 @@ from pathlib import Path
 import torch
 from scipy.stats import t as student
 
-from ablations.baselines import SUMS, TRANSFORMER_XL
+from ablations.baselines import MASKED, SUMS, TRANSFORMER_XL
 from ablations.pairs import TRANSLATION
 from ablations.studies.universal_depth import ABLATION as UNIVERSAL_DEPTH
 from datamodules import LabelledDataConfig, LabelledEvaluationConfig, NeedleConfig
 from lit_transformers.config import Plain
 from lit_transformers.runs import RunConfig, fit
-from lit_transformers.tasks import ClassificationConfig
+from lit_transformers.tasks import ClassificationConfig, ReplacedTokensConfig
+from lit_transformers.tasks.replaced_tokens import SymbolGeneratorConfig
 
 __all__ = ["CANARIES", "SEEDS", "Canary", "intervals", "score"]
 
@@ -78,6 +79,17 @@ CANARIES = {
             }
         ),
         "val/nats",
+    ),
+    "masked symbols": Canary(MASKED.override({"training.steps": 200, "data.evaluation.examples": 256}), "val/nats"),
+    "replaced symbols": Canary(
+        MASKED.override(
+            {
+                "task": ReplacedTokensConfig(generator=SymbolGeneratorConfig(draws="uniform")),
+                "training.steps": 300,
+                "data.evaluation.examples": 256,
+            }
+        ),
+        "val/discriminator_nats",
     ),
 }
 """Canaries by kind of task. Their corpora are those of this Python and of installed packages, so that other versions
