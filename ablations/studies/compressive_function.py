@@ -63,6 +63,12 @@ ABLATION = Ablation(
                 "that need not keep it may lose it; text has something to read at every distance. Both recover little "
                 "of what the far lag is worth, and a memory that holds it most."
             ),
+            "compression=convolution_through_time": (
+                "Both the implementation and the instrument: while gradients are on, all slots are compressed again in "
+                "every segment, so that the gradient of each prediction reaches the function at once; in the source it "
+                "has to come back through the segments between. And one far symbol is all that there is to keep, "
+                "which the task tells the function, and the loss of attention does not before the lag is learned."
+            ),
         },
     ),
     scales={
