@@ -22,6 +22,7 @@ CONTRACTS = (
     "tests/contracts/test_blocks.py",
     CACHED_DECODING,
     "tests/contracts/test_classifiers.py",
+    "tests/contracts/test_masked_lm.py",
     "tests/encodings/test_executors.py",
 )
 """The files with tests that run on any device."""

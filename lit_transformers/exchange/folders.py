@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
+import re
 import shutil
 import warnings
 import zipfile
@@ -136,13 +136,12 @@ def read_pickled(file: Path) -> dict[str, Tensor]:
                 raise ValueError(f"its part {damaged} is not what was written")
         with warnings.catch_warnings(action="ignore"):  # of pickles that torch did not write
             tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "Unsupported" not in str(error) and "GLOBAL" not in str(error):
-            raise ConfigError(f"is damaged or no file of weights: {first_line(error)}", str(file)) from None
-        reason = f"holds more than tensors, and would execute code when it is read; have it converted to {SAFE}"
-        raise ConfigError(reason, str(file)) from None
     except Exception as error:  # the type of the error varies with the damage
-        raise ConfigError(f"is damaged or no file of weights: {first_line(error)}", str(file)) from None
+        refused = type(error).__name__ == "UnpicklingError" and re.search("Unsupported|GLOBAL", str(error))
+        reason = f"is damaged or no file of weights: {first_line(error)}"
+        if refused:
+            reason = f"holds more than tensors, and would execute code when it is read; have it converted to {SAFE}"
+        raise ConfigError(reason, str(file)) from None
     if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
     ):
