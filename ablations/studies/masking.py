@@ -11,7 +11,6 @@ from datamodules import MaskSpansConfig
 
 NOISES: Mapping[str, Mapping[str, Any]] = {
     "all_masked": {"data.noise.kept": 0.0, "data.noise.replaced": 0.0},
-    "all_replaced": {"data.noise.kept": 0.0, "data.noise.replaced": 1.0},
     "rate_5": {"data.noise.rate": 0.05},
     "rate_30": {"data.noise.rate": 0.3},
     "rate_50": {"data.noise.rate": 0.5},
@@ -19,6 +18,8 @@ NOISES: Mapping[str, Mapping[str, Any]] = {
     "spans": {"data.noise": MaskSpansConfig()},
     "whole_words": {"data.noise.whole_words": True},
 }
+"""All arms see [MASK] in training, behind which they are measured. What was trained without it can only be compared by
+what is built upon it."""
 
 ABLATION = Ablation(
     question="How many symbols should be hidden, behind what, and one by one or in spans?",
@@ -38,7 +39,7 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(
-            seeds=Looks(4, 8),
+            seeds=Looks(8, 16, first_seed=4),
             margin=MASKED_MARGIN,
             leave_out={"noise=whole_words": "each word is one symbol there"},
         ),
