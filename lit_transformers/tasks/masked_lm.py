@@ -123,11 +123,10 @@ class MaskedMetric(ExampleMetric):
 
 class MaskedOutput(NamedTuple):
     """symbols (n, v): log probabilities at the n positions whose symbol is predicted, row by row; relation (b, c):
-    logits of the relations, or None; aux: auxiliary losses of the network by name."""
+    logits of the relations, or None."""
 
     symbols: Float[Tensor, "n v"]
     relation: Float[Tensor, "b c"] | None
-    aux: dict[str, Tensor]
 
 
 class MaskedLM(Task):
@@ -151,8 +150,9 @@ class MaskedLM(Task):
 
     def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
         output = read_rows(self.network, batch)
-        hidden, scored = self.network.predict(output.hidden), batch.targets != IGNORED
-        mean = token_mean(self.network.tokens.nll(hidden[scored], batch.targets[scored]).sum(), scored)
+        scored = batch.targets != IGNORED
+        hidden = self.network.predict(output.hidden[scored])
+        mean = token_mean(self.network.tokens.nll(hidden, batch.targets[scored]).sum(), scored)
         related = self.related(output)
         if related is None:
             return self.training_output(mean, output.aux)
@@ -167,8 +167,8 @@ class MaskedLM(Task):
         """Returns the predictions of the network in evaluation."""
         evaluator = self.evaluator()
         output = read_rows(evaluator, batch)
-        hidden = evaluator.predict(output.hidden)[batch.targets != IGNORED]
-        return MaskedOutput(evaluator.tokens.log_probabilities(hidden), self.related(output), output.aux)
+        hidden = evaluator.predict(output.hidden[batch.targets != IGNORED])
+        return MaskedOutput(evaluator.tokens.log_probabilities(hidden), self.related(output))
 
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, "n v"]:
         return self.predicted(batch).symbols

@@ -70,13 +70,14 @@ class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             task = ReplacedTokens(self, model, data)
         generator = MaskedLMConfig().cost(model.override(self.generator.overrides), replace(rows, relations=0))
-        predictions = {"symbols": rows.length, "symbols_at_masks": rows.predictions}.get(self.predicts, 0)
+        scored = rows.predictions if self.predicts.endswith("at_masks") else rows.length
+        predictions = 0 if self.predicts.startswith("replaced") else scored
         network = task.network
         flops = (
             network.predict_flops(predictions) + network.tokens.flops(predictions) - network.softmax_flops(rows.length)
         )
         if task.head is not None:
-            flops += 2 * rows.length * sum(p.numel() for p in task.head.parameters() if p.dim() > 1)
+            flops += 2 * scored * sum(p.numel() for p in task.head.parameters() if p.dim() > 1)
         trained = {id(p): p.numel() for p in task.parameters() if p.requires_grad}
         generator_flops = 0.0 if task.generator is None else generator.flops_per_token
         return network_cost._replace(
@@ -154,6 +155,20 @@ class Predictions(NamedTuple):
     scored: Bool[Tensor, "b t"]
     correct: Bool[Tensor, "b t"]
 
+    @classmethod
+    def at(cls, scored: Bool[Tensor, "b t"], nats: Float[Tensor, " n"], correct: Bool[Tensor, " n"]) -> Predictions:
+        """Returns predictions of the n positions where ``scored`` is True, row by row."""
+        none = torch.zeros_like(scored)
+        return cls(none.to(nats.dtype).masked_scatter(scored, nats), scored, none.masked_scatter(scored, correct))
+
+    @classmethod
+    def of_symbols(
+        cls, scored: Bool[Tensor, "b t"], log_probabilities: Float[Tensor, "n v"], symbols: Int[Tensor, " n"]
+    ) -> Predictions:
+        """Returns predictions of the symbols at the n positions where ``scored`` is True, row by row."""
+        nats = -log_probabilities.gather(-1, symbols[:, None])[:, 0]
+        return cls.at(scored, nats, log_probabilities.argmax(dim=-1) == symbols)
+
 
 class ReplacedOutput(NamedTuple):
     """The predictions of the network and of the generator; where symbols were ``replaced`` (b, t); and the auxiliary
@@ -225,43 +240,40 @@ class ReplacedTokens(Task):
         drawn, hidden = self.drawn(batch), batch.targets != IGNORED
         original = torch.where(hidden, batch.targets, batch.inputs)
         replaced = drawn.symbols != original
-        output = read_rows(network, batch._replace(inputs=drawn.symbols))
-        if self.config.predicts.startswith("replaced"):
-            logits = self.detection(output.hidden)
-            nats = F.binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none")
-            correct = (logits > 0) == replaced
-        else:
-            log_probabilities = self.log_probabilities(network, output.hidden, drawn.symbols)
-            nats = -log_probabilities.gather(-1, original[..., None])[..., 0]
-            correct = log_probabilities.argmax(dim=-1) == original
         scored = hidden if self.config.predicts.endswith("at_masks") else batch.padding_mask
+        output = read_rows(network, batch._replace(inputs=drawn.symbols))
+        vectors = output.hidden[scored]
+        if self.config.predicts.startswith("replaced"):
+            logits, targets = self.detection(vectors), replaced[scored]
+            nats = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+            predictions = Predictions.at(scored, nats, (logits > 0) == targets)
+        else:
+            log_probabilities = self.log_probabilities(network, vectors, drawn.symbols[scored])
+            predictions = Predictions.of_symbols(scored, log_probabilities, original[scored])
         aux = output.aux | {f"generator_{name}": loss for name, loss in drawn.aux.items()}
-        return ReplacedOutput(Predictions(nats * scored, scored, correct & scored), drawn.predictions, replaced, aux)
+        return ReplacedOutput(predictions, drawn.predictions, replaced, aux)
 
     def drawn(self, batch: RowBatch) -> Drawn:
         """Draws a symbol for every hidden one, without gradient, and measures the generator, if there is one."""
         hidden, targets = batch.targets != IGNORED, batch.targets[batch.targets != IGNORED]
-        none = torch.zeros_like(hidden)
-        nats = torch.zeros_like(hidden, dtype=torch.float32)
         if self.generator is None:
             draws = torch.randint_like(targets, self.data.vocabulary.size)
-            return Drawn(batch.inputs.masked_scatter(hidden, draws), Predictions(nats, none, none), {})
+            none = torch.zeros_like(hidden)
+            return Drawn(batch.inputs.masked_scatter(hidden, draws), Predictions(none.float(), none, none), {})
         output = read_rows(self.generator, batch)
         log_probabilities = self.generator.tokens.log_probabilities(self.generator.predict(output.hidden[hidden]))
         draws = torch.distributions.Categorical(logits=log_probabilities.detach()).sample()
-        each = -log_probabilities.gather(-1, targets[:, None])
-        correct = none.masked_scatter(hidden, log_probabilities.argmax(dim=-1) == targets)
-        predictions = Predictions(nats.to(each.dtype).masked_scatter(hidden, each), hidden, correct)
+        predictions = Predictions.of_symbols(hidden, log_probabilities, targets)
         return Drawn(batch.inputs.masked_scatter(hidden, draws), predictions, output.aux)
 
-    def detection(self, hidden: Float[Tensor, "b t d"]) -> Float[Tensor, "b t"]:
+    def detection(self, hidden: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Returns the logit that each symbol was replaced, or of "All-Tokens MLM", that it is copied."""
         assert self.head is not None
         return full_precision(self.head(hidden)).squeeze(-1)
 
     def log_probabilities(
-        self, network: RowNetwork, hidden: Float[Tensor, "b t d"], symbols: Int[Tensor, "b t"]
-    ) -> Float[Tensor, "b t v"]:
+        self, network: RowNetwork, hidden: Float[Tensor, "n d"], symbols: Int[Tensor, " n"]
+    ) -> Float[Tensor, "n v"]:
         """Returns log probabilities of the original symbols: of the softmax, or of its mixture with a copy of what is
         read, which has the weight sigmoid(logit)."""
         from_softmax = network.tokens.log_probabilities(network.predict(hidden))
