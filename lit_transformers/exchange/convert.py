@@ -14,7 +14,7 @@ from lit_transformers.config import ConfigError, Dropout, Plain
 from lit_transformers.exchange.architectures import ARCHITECTURES, POOLER, PREDICTION, RELATION
 from lit_transformers.exchange.mapping import REQUIRED, Architecture, Part, Weight
 from lit_transformers.models import EncoderConfig, ModelConfig
-from lit_transformers.runs.starting_weights import own_names
+from lit_transformers.runs.starting_weights import differences, own_names
 from lit_transformers.tasks import MaskedLMConfig
 from lit_transformers.training.config import TrainingConfig
 
@@ -103,15 +103,13 @@ def write_config(architecture: Architecture, model: ModelConfig, positions: int)
         value = setting.conversion.write(leaves.get(setting.ours), fields)
         if value is not None:
             fields[setting.theirs] = value
-    theirs = dict(read_config(architecture, fields).leaves())
     ignored = {"initial_std", *(path for path, _ in model.leaves_with(Dropout))}
-    differences = [
-        f"{path} is {leaves.get(path)!r} here and {theirs.get(path)!r} there"
-        for path in dict.fromkeys([*leaves, *theirs])
-        if path not in ignored and leaves.get(path) != theirs.get(path)
+    unequal = [
+        f"{path} is {ours!r} here and {theirs!r} there"
+        for path, ours, theirs in differences(model, read_config(architecture, fields), ignored)
     ]
-    if differences:
-        reason = f"cannot be written as {architecture.name}: {listed(differences, '; ')}"
+    if unequal:
+        reason = f"cannot be written as {architecture.name}: {listed(unequal, '; ')}"
         raise ConfigError(reason, "model")
     return fields
 

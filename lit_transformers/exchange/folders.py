@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError, Plain
+from lit_transformers.training.checkpoints import damaged_part
 
 __all__ = ["copy_tokenizer", "fresh_folder", "local_folder", "read_checkpoint", "read_fields", "write_folder"]
 
@@ -129,11 +130,8 @@ def read_pickled(file: Path) -> dict[str, Tensor]:
     Raises ConfigError where it is damaged, holds something else, or would execute code.
     """
     try:
-        if zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as archive:
-                damaged = archive.testzip()
-            if damaged is not None:
-                raise ValueError(f"its part {damaged} is not what was written")
+        if zipfile.is_zipfile(file) and (damaged := damaged_part(file)) is not None:
+            raise ValueError(f"its part {damaged} is not what was written")
         with warnings.catch_warnings(action="ignore"):  # of pickles that torch did not write
             tensors = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # the type of the error varies with the damage

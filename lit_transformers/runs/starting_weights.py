@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Set
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -15,14 +16,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lit_transformers.cli.errors import first_line
-from lit_transformers.config import ConfigError, Dropout, TableLength
+from lit_transformers.config import ConfigError, Dropout, Plain, TableLength
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.records.files import replace_file
 from lit_transformers.tasks import Task
 from lit_transformers.training.checkpoints import read
 
-__all__ = ["StartingWeights", "fingerprint", "own_names", "read_weights", "start_from", "write_weights"]
+__all__ = ["StartingWeights", "differences", "fingerprint", "own_names", "read_weights", "start_from", "write_weights"]
 
 HEADER = "lit_transformers"
 """The key under which a file of weights holds the config of their network, as JSON."""
@@ -106,14 +107,20 @@ def require_same_network(there: ModelConfig, here: ModelConfig, path: Path) -> N
     free = {"initial_std"}
     for model in (there, here):
         free |= {path for role in (Dropout, TableLength) for path, _ in model.leaves_with(role)}
-    theirs, ours = dict(there.leaves()), dict(here.leaves())
-    differences = [
-        f"model.{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
-        for name in dict.fromkeys([*theirs, *ours])
-        if name not in free and theirs.get(name) != ours.get(name)
+    unequal = differences(there, here, free)
+    if unequal:
+        listed = "; ".join(f"model.{name} is {theirs!r} there and {ours!r} here" for name, theirs, ours in unequal[:3])
+        raise ConfigError(f"holds the weights of another network: {listed}", str(path))
+
+
+def differences(first: ModelConfig, second: ModelConfig, ignored: Set[str]) -> list[tuple[str, Plain, Plain]]:
+    """Returns the paths at which two configs differ, those in ``ignored`` left out, with both values."""
+    values, others = dict(first.leaves()), dict(second.leaves())
+    return [
+        (path, values.get(path), others.get(path))
+        for path in dict.fromkeys([*values, *others])
+        if path not in ignored and values.get(path) != others.get(path)
     ]
-    if differences:
-        raise ConfigError(f"holds the weights of another network: {'; '.join(differences[:3])}", str(path))
 
 
 def part_of(name: str) -> str:

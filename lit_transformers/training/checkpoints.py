@@ -31,16 +31,21 @@ def read(path: Path, mmap: bool = False) -> dict[str, Any]:
 
 
 def verify(path: Path) -> None:
-    """Raises ConfigError where a byte differs from what torch.save wrote.
-
-    Such a file is a zip archive with a part for each tensor, and each part has a checksum (CRC-32), which torch.load
-    does not look at.
-    """
+    """Raises ConfigError where a byte differs from what torch.save wrote."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
+        damaged = damaged_part(path)
     except Exception as error:  # the type of the error varies with the damage
         raise ConfigError(f"is no checkpoint of a run, or a damaged one: {first_line(error)}", str(path)) from None
     if damaged is not None:
         remedy = "train again, or put a whole copy in its place"
         raise ConfigError(f"is a damaged checkpoint, its part {damaged} is not what was written: {remedy}", str(path))
+
+
+def damaged_part(path: Path) -> str | None:
+    """Returns the name of a part in which a byte differs from what torch.save wrote; None where there is no such part.
+
+    Such a file is a zip archive with a part for each tensor, and each part has a checksum (CRC-32), which torch.load
+    does not look at. Raises several kinds of errors where it is no zip archive.
+    """
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip()
