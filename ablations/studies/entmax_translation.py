@@ -35,6 +35,12 @@ ABLATION = Ablation(
             PublishedValue("alpha=learned", 29.90),
         ],
         claims=["Romanian-English 32.70, 33.10, 32.89; English-German 26.02, 25.89, 26.93, in the same order."],
+        remarks={
+            "alpha 1.5 against the softmax": "The scale: where attention is exactly zero no gradient flows, and what "
+            "is to be attended to is learned later. The loss of training (nats, mean of twelve seeds) lies .26 behind "
+            "the softmax after 500 updates, .19 after 1,000, and .14 after 1,500, where training ends; the source's "
+            "end after tens of thousands. The mechanism equals the entmax package, forward and gradients.",
+        },
     ),
     scales=TRANSLATION_SCALES,
 )
