@@ -2249,6 +2249,22 @@ FAULTS = (
     ),
     Fault(
         "masked",
+        "the boundary to the right of a span lies within it",
+        "lit_transformers/tasks/span_boundary.py",
+        "return Boundaries(row, left[row, where], right[row, where]",
+        "return Boundaries(row, left[row, where], right[row, where] - 1",
+        (f"{MASKED}span_boundary.py::test_vectors_within_spans_are_not_read",),
+    ),
+    Fault(
+        "masked",
+        "a loss from boundaries is divided by all hidden symbols",
+        "lit_transformers/tasks/masked_lm.py",
+        "torch.ones_like(beside.row, dtype=torch.bool))",
+        "batch.targets != IGNORED)",
+        (f"{MASKED}span_boundary.py::test_the_loss_is_that_of_the_definition",),
+    ),
+    Fault(
+        "masked",
         "segments are not added",
         "lit_transformers/models/encoder.py",
         "        if self.segments is not None:\n",
