@@ -34,6 +34,8 @@ from datamodules.pairs.source import PairsConfig
 from datamodules.pairs.store import tokenizers_of
 from datamodules.pairs.strings import StringPairsConfig
 from datamodules.rows.noises import MaskSpansConfig, MaskTokensConfig, NoiseConfig
+from datamodules.rows.phrase_noises import MaskNgramsConfig, MaskPhrasesConfig
+from datamodules.rows.phrases import PhrasesConfig
 from datamodules.rows.rows import RowData, RowDataConfig, RowEvaluationConfig
 from datamodules.strings.generated import GeneratedData, GeneratedDataConfig, StringEvaluationConfig
 from datamodules.strings.generators import (
@@ -103,6 +105,8 @@ __all__ = [
     "LanguageDataConfig",
     "Limit",
     "ListOpsConfig",
+    "MaskNgramsConfig",
+    "MaskPhrasesConfig",
     "MaskSpansConfig",
     "MaskTokensConfig",
     "MaskedSumConfig",
@@ -117,6 +121,7 @@ __all__ = [
     "PairsConfig",
     "ParallelConfig",
     "PeriodicConfig",
+    "PhrasesConfig",
     "PretrainedTokenizerConfig",
     "QMSumConfig",
     "RecallConfig",
@@ -156,7 +161,7 @@ DATA = table(
     implied="language",
 )
 EXAMPLES = table(ExamplesConfig, ListOpsConfig, MaskedSumConfig, NeedleConfig, ReviewsConfig)
-NOISES = table(NoiseConfig, MaskTokensConfig, MaskSpansConfig)
+NOISES = table(NoiseConfig, MaskTokensConfig, MaskSpansConfig, MaskNgramsConfig, MaskPhrasesConfig)
 PAIRS = table(
     PairsConfig,
     StringPairsConfig,

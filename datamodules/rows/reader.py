@@ -13,6 +13,7 @@ from datamodules.core.documents import Documents
 from datamodules.core.windows import Visit
 from datamodules.rows.noises import NoiseConfig, PlainRow
 from datamodules.rows.packings import PAIRS, Packed, Packing, packed
+from datamodules.rows.phrases import Phrases
 from datamodules.rows.store import opened
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import IGNORED
@@ -37,7 +38,8 @@ class RowReader(NamedTuple):
     """Reads the rows of the sentences in a folder. Cheap to pickle.
 
     seed: numbers that decide, with the epoch and the ordinal of a row and nothing else, what is drawn for it: which
-    sentences of a pair are its first segment, their relation, and what is hidden.
+    sentences of a pair are its first segment, their relation, and what is hidden. phrases: those that the noise asks
+    for.
     """
 
     folder: Path
@@ -47,6 +49,7 @@ class RowReader(NamedTuple):
     noise: NoiseConfig
     symbols: RowSymbols
     seed: tuple[int, ...]
+    phrases: Phrases | None = None
 
     @property
     def packed(self) -> Packed:
@@ -80,7 +83,9 @@ class RowReader(NamedTuple):
         if self.packing in PAIRS:
             segments[len(parts[0]) + 2 :] = 1
         begins = None if self.symbols.begins is None else self.symbols.begins[symbols]
-        plain = PlainRow(symbols, self.symbols.maskable[symbols], begins, self.symbols.mask, self.symbols.drawable)
+        of_symbols = self.symbols
+        allowed = of_symbols.maskable[symbols]
+        plain = PlainRow(symbols, allowed, begins, of_symbols.mask, of_symbols.drawable, self.phrases)
         inputs, targets = self.noise.hide(plain, chance)
         return ReadRow(visit.ordinal, inputs, targets, segments, relation)
 

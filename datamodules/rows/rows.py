@@ -26,6 +26,7 @@ from datamodules.core.tokenizers import (
 from datamodules.core.windows import Endless, Once, Visit, Visits, Windows
 from datamodules.rows.noises import MaskTokensConfig, NoiseConfig
 from datamodules.rows.packings import PAIRS, Packing, packed
+from datamodules.rows.phrases import Phrases
 from datamodules.rows.reader import ReadRow, Relation, RowReader
 from datamodules.rows.store import SentenceStore
 from datamodules.rows.symbols import RowSymbols
@@ -158,7 +159,13 @@ class RowData(Data):
 
     @property
     def content(self) -> str:
-        return self.corpus.fingerprint
+        given = [self.phrases_of(noise) for noise in (self.config.noise, self.config.measured_noise)]
+        phrases = [None if each is None else each.fingerprint for each in given]
+        return canonical_hash([self.corpus.fingerprint, *phrases], 32) if any(phrases) else self.corpus.fingerprint
+
+    def phrases_of(self, noise: NoiseConfig) -> Phrases | None:
+        """Returns the phrases that a noise asks for, or None. Raises DataError where there are none."""
+        return None if noise.given is None else noise.given.build(self.tokenizer, self.config.source.phrases())
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -172,7 +179,7 @@ class RowData(Data):
         if symbols.begins is None and any(noise.needs_words for noise in noises):
             raise DataError(
                 f"data.noise: the symbols of tokenizer {self.config.tokenizer.kind} do not tell where words begin; "
-                "set tokenizer to words, wordpiece or bpe, or noise.whole_words to false"
+                "set tokenizer to words, wordpiece or bpe, or another noise, without noise.whole_words"
             )
         return symbols
 
@@ -237,6 +244,7 @@ class RowData(Data):
             noise or config.noise,
             self.symbols,
             seed,
+            self.phrases_of(noise or config.noise),
         )
 
     def training(self) -> Reading:

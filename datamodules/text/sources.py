@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import sysconfig
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -76,6 +76,10 @@ class SourceConfig(Config):
 
     def known_masked_losses(self) -> Mapping[str, float]:
         """Hook: returns mean losses in bits of a word that is hidden, and known to be, in the same manner."""
+        return {}
+
+    def phrases(self) -> Mapping[str, Sequence[str]]:
+        """Hook: returns phrases that are known beforehand, by type, as of named entities. Empty where none are."""
         return {}
 
 
