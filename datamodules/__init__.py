@@ -37,6 +37,7 @@ from datamodules.rows.noises import MaskSpansConfig, MaskTokensConfig, NoiseConf
 from datamodules.rows.phrase_noises import MaskNgramsConfig, MaskPhrasesConfig
 from datamodules.rows.phrases import PhrasesConfig
 from datamodules.rows.rows import RowData, RowDataConfig, RowEvaluationConfig
+from datamodules.rows.shuffled import MaskAndShuffleConfig
 from datamodules.strings.generated import GeneratedData, GeneratedDataConfig, StringEvaluationConfig
 from datamodules.strings.generators import (
     GENERATORS,
@@ -105,6 +106,7 @@ __all__ = [
     "LanguageDataConfig",
     "Limit",
     "ListOpsConfig",
+    "MaskAndShuffleConfig",
     "MaskNgramsConfig",
     "MaskPhrasesConfig",
     "MaskSpansConfig",
@@ -161,7 +163,9 @@ DATA = table(
     implied="language",
 )
 EXAMPLES = table(ExamplesConfig, ListOpsConfig, MaskedSumConfig, NeedleConfig, ReviewsConfig)
-NOISES = table(NoiseConfig, MaskTokensConfig, MaskSpansConfig, MaskNgramsConfig, MaskPhrasesConfig)
+NOISES = table(
+    NoiseConfig, MaskTokensConfig, MaskSpansConfig, MaskNgramsConfig, MaskPhrasesConfig, MaskAndShuffleConfig
+)
 PAIRS = table(
     PairsConfig,
     StringPairsConfig,

@@ -105,8 +105,13 @@ class NoiseConfig(Config):
         return epoch if self.variants is None else epoch % self.variants
 
     def count(self, symbols: int) -> int:
-        """Returns how many symbols of a row are predicted, of so many that may be."""
+        """Returns how many symbols of a row are hidden, of so many that may be."""
         return max(round(self.rate * symbols), 1)
+
+    def predictions(self, symbols: int) -> int:
+        """Hook: returns the most symbols of a row that are predicted, of so many that may be. By default those that are
+        hidden."""
+        return self.count(symbols)
 
     def hide(self, row: PlainRow, chance: np.random.Generator) -> HiddenRow:
         """Hides symbols of a row, none where all are special, by random numbers of ``chance`` alone."""
@@ -114,14 +119,16 @@ class NoiseConfig(Config):
         if not row.allowed.any():
             return HiddenRow(inputs, targets)
         places, group = self.choose(row, chance)
-        if not len(places):
-            return HiddenRow(inputs, targets)
-        fate = chance.random(int(group.max()) + 1)[group]
+        fate = chance.random(int(group.max(initial=-1)) + 1)[group]
         is_replaced, is_masked = fate < self.replaced, fate >= self.replaced + self.kept
         targets[places] = row.symbols[places]
         inputs[places[is_masked]] = row.mask
         inputs[places[is_replaced]] = chance.choice(row.drawable, int(is_replaced.sum()))
-        return HiddenRow(inputs, targets)
+        return self.disturb(row, HiddenRow(inputs, targets), chance)
+
+    def disturb(self, row: PlainRow, hidden: HiddenRow, chance: np.random.Generator) -> HiddenRow:
+        """Hook: changes a row in which symbols were hidden further. By default nothing."""
+        return hidden
 
 
 class MaskTokensConfig(NoiseConfig, kind="mask_tokens"):

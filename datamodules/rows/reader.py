@@ -18,9 +18,11 @@ from datamodules.rows.store import opened
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import IGNORED
 
-__all__ = ["ReadRow", "Relation", "RowReader"]
+__all__ = ["RELATIONS", "ReadRow", "Relation", "RowReader"]
 
-Relation = Literal["none", "next_sentence", "sentence_order"]
+Relation = Literal["none", "next_sentence", "sentence_order", "sentence_structure"]
+RELATIONS: dict[Relation, int] = {"none": 0, "next_sentence": 2, "sentence_order": 2, "sentence_structure": 3}
+"""How many relations of two segments there are to tell apart."""
 Integers = npt.NDArray[np.int64]
 
 
@@ -101,8 +103,8 @@ class RowReader(NamedTuple):
         segments = [self._read(first, split), self._read(split, last)]
         if self.relation == "none":
             return IGNORED, segments
-        relation = int(chance.integers(2))
-        if relation and self.relation == "sentence_order":
+        relation = int(chance.integers(RELATIONS[self.relation]))
+        if relation == 1 and self.relation != "next_sentence":
             segments.reverse()
         elif relation:
             room = self.length - 3 - len(segments[0])

@@ -27,7 +27,7 @@ from datamodules.core.windows import Endless, Once, Visit, Visits, Windows
 from datamodules.rows.noises import MaskTokensConfig, NoiseConfig
 from datamodules.rows.packings import PAIRS, Packing, packed
 from datamodules.rows.phrases import Phrases
-from datamodules.rows.reader import ReadRow, Relation, RowReader
+from datamodules.rows.reader import RELATIONS, ReadRow, Relation, RowReader
 from datamodules.rows.store import SentenceStore
 from datamodules.rows.symbols import RowSymbols
 from datamodules.text.sources import SourceConfig, StdlibConfig
@@ -62,7 +62,9 @@ class RowDataConfig(DataConfig, kind="rows"):
                 (arXiv:1907.11692, section 4.2; ``packings.packed``)
     relation    what is to be told of the two segments of a pair. next_sentence (arXiv:1810.04805, section 3.1): 0 where
                 B follows A, 1 where it is from another document, in half of the rows each. sentence_order
-                (arXiv:1909.11942, section 3.1): 0 where A and B stand in their order, 1 where they are swapped
+                (arXiv:1909.11942, section 3.1): 0 where A and B stand in their order, 1 where they are swapped.
+                sentence_structure (arXiv:1908.04577, section 2.3): 0 where B follows A, 1 where it stands before A, 2
+                where it is from another document, in a third of the rows each
     noise       what is hidden; the table NOISES lists the kinds
     window      number of batches whose rows are sorted together by length, before the batches are shuffled, so that
                 rows of a batch have about the same length; 1: rows are not sorted
@@ -143,8 +145,8 @@ class RowDataConfig(DataConfig, kind="rows"):
             mask=symbols.mask,
             separator=symbols.separator,
             segments=segments,
-            predictions=self.noise.count(self.length - 1 - segments),
-            relations=0 if self.relation == "none" else 2,
+            predictions=self.noise.predictions(self.length - 1 - segments),
+            relations=RELATIONS[self.relation],
         )
 
 
@@ -231,7 +233,7 @@ class RowData(Data):
         if not len(rows.first):
             least = "no document of two sentences" if config.packing in PAIRS else "no sentence"
             raise DataError(f"source: the split {split!r} has {least}, so no row of packing {config.packing}")
-        if config.relation == "next_sentence" and len(rows.documents) < 3:
+        if config.relation in ("next_sentence", "sentence_structure") and len(rows.documents) < 3:
             raise DataError(
                 f"source: the split {split!r} has one document, and no other document for a sentence that is not next; "
                 "use more documents, a smaller source.piece, or another relation"

@@ -2299,6 +2299,33 @@ FAULTS = (
     ),
     Fault(
         "masked",
+        "symbols of a shuffled span are not predicted",
+        "datamodules/rows/shuffled.py",
+        "                targets[places] = row.symbols[places]\n",
+        "",
+        (f"{DATA}shuffled.py::test_masks_are_those_without_shuffling_and_spans_of_three_lie_beside_them_in_any_order",),
+    ),
+    Fault(
+        "masked",
+        "a shuffled span covers masks",
+        "datamodules/rows/shuffled.py",
+        "free = row.allowed & (targets == IGNORED)",
+        "free = row.allowed.copy()",
+        (f"{DATA}shuffled.py::test_masks_are_those_without_shuffling_and_spans_of_three_lie_beside_them_in_any_order",),
+    ),
+    Fault(
+        "masked",
+        "a pair that is swapped counts as one of two documents",
+        "datamodules/rows/reader.py",
+        'relation == 1 and self.relation != "next_sentence"',
+        'relation == 2 and self.relation != "next_sentence"',
+        (
+            f"{DATA}rows.py::"
+            "test_a_third_of_the_pairs_each_are_in_order_swapped_and_of_two_documents_where_their_structure_is_asked_for",
+        ),
+    ),
+    Fault(
+        "masked",
         "segments are not added",
         "lit_transformers/models/encoder.py",
         "        if self.segments is not None:\n",
