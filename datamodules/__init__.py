@@ -36,6 +36,7 @@ from datamodules.pairs.strings import StringPairsConfig
 from datamodules.rows.noises import MaskSpansConfig, MaskTokensConfig, NoiseConfig
 from datamodules.rows.phrase_noises import MaskNgramsConfig, MaskPhrasesConfig
 from datamodules.rows.phrases import PhrasesConfig
+from datamodules.rows.replaced_phrases import ReplacePhrasesConfig
 from datamodules.rows.rows import RowData, RowDataConfig, RowEvaluationConfig
 from datamodules.rows.shuffled import MaskAndShuffleConfig
 from datamodules.strings.generated import GeneratedData, GeneratedDataConfig, StringEvaluationConfig
@@ -127,6 +128,7 @@ __all__ = [
     "PretrainedTokenizerConfig",
     "QMSumConfig",
     "RecallConfig",
+    "ReplacePhrasesConfig",
     "ReverseConfig",
     "ReviewsConfig",
     "RowData",
@@ -164,7 +166,13 @@ DATA = table(
 )
 EXAMPLES = table(ExamplesConfig, ListOpsConfig, MaskedSumConfig, NeedleConfig, ReviewsConfig)
 NOISES = table(
-    NoiseConfig, MaskTokensConfig, MaskSpansConfig, MaskNgramsConfig, MaskPhrasesConfig, MaskAndShuffleConfig
+    NoiseConfig,
+    MaskTokensConfig,
+    MaskSpansConfig,
+    MaskNgramsConfig,
+    MaskPhrasesConfig,
+    MaskAndShuffleConfig,
+    ReplacePhrasesConfig,
 )
 PAIRS = table(
     PairsConfig,

@@ -177,6 +177,7 @@ class RowDescription(DataDescription):
     segments     how many segments a row may have: 1 or 2
     predictions  the most symbols of a row that are predicted
     relations    how many relations between the two segments of a row there are to tell apart; 0 where none are
+    phrases      whether phrases of a row were replaced, which is to be told of each
     """
 
     kind = "rows"
@@ -187,6 +188,7 @@ class RowDescription(DataDescription):
     segments: int
     predictions: int
     relations: int = 0
+    phrases: bool = False
 
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
@@ -305,6 +307,9 @@ class RowBatch(NamedTuple):
     relation      (b,)   the relation between the two segments, from 0; IGNORED where there is none to predict
     example       (b,)   ordinal of the row within its split
     stream, cursor as in TextBatch
+    phrases       (b, p, 3) of each phrase that may have been replaced, the position of its first symbol, that after its
+                  last, and 1 if it was replaced, else 0; IGNORED after the last phrase of a row. None where there are
+                  none to tell
     """
 
     inputs: Int[Tensor, "b t"]
@@ -315,3 +320,4 @@ class RowBatch(NamedTuple):
     example: Int[Tensor, " b"]
     stream: int
     cursor: Any
+    phrases: Int[Tensor, "b p 3"] | None = None

@@ -100,6 +100,17 @@ class NoiseConfig(Config):
         """Chooses the symbols of a row that are predicted, by random numbers of ``chance`` alone."""
         raise NotImplementedError
 
+    @property
+    def replaces_phrases(self) -> bool:
+        """Hook: whether phrases are replaced, which is to be told of each. By default they are not."""
+        return False
+
+    def replace(self, row: PlainRow, chance: np.random.Generator) -> tuple[PlainRow, Integers | None]:
+        """Hook: returns a row with other phrases, in which symbols are hidden afterwards, and for each phrase (p, 3)
+        the place of its first symbol, the place after its last, and whether it was replaced. By default the same row,
+        and None."""
+        return row, None
+
     def variant(self, epoch: int) -> int:
         """Returns the number of what is drawn in an epoch: equal numbers, equal noise."""
         return epoch if self.variants is None else epoch % self.variants

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from datamodules.core.errors import DataError
 from datamodules.core.reading import locate
 from datamodules.core.tokenizers import Tokenizer
-from lit_transformers.config import Config, canonical_hash
+from lit_transformers.config import Config, canonical_hash, nearest
 
 __all__ = ["Phrases", "PhrasesConfig"]
 
@@ -28,10 +28,12 @@ class PhrasesConfig(Config):
     listed  the phrases of each type
     path    a file, relative to LIT_DATA or to the working folder, of which a line is a phrase, or a type, a tab and a
             phrase
+    types   those of the types that are used; none for all
     """
 
     listed: dict[str, list[str]] = field(default_factory=dict)
     path: str | None = None
+    types: tuple[str, ...] = ()
 
     def conflicts(self) -> Iterator[str]:
         if self.listed and self.path is not None:
@@ -41,9 +43,15 @@ class PhrasesConfig(Config):
         """Returns the phrases in symbols. ``known``: those of the source.
 
         One that holds text without a symbol of its own, or a special symbol, is left out, for no text has it; of one
-        that is named twice the first type counts. Raises DataError where none is left.
+        that is named twice the first type counts. Raises DataError where none is left, or
+        a type is unknown.
         """
         by_type = self.listed or (known if self.path is None else _read(self.path))
+        if lacking := sorted({*self.types} - {*by_type}):
+            raise DataError(
+                f"data.noise.phrases.types: there are no phrases of {lacking[0]}; {nearest(lacking[0], by_type)}"
+            )
+        by_type = {name: by_type[name] for name in self.types or by_type}
         phrases: dict[Symbols, int] = {}
         nameless = {tokenizer.unknown} | (set() if tokenizer.specials is None else {*tokenizer.specials.all})
         for number, of_type in enumerate(by_type.values()):
@@ -83,7 +91,10 @@ class Occurrences(NamedTuple):
 
 
 class Phrases:
-    """``types``: the type of each phrase, by its symbols. Cheap to search, whatever their number."""
+    """``types``: the type of each phrase, by its symbols. Cheap to search, whatever their number.
+
+    alike: for each type and number of symbols, the phrases that have them.
+    """
 
     def __init__(self, types: Mapping[Symbols, int]) -> None:
         self.types = dict(types)

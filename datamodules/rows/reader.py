@@ -27,13 +27,14 @@ Integers = npt.NDArray[np.int64]
 
 
 class ReadRow(NamedTuple):
-    """A row with its ordinal in the split. inputs, targets, segments (t,), relation: as in RowBatch."""
+    """A row with its ordinal in the split. inputs, targets, segments (t,), relation, phrases (p, 3): as in RowBatch."""
 
     ordinal: int
     inputs: Integers
     targets: Integers
     segments: Integers
     relation: int
+    phrases: Integers | None = None
 
 
 class RowReader(NamedTuple):
@@ -88,8 +89,9 @@ class RowReader(NamedTuple):
         of_symbols = self.symbols
         allowed = of_symbols.maskable[symbols]
         plain = PlainRow(symbols, allowed, begins, of_symbols.mask, of_symbols.drawable, self.phrases)
+        plain, phrases = self.noise.replace(plain, chance)
         inputs, targets = self.noise.hide(plain, chance)
-        return ReadRow(visit.ordinal, inputs, targets, segments, relation)
+        return ReadRow(visit.ordinal, inputs, targets, segments, relation, phrases)
 
     def _parts(self, ordinal: int, chance: np.random.Generator) -> tuple[int, list[Integers]]:
         """Returns the relation of a row and what stands between its separators."""

@@ -8,8 +8,10 @@ from functools import cached_property, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
 from datamodules.core.documents import SPLITS, Corpus, Shard, Split
@@ -147,6 +149,7 @@ class RowDataConfig(DataConfig, kind="rows"):
             segments=segments,
             predictions=self.noise.predictions(self.length - 1 - segments),
             relations=RELATIONS[self.relation],
+            phrases=self.noise.replaces_phrases,
         )
 
 
@@ -302,7 +305,18 @@ def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> 
         torch.tensor([row.ordinal for row in rows] or [0]),
         stream,
         cursor,
+        _padded([row.phrases for row in rows if row.phrases is not None]),
     )
+
+
+def _padded(phrases: list[npt.NDArray[np.int64]]) -> Tensor | None:
+    """Returns the phrases of rows (b, p, 3), with IGNORED after the last one of each; None of none."""
+    if not phrases:
+        return None
+    padded = np.full((len(phrases), max(map(len, phrases)), 3), IGNORED, np.int64)
+    for number, of_row in enumerate(phrases):
+        padded[number, : len(of_row)] = of_row
+    return torch.from_numpy(padded)
 
 
 def grouped(reader: RowReader, shape: RowsShape, visits: list[Visit]) -> list[list[ReadRow]]:

@@ -17,6 +17,7 @@ from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, req
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.example_metric import ExampleMetric
+from lit_transformers.tasks.phrase_detection import Detected, PhraseDetector, detected
 from lit_transformers.tasks.span_boundary import SpanBoundary, SpanBoundaryConfig, boundaries
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
@@ -28,12 +29,15 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
     Where the data ask for the relation of two segments (``data.relation``), it is predicted from the first vector of a
     row through a map with tanh, the pooler of BERT's code. relation_weight: of that loss; the loss of symbols counts 1.
     span_boundary: whether symbols are predicted from what stands beside their span as well; None: they are not.
+    Where the data replace phrases (``data.noise.kind=replace_phrases``), it is told of each whether it was, from the
+    vectors beside it. phrase_weight: of that loss.
     """
 
     reads: ClassVar[type[DataDescription]] = RowDescription
 
     relation_weight: PositiveFloat = 1.0
     span_boundary: SpanBoundaryConfig | None = None
+    phrase_weight: PositiveFloat = 1.0
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> MaskedLM:
         return MaskedLM(self, model, data, training)
@@ -44,16 +48,16 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
         network_cost = cost(reader, data, data.length, continued=False)
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             network = reader.build(data)
-            beside = self.boundary_head(model.dim, network)
+            added = [self.boundary_head(model.dim, network), *([PhraseDetector(model.dim)] if rows.phrases else [])]
         predicted = network.predict_flops(rows.predictions) + network.tokens.flops(rows.predictions)
         pooler = sum(p.numel() for p in relation_head(model.dim, rows.relations).parameters()) if rows.relations else 0
-        flops = predicted - network.softmax_flops(data.length) + 2 * pooler
-        heads = pooler
-        if beside is not None:
-            heads += sum(p.numel() for p in beside.parameters())
-            flops += beside.flops(rows.predictions) + network.tokens.flops(rows.predictions)
+        flops, parameters = predicted - network.softmax_flops(data.length) + 2 * pooler, pooler
+        for head in added:
+            parameters += 0 if head is None else sum(p.numel() for p in head.parameters())
+            if isinstance(head, SpanBoundary):
+                flops += head.flops(rows.predictions) + network.tokens.flops(rows.predictions)
         return network_cost._replace(
-            parameters=network_cost.parameters + heads,
+            parameters=network_cost.parameters + parameters,
             flops_per_token=network_cost.flops_per_token + flops / data.length,
         )
 
@@ -81,13 +85,15 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
             torch.arange(2),
             0,
             None,
+            torch.tensor([[[2, 3, 0]], [[2, 3, 1]]]) if rows.phrases else None,
         )
 
 
 class MaskedRow(NamedTuple):
     """One row: its ordinal, nats of its predicted symbols, their number, bytes (0), how many of them were the most
     likely, the nats of its relation, 1 if it had a relation to predict, and 1 if that was the most likely; nats and
-    number of the symbols that are predicted from the boundaries of their spans."""
+    number of the symbols that are predicted from the boundaries of their spans; nats and number of the phrases that may
+    have been replaced, and of how many of them that was told."""
 
     document: int
     nats: float
@@ -99,25 +105,29 @@ class MaskedRow(NamedTuple):
     correct_relations: int
     boundary_nats: float
     boundary_tokens: int
+    phrase_nats: float
+    phrases: int
+    correct_phrases: int
 
 
 class MaskedMetric(ExampleMetric):
-    """Nats and accuracy per predicted symbol, nats and accuracy of relations where there are any, and nats of symbols
-    that are predicted from the boundaries of their spans."""
+    """Nats and accuracy per predicted symbol, nats and accuracy of relations and of replaced phrases where there are
+    any, and nats of symbols that are predicted from the boundaries of their spans."""
 
     def row(self, document: int, sums: list[float]) -> MaskedRow:
-        nats, tokens, correct, relation_nats, relations, correct_relations, boundary_nats, boundary_tokens = sums
-        of_relation = (relation_nats, int(relations), int(correct_relations))
-        return MaskedRow(
-            document, nats, int(tokens), 0, int(correct), *of_relation, boundary_nats, int(boundary_tokens)
-        )
+        nats, tokens, correct, relation_nats, relations, correct_relations, *others = sums
+        of_symbols, of_relation = (nats, int(tokens), 0, int(correct)), (relation_nats, int(relations))
+        boundary_nats, boundary_tokens, phrase_nats, phrases, correct_phrases = others
+        of_boundaries, of_phrases = (boundary_nats, int(boundary_tokens)), (phrase_nats, int(phrases))
+        heads = (*of_relation, int(correct_relations), *of_boundaries, *of_phrases, int(correct_phrases))
+        return MaskedRow(document, *of_symbols, *heads)
 
     def update(self, output: MaskedOutput, batch: RowBatch) -> None:
         """Adds the predictions of a batch; rows of padding have nothing to predict and do not count."""
         scored, related = batch.targets != IGNORED, batch.relation != IGNORED
         row = torch.arange(len(batch.targets), device=scored.device)[:, None].expand_as(scored)[scored]
         correct = output.symbols.argmax(dim=-1) == batch.targets[scored]
-        columns = torch.zeros(len(batch.targets), 8, dtype=torch.float64, device=scored.device)
+        columns = torch.zeros(len(batch.targets), 11, dtype=torch.float64, device=scored.device)
         of_symbols = torch.stack([symbol_nats(output, batch).double(), torch.ones_like(correct).double(), correct], -1)
         columns[:, :3] = columns[:, :3].index_add(0, row, of_symbols)
         if output.relation is not None:
@@ -127,13 +137,17 @@ class MaskedMetric(ExampleMetric):
         if output.boundary is not None:
             nats = output.boundary.nats.double()
             of_boundaries = torch.stack([nats, torch.ones_like(nats)], dim=-1)
-            columns[:, 6:] = columns[:, 6:].index_add(0, output.boundary.row, of_boundaries)
+            columns[:, 6:8] = columns[:, 6:8].index_add(0, output.boundary.row, of_boundaries)
+        if output.phrases is not None:
+            nats = output.phrases.nats.double()
+            of_phrases = torch.stack([nats, torch.ones_like(nats), output.phrases.correct.double()], dim=-1)
+            columns[:, 8:] = columns[:, 8:].index_add(0, output.phrases.row, of_phrases)
         real = batch.padding_mask.any(dim=1)
         self.add(batch.example[real], columns[real])
 
     def compute(self) -> dict[str, float]:
-        """Returns nats, perplexity and accuracy of symbols; and relation_nats and relation_accuracy, and boundary_nats,
-        if there are."""
+        """Returns nats, perplexity and accuracy of symbols; and relation_nats, relation_accuracy, boundary_nats,
+        phrase_nats and phrase_accuracy, if there are."""
         rows = self.rows()
         tokens, relations = sum(row.tokens for row in rows), sum(row.relations for row in rows)
         if tokens == 0:
@@ -146,6 +160,9 @@ class MaskedMetric(ExampleMetric):
             results["relation_accuracy"] = sum(row.correct_relations for row in rows) / relations
         if boundary_tokens := sum(row.boundary_tokens for row in rows):
             results["boundary_nats"] = math.fsum(row.boundary_nats for row in rows) / boundary_tokens
+        if phrases := sum(row.phrases for row in rows):
+            results["phrase_nats"] = math.fsum(row.phrase_nats for row in rows) / phrases
+            results["phrase_accuracy"] = sum(row.correct_phrases for row in rows) / phrases
         return results
 
 
@@ -158,11 +175,13 @@ class BoundaryNats(NamedTuple):
 
 class MaskedOutput(NamedTuple):
     """symbols (n, v): log probabilities at the n positions whose symbol is predicted, row by row; relation (b, c):
-    logits of the relations, or None; boundary: what is predicted from the boundaries of spans, or None."""
+    logits of the relations, or None; boundary: what is predicted from the boundaries of spans, or None; phrases: what
+    is told of phrases that may have been replaced, or None."""
 
     symbols: Float[Tensor, "n v"]
     relation: Float[Tensor, "b c"] | None
     boundary: BoundaryNats | None
+    phrases: Detected | None
 
 
 class MaskedLM(Task):
@@ -178,9 +197,10 @@ class MaskedLM(Task):
         reader = two_sided(model, config.kind)
         super().__init__(config, model, data, training)
         self.network = reader.build(data)
-        relations = RowDescription.of(data, config.kind).relations
-        self.relation_head = relation_head(model.dim, relations) if relations else None
+        rows = RowDescription.of(data, config.kind)
+        self.relation_head = relation_head(model.dim, rows.relations) if rows.relations else None
         self.boundary_head = config.boundary_head(model.dim, self.network)
+        self.detector = PhraseDetector(model.dim) if rows.phrases else None
         if self.training_config.compile:
             self.network.compile()
         self.metric = MaskedMetric()
@@ -193,16 +213,20 @@ class MaskedLM(Task):
         return self.training_output(mean, output.aux, self.added_loss(output, batch))
 
     def added_loss(self, output: ModelOutput, batch: RowBatch) -> Float[Tensor, ""] | None:
-        """Returns the weighted losses of relations and from boundaries of spans, each a mean of its own; None where
-        there are none."""
+        """Returns the weighted losses of relations, from boundaries of spans, and of replaced phrases, each a mean of
+        its own; None where there are none."""
         losses = []
         related, beside = self.related(output), self.from_boundaries(self.network, output, batch)
+        phrases = self.detected(output, batch)
         if related is not None:
             relation = token_mean(relation_nats(related, batch.relation).sum(), batch.relation != IGNORED)
             losses.append(self.config.relation_weight * relation.loss)
         if beside is not None and self.config.span_boundary is not None:
             boundary = token_mean(beside.nats.sum(), torch.ones_like(beside.row, dtype=torch.bool))
             losses.append(self.config.span_boundary.weight * boundary.loss)
+        if phrases is not None:
+            told_apart = token_mean(phrases.nats.sum(), torch.ones_like(phrases.correct))
+            losses.append(self.config.phrase_weight * told_apart.loss)
         return torch.stack(losses).sum() if losses else None
 
     def related(self, output: ModelOutput) -> Float[Tensor, "b c"] | None:
@@ -216,13 +240,20 @@ class MaskedLM(Task):
         spans = boundaries(batch.targets, self.config.span_boundary.longest)
         return BoundaryNats(network.tokens.nll(self.boundary_head(output.hidden, spans), spans.targets), spans.row)
 
+    def detected(self, output: ModelOutput, batch: RowBatch) -> Detected | None:
+        """Predicts which phrases were replaced; None where there are none, or it is not learned."""
+        if self.detector is None or batch.phrases is None:
+            return None
+        return detected(self.detector, output.hidden, batch.phrases)
+
     def predicted(self, batch: RowBatch) -> MaskedOutput:
         """Returns the predictions of the network in evaluation."""
         evaluator = self.evaluator()
         output = read_rows(evaluator, batch)
         hidden = evaluator.predict(output.hidden[batch.targets != IGNORED])
         beside = self.from_boundaries(evaluator, output, batch)
-        return MaskedOutput(evaluator.tokens.log_probabilities(hidden), self.related(output), beside)
+        symbols = evaluator.tokens.log_probabilities(hidden)
+        return MaskedOutput(symbols, self.related(output), beside, self.detected(output, batch))
 
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, "n v"]:
         return self.predicted(batch).symbols
