@@ -33,6 +33,7 @@ from datamodules.pairs.parallel import Multi30kConfig, ParallelConfig
 from datamodules.pairs.source import PairsConfig
 from datamodules.pairs.store import tokenizers_of
 from datamodules.pairs.strings import StringPairsConfig
+from datamodules.rows.attention_masks import AttentionMasksConfig
 from datamodules.rows.noises import MaskSpansConfig, MaskTokensConfig, NoiseConfig
 from datamodules.rows.phrase_noises import MaskNgramsConfig, MaskPhrasesConfig
 from datamodules.rows.phrases import PhrasesConfig
@@ -70,6 +71,7 @@ __all__ = [
     "SOURCES",
     "TOKENIZERS",
     "AdditionConfig",
+    "AttentionMasksConfig",
     "BPEConfig",
     "BooksConfig",
     "BracketsConfig",

@@ -178,6 +178,7 @@ class RowDescription(DataDescription):
     predictions  the most symbols of a row that are predicted
     relations    how many relations between the two segments of a row there are to tell apart; 0 where none are
     phrases      whether phrases of a row were replaced, which is to be told of each
+    ordered      whether rows say which symbol sees which
     """
 
     kind = "rows"
@@ -189,6 +190,7 @@ class RowDescription(DataDescription):
     predictions: int
     relations: int = 0
     phrases: bool = False
+    ordered: bool = False
 
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
@@ -310,6 +312,8 @@ class RowBatch(NamedTuple):
     phrases       (b, p, 3) of each phrase that may have been replaced, the position of its first symbol, that after its
                   last, and 1 if it was replaced, else 0; IGNORED after the last phrase of a row. None where there are
                   none to tell
+    order         (b, t) the place of each symbol in the order of its row: it sees those whose place is not after its
+                  own; 0 at padding. None where every symbol sees every other
     """
 
     inputs: Int[Tensor, "b t"]
@@ -321,3 +325,4 @@ class RowBatch(NamedTuple):
     stream: int
     cursor: Any
     phrases: Int[Tensor, "b p 3"] | None = None
+    order: Int[Tensor, "b t"] | None = None

@@ -25,6 +25,7 @@ CONTRACTS = (
     "tests/contracts/test_masked_lm.py",
     "tests/contracts/test_span_boundary.py",
     "tests/contracts/test_phrase_detection.py",
+    "tests/contracts/test_row_orders.py",
     "tests/encodings/test_executors.py",
 )
 """The files with tests that run on any device."""

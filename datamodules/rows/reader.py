@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from datamodules.core.documents import Documents
 from datamodules.core.windows import Visit
+from datamodules.rows.attention_masks import AttentionMasksConfig, order_of
 from datamodules.rows.noises import NoiseConfig, PlainRow
 from datamodules.rows.packings import PAIRS, Packed, Packing, packed
 from datamodules.rows.phrases import Phrases
@@ -27,7 +28,8 @@ Integers = npt.NDArray[np.int64]
 
 
 class ReadRow(NamedTuple):
-    """A row with its ordinal in the split. inputs, targets, segments (t,), relation, phrases (p, 3): as in RowBatch."""
+    """A row with its ordinal in the split. inputs, targets, segments (t,), relation, phrases (p, 3), order (t,): as in
+    RowBatch."""
 
     ordinal: int
     inputs: Integers
@@ -35,14 +37,15 @@ class ReadRow(NamedTuple):
     segments: Integers
     relation: int
     phrases: Integers | None = None
+    order: Integers | None = None
 
 
 class RowReader(NamedTuple):
     """Reads the rows of the sentences in a folder. Cheap to pickle.
 
     seed: numbers that decide, with the epoch and the ordinal of a row and nothing else, what is drawn for it: which
-    sentences of a pair are its first segment, their relation, and what is hidden. phrases: those that the noise asks
-    for.
+    sentences of a pair are its first segment, their relation, what is hidden, and under which of the attention masks.
+    phrases: those that the noise asks for.
     """
 
     folder: Path
@@ -53,6 +56,7 @@ class RowReader(NamedTuple):
     symbols: RowSymbols
     seed: tuple[int, ...]
     phrases: Phrases | None = None
+    attention_masks: AttentionMasksConfig | None = None
 
     @property
     def packed(self) -> Packed:
@@ -91,7 +95,11 @@ class RowReader(NamedTuple):
         plain = PlainRow(symbols, allowed, begins, of_symbols.mask, of_symbols.drawable, self.phrases)
         plain, phrases = self.noise.replace(plain, chance)
         inputs, targets = self.noise.hide(plain, chance)
-        return ReadRow(visit.ordinal, inputs, targets, segments, relation, phrases)
+        if self.attention_masks is None:
+            return ReadRow(visit.ordinal, inputs, targets, segments, relation, phrases)
+        mask = self.attention_masks.draw(chance)
+        relation = relation if mask == "bidirectional" else IGNORED
+        return ReadRow(visit.ordinal, inputs, targets, segments, relation, phrases, order_of(mask, segments))
 
     def _parts(self, ordinal: int, chance: np.random.Generator) -> tuple[int, list[Integers]]:
         """Returns the relation of a row and what stands between its separators."""

@@ -26,6 +26,7 @@ from datamodules.core.tokenizers import (
     tokenizer_from_dict,
 )
 from datamodules.core.windows import Endless, Once, Visit, Visits, Windows
+from datamodules.rows.attention_masks import AttentionMasksConfig
 from datamodules.rows.noises import MaskTokensConfig, NoiseConfig
 from datamodules.rows.packings import PAIRS, Packing, packed
 from datamodules.rows.phrases import Phrases
@@ -44,12 +45,14 @@ class RowEvaluationConfig(Config):
     runs, whatever their seed.
 
     noise       what is hidden; None: as in training. Runs that are trained with different noise are compared by one
+    attention_masks  who sees whom, where the data have such masks in training; None: as in training
     batch_size  None: as in training
     examples    at most so many rows, the same for all runs, chosen at random
     split       what validation reads; testing reads test
     """
 
     noise: NoiseConfig | None = None
+    attention_masks: AttentionMasksConfig | None = None
     batch_size: Positive | None = None
     examples: Positive | None = None
     split: Literal["train", "validation", "test"] = "validation"
@@ -68,6 +71,8 @@ class RowDataConfig(DataConfig, kind="rows"):
                 sentence_structure (arXiv:1908.04577, section 2.3): 0 where B follows A, 1 where it stands before A, 2
                 where it is from another document, in a third of the rows each
     noise       what is hidden; the table NOISES lists the kinds
+    attention_masks  who sees whom, drawn for each row (arXiv:1905.03197); None: every symbol sees every other. Where
+                they are given, a relation is asked for in rows under the bidirectional mask alone
     window      number of batches whose rows are sorted together by length, before the batches are shuffled, so that
                 rows of a batch have about the same length; 1: rows are not sorted
     padding     longest: to the longest row of the batch. fixed: to ``length``
@@ -84,6 +89,7 @@ class RowDataConfig(DataConfig, kind="rows"):
     packing: Packing = "full_sentences"
     relation: Relation = "none"
     noise: NoiseConfig = MaskTokensConfig()
+    attention_masks: AttentionMasksConfig | None = None
     window: Positive = 16
     padding: Literal["longest", "fixed"] = "longest"
     seed: NonNegative = 0
@@ -96,6 +102,16 @@ class RowDataConfig(DataConfig, kind="rows"):
                 f"relation {self.relation} is one of two segments, and packing {self.packing} has one; "
                 f"set packing to {' or '.join(PAIRS)}"
             )
+
+        masks, measured = self.attention_masks, self.evaluation.attention_masks
+        for name, each in (("", masks), ("evaluation.", measured)):
+            if each is not None and each.seq2seq and self.packing not in PAIRS:
+                yield (
+                    f"{name}attention_masks.seq2seq reads two segments, and packing {self.packing} has one; set its "
+                    f"share to 0, or packing to {' or '.join(PAIRS)}"
+                )
+        if measured is not None and masks is None:
+            yield "evaluation.attention_masks are of networks that are trained with some; set attention_masks"
 
     def build(self) -> RowData:
         return RowData(self)
@@ -120,7 +136,17 @@ class RowDataConfig(DataConfig, kind="rows"):
             "packing": self.packing,
             "relation": self.relation,
             "noise": self.measured_noise.to_dict(),
-        }
+        } | self.masks_in(self.measured_masks)
+
+    @property
+    def measured_masks(self) -> AttentionMasksConfig | None:
+        """Who sees whom in evaluation."""
+        return self.evaluation.attention_masks or self.attention_masks
+
+    @staticmethod
+    def masks_in(masks: AttentionMasksConfig | None) -> dict[str, Plain]:
+        """Returns attention masks as plain data by their name; nothing of none."""
+        return {} if masks is None else {"attention_masks": masks.to_dict()}
 
     @property
     def measured_noise(self) -> NoiseConfig:
@@ -150,6 +176,7 @@ class RowDataConfig(DataConfig, kind="rows"):
             predictions=self.noise.predictions(self.length - 1 - segments),
             relations=RELATIONS[self.relation],
             phrases=self.noise.replaces_phrases,
+            ordered=self.attention_masks is not None,
         )
 
 
@@ -220,14 +247,20 @@ class RowData(Data):
             "padding": config.padding,
             "seed": config.seed,
             "workers": config.workers,
-        }
+        } | config.masks_in(config.attention_masks)
 
     def prepare_data(self) -> None:
         """Fills the cache in one process, for all others. Raises DataError where there is no row to train on."""
         self.reader("train", ())
 
-    def reader(self, split: Split, seed: tuple[int, ...], noise: NoiseConfig | None = None) -> RowReader:
-        """Returns what reads the rows of a split, with the noise of training unless one is given.
+    def reader(
+        self,
+        split: Split,
+        seed: tuple[int, ...],
+        noise: NoiseConfig | None = None,
+        attention_masks: AttentionMasksConfig | None = None,
+    ) -> RowReader:
+        """Returns what reads the rows of a split, with noise and attention masks of training unless they are given.
 
         Raises DataError where there is no row, or a relation needs more.
         """
@@ -250,6 +283,7 @@ class RowData(Data):
             self.symbols,
             seed,
             self.phrases_of(noise or config.noise),
+            attention_masks or config.attention_masks,
         )
 
     def training(self) -> Reading:
@@ -259,7 +293,8 @@ class RowData(Data):
 
     def evaluation(self, split: Split) -> Reading:
         evaluation = self.config.evaluation
-        reader = self.reader(split, (EVALUATION, SPLITS.index(split)), self.config.measured_noise)
+        seed, measured = (EVALUATION, SPLITS.index(split)), self.config
+        reader = self.reader(split, seed, measured.measured_noise, measured.measured_masks)
         batch_size = evaluation.batch_size or self.config.batch_size
         return self._reading(reader, batch_size, partial(Once, reader.total, evaluation.examples))
 
@@ -306,7 +341,15 @@ def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> 
         stream,
         cursor,
         _padded([row.phrases for row in rows if row.phrases is not None]),
+        _orders([row.order for row in rows if row.order is not None], longest),
     )
+
+
+def _orders(orders: list[npt.NDArray[np.int64]], longest: int) -> Tensor | None:
+    """Returns the orders of rows (b, t), 0 at padding; None of none."""
+    if not orders:
+        return None
+    return torch.from_numpy(np.stack([np.pad(order, (0, longest - len(order))) for order in orders]))
 
 
 def _padded(phrases: list[npt.NDArray[np.int64]]) -> Tensor | None:
