@@ -33,6 +33,7 @@ from datamodules.pairs.parallel import Multi30kConfig, ParallelConfig
 from datamodules.pairs.source import PairsConfig
 from datamodules.pairs.store import tokenizers_of
 from datamodules.pairs.strings import StringPairsConfig
+from datamodules.pairs.translations import TranslationsConfig
 from datamodules.rows.attention_masks import AttentionMasksConfig
 from datamodules.rows.noises import MaskSpansConfig, MaskTokensConfig, NoiseConfig
 from datamodules.rows.phrase_noises import MaskNgramsConfig, MaskPhrasesConfig
@@ -149,6 +150,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerConfig",
     "TopicsConfig",
+    "TranslationsConfig",
     "WikitextConfig",
     "WordPieceConfig",
     "WordsConfig",
@@ -200,6 +202,7 @@ SOURCES = table(
     PeriodicConfig,
     LagsConfig,
     TopicsConfig,
+    TranslationsConfig,
 )
 TOKENIZERS = table(
     TokenizerConfig,

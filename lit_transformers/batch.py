@@ -179,6 +179,7 @@ class RowDescription(DataDescription):
     relations    how many relations between the two segments of a row there are to tell apart; 0 where none are
     phrases      whether phrases of a row were replaced, which is to be told of each
     ordered      whether rows say which symbol sees which
+    restarts     whether positions begin again with the second segment
     """
 
     kind = "rows"
@@ -191,6 +192,7 @@ class RowDescription(DataDescription):
     relations: int = 0
     phrases: bool = False
     ordered: bool = False
+    restarts: bool = False
 
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:

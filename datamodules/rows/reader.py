@@ -13,7 +13,7 @@ from datamodules.core.documents import Documents
 from datamodules.core.windows import Visit
 from datamodules.rows.attention_masks import AttentionMasksConfig, order_of
 from datamodules.rows.noises import NoiseConfig, PlainRow
-from datamodules.rows.packings import PAIRS, Packed, Packing, packed
+from datamodules.rows.packings import PAIRS, Packed, Packing, half, packed
 from datamodules.rows.phrases import Phrases
 from datamodules.rows.store import opened
 from datamodules.rows.symbols import RowSymbols
@@ -111,6 +111,8 @@ class RowReader(NamedTuple):
             return IGNORED, [self._read(*edge) for edge in pairwise(edges)]
         split = first + 1 + int(chance.integers(last - first - 1))
         segments = [self._read(first, split), self._read(split, last)]
+        if self.packing == "translations":
+            segments = [segment[: half(self.length)] for segment in segments]
         if self.relation == "none":
             return IGNORED, segments
         relation = int(chance.integers(RELATIONS[self.relation]))

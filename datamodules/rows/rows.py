@@ -64,7 +64,10 @@ class RowDataConfig(DataConfig, kind="rows"):
     length      tokens of the longest row, special symbols included
     batch_size  rows over all ranks together; it is not raised where a packing leaves rows short, as RoBERTa does
     packing     what a row holds: segment_pair, sentence_pair, full_sentences or doc_sentences of RoBERTa
-                (arXiv:1907.11692, section 4.2; ``packings.packed``)
+                (arXiv:1907.11692, section 4.2; ``packings.packed``); translations, a text and its translation, of a
+                source of kind translations, each cut to half of a row: with model.segments at 2, the embeddings of the
+                two languages, this is the translation language modelling of XLM (arXiv:1901.07291, section 3.3)
+    restart     whether positions begin again with the second segment, as in XLM
     relation    what is to be told of the two segments of a pair. next_sentence (arXiv:1810.04805, section 3.1): 0 where
                 B follows A, 1 where it is from another document, in half of the rows each. sentence_order
                 (arXiv:1909.11942, section 3.1): 0 where A and B stand in their order, 1 where they are swapped.
@@ -87,6 +90,7 @@ class RowDataConfig(DataConfig, kind="rows"):
     length: Annotated[int, Field(ge=8)] = 128
     batch_size: Positive = 32
     packing: Packing = "full_sentences"
+    restart: bool = False
     relation: Relation = "none"
     noise: NoiseConfig = MaskTokensConfig()
     attention_masks: AttentionMasksConfig | None = None
@@ -103,6 +107,15 @@ class RowDataConfig(DataConfig, kind="rows"):
                 f"set packing to {' or '.join(PAIRS)}"
             )
 
+        if (self.packing == "translations") != self.source.parallel:
+            yield (
+                f"a source of kind {self.source.kind} is not for packing {self.packing}; packing translations and a "
+                "source of kind translations go together"
+            )
+        if self.packing == "translations" and self.relation != "none":
+            yield "of two translations no relation is to be told; drop relation"
+        if self.restart and self.packing not in PAIRS:
+            yield f"positions restart with a second segment, and packing {self.packing} has one; drop restart"
         masks, measured = self.attention_masks, self.evaluation.attention_masks
         for name, each in (("", masks), ("evaluation.", measured)):
             if each is not None and each.seq2seq and self.packing not in PAIRS:
@@ -129,14 +142,18 @@ class RowDataConfig(DataConfig, kind="rows"):
         return row_conflicts(ranks, self.batch_size, self.evaluation.batch_size)
 
     def protocol(self) -> dict[str, Plain]:
-        return {
-            "split": self.evaluation.split,
-            "examples": self.evaluation.examples,
-            "length": self.length,
-            "packing": self.packing,
-            "relation": self.relation,
-            "noise": self.measured_noise.to_dict(),
-        } | self.masks_in(self.measured_masks)
+        return (
+            {
+                "split": self.evaluation.split,
+                "examples": self.evaluation.examples,
+                "length": self.length,
+                "packing": self.packing,
+                "relation": self.relation,
+                "noise": self.measured_noise.to_dict(),
+            }
+            | self.masks_in(self.measured_masks)
+            | ({"restart": True} if self.restart else {})
+        )
 
     @property
     def measured_masks(self) -> AttentionMasksConfig | None:
@@ -177,6 +194,7 @@ class RowDataConfig(DataConfig, kind="rows"):
             relations=RELATIONS[self.relation],
             phrases=self.noise.replaces_phrases,
             ordered=self.attention_masks is not None,
+            restarts=self.restart,
         )
 
 
@@ -217,7 +235,7 @@ class RowData(Data):
 
     @cached_property
     def store(self) -> SentenceStore:
-        return SentenceStore(self.corpus, self.tokenizer)
+        return SentenceStore(self.corpus, self.tokenizer, self.config.source.parallel)
 
     @property
     def description(self) -> RowDescription:

@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -61,7 +61,10 @@ NO_SPLIT = "its name and folders name no split (train, validation or test); set 
 
 
 class SourceConfig(Config):
-    """Base of every source's config. ``piece``: the maximum number of bytes of a document."""
+    """Base of every source's config. ``piece``: the maximum number of bytes of a document. ``parallel``: whether a
+    document is two lines, a text and its translation, and each line one sentence."""
+
+    parallel: ClassVar[bool] = False
 
     piece: Piece = 262_144
 

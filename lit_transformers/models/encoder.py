@@ -15,6 +15,7 @@ from lit_transformers.batch import DataDescription, RowDescription
 from lit_transformers.config import ConfigError, NonNegative, Positive, Width
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.mixer import Context, Mode, Shape
+from lit_transformers.mixers.qkv import EncodedConfig
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelOutput
 from lit_transformers.stacks import StackInput
@@ -73,6 +74,14 @@ class Encoder(RowNetwork):
         super().__init__()
         width = config.embedding_width
         self.tokens = config.tokens.build(data.vocabulary.size, width)
+        self.restarts = isinstance(data, RowDescription) and data.restarts
+        has_encoding = isinstance(config.mixer, EncodedConfig) and config.mixer.encoding is not None
+        if self.restarts and (config.positions is None or has_encoding):
+            raise ConfigError(
+                "positions that restart with a segment are those that are added to symbols; set positions, and "
+                "mixer.encoding to null",
+                "model",
+            )
         mode: Mode = "permuted" if isinstance(data, RowDescription) and data.ordered else "bidirectional"
         self.stack = config.build_stack(mode, data.length + config.extra_tokens)
         self.extra = nn.Embedding(config.extra_tokens, width) if config.extra_tokens else None
@@ -106,6 +115,8 @@ class Encoder(RowNetwork):
             marked = F.pad(marked, (extra, 0), value=True)
             order = None if order is None else F.pad(order, (extra, 0), value=-1)
         positions = torch.arange(x.size(1), device=x.device).expand(x.size(0), -1)
+        if self.restarts and segments is not None:
+            positions = positions - F.pad(second_segments(segments), (x.size(1) - symbols.size(1), 0))
         pattern = None if order is None else Ordered(order, itself=True)
         ctx = Context(positions, causal=False, padding_mask=padding_mask, marked=marked, pattern=pattern)
         output = self.stack(x, ctx)
@@ -163,6 +174,12 @@ class Encoder(RowNetwork):
 
     def softmax_flops(self, length: int) -> int:
         return 0
+
+
+def second_segments(segments: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
+    """Returns where the second segment of a row begins, at its symbols, and 0 at all others."""
+    is_second = segments == 1
+    return is_second.long().argmax(dim=1, keepdim=True) * is_second
 
 
 def linear_flops(module: nn.Module, queries: int) -> int:

@@ -2414,6 +2414,22 @@ FAULTS = (
     ),
     Fault(
         "masked",
+        "positions go on through the second segment",
+        "lit_transformers/models/encoder.py",
+        "        if self.restarts and segments is not None:\n",
+        "        if False:\n",
+        (f"{MASKED}masked_lm.py::test_positions_begin_again_with_the_second_segment_where_the_data_say_so",),
+    ),
+    Fault(
+        "masked",
+        "a translation is cut into sentences",
+        "datamodules/rows/store.py",
+        "lines_of if self.lines else sentences_of",
+        "sentences_of",
+        (f"{DATA}translations.py::test_a_row_is_a_pair_each_side_of_which_is_one_segment_cut_to_half_of_a_row",),
+    ),
+    Fault(
+        "masked",
         "segments are not added",
         "lit_transformers/models/encoder.py",
         "        if self.segments is not None:\n",
