@@ -33,8 +33,14 @@ from datamodules.pairs.parallel import Multi30kConfig, ParallelConfig
 from datamodules.pairs.source import PairsConfig
 from datamodules.pairs.store import tokenizers_of
 from datamodules.pairs.strings import StringPairsConfig
+from datamodules.pairs.translations import TranslationsConfig
+from datamodules.rows.attention_masks import AttentionMasksConfig
 from datamodules.rows.noises import MaskSpansConfig, MaskTokensConfig, NoiseConfig
+from datamodules.rows.phrase_noises import MaskNgramsConfig, MaskPhrasesConfig
+from datamodules.rows.phrases import PhrasesConfig
+from datamodules.rows.replaced_phrases import ReplacePhrasesConfig
 from datamodules.rows.rows import RowData, RowDataConfig, RowEvaluationConfig
+from datamodules.rows.shuffled import MaskAndShuffleConfig
 from datamodules.strings.generated import GeneratedData, GeneratedDataConfig, StringEvaluationConfig
 from datamodules.strings.generators import (
     GENERATORS,
@@ -66,6 +72,7 @@ __all__ = [
     "SOURCES",
     "TOKENIZERS",
     "AdditionConfig",
+    "AttentionMasksConfig",
     "BPEConfig",
     "BooksConfig",
     "BracketsConfig",
@@ -103,6 +110,9 @@ __all__ = [
     "LanguageDataConfig",
     "Limit",
     "ListOpsConfig",
+    "MaskAndShuffleConfig",
+    "MaskNgramsConfig",
+    "MaskPhrasesConfig",
     "MaskSpansConfig",
     "MaskTokensConfig",
     "MaskedSumConfig",
@@ -117,9 +127,11 @@ __all__ = [
     "PairsConfig",
     "ParallelConfig",
     "PeriodicConfig",
+    "PhrasesConfig",
     "PretrainedTokenizerConfig",
     "QMSumConfig",
     "RecallConfig",
+    "ReplacePhrasesConfig",
     "ReverseConfig",
     "ReviewsConfig",
     "RowData",
@@ -138,6 +150,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerConfig",
     "TopicsConfig",
+    "TranslationsConfig",
     "WikitextConfig",
     "WordPieceConfig",
     "WordsConfig",
@@ -156,7 +169,15 @@ DATA = table(
     implied="language",
 )
 EXAMPLES = table(ExamplesConfig, ListOpsConfig, MaskedSumConfig, NeedleConfig, ReviewsConfig)
-NOISES = table(NoiseConfig, MaskTokensConfig, MaskSpansConfig)
+NOISES = table(
+    NoiseConfig,
+    MaskTokensConfig,
+    MaskSpansConfig,
+    MaskNgramsConfig,
+    MaskPhrasesConfig,
+    MaskAndShuffleConfig,
+    ReplacePhrasesConfig,
+)
 PAIRS = table(
     PairsConfig,
     StringPairsConfig,
@@ -181,6 +202,7 @@ SOURCES = table(
     PeriodicConfig,
     LagsConfig,
     TopicsConfig,
+    TranslationsConfig,
 )
 TOKENIZERS = table(
     TokenizerConfig,

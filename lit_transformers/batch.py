@@ -177,6 +177,9 @@ class RowDescription(DataDescription):
     segments     how many segments a row may have: 1 or 2
     predictions  the most symbols of a row that are predicted
     relations    how many relations between the two segments of a row there are to tell apart; 0 where none are
+    phrases      whether phrases of a row were replaced, which is to be told of each
+    ordered      whether rows say which symbol sees which
+    restarts     whether positions begin again with the second segment
     """
 
     kind = "rows"
@@ -187,6 +190,9 @@ class RowDescription(DataDescription):
     segments: int
     predictions: int
     relations: int = 0
+    phrases: bool = False
+    ordered: bool = False
+    restarts: bool = False
 
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
@@ -305,6 +311,11 @@ class RowBatch(NamedTuple):
     relation      (b,)   the relation between the two segments, from 0; IGNORED where there is none to predict
     example       (b,)   ordinal of the row within its split
     stream, cursor as in TextBatch
+    phrases       (b, p, 3) of each phrase that may have been replaced, the position of its first symbol, that after its
+                  last, and 1 if it was replaced, else 0; IGNORED after the last phrase of a row. None where there are
+                  none to tell
+    order         (b, t) the place of each symbol in the order of its row: it sees those whose place is not after its
+                  own; 0 at padding. None where every symbol sees every other
     """
 
     inputs: Int[Tensor, "b t"]
@@ -315,3 +326,5 @@ class RowBatch(NamedTuple):
     example: Int[Tensor, " b"]
     stream: int
     cursor: Any
+    phrases: Int[Tensor, "b p 3"] | None = None
+    order: Int[Tensor, "b t"] | None = None

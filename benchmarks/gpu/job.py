@@ -23,6 +23,10 @@ CONTRACTS = (
     CACHED_DECODING,
     "tests/contracts/test_classifiers.py",
     "tests/contracts/test_masked_lm.py",
+    "tests/contracts/test_span_boundary.py",
+    "tests/contracts/test_phrase_detection.py",
+    "tests/contracts/test_row_orders.py",
+    "tests/contracts/test_contrastive.py",
     "tests/encodings/test_executors.py",
 )
 """The files with tests that run on any device."""

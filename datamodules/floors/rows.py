@@ -39,16 +39,19 @@ class _Prediction(NamedTuple):
 
 def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
     """Returns nats or accuracy of hidden symbols, by their frequencies and by bigrams of the symbol on either side; or
-    relation_nats or relation_accuracy, by the frequencies of relations.
+    relation_nats or relation_accuracy, phrase_nats or phrase_accuracy, by the frequencies of relations and of phrases
+    that were replaced.
 
     They count the hidden symbols of so many batches of training. Bigrams have Witten-Bell smoothing (``ngrams``).
     Raises DataError for other metrics.
     """
-    if metric not in ("nats", "accuracy", "relation_nats", "relation_accuracy"):
+    if metric not in ("nats", "accuracy", "relation_nats", "relation_accuracy", "phrase_nats", "phrase_accuracy"):
         raise DataError(f"no predictor of hidden symbols has a value of {metric}")
     batches = min(batches, max(MOST_SYMBOLS // data.config.tokens_per_step, 1))
     if metric.startswith("relation"):
         return {"frequencies of relations": _of_relations(data, metric, batches)}
+    if metric.startswith("phrase"):
+        return {"frequencies of replaced phrases": _of_phrases(data, metric, batches)}
     size = data.description.vocabulary.size
     training = _hidden(islice(data.train_dataloader(), batches))
     evaluated = _hidden(data.val_dataloader())
@@ -70,8 +73,26 @@ def _of_relations(data: RowData, metric: str, batches: int) -> float:
         np.concatenate([batch.relation.numpy()[batch.padding_mask.any(dim=1).numpy()] for batch in part])
         for part in (islice(data.train_dataloader(), batches), data.val_dataloader())
     )
-    counts = np.bincount(seen, minlength=data.description.relations) + 1.0
-    if metric == "relation_accuracy":
+    return _by_frequency(seen, evaluated, data.description.relations, metric)
+
+
+def _of_phrases(data: RowData, metric: str, batches: int) -> float:
+    """Returns the metric of who knows how often phrases are replaced. Raises DataError where none are."""
+    seen, evaluated = (
+        np.concatenate(
+            [np.empty(0, np.int64), *(b.phrases[..., 2].numpy().ravel() for b in part if b.phrases is not None)]
+        )
+        for part in (islice(data.train_dataloader(), batches), data.val_dataloader())
+    )
+    if not len(evaluated):
+        raise DataError(f"rows without phrases that may have been replaced have no {metric}; set data.noise.kind")
+    return _by_frequency(seen[seen != IGNORED], evaluated[evaluated != IGNORED], 2, metric)
+
+
+def _by_frequency(seen: Integers, evaluated: Integers, classes: int, metric: str) -> float:
+    """Returns accuracy or nats of who knows how often each class occurs."""
+    counts = np.bincount(seen, minlength=classes) + 1.0
+    if metric.endswith("accuracy"):
         return float((evaluated == counts.argmax()).mean())
     return float(-np.log(counts / counts.sum())[evaluated].mean())
 

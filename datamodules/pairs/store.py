@@ -51,7 +51,7 @@ def pair_text(origin: str, split: Split, row: int, texts: Texts, container: Path
     return Text(origin, split, BytesIO(content), container, row=row)
 
 
-def _texts(document: Document) -> Texts:
+def texts_of(document: Document) -> Texts:
     """Returns the pair that an indexed document holds."""
     source, *targets = json.loads(document.text)
     return Texts(source, tuple(targets))
@@ -126,7 +126,7 @@ class StoredPairs(Pairs):
         return Pair(source[ordinal], target[ordinal])
 
     def references(self, split: Split, ordinal: int) -> tuple[str, ...]:
-        return _texts(self._documents(split)[ordinal]).targets
+        return texts_of(self._documents(split)[ordinal]).targets
 
     def name(self, split: Split, ordinal: int) -> str:
         return self._documents(split).name(ordinal)
@@ -172,7 +172,7 @@ class _Sides:
 
     def __iter__(self) -> Iterator[Document]:
         for document in self.corpus.documents("train"):
-            texts = _texts(document)
+            texts = texts_of(document)
             for side in self.sides:
                 yield Document(document.name, (texts.source, texts.targets[0])[side].encode())
 
@@ -183,7 +183,7 @@ def _write(folder: Path, documents: Iterable[Document], source: Tokenizer, targe
     with (folder / "source").open("wb") as source_file, (folder / "target").open("wb") as target_file:
         writers = [SymbolWriter(source_file, source), SymbolWriter(target_file, target)]
         for document in documents:
-            texts = _texts(document)
+            texts = texts_of(document)
             for writer, text in zip(writers, (texts.source, texts.targets[0]), strict=True):
                 writer.add(Document(document.name, text.encode()))
     for side, writer in zip(SIDES, writers, strict=True):

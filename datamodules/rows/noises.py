@@ -9,10 +9,21 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from datamodules.rows.phrases import Phrases, PhrasesConfig
 from lit_transformers.batch import IGNORED
 from lit_transformers.config import Config, Positive
 
-__all__ = ["HiddenRow", "MaskSpansConfig", "MaskTokensConfig", "NoiseConfig", "PlainRow"]
+__all__ = [
+    "Chosen",
+    "HiddenRow",
+    "MaskSpansConfig",
+    "MaskTokensConfig",
+    "NoiseConfig",
+    "PlainRow",
+    "fitting",
+    "placed_spans",
+    "words_of",
+]
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -26,6 +37,7 @@ class PlainRow(NamedTuple):
     begins     (t,) True at symbols that begin a word; None where words cannot be known from symbols
     mask       the symbol [MASK]
     drawable   the symbols that may stand in the place of another: all but the special ones
+    phrases    the phrases that a noise asks for (``NoiseConfig.given``); None for those that ask for none
     """
 
     symbols: Integers
@@ -33,6 +45,7 @@ class PlainRow(NamedTuple):
     begins: Booleans | None
     mask: int
     drawable: Integers
+    phrases: Phrases | None = None
 
 
 class HiddenRow(NamedTuple):
@@ -78,17 +91,38 @@ class NoiseConfig(Config):
         """Whether it must be known from symbols where words begin."""
         raise NotImplementedError
 
+    @property
+    def given(self) -> PhrasesConfig | None:
+        """Hook: the phrases that have to be known. None by default."""
+        return None
+
     def choose(self, row: PlainRow, chance: np.random.Generator) -> Chosen:
         """Chooses the symbols of a row that are predicted, by random numbers of ``chance`` alone."""
         raise NotImplementedError
+
+    @property
+    def replaces_phrases(self) -> bool:
+        """Hook: whether phrases are replaced, which is to be told of each. By default they are not."""
+        return False
+
+    def replace(self, row: PlainRow, chance: np.random.Generator) -> tuple[PlainRow, Integers | None]:
+        """Hook: returns a row with other phrases, in which symbols are hidden afterwards, and for each phrase (p, 3)
+        the place of its first symbol, the place after its last, and whether it was replaced. By default the same row,
+        and None."""
+        return row, None
 
     def variant(self, epoch: int) -> int:
         """Returns the number of what is drawn in an epoch: equal numbers, equal noise."""
         return epoch if self.variants is None else epoch % self.variants
 
     def count(self, symbols: int) -> int:
-        """Returns how many symbols of a row are predicted, of so many that may be."""
+        """Returns how many symbols of a row are hidden, of so many that may be."""
         return max(round(self.rate * symbols), 1)
+
+    def predictions(self, symbols: int) -> int:
+        """Hook: returns the most symbols of a row that are predicted, of so many that may be. By default those that are
+        hidden."""
+        return self.count(symbols)
 
     def hide(self, row: PlainRow, chance: np.random.Generator) -> HiddenRow:
         """Hides symbols of a row, none where all are special, by random numbers of ``chance`` alone."""
@@ -96,12 +130,16 @@ class NoiseConfig(Config):
         if not row.allowed.any():
             return HiddenRow(inputs, targets)
         places, group = self.choose(row, chance)
-        fate = chance.random(int(group.max()) + 1)[group]
+        fate = chance.random(int(group.max(initial=-1)) + 1)[group]
         is_replaced, is_masked = fate < self.replaced, fate >= self.replaced + self.kept
         targets[places] = row.symbols[places]
         inputs[places[is_masked]] = row.mask
         inputs[places[is_replaced]] = chance.choice(row.drawable, int(is_replaced.sum()))
-        return HiddenRow(inputs, targets)
+        return self.disturb(row, HiddenRow(inputs, targets), chance)
+
+    def disturb(self, row: PlainRow, hidden: HiddenRow, chance: np.random.Generator) -> HiddenRow:
+        """Hook: changes a row in which symbols were hidden further. By default nothing."""
+        return hidden
 
 
 class MaskTokensConfig(NoiseConfig, kind="mask_tokens"):
@@ -122,7 +160,7 @@ class MaskTokensConfig(NoiseConfig, kind="mask_tokens"):
     def choose(self, row: PlainRow, chance: np.random.Generator) -> Chosen:
         budget = self.count(int(row.allowed.sum()))
         if self.whole_words:
-            places = _whole_words(row, budget, chance)
+            places = fitting(words_of(row), budget, chance)
         else:
             places = chance.choice(np.flatnonzero(row.allowed), budget, replace=False)
         return Chosen(places, np.arange(len(places)))
@@ -153,26 +191,37 @@ class MaskSpansConfig(NoiseConfig, kind="mask_spans"):
 
     def spans(self, row: PlainRow, chance: np.random.Generator) -> list[tuple[int, int]]:
         """Returns where each span begins, and the place after it, in the order in which they are drawn."""
-        words, left = _words(row), self.count(int(row.allowed.sum()))
-        numbers, ends = np.arange(len(words)), np.append(np.flatnonzero(words[1:, 0] != words[:-1, 1]) + 1, len(words))
-        # How many words that are not hidden stand from each one on; of a number above ``longest`` only that it is one.
-        room = ends[np.searchsorted(ends, numbers, side="right")] - numbers
         shares = np.cumsum((1 - self.p) ** np.arange(self.longest))
-        spans = []
-        while left > 0:
-            count = min(1 + int(np.searchsorted(shares, chance.random() * shares[-1])), int(room.max()))
-            firsts = np.flatnonzero(room >= count)
-            first = int(firsts[chance.integers(len(firsts))])
-            start, stop = int(words[first, 0]), min(int(words[first + count - 1, 1]), int(words[first, 0]) + left)
-            room[first : first + count] = 0
-            before = numbers[max(first - self.longest, 0) : first]
-            room[before] = np.minimum(room[before], first - before)
-            left -= stop - start
-            spans.append((start, stop))
-        return spans
+        return placed_spans(row, self.count(int(row.allowed.sum())), shares, chance)
 
 
-def _words(row: PlainRow) -> Integers:
+def placed_spans(
+    row: PlainRow, symbols: int, shares: npt.NDArray[np.float64], chance: np.random.Generator
+) -> list[tuple[int, int]]:
+    """Returns where each span begins, and the place after it, of spans of so many symbols together, in the order in
+    which they are drawn.
+
+    shares (n,): the probability, up to a factor, that a span has at most 1, 2, ... n words. Each lies anywhere where so
+    many words of one segment, none of them in another span, follow one another; one that fits nowhere is shortened.
+    """
+    words, left, longest, spans = words_of(row), symbols, len(shares), []
+    numbers, ends = np.arange(len(words)), np.append(np.flatnonzero(words[1:, 0] != words[:-1, 1]) + 1, len(words))
+    # How many words that are not hidden stand from each one on; of a number above ``longest`` only that it is one.
+    room = ends[np.searchsorted(ends, numbers, side="right")] - numbers
+    while left > 0:
+        count = min(1 + int(np.searchsorted(shares, chance.random() * shares[-1])), int(room.max()))
+        firsts = np.flatnonzero(room >= count)
+        first = int(firsts[chance.integers(len(firsts))])
+        start, stop = int(words[first, 0]), min(int(words[first + count - 1, 1]), int(words[first, 0]) + left)
+        room[first : first + count] = 0
+        before = numbers[max(first - longest, 0) : first]
+        room[before] = np.minimum(room[before], first - before)
+        left -= stop - start
+        spans.append((start, stop))
+    return spans
+
+
+def words_of(row: PlainRow) -> Integers:
     """Returns where each word begins, and the place after it (w, 2). A word begins after a special symbol as well."""
     before = np.concatenate([[False], row.allowed[:-1]])
     begins = row.allowed if row.begins is None else row.allowed & (row.begins | ~before)
@@ -182,12 +231,13 @@ def _words(row: PlainRow) -> Integers:
     return np.stack([starts, stops], axis=1)
 
 
-def _whole_words(row: PlainRow, budget: int, chance: np.random.Generator) -> Integers:
-    """Returns the places of words in random order, each that fits into ``budget`` symbols; of one word at least."""
-    words = chance.permutation(_words(row))
-    fitting = words[words[:, 1] - words[:, 0] <= budget]
+def fitting(units: Integers, budget: int, chance: np.random.Generator) -> Integers:
+    """Returns the places of units (u, 2), each from its first place to before its second, in random order, each that
+    fits into ``budget`` symbols; of one unit at least, where there is any."""
+    units = chance.permutation(units)
+    short = units[units[:, 1] - units[:, 0] <= budget]
     places: list[int] = []
-    for start, stop in (fitting if len(fitting) else words[:1]).tolist():
+    for start, stop in (short if len(short) else units[:1]).tolist():
         if not places or len(places) + stop - start <= budget:
             places += range(start, stop)
-    return np.array(places)
+    return np.array(places, np.int64)

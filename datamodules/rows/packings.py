@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from datamodules.rows.store import opened
 
-__all__ = ["PAIRS", "Packed", "Packing", "packed"]
+__all__ = ["PAIRS", "Packed", "Packing", "half", "packed"]
 
-Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences"]
-PAIRS: tuple[Packing, ...] = ("segment_pair", "sentence_pair")
+Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "translations"]
+PAIRS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "translations")
 """The packings whose rows have two segments."""
 Integers = npt.NDArray[np.int64]
 
@@ -50,11 +50,15 @@ def packed(folder: Path, packing: Packing, length: int) -> Packed:
     sentence_pair   two sentences of one document that follow each other
     full_sentences  as many sentences as fit, from one document or more, with a separator after each document
     doc_sentences   as many sentences of one document as fit
+    translations    the two sentences of a document, none of which is cut here (``half``)
 
     Every row begins where the one before ends. In a pair, a last sentence that is alone is joined by the one before,
     which then is in two rows, and a document of one sentence is left out.
     """
     sentences = opened(folder)
+    if packing == "translations":
+        firsts = sentences.documents[:-1][np.diff(sentences.documents) == 2]
+        return Packed(sentences.symbols.starts, np.unique(sentences.documents), firsts, firsts + 2)
     is_pair = packing in PAIRS
     room = length - (3 if is_pair else 2)
     starts, documents = _cut(sentences.symbols.starts, sentences.documents, room // 2 if is_pair else room)
@@ -75,6 +79,11 @@ def packed(folder: Path, packing: Packing, length: int) -> Packed:
         first = first - (is_alone & (first > documents[document[first]]))
         first, last = first[last - first > 1], last[last - first > 1]
     return Packed(starts, documents, first, last)
+
+
+def half(length: int) -> int:
+    """Returns the most symbols of each of two segments of a row, so that both fit."""
+    return (length - 3) // 2
 
 
 def _cut(starts: Integers, documents: Integers, most: int) -> tuple[Integers, Integers]:

@@ -11,33 +11,41 @@ import numpy.typing as npt
 
 from datamodules.core.documents import Documents
 from datamodules.core.windows import Visit
+from datamodules.rows.attention_masks import AttentionMasksConfig, order_of
 from datamodules.rows.noises import NoiseConfig, PlainRow
-from datamodules.rows.packings import PAIRS, Packed, Packing, packed
+from datamodules.rows.packings import PAIRS, Packed, Packing, half, packed
+from datamodules.rows.phrases import Phrases
 from datamodules.rows.store import opened
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import IGNORED
 
-__all__ = ["ReadRow", "Relation", "RowReader"]
+__all__ = ["RELATIONS", "ReadRow", "Relation", "RowReader"]
 
-Relation = Literal["none", "next_sentence", "sentence_order"]
+Relation = Literal["none", "next_sentence", "sentence_order", "sentence_structure"]
+RELATIONS: dict[Relation, int] = {"none": 0, "next_sentence": 2, "sentence_order": 2, "sentence_structure": 3}
+"""How many relations of two segments there are to tell apart."""
 Integers = npt.NDArray[np.int64]
 
 
 class ReadRow(NamedTuple):
-    """A row with its ordinal in the split. inputs, targets, segments (t,), relation: as in RowBatch."""
+    """A row with its ordinal in the split. inputs, targets, segments (t,), relation, phrases (p, 3), order (t,): as in
+    RowBatch."""
 
     ordinal: int
     inputs: Integers
     targets: Integers
     segments: Integers
     relation: int
+    phrases: Integers | None = None
+    order: Integers | None = None
 
 
 class RowReader(NamedTuple):
     """Reads the rows of the sentences in a folder. Cheap to pickle.
 
     seed: numbers that decide, with the epoch and the ordinal of a row and nothing else, what is drawn for it: which
-    sentences of a pair are its first segment, their relation, and what is hidden.
+    sentences of a pair are its first segment, their relation, what is hidden, and under which of the attention masks.
+    phrases: those that the noise asks for.
     """
 
     folder: Path
@@ -47,6 +55,8 @@ class RowReader(NamedTuple):
     noise: NoiseConfig
     symbols: RowSymbols
     seed: tuple[int, ...]
+    phrases: Phrases | None = None
+    attention_masks: AttentionMasksConfig | None = None
 
     @property
     def packed(self) -> Packed:
@@ -80,9 +90,16 @@ class RowReader(NamedTuple):
         if self.packing in PAIRS:
             segments[len(parts[0]) + 2 :] = 1
         begins = None if self.symbols.begins is None else self.symbols.begins[symbols]
-        plain = PlainRow(symbols, self.symbols.maskable[symbols], begins, self.symbols.mask, self.symbols.drawable)
+        of_symbols = self.symbols
+        allowed = of_symbols.maskable[symbols]
+        plain = PlainRow(symbols, allowed, begins, of_symbols.mask, of_symbols.drawable, self.phrases)
+        plain, phrases = self.noise.replace(plain, chance)
         inputs, targets = self.noise.hide(plain, chance)
-        return ReadRow(visit.ordinal, inputs, targets, segments, relation)
+        if self.attention_masks is None:
+            return ReadRow(visit.ordinal, inputs, targets, segments, relation, phrases)
+        mask = self.attention_masks.draw(chance)
+        relation = relation if mask == "bidirectional" else IGNORED
+        return ReadRow(visit.ordinal, inputs, targets, segments, relation, phrases, order_of(mask, segments))
 
     def _parts(self, ordinal: int, chance: np.random.Generator) -> tuple[int, list[Integers]]:
         """Returns the relation of a row and what stands between its separators."""
@@ -94,10 +111,12 @@ class RowReader(NamedTuple):
             return IGNORED, [self._read(*edge) for edge in pairwise(edges)]
         split = first + 1 + int(chance.integers(last - first - 1))
         segments = [self._read(first, split), self._read(split, last)]
+        if self.packing == "translations":
+            segments = [segment[: half(self.length)] for segment in segments]
         if self.relation == "none":
             return IGNORED, segments
-        relation = int(chance.integers(2))
-        if relation and self.relation == "sentence_order":
+        relation = int(chance.integers(RELATIONS[self.relation]))
+        if relation == 1 and self.relation != "next_sentence":
             segments.reverse()
         elif relation:
             room = self.length - 3 - len(segments[0])

@@ -8,8 +8,10 @@ from functools import cached_property, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
 from datamodules.core.documents import SPLITS, Corpus, Shard, Split
@@ -24,9 +26,11 @@ from datamodules.core.tokenizers import (
     tokenizer_from_dict,
 )
 from datamodules.core.windows import Endless, Once, Visit, Visits, Windows
+from datamodules.rows.attention_masks import AttentionMasksConfig
 from datamodules.rows.noises import MaskTokensConfig, NoiseConfig
 from datamodules.rows.packings import PAIRS, Packing, packed
-from datamodules.rows.reader import ReadRow, Relation, RowReader
+from datamodules.rows.phrases import Phrases
+from datamodules.rows.reader import RELATIONS, ReadRow, Relation, RowReader
 from datamodules.rows.store import SentenceStore
 from datamodules.rows.symbols import RowSymbols
 from datamodules.text.sources import SourceConfig, StdlibConfig
@@ -41,12 +45,14 @@ class RowEvaluationConfig(Config):
     runs, whatever their seed.
 
     noise       what is hidden; None: as in training. Runs that are trained with different noise are compared by one
+    attention_masks  who sees whom, where the data have such masks in training; None: as in training
     batch_size  None: as in training
     examples    at most so many rows, the same for all runs, chosen at random
     split       what validation reads; testing reads test
     """
 
     noise: NoiseConfig | None = None
+    attention_masks: AttentionMasksConfig | None = None
     batch_size: Positive | None = None
     examples: Positive | None = None
     split: Literal["train", "validation", "test"] = "validation"
@@ -58,11 +64,18 @@ class RowDataConfig(DataConfig, kind="rows"):
     length      tokens of the longest row, special symbols included
     batch_size  rows over all ranks together; it is not raised where a packing leaves rows short, as RoBERTa does
     packing     what a row holds: segment_pair, sentence_pair, full_sentences or doc_sentences of RoBERTa
-                (arXiv:1907.11692, section 4.2; ``packings.packed``)
+                (arXiv:1907.11692, section 4.2; ``packings.packed``); translations, a text and its translation, of a
+                source of kind translations, each cut to half of a row: with model.segments at 2, the embeddings of the
+                two languages, this is the translation language modelling of XLM (arXiv:1901.07291, section 3.3)
+    restart     whether positions begin again with the second segment, as in XLM
     relation    what is to be told of the two segments of a pair. next_sentence (arXiv:1810.04805, section 3.1): 0 where
                 B follows A, 1 where it is from another document, in half of the rows each. sentence_order
-                (arXiv:1909.11942, section 3.1): 0 where A and B stand in their order, 1 where they are swapped
+                (arXiv:1909.11942, section 3.1): 0 where A and B stand in their order, 1 where they are swapped.
+                sentence_structure (arXiv:1908.04577, section 2.3): 0 where B follows A, 1 where it stands before A, 2
+                where it is from another document, in a third of the rows each
     noise       what is hidden; the table NOISES lists the kinds
+    attention_masks  who sees whom, drawn for each row (arXiv:1905.03197); None: every symbol sees every other. Where
+                they are given, a relation is asked for in rows under the bidirectional mask alone
     window      number of batches whose rows are sorted together by length, before the batches are shuffled, so that
                 rows of a batch have about the same length; 1: rows are not sorted
     padding     longest: to the longest row of the batch. fixed: to ``length``
@@ -77,8 +90,10 @@ class RowDataConfig(DataConfig, kind="rows"):
     length: Annotated[int, Field(ge=8)] = 128
     batch_size: Positive = 32
     packing: Packing = "full_sentences"
+    restart: bool = False
     relation: Relation = "none"
     noise: NoiseConfig = MaskTokensConfig()
+    attention_masks: AttentionMasksConfig | None = None
     window: Positive = 16
     padding: Literal["longest", "fixed"] = "longest"
     seed: NonNegative = 0
@@ -91,6 +106,25 @@ class RowDataConfig(DataConfig, kind="rows"):
                 f"relation {self.relation} is one of two segments, and packing {self.packing} has one; "
                 f"set packing to {' or '.join(PAIRS)}"
             )
+
+        if (self.packing == "translations") != self.source.parallel:
+            yield (
+                f"a source of kind {self.source.kind} is not for packing {self.packing}; packing translations and a "
+                "source of kind translations go together"
+            )
+        if self.packing == "translations" and self.relation != "none":
+            yield "of two translations no relation is to be told; drop relation"
+        if self.restart and self.packing not in PAIRS:
+            yield f"positions restart with a second segment, and packing {self.packing} has one; drop restart"
+        masks, measured = self.attention_masks, self.evaluation.attention_masks
+        for name, each in (("", masks), ("evaluation.", measured)):
+            if each is not None and each.seq2seq and self.packing not in PAIRS:
+                yield (
+                    f"{name}attention_masks.seq2seq reads two segments, and packing {self.packing} has one; set its "
+                    f"share to 0, or packing to {' or '.join(PAIRS)}"
+                )
+        if measured is not None and masks is None:
+            yield "evaluation.attention_masks are of networks that are trained with some; set attention_masks"
 
     def build(self) -> RowData:
         return RowData(self)
@@ -108,14 +142,28 @@ class RowDataConfig(DataConfig, kind="rows"):
         return row_conflicts(ranks, self.batch_size, self.evaluation.batch_size)
 
     def protocol(self) -> dict[str, Plain]:
-        return {
-            "split": self.evaluation.split,
-            "examples": self.evaluation.examples,
-            "length": self.length,
-            "packing": self.packing,
-            "relation": self.relation,
-            "noise": self.measured_noise.to_dict(),
-        }
+        return (
+            {
+                "split": self.evaluation.split,
+                "examples": self.evaluation.examples,
+                "length": self.length,
+                "packing": self.packing,
+                "relation": self.relation,
+                "noise": self.measured_noise.to_dict(),
+            }
+            | self.masks_in(self.measured_masks)
+            | ({"restart": True} if self.restart else {})
+        )
+
+    @property
+    def measured_masks(self) -> AttentionMasksConfig | None:
+        """Who sees whom in evaluation."""
+        return self.evaluation.attention_masks or self.attention_masks
+
+    @staticmethod
+    def masks_in(masks: AttentionMasksConfig | None) -> dict[str, Plain]:
+        """Returns attention masks as plain data by their name; nothing of none."""
+        return {} if masks is None else {"attention_masks": masks.to_dict()}
 
     @property
     def measured_noise(self) -> NoiseConfig:
@@ -142,8 +190,11 @@ class RowDataConfig(DataConfig, kind="rows"):
             mask=symbols.mask,
             separator=symbols.separator,
             segments=segments,
-            predictions=self.noise.count(self.length - 1 - segments),
-            relations=0 if self.relation == "none" else 2,
+            predictions=self.noise.predictions(self.length - 1 - segments),
+            relations=RELATIONS[self.relation],
+            phrases=self.noise.replaces_phrases,
+            ordered=self.attention_masks is not None,
+            restarts=self.restart,
         )
 
 
@@ -158,7 +209,13 @@ class RowData(Data):
 
     @property
     def content(self) -> str:
-        return self.corpus.fingerprint
+        given = [self.phrases_of(noise) for noise in (self.config.noise, self.config.measured_noise)]
+        phrases = [None if each is None else each.fingerprint for each in given]
+        return canonical_hash([self.corpus.fingerprint, *phrases], 32) if any(phrases) else self.corpus.fingerprint
+
+    def phrases_of(self, noise: NoiseConfig) -> Phrases | None:
+        """Returns the phrases that a noise asks for, or None. Raises DataError where there are none."""
+        return None if noise.given is None else noise.given.build(self.tokenizer, self.config.source.phrases())
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -172,13 +229,13 @@ class RowData(Data):
         if symbols.begins is None and any(noise.needs_words for noise in noises):
             raise DataError(
                 f"data.noise: the symbols of tokenizer {self.config.tokenizer.kind} do not tell where words begin; "
-                "set tokenizer to words, wordpiece or bpe, or noise.whole_words to false"
+                "set tokenizer to words, wordpiece or bpe, or another noise, without noise.whole_words"
             )
         return symbols
 
     @cached_property
     def store(self) -> SentenceStore:
-        return SentenceStore(self.corpus, self.tokenizer)
+        return SentenceStore(self.corpus, self.tokenizer, self.config.source.parallel)
 
     @property
     def description(self) -> RowDescription:
@@ -208,14 +265,20 @@ class RowData(Data):
             "padding": config.padding,
             "seed": config.seed,
             "workers": config.workers,
-        }
+        } | config.masks_in(config.attention_masks)
 
     def prepare_data(self) -> None:
         """Fills the cache in one process, for all others. Raises DataError where there is no row to train on."""
         self.reader("train", ())
 
-    def reader(self, split: Split, seed: tuple[int, ...], noise: NoiseConfig | None = None) -> RowReader:
-        """Returns what reads the rows of a split, with the noise of training unless one is given.
+    def reader(
+        self,
+        split: Split,
+        seed: tuple[int, ...],
+        noise: NoiseConfig | None = None,
+        attention_masks: AttentionMasksConfig | None = None,
+    ) -> RowReader:
+        """Returns what reads the rows of a split, with noise and attention masks of training unless they are given.
 
         Raises DataError where there is no row, or a relation needs more.
         """
@@ -224,7 +287,7 @@ class RowData(Data):
         if not len(rows.first):
             least = "no document of two sentences" if config.packing in PAIRS else "no sentence"
             raise DataError(f"source: the split {split!r} has {least}, so no row of packing {config.packing}")
-        if config.relation == "next_sentence" and len(rows.documents) < 3:
+        if config.relation in ("next_sentence", "sentence_structure") and len(rows.documents) < 3:
             raise DataError(
                 f"source: the split {split!r} has one document, and no other document for a sentence that is not next; "
                 "use more documents, a smaller source.piece, or another relation"
@@ -237,6 +300,8 @@ class RowData(Data):
             noise or config.noise,
             self.symbols,
             seed,
+            self.phrases_of(noise or config.noise),
+            attention_masks or config.attention_masks,
         )
 
     def training(self) -> Reading:
@@ -246,7 +311,8 @@ class RowData(Data):
 
     def evaluation(self, split: Split) -> Reading:
         evaluation = self.config.evaluation
-        reader = self.reader(split, (EVALUATION, SPLITS.index(split)), self.config.measured_noise)
+        seed, measured = (EVALUATION, SPLITS.index(split)), self.config
+        reader = self.reader(split, seed, measured.measured_noise, measured.measured_masks)
         batch_size = evaluation.batch_size or self.config.batch_size
         return self._reading(reader, batch_size, partial(Once, reader.total, evaluation.examples))
 
@@ -292,7 +358,26 @@ def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> 
         torch.tensor([row.ordinal for row in rows] or [0]),
         stream,
         cursor,
+        _padded([row.phrases for row in rows if row.phrases is not None]),
+        _orders([row.order for row in rows if row.order is not None], longest),
     )
+
+
+def _orders(orders: list[npt.NDArray[np.int64]], longest: int) -> Tensor | None:
+    """Returns the orders of rows (b, t), 0 at padding; None of none."""
+    if not orders:
+        return None
+    return torch.from_numpy(np.stack([np.pad(order, (0, longest - len(order))) for order in orders]))
+
+
+def _padded(phrases: list[npt.NDArray[np.int64]]) -> Tensor | None:
+    """Returns the phrases of rows (b, p, 3), with IGNORED after the last one of each; None of none."""
+    if not phrases:
+        return None
+    padded = np.full((len(phrases), max(map(len, phrases)), 3), IGNORED, np.int64)
+    for number, of_row in enumerate(phrases):
+        padded[number, : len(of_row)] = of_row
+    return torch.from_numpy(padded)
 
 
 def grouped(reader: RowReader, shape: RowsShape, visits: list[Visit]) -> list[list[ReadRow]]:

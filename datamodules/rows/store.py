@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -58,6 +58,16 @@ def _gaps(text: str) -> Iterator[tuple[int, int]]:
             yield gap.span()
 
 
+def lines_of(document: Document) -> Iterator[Document]:
+    """Yields the lines of a document that are not empty, each as a document at its own offset, with one space before
+    it."""
+    offset = document.offset
+    for line in document.text.splitlines(keepends=True):
+        if content := line.strip():
+            yield Document(document.name, b" " + content, offset + line.index(content) - 1)
+        offset += len(line)
+
+
 class Sentences:
     """The sentences of a split: a view of files, of which only the parts in use are read.
 
@@ -77,12 +87,14 @@ class Sentences:
 class SentenceStore:
     """The sentences of a corpus, by a tokenizer. Those of a split are made when it is first read, and stored.
 
-    Raises DataError where a split is empty or cannot be read.
+    lines: whether a sentence is a line, whatever marks are within it. Raises DataError where a split is empty or cannot
+    be read.
     """
 
-    def __init__(self, corpus: Corpus, tokenizer: Tokenizer) -> None:
-        key = canonical_hash([VERSION, corpus.fingerprint, tokenizer.to_dict()], 32)
-        self.corpus, self.tokenizer, self.folder = corpus, tokenizer, cache_folder() / "rows" / key
+    def __init__(self, corpus: Corpus, tokenizer: Tokenizer, lines: bool = False) -> None:
+        parts = [VERSION, corpus.fingerprint, tokenizer.to_dict(), *(["lines"] if lines else [])]
+        self.corpus, self.tokenizer, self.lines = corpus, tokenizer, lines
+        self.folder = cache_folder() / "rows" / canonical_hash(parts, 32)
 
     def folder_of(self, split: Split) -> Path:
         """Returns the folder of the sentences of a split (``opened``), which are made where they are missing."""
@@ -90,7 +102,7 @@ class SentenceStore:
         if not (folder / META).exists():
             documents = self.corpus.documents(split)
             with made_aside(folder, META) as temporary, writing(folder):
-                _write(temporary, documents, self.tokenizer)
+                _write(temporary, documents, self.tokenizer, lines_of if self.lines else sentences_of)
         return folder
 
 
@@ -100,13 +112,18 @@ def opened(folder: Path) -> Sentences:
     return Sentences(folder)
 
 
-def _write(folder: Path, documents: Documents, tokenizer: Tokenizer) -> None:
+def _write(
+    folder: Path,
+    documents: Documents,
+    tokenizer: Tokenizer,
+    divide: Callable[[Document], Iterator[Document]],
+) -> None:
     """Writes the symbols of all sentences that have any, one after another, and where each document begins."""
     begins = array("q", [0])
     with (folder / SYMBOLS).open("wb") as file:
         writer = SymbolWriter(file, tokenizer)
         for document in documents:
-            for sentence in sentences_of(document):
+            for sentence in divide(document):
                 writer.add(sentence, keep_empty=False)
             begins.append(len(writer.starts) - 1)
     writer.finish(folder / STARTS)

@@ -11,10 +11,10 @@ import os
 import platform
 import re
 import sysconfig
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -61,7 +61,10 @@ NO_SPLIT = "its name and folders name no split (train, validation or test); set 
 
 
 class SourceConfig(Config):
-    """Base of every source's config. ``piece``: the maximum number of bytes of a document."""
+    """Base of every source's config. ``piece``: the maximum number of bytes of a document. ``parallel``: whether a
+    document is two lines, a text and its translation, and each line one sentence."""
+
+    parallel: ClassVar[bool] = False
 
     piece: Piece = 262_144
 
@@ -76,6 +79,10 @@ class SourceConfig(Config):
 
     def known_masked_losses(self) -> Mapping[str, float]:
         """Hook: returns mean losses in bits of a word that is hidden, and known to be, in the same manner."""
+        return {}
+
+    def phrases(self) -> Mapping[str, Sequence[str]]:
+        """Hook: returns phrases that are known beforehand, by type, as of named entities. Empty where none are."""
         return {}
 
 

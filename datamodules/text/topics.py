@@ -85,10 +85,23 @@ class TopicsConfig(SourceConfig, kind="topics"):
         )
         is_focused = random.random(of_topic.shape) < self.focus
         content = np.where(is_focused, of_topic, random.integers(self.words, size=of_topic.shape))
-        # Each kind of words has numbers of its own.
-        offsets = np.cumsum([0, self.openers, self.forms, self.forms])
-        columns = [openers + offsets[0], subjects + offsets[1], content + offsets[3], endings + offsets[2]]
+        first = self._first_numbers()
+        columns = [openers + first["opener"], subjects + first["subject"], content + first["content"]]
+        columns.append(endings + first["ending"])
         return b"".join(" ".join(map(_word, row)).encode() + b"\n" for row in np.column_stack(columns).tolist())
+
+    def _first_numbers(self) -> dict[str, int]:
+        """Returns the number of the first word of each kind: each has numbers of its own."""
+        first = np.cumsum([0, self.openers, self.forms, self.forms]).tolist()
+        return dict(zip(("opener", "subject", "ending", "content"), first, strict=True))
+
+    def phrases(self) -> dict[str, list[str]]:
+        """Returns the words of each kind."""
+        counts = (self.openers, self.forms, self.forms, self.words)
+        return {
+            kind: [_word(first + number) for number in range(count)]
+            for (kind, first), count in zip(self._first_numbers().items(), counts, strict=True)
+        }
 
     def known_masked_losses(self) -> dict[str, float]:
         """Returns the least possible mean loss of a hidden word in bits, by what is known: each with all before it, and

@@ -64,6 +64,19 @@ class RowNetwork(Network):
         ``marked`` is True at symbols that the data single out; ``segments`` is the number of each symbol's segment,
         from 0, and None where a row is one segment."""
 
+    def read_ordered(
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None,
+        order: Int[Tensor, "b t"],
+    ) -> ModelOutput:
+        """Hook: maps symbols as ``read_row`` does, each of which sees those alone whose place in the ``order`` is not
+        after its own, of a network that is built for rows that are ``ordered``. Raises ConfigError where a family has
+        none such, which is the default."""
+        raise ConfigError(f"a {type(self).__name__} reads no rows in an order; drop data.attention_masks", "model")
+
     @abstractmethod
     def softmax_flops(self, length: int) -> int:
         """The part of ``flops`` that predicts symbols, which objectives do not spend that predict none."""

@@ -10,10 +10,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.batch import DataDescription
+from lit_transformers.attention.patterns import Ordered
+from lit_transformers.batch import DataDescription, RowDescription
 from lit_transformers.config import ConfigError, NonNegative, Positive, Width
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
-from lit_transformers.mixer import Context, Shape
+from lit_transformers.mixer import Context, Mode, Shape
+from lit_transformers.mixers.qkv import EncodedConfig
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelOutput
 from lit_transformers.stacks import StackInput
@@ -72,7 +74,16 @@ class Encoder(RowNetwork):
         super().__init__()
         width = config.embedding_width
         self.tokens = config.tokens.build(data.vocabulary.size, width)
-        self.stack = config.build_stack("bidirectional", data.length + config.extra_tokens)
+        self.restarts = isinstance(data, RowDescription) and data.restarts
+        has_encoding = isinstance(config.mixer, EncodedConfig) and config.mixer.encoding is not None
+        if self.restarts and (config.positions is None or has_encoding):
+            raise ConfigError(
+                "positions that restart with a segment are those that are added to symbols; set positions, and "
+                "mixer.encoding to null",
+                "model",
+            )
+        mode: Mode = "permuted" if isinstance(data, RowDescription) and data.ordered else "bidirectional"
+        self.stack = config.build_stack(mode, data.length + config.extra_tokens)
         self.extra = nn.Embedding(config.extra_tokens, width) if config.extra_tokens else None
         self.segments = nn.Embedding(config.segments, width) if config.segments else None
         self.norm = config.final_norm()
@@ -89,8 +100,10 @@ class Encoder(RowNetwork):
         padding_mask: Bool[Tensor, "b t"] | None = None,
         marked: Bool[Tensor, "b t"] | None = None,
         segments: Int[Tensor, "b t"] | None = None,
+        order: Int[Tensor, "b t"] | None = None,
     ) -> ModelOutput:
-        """Maps symbols (b, t) to hidden (b, t, d). The other arguments are those of ``read_row``."""
+        """Maps symbols (b, t) to hidden (b, t, d). The other arguments are those of ``read_row`` and
+        ``read_ordered``."""
         x = self.tokens.embed(symbols)
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(symbols) if segments is None else segments)
@@ -100,8 +113,13 @@ class Encoder(RowNetwork):
             padding_mask = None if padding_mask is None else F.pad(padding_mask, (extra, 0), value=True)
             marked = torch.zeros_like(symbols, dtype=torch.bool) if marked is None else marked
             marked = F.pad(marked, (extra, 0), value=True)
+            order = None if order is None else F.pad(order, (extra, 0), value=-1)
         positions = torch.arange(x.size(1), device=x.device).expand(x.size(0), -1)
-        output = self.stack(x, Context(positions, causal=False, padding_mask=padding_mask, marked=marked))
+        if self.restarts and segments is not None:
+            positions = positions - F.pad(second_segments(segments), (x.size(1) - symbols.size(1), 0))
+        pattern = None if order is None else Ordered(order, itself=True)
+        ctx = Context(positions, causal=False, padding_mask=padding_mask, marked=marked, pattern=pattern)
+        output = self.stack(x, ctx)
         return ModelOutput(self.norm(output.y)[:, x.size(1) - symbols.size(1) :], None, dict(output.aux))
 
     def read_row(
@@ -112,6 +130,17 @@ class Encoder(RowNetwork):
         segments: Int[Tensor, "b t"] | None = None,
     ) -> ModelOutput:
         output: ModelOutput = self(symbols, padding_mask, marked, segments)
+        return output
+
+    def read_ordered(
+        self,
+        symbols: Int[Tensor, "b t"],
+        padding_mask: Bool[Tensor, "b t"] | None,
+        marked: Bool[Tensor, "b t"],
+        segments: Int[Tensor, "b t"] | None,
+        order: Int[Tensor, "b t"],
+    ) -> ModelOutput:
+        output: ModelOutput = self(symbols, padding_mask, marked, segments, order)
         return output
 
     def predict(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n e"]:
@@ -145,6 +174,12 @@ class Encoder(RowNetwork):
 
     def softmax_flops(self, length: int) -> int:
         return 0
+
+
+def second_segments(segments: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
+    """Returns where the second segment of a row begins, at its symbols, and 0 at all others."""
+    is_second = segments == 1
+    return is_second.long().argmax(dim=1, keepdim=True) * is_second
 
 
 def linear_flops(module: nn.Module, queries: int) -> int:

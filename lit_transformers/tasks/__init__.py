@@ -3,6 +3,7 @@
 from lit_transformers.config import table
 from lit_transformers.tasks.causal_lm import CausalLMConfig
 from lit_transformers.tasks.classification import ClassificationConfig
+from lit_transformers.tasks.contrastive import ContrastiveConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
 from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig
@@ -19,6 +20,7 @@ TASKS = table(
     Seq2SeqConfig,
     MaskedLMConfig,
     ReplacedTokensConfig,
+    ContrastiveConfig,
     implied="causal_lm",
 )
 
@@ -26,6 +28,7 @@ __all__ = [
     "TASKS",
     "CausalLMConfig",
     "ClassificationConfig",
+    "ContrastiveConfig",
     "MaskedLMConfig",
     "RegressionConfig",
     "ReplacedTokensConfig",

@@ -17,6 +17,8 @@ from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, req
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.example_metric import ExampleMetric
+from lit_transformers.tasks.phrase_detection import Detected, PhraseDetector, detected
+from lit_transformers.tasks.span_boundary import SpanBoundary, SpanBoundaryConfig, boundaries
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
 
@@ -26,11 +28,16 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
 
     Where the data ask for the relation of two segments (``data.relation``), it is predicted from the first vector of a
     row through a map with tanh, the pooler of BERT's code. relation_weight: of that loss; the loss of symbols counts 1.
+    span_boundary: whether symbols are predicted from what stands beside their span as well; None: they are not.
+    Where the data replace phrases (``data.noise.kind=replace_phrases``), it is told of each whether it was, from the
+    vectors beside it. phrase_weight: of that loss.
     """
 
     reads: ClassVar[type[DataDescription]] = RowDescription
 
     relation_weight: PositiveFloat = 1.0
+    span_boundary: SpanBoundaryConfig | None = None
+    phrase_weight: PositiveFloat = 1.0
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> MaskedLM:
         return MaskedLM(self, model, data, training)
@@ -41,13 +48,26 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
         network_cost = cost(reader, data, data.length, continued=False)
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             network = reader.build(data)
+            added = [self.boundary_head(model.dim, network), *([PhraseDetector(model.dim)] if rows.phrases else [])]
         predicted = network.predict_flops(rows.predictions) + network.tokens.flops(rows.predictions)
         pooler = sum(p.numel() for p in relation_head(model.dim, rows.relations).parameters()) if rows.relations else 0
-        flops = predicted - network.softmax_flops(data.length) + 2 * pooler
+        flops, parameters = predicted - network.softmax_flops(data.length) + 2 * pooler, pooler
+        for head in added:
+            parameters += 0 if head is None else sum(p.numel() for p in head.parameters())
+            if isinstance(head, SpanBoundary):
+                flops += head.flops(rows.predictions) + network.tokens.flops(rows.predictions)
         return network_cost._replace(
-            parameters=network_cost.parameters + pooler,
+            parameters=network_cost.parameters + parameters,
             flops_per_token=network_cost.flops_per_token + flops / data.length,
         )
+
+    def boundary_head(self, dim: int, network: RowNetwork) -> SpanBoundary | None:
+        """Builds what predicts symbols from the boundaries of their spans; None where nothing does."""
+        if self.span_boundary is None:
+            return None
+        with torch.no_grad():
+            width = network.predict(torch.zeros(1, dim)).size(-1)
+        return SpanBoundary(self.span_boundary, dim, width)
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         """Returns two random rows of one or two segments, with a third of their symbols to be predicted."""
@@ -65,12 +85,16 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
             torch.arange(2),
             0,
             None,
+            torch.tensor([[[2, 3, 0]], [[2, 3, 1]]]) if rows.phrases else None,
+            torch.arange(2)[:, None] * torch.arange(data.length) if rows.ordered else None,
         )
 
 
 class MaskedRow(NamedTuple):
     """One row: its ordinal, nats of its predicted symbols, their number, bytes (0), how many of them were the most
-    likely, the nats of its relation, 1 if it had a relation to predict, and 1 if that was the most likely."""
+    likely, the nats of its relation, 1 if it had a relation to predict, and 1 if that was the most likely; nats and
+    number of the symbols that are predicted from the boundaries of their spans; nats and number of the phrases that may
+    have been replaced, and of how many of them that was told."""
 
     document: int
     nats: float
@@ -80,34 +104,51 @@ class MaskedRow(NamedTuple):
     relation_nats: float
     relations: int
     correct_relations: int
+    boundary_nats: float
+    boundary_tokens: int
+    phrase_nats: float
+    phrases: int
+    correct_phrases: int
 
 
 class MaskedMetric(ExampleMetric):
-    """Nats and accuracy per predicted symbol, and nats and accuracy of relations where there are any."""
+    """Nats and accuracy per predicted symbol, nats and accuracy of relations and of replaced phrases where there are
+    any, and nats of symbols that are predicted from the boundaries of their spans."""
 
     def row(self, document: int, sums: list[float]) -> MaskedRow:
-        nats, tokens, correct, relation_nats, relations, correct_relations = sums
-        return MaskedRow(
-            document, nats, int(tokens), 0, int(correct), relation_nats, int(relations), int(correct_relations)
-        )
+        nats, tokens, correct, relation_nats, relations, correct_relations, *others = sums
+        of_symbols, of_relation = (nats, int(tokens), 0, int(correct)), (relation_nats, int(relations))
+        boundary_nats, boundary_tokens, phrase_nats, phrases, correct_phrases = others
+        of_boundaries, of_phrases = (boundary_nats, int(boundary_tokens)), (phrase_nats, int(phrases))
+        heads = (*of_relation, int(correct_relations), *of_boundaries, *of_phrases, int(correct_phrases))
+        return MaskedRow(document, *of_symbols, *heads)
 
     def update(self, output: MaskedOutput, batch: RowBatch) -> None:
         """Adds the predictions of a batch; rows of padding have nothing to predict and do not count."""
         scored, related = batch.targets != IGNORED, batch.relation != IGNORED
         row = torch.arange(len(batch.targets), device=scored.device)[:, None].expand_as(scored)[scored]
         correct = output.symbols.argmax(dim=-1) == batch.targets[scored]
-        columns = torch.zeros(len(batch.targets), 6, dtype=torch.float64, device=scored.device)
+        columns = torch.zeros(len(batch.targets), 11, dtype=torch.float64, device=scored.device)
         of_symbols = torch.stack([symbol_nats(output, batch).double(), torch.ones_like(correct).double(), correct], -1)
         columns[:, :3] = columns[:, :3].index_add(0, row, of_symbols)
         if output.relation is not None:
             columns[:, 3] = relation_nats(output.relation, batch.relation).double()
             columns[:, 4] = related
             columns[:, 5] = (output.relation.argmax(dim=-1) == batch.relation) & related
+        if output.boundary is not None:
+            nats = output.boundary.nats.double()
+            of_boundaries = torch.stack([nats, torch.ones_like(nats)], dim=-1)
+            columns[:, 6:8] = columns[:, 6:8].index_add(0, output.boundary.row, of_boundaries)
+        if output.phrases is not None:
+            nats = output.phrases.nats.double()
+            of_phrases = torch.stack([nats, torch.ones_like(nats), output.phrases.correct.double()], dim=-1)
+            columns[:, 8:] = columns[:, 8:].index_add(0, output.phrases.row, of_phrases)
         real = batch.padding_mask.any(dim=1)
         self.add(batch.example[real], columns[real])
 
     def compute(self) -> dict[str, float]:
-        """Returns nats, perplexity and accuracy of symbols; and relation_nats and relation_accuracy if there are."""
+        """Returns nats, perplexity and accuracy of symbols; and relation_nats, relation_accuracy, boundary_nats,
+        phrase_nats and phrase_accuracy, if there are."""
         rows = self.rows()
         tokens, relations = sum(row.tokens for row in rows), sum(row.relations for row in rows)
         if tokens == 0:
@@ -118,15 +159,30 @@ class MaskedMetric(ExampleMetric):
         if relations:
             results["relation_nats"] = math.fsum(row.relation_nats for row in rows) / relations
             results["relation_accuracy"] = sum(row.correct_relations for row in rows) / relations
+        if boundary_tokens := sum(row.boundary_tokens for row in rows):
+            results["boundary_nats"] = math.fsum(row.boundary_nats for row in rows) / boundary_tokens
+        if phrases := sum(row.phrases for row in rows):
+            results["phrase_nats"] = math.fsum(row.phrase_nats for row in rows) / phrases
+            results["phrase_accuracy"] = sum(row.correct_phrases for row in rows) / phrases
         return results
+
+
+class BoundaryNats(NamedTuple):
+    """-log p of each symbol that is predicted from the boundaries of its span, and its ``row``."""
+
+    nats: Float[Tensor, " m"]
+    row: Int[Tensor, " m"]
 
 
 class MaskedOutput(NamedTuple):
     """symbols (n, v): log probabilities at the n positions whose symbol is predicted, row by row; relation (b, c):
-    logits of the relations, or None."""
+    logits of the relations, or None; boundary: what is predicted from the boundaries of spans, or None; phrases: what
+    is told of phrases that may have been replaced, or None."""
 
     symbols: Float[Tensor, "n v"]
     relation: Float[Tensor, "b c"] | None
+    boundary: BoundaryNats | None
+    phrases: Detected | None
 
 
 class MaskedLM(Task):
@@ -142,8 +198,10 @@ class MaskedLM(Task):
         reader = two_sided(model, config.kind)
         super().__init__(config, model, data, training)
         self.network = reader.build(data)
-        relations = RowDescription.of(data, config.kind).relations
-        self.relation_head = relation_head(model.dim, relations) if relations else None
+        rows = RowDescription.of(data, config.kind)
+        self.relation_head = relation_head(model.dim, rows.relations) if rows.relations else None
+        self.boundary_head = config.boundary_head(model.dim, self.network)
+        self.detector = PhraseDetector(model.dim) if rows.phrases else None
         if self.training_config.compile:
             self.network.compile()
         self.metric = MaskedMetric()
@@ -153,22 +211,50 @@ class MaskedLM(Task):
         scored = batch.targets != IGNORED
         hidden = self.network.predict(output.hidden[scored])
         mean = token_mean(self.network.tokens.nll(hidden, batch.targets[scored]).sum(), scored)
-        related = self.related(output)
-        if related is None:
-            return self.training_output(mean, output.aux)
-        relation = token_mean(relation_nats(related, batch.relation).sum(), batch.relation != IGNORED)
-        return self.training_output(mean, output.aux, self.config.relation_weight * relation.loss)
+        return self.training_output(mean, output.aux, self.added_loss(output, batch))
+
+    def added_loss(self, output: ModelOutput, batch: RowBatch) -> Float[Tensor, ""] | None:
+        """Returns the weighted losses of relations, from boundaries of spans, and of replaced phrases, each a mean of
+        its own; None where there are none."""
+        losses = []
+        related, beside = self.related(output), self.from_boundaries(self.network, output, batch)
+        phrases = self.detected(output, batch)
+        if related is not None:
+            relation = token_mean(relation_nats(related, batch.relation).sum(), batch.relation != IGNORED)
+            losses.append(self.config.relation_weight * relation.loss)
+        if beside is not None and self.config.span_boundary is not None:
+            boundary = token_mean(beside.nats.sum(), torch.ones_like(beside.row, dtype=torch.bool))
+            losses.append(self.config.span_boundary.weight * boundary.loss)
+        if phrases is not None:
+            told_apart = token_mean(phrases.nats.sum(), torch.ones_like(phrases.correct))
+            losses.append(self.config.phrase_weight * told_apart.loss)
+        return torch.stack(losses).sum() if losses else None
 
     def related(self, output: ModelOutput) -> Float[Tensor, "b c"] | None:
         """Returns the logits of the relations, or None where the data have none."""
         return None if self.relation_head is None else full_precision(self.relation_head(output.hidden[:, 0]))
+
+    def from_boundaries(self, network: RowNetwork, output: ModelOutput, batch: RowBatch) -> BoundaryNats | None:
+        """Predicts symbols from the boundaries of their spans; None where that is not asked for."""
+        if self.boundary_head is None or self.config.span_boundary is None:
+            return None
+        spans = boundaries(batch.targets, self.config.span_boundary.longest)
+        return BoundaryNats(network.tokens.nll(self.boundary_head(output.hidden, spans), spans.targets), spans.row)
+
+    def detected(self, output: ModelOutput, batch: RowBatch) -> Detected | None:
+        """Predicts which phrases were replaced; None where there are none, or it is not learned."""
+        if self.detector is None or batch.phrases is None:
+            return None
+        return detected(self.detector, output.hidden, batch.phrases)
 
     def predicted(self, batch: RowBatch) -> MaskedOutput:
         """Returns the predictions of the network in evaluation."""
         evaluator = self.evaluator()
         output = read_rows(evaluator, batch)
         hidden = evaluator.predict(output.hidden[batch.targets != IGNORED])
-        return MaskedOutput(evaluator.tokens.log_probabilities(hidden), self.related(output))
+        beside = self.from_boundaries(evaluator, output, batch)
+        symbols = evaluator.tokens.log_probabilities(hidden)
+        return MaskedOutput(symbols, self.related(output), beside, self.detected(output, batch))
 
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, "n v"]:
         return self.predicted(batch).symbols
@@ -193,6 +279,8 @@ def read_rows(network: RowNetwork, batch: RowBatch) -> ModelOutput:
     """Runs a network on the rows of a batch, whose first symbols are marked for patterns that single such ones out."""
     first = torch.zeros_like(batch.padding_mask)
     first[:, 0] = batch.padding_mask[:, 0]
+    if batch.order is not None:
+        return network.read_ordered(batch.inputs, batch.padding_mask, first, batch.segments, batch.order)
     return network.read_row(batch.inputs, batch.padding_mask, first, batch.segments)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed
 from torch import Tensor
 
-__all__ = ["from_all_ranks", "is_first_rank", "mean_over_ranks"]
+__all__ = ["from_all_ranks", "is_first_rank", "joined_over_ranks", "mean_over_ranks"]
 
 
 def is_first_rank() -> bool:
@@ -37,3 +37,30 @@ def mean_over_ranks(value: Tensor) -> Tensor:
     total = value.detach().clone()
     torch.distributed.all_reduce(total)
     return total / torch.distributed.get_world_size()
+
+
+class _Joined(torch.autograd.Function):
+    """The rows of all ranks. Every rank's loss depends on every rank's rows, so that the gradient of one's own is the
+    sum over ranks of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.first, ctx.count = torch.distributed.get_rank() * len(rows), len(rows)
+        parts = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone()
+        torch.distributed.all_reduce(total)
+        return total[ctx.first : ctx.first + ctx.count]
+
+
+def joined_over_ranks(rows: Tensor) -> tuple[Tensor, int]:
+    """Returns the rows of every rank, by rank, with gradient, and the number of the first of one's own. All ranks must
+    call this, with as many rows each."""
+    if not together():
+        return rows, 0
+    joined: Tensor = _Joined.apply(rows)  # type: ignore[no-untyped-call]
+    return joined, torch.distributed.get_rank() * len(rows)

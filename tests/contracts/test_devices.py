@@ -95,6 +95,7 @@ MODELS: dict[str, ModelConfig] = {
     "classification": EncoderConfig(dim=DIM, heads=HEADS, depth=2),
     "regression": EncoderConfig(dim=DIM, heads=HEADS, depth=2),
     "masked_lm": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
+    "contrastive": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
     "replaced_tokens": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
     "seq2seq": EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2),
 }

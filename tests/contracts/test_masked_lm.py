@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -130,3 +131,28 @@ def test_what_sees_one_side_alone_is_refused() -> None:
         masked_lm(LanguageModelConfig(dim=DIM, heads=HEADS, depth=1))
     with pytest.raises(ConfigError, match="transform"):
         BERT.override({"embedding_dim": 6, "transform": None})
+
+
+def test_positions_begin_again_with_the_second_segment_where_the_data_say_so() -> None:
+    """A row then is read as by a network that is given the positions of each of its segments, with padding after it."""
+    restarting, plain = (
+        masked_lm(BERT.override({"depth": 2}), replace(DATA, restarts=restarts)).network for restarts in (True, False)
+    )
+    batch = rows(LENGTHS)
+    table = plain.stack.entry.positions.weight[0]
+    x = plain.tokens.embed(batch.inputs) + plain.segments(batch.segments)
+    places = torch.tensor([[t - 4 * segment for t, segment in enumerate(row)] for row in batch.segments.tolist()])
+    plain.tokens.embed = lambda symbols: x - plain.segments(batch.segments) - table[: x.size(1)] + table[places]
+    outputs = [
+        network.read_row(batch.inputs, batch.padding_mask, batch.inputs == 10, batch.segments).hidden
+        for network in (restarting, plain)
+    ]
+    same(outputs[0][batch.padding_mask], outputs[1][batch.padding_mask], exact=1e-9)
+
+
+def test_positions_that_no_symbol_is_given_cannot_restart() -> None:
+    for changes in ({"positions": None}, {"mixer.encoding": "rotary"}):
+        with pytest.raises(
+            ConfigError, match=r"^model: positions that restart with a segment are those that are added"
+        ):
+            masked_lm(BERT.override(changes), replace(DATA, restarts=True))

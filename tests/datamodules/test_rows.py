@@ -231,6 +231,32 @@ def test_half_of_the_pairs_are_swapped_where_their_order_is_asked_for() -> None:
     assert abs(sum(labels) / len(labels) - 0.5) < 4 * 0.5 / len(labels) ** 0.5
 
 
+def test_a_third_of_the_pairs_each_are_in_order_swapped_and_of_two_documents_where_their_structure_is_asked_for(
+    corpus: Callable[[list[list[Words]]], RowDataConfig],
+) -> None:
+    documents = random_documents(LENGTHS)
+    data_config = corpus(documents).override({"packing": "sentence_pair"})
+    straight = data_config.build().reader("train", (0,))
+    data = data_config.override({"relation": "sentence_structure"}).build()
+    reader, document_of = data.reader("train", (0,)), {w: n for n, d in enumerate(documents) for s in d for w in s}
+    labels = []
+    for ordinal in range(reader.total):
+        plain = straight.row(Visit(ordinal, 0))
+        in_order = both_segments(words_of(data, plain.inputs.tolist(), plain.targets.tolist()))
+        for epoch in range(60):
+            row = reader.row(Visit(ordinal, epoch))
+            first, second = both_segments(words_of(data, row.inputs.tolist(), row.targets.tolist()))
+            labels.append(row.relation)
+            if row.relation == 2:
+                assert first == in_order[0]
+                assert {document_of[word] for word in second}.isdisjoint(document_of[word] for word in first)
+            else:
+                assert (first, second) == (in_order[::-1] if row.relation else in_order)
+    for relation in range(3):
+        assert abs(labels.count(relation) / len(labels) - 1 / 3) < 4 * (2 / 9 / len(labels)) ** 0.5
+    assert data.description.relations == 3
+
+
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
@@ -460,8 +486,11 @@ def test_a_relation_needs_two_segments_and_another_document(
         config(packing="doc_sentences", relation="sentence_order")
     data_config = corpus(random_documents([[3, 3, 3]])).override({"packing": "segment_pair"})
     assert data_config.override({"relation": "sentence_order"}).build().reader("train", ()).total == 1
-    with pytest.raises(DataError, match=r"the split 'train' has one document, and no other document for a sentence"):
-        data_config.override({"relation": "next_sentence"}).build().prepare_data()
+    for relation in ("next_sentence", "sentence_structure"):
+        with pytest.raises(
+            DataError, match=r"the split 'train' has one document, and no other document for a sentence"
+        ):
+            data_config.override({"relation": relation}).build().prepare_data()
 
 
 def test_a_split_without_a_row_and_one_without_text_are_refused(

@@ -33,7 +33,7 @@ KINDS: list[type[DataDescription]] = [
 ]
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)
 READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys(
-    ("classification", "regression", "masked_lm", "replaced_tokens"), "encoder"
+    ("classification", "regression", "masked_lm", "replaced_tokens", "contrastive"), "encoder"
 )
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 1}
 
