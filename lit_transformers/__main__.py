@@ -199,7 +199,7 @@ app.command("translate", help=TRANSLATE)(write_lines)
 app.command("summarize", help=SUMMARIZE)(write_lines)
 
 
-Architecture = Literal["albert", "bert", "distilbert", "electra", "roberta"]
+Architecture = Literal["albert", "bert", "distilbert", "electra", "gpt2", "roberta"]
 
 
 @app.command("import")
@@ -212,7 +212,7 @@ def import_weights(
         Architecture | None, typer.Option(help="For an old config.json that does not name it.")
     ] = None,
 ) -> None:
-    """Reads an encoder's weights from a folder of Hugging Face, for runs that start from them.
+    """Reads a network's weights from a folder of Hugging Face, for runs that start from them.
 
     DIR receives config.yaml, with the fields model, task and weights of a run.yaml, the weights as weights.safetensors,
     and the files of the tokenizer. A line is printed for each part that starts anew or is left out; what has no place
@@ -240,7 +240,7 @@ def export_weights(
         typer.Option(help="What to write.", show_default="that of the import, or one that has the network's parts"),
     ] = None,
 ) -> None:
-    """Writes an encoder's weights as a folder that transformers reads: AutoModelForMaskedLM.from_pretrained(DIR).
+    """Writes a network's weights as a folder that transformers reads: AutoModel.from_pretrained(DIR).
 
     A network that computes something else than the architecture does is refused, by the fields in which they differ.
 

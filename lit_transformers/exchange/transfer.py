@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lit_transformers.cli.amounts import count
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.exchange.architectures import ARCHITECTURES, ROBERTA
+from lit_transformers.exchange.architectures import ARCHITECTURES
 from lit_transformers.exchange.convert import (
     architecture_named,
     layout_of,
@@ -28,6 +28,7 @@ from lit_transformers.exchange.folders import (
     read_fields,
     write_folder,
 )
+from lit_transformers.exchange.mapping import Architecture
 from lit_transformers.models import ModelConfig
 from lit_transformers.runs.starting_weights import StartingWeights, read_weights, write_weights
 
@@ -68,7 +69,7 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
     try:
         architecture = architecture_named(named, "config.json: model_type")
         model = read_config(architecture, fields)
-        layout = layout_of(model, symbols_of(fields))
+        layout = layout_of(architecture.family, model, symbols_of(fields))
         tensors, notes = read_tensors(architecture, read_checkpoint(folder), layout)
     except ConfigError as error:
         place = "" if str(error).startswith(str(folder)) else str(folder)
@@ -76,7 +77,7 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
     tensors = {name: tensor.float() for name, tensor in tensors.items()}
     with fresh_folder(directory) as fresh:
         write_weights(fresh / WEIGHTS, StartingWeights(model, architecture.name, tensors))
-        (fresh / CONFIG).write_text(described(architecture.name, model, directory), encoding="utf-8")
+        (fresh / CONFIG).write_text(described(architecture, model, directory), encoding="utf-8")
         if not copy_tokenizer(folder, fresh):
             notes = [*notes, "tokenizer: the folder has none"]
     return Exchanged(architecture.name, sum(tensor.numel() for tensor in tensors.values()), notes)
@@ -90,11 +91,14 @@ def symbols_of(fields: dict[str, Plain]) -> int:
     return size
 
 
-def described(architecture: str, model: ModelConfig, directory: Path) -> str:
+def described(architecture: Architecture, model: ModelConfig, directory: Path) -> str:
     """Returns the text of config.yaml: what a run.yaml needs to start from these weights."""
-    plain = {"model": model.to_dict(), "task": {"kind": "masked_lm"}, "weights": str(directory.resolve() / WEIGHTS)}
+    task = {"kind": architecture.family.task.kind}
+    plain = {"model": model.to_dict(), "task": task, "weights": str(directory.resolve() / WEIGHTS)}
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
-    return f"# Imported from {architecture}. A run.yaml with these fields, and data, starts from its weights.\n{text}"
+    return (
+        f"# Imported from {architecture.name}. A run.yaml with these fields, and data, starts from its weights.\n{text}"
+    )
 
 
 def export_weights(source: Path, directory: Path, architecture_name: str | None = None) -> Exchanged:
@@ -107,7 +111,7 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
     weights = read_weights(source / WEIGHTS if source.is_dir() else source)
     named = architecture_name or weights.architecture or None
     try:
-        names = [named] if named else [name for name in ARCHITECTURES if name != ROBERTA.name]
+        names = [named] if named else candidates(weights.model)
         fields, tensors, notes = written(weights, names)
     except ConfigError as error:
         raise ConfigError(str(error), str(source)) from None
@@ -121,6 +125,19 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
     return Exchanged(f"{fields['model_type']} ({fields['architectures'][0]})", parameters, notes)
 
 
+def candidates(model: ModelConfig) -> list[str]:
+    """Returns the names of the architectures that a network may be written as. Those that read symbol 1 as padding have
+    to be named. Raises ConfigError where there is none."""
+    names = [
+        name
+        for name, architecture in ARCHITECTURES.items()
+        if type(architecture.family.model) is type(model) and architecture.written.get("pad_token_id") != 1
+    ]
+    if not names:
+        raise ConfigError(f"no architecture here is of the kind {model.kind}", "model")
+    return names
+
+
 def written(weights: StartingWeights, names: list[str]) -> tuple[dict[str, Plain], dict[str, Tensor], list[str]]:
     """Returns the fields and the tensors of the first of these architectures that has the network's parts, and notes.
 
@@ -132,7 +149,7 @@ def written(weights: StartingWeights, names: list[str]) -> tuple[dict[str, Plain
         try:
             fields = write_config(architecture, weights.model, positions_of(weights))
             symbols = weights.tensors["network.tokens.table.weight"].size(0)
-            layout = layout_of(read_config(architecture, fields), symbols)
+            layout = layout_of(architecture.family, read_config(architecture, fields), symbols)
             tensors, model_class, notes = write_tensors(architecture, weights.tensors, layout)
         except ConfigError as error:
             errors.append(error)
@@ -142,9 +159,7 @@ def written(weights: StartingWeights, names: list[str]) -> tuple[dict[str, Plain
     raise ConfigError(f"{errors[0]}{others}")
 
 
-def positions_of(weights: StartingWeights) -> int:
-    """Returns the number of learned positions. Raises ConfigError where there are none."""
+def positions_of(weights: StartingWeights) -> int | None:
+    """Returns the number of learned positions; None where there are none."""
     table = weights.tensors.get("network.stack.entry.positions.weight")
-    if table is None:
-        raise ConfigError("has no learned positions, and each of these architectures has", "model.positions")
-    return table.size(1)
+    return None if table is None else table.size(1)

@@ -2096,11 +2096,12 @@ RUN_FAULTS = (
 )
 
 HUGGING_FACE = "tests/parity/test_hugging_face.py::test_"
+GPT2 = "tests/parity/test_exchange_gpt2.py::test_"
 EXCHANGE_FAULTS = (
     Fault(
         "exchange",
         "queries and keys change places",
-        "lit_transformers/exchange/architectures.py",
+        "lit_transformers/exchange/encoders.py",
         '*affine(f"{prefix}attention.self.query", f"{BLOCK}.mixer.query"),\n'
         '        *affine(f"{prefix}attention.self.key", f"{BLOCK}.mixer.key"),',
         '*affine(f"{prefix}attention.self.query", f"{BLOCK}.mixer.key"),\n'
@@ -2127,16 +2128,16 @@ EXCHANGE_FAULTS = (
         "exchange",
         "groups of layers are numbered as layers are",
         "lit_transformers/exchange/convert.py",
-        "list(enumerate(layout.layers))",
-        "[(number, number) for number in layout.layers]",
+        "list(enumerate(layout.layers.get(stack, [])))",
+        "[(number, number) for number in layout.layers.get(stack, [])]",
         (f"{HUGGING_FACE}hidden_states_and_logits_are_those_of_transformers",),
     ),
     Fault(
         "exchange",
         "unknown tensors are passed over",
         "lit_transformers/exchange/convert.py",
-        "        elif last not in CONSTANTS or not holds_constant(last, tensor):",
-        "        elif last in CONSTANTS and not holds_constant(last, tensor):",
+        "    return constant is not None and torch.equal(",
+        "    return constant is None or torch.equal(",
         (f"{HUGGING_FACE}what_cannot_be_mapped_is_refused_in_one_line_and_nothing_is_written",),
     ),
     Fault(
@@ -2146,6 +2147,22 @@ EXCHANGE_FAULTS = (
         "if not torch.equal(tensors.setdefault(ours, value), value):",
         "if tensors.setdefault(ours, value).shape != value.shape:",
         (f"{HUGGING_FACE}what_cannot_be_mapped_is_refused_in_one_line_and_nothing_is_written",),
+    ),
+    Fault(
+        "exchange",
+        "keys of GPT-2 are read before queries",
+        "lit_transformers/exchange/decoders.py",
+        'for name in ("query", "key", "value")',
+        'for name in ("key", "query", "value")',
+        (f"{GPT2}logits_and_gradients_are_those_of_transformers_and_of_what_is_exported",),
+    ),
+    Fault(
+        "exchange",
+        "of two fields for one of ours the last one counts",
+        "lit_transformers/exchange/convert.py",
+        "if setting.ours in theirs and values[setting.ours] != value:",
+        "if setting.ours in theirs and values[setting.ours] is None:",
+        (f"{GPT2}a_gpt2_that_computes_something_else_is_refused",),
     ),
     Fault(
         "exchange",
