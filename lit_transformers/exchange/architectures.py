@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from lit_transformers.exchange.decoders import GPT2
 from lit_transformers.exchange.encoders import ALBERT, BERT, DISTILBERT, ELECTRA, ROBERTA
+from lit_transformers.exchange.long_encoders import BIG_BIRD, LONGFORMER
 
 __all__ = ["ARCHITECTURES", "REFUSED"]
 
-ARCHITECTURES = {architecture.name: architecture for architecture in (BERT, ALBERT, ELECTRA, DISTILBERT, ROBERTA, GPT2)}
+ARCHITECTURES = {
+    architecture.name: architecture
+    for architecture in (BERT, ALBERT, ELECTRA, DISTILBERT, ROBERTA, LONGFORMER, BIG_BIRD, GPT2)
+}
 """The mappings by ``model_type``, in the order in which an export tries them."""
 
 REFUSED = {

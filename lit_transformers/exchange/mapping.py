@@ -30,6 +30,7 @@ __all__ = [
     "Architecture",
     "Conversion",
     "Family",
+    "Fields",
     "Fused",
     "Part",
     "Setting",

@@ -74,7 +74,7 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
     except ConfigError as error:
         place = "" if str(error).startswith(str(folder)) else str(folder)
         raise ConfigError(str(error), place) from None
-    tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    tensors, notes = {name: tensor.float() for name, tensor in tensors.items()}, [*notes, *architecture.notes]
     with fresh_folder(directory) as fresh:
         write_weights(fresh / WEIGHTS, StartingWeights(model, architecture.name, tensors))
         (fresh / CONFIG).write_text(described(architecture, model, directory), encoding="utf-8")
@@ -154,7 +154,11 @@ def written(weights: StartingWeights, names: list[str]) -> tuple[dict[str, Plain
         except ConfigError as error:
             errors.append(error)
             continue
-        return fields | {"vocab_size": symbols, "architectures": [model_class], "dtype": "float32"}, tensors, notes
+        return (
+            fields | {"vocab_size": symbols, "architectures": [model_class], "dtype": "float32"},
+            tensors,
+            [*notes, *architecture.notes],
+        )
     others = f"; and neither as {', '.join(names[1:])}" if len(names) > 1 else ""
     raise ConfigError(f"{errors[0]}{others}")
 

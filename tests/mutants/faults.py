@@ -2097,6 +2097,7 @@ RUN_FAULTS = (
 
 HUGGING_FACE = "tests/parity/test_hugging_face.py::test_"
 GPT2 = "tests/parity/test_exchange_gpt2.py::test_"
+LONG = "tests/parity/test_exchange_long.py::test_"
 EXCHANGE_FAULTS = (
     Fault(
         "exchange",
@@ -2163,6 +2164,22 @@ EXCHANGE_FAULTS = (
         "if setting.ours in theirs and values[setting.ours] != value:",
         "if setting.ours in theirs and values[setting.ours] is None:",
         (f"{GPT2}a_gpt2_that_computes_something_else_is_refused",),
+    ),
+    Fault(
+        "exchange",
+        "global keys of Longformer are read as values",
+        "lit_transformers/exchange/long_encoders.py",
+        'self.key_global", f"{BLOCK}.mixer.global_maps.1"',
+        'self.key_global", f"{BLOCK}.mixer.global_maps.2"',
+        (f"{LONG}logits_of_longformer_are_those_of_transformers_and_of_what_is_exported",),
+    ),
+    Fault(
+        "exchange",
+        "windows of Longformer are taken as those of one side",
+        "lit_transformers/exchange/long_encoders.py",
+        "halves = [window // 2 for window in",
+        "halves = [window for window in",
+        (f"{LONG}logits_of_longformer_are_those_of_transformers_and_of_what_is_exported",),
     ),
     Fault(
         "exchange",

@@ -43,6 +43,10 @@ def saved(folder: Path, **changes: Any) -> Any:
     """A GPT-2 with random weights, in double precision, and its folder in single."""
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES | changes))
     randomise(model, std=0.2)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, torch.nn.LayerNorm):
+                module.weight += 1.0
     model.save_pretrained(folder)
     return model.double().eval()
 
