@@ -199,7 +199,7 @@ app.command("translate", help=TRANSLATE)(write_lines)
 app.command("summarize", help=SUMMARIZE)(write_lines)
 
 
-Architecture = Literal["albert", "bert", "big_bird", "distilbert", "electra", "gpt2", "longformer", "roberta"]
+Architecture = Literal["albert", "bert", "big_bird", "distilbert", "electra", "gpt2", "longformer", "marian", "roberta"]
 
 
 @app.command("import")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lit_transformers.batch import Vocabulary
 from lit_transformers.config import ConfigError, Dropout, Plain
+from lit_transformers.encodings.positions import sinusoids
 from lit_transformers.exchange.architectures import ARCHITECTURES, REFUSED
 from lit_transformers.exchange.mapping import REQUIRED, Architecture, Family, Part, Weight
 from lit_transformers.models import ModelConfig
@@ -32,9 +33,10 @@ CONSTANTS: dict[str, Callable[[Tensor], Tensor]] = {
     "token_type_ids": torch.zeros_like,
     "attn.bias": lambda tensor: torch.ones_like(tensor).tril(),
     "attn.masked_bias": lambda tensor: torch.full_like(tensor, -1e4),
+    "embed_positions.weight": lambda table: sinusoids(torch.arange(table.size(0)), table.size(1), torch.float64),
 }
 """Tensors of old checkpoints that hold no weights, by the ends of their names, and what they hold: positions, segments,
-which keys a query of GPT-2 sees, and what hides the others."""
+which keys a query of GPT-2 sees, what hides the others, and the sinusoids of Marian."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Names of norms in checkpoints that were converted from TensorFlow."""
 SHOWN = 3
@@ -151,6 +153,10 @@ def explicit(model: ModelConfig, positions: int | None) -> ModelConfig:
         changes["mixer.head_dim"] = None
     if leaves.get("positions.kind") == "learned" and not leaves["positions.offset"]:
         changes |= {"positions.restart": "document", "positions.max_length": positions}
+    if leaves.get("decoder_depth", model.depth) is None:
+        changes["decoder_depth"] = model.depth
+    if "decoder_depth" in leaves and "positions.kind" in leaves and not leaves["positions.offset"]:
+        changes["positions.restart"] = "segment"  # neither restarts within a source or a target
     return model.override(changes)
 
 
@@ -172,14 +178,14 @@ def read_tensors(
         missing = [
             pair.theirs
             for pair in pairs
-            if pair.ours in layout.shapes and not {pair.theirs, *pair.also} & remaining.keys()
+            if pair.ours in layout.shapes and not {pair.theirs, *pair.also, *pair.copies} & remaining.keys()
         ]
         whole = len([pair for pair in pairs if pair.ours in layout.shapes])
         if missing and (part is architecture.encoder or len(missing) < whole):
             raise ConfigError(f"the {part.name} lacks {listed(missing)}")
         for pair in pairs:
             lines += unread_copies(pair, remaining, layout)
-            for name in (pair.theirs, *pair.also):
+            for name in (pair.theirs, *pair.also, *pair.copies):
                 if name in remaining:
                     read_tensor(pair, name, remaining.pop(name), layout, tensors)
             if pair.transfer.dropped:
@@ -254,7 +260,7 @@ def foreign(architecture: Architecture, remaining: Mapping[str, Tensor]) -> list
 def holds_constant(name: str, tensor: Tensor) -> bool:
     """Whether a tensor is one of ``CONSTANTS`` and holds the numbers that its name says."""
     constant = next((constant for end, constant in CONSTANTS.items() if name.endswith(f".{end}")), None)
-    return constant is not None and torch.equal(constant(tensor).double(), tensor.double())
+    return constant is not None and torch.allclose(constant(tensor).double(), tensor.double(), atol=1e-6)
 
 
 def write_tensors(

@@ -144,12 +144,14 @@ class Weight(NamedTuple):
     number of a layer that has weights of its own.
 
     also: names of copies, which are written too. Where weights are not tied, transformers reads ``theirs`` alone.
+    copies: names of others, which some checkpoints have and none needs.
     """
 
     theirs: str
     ours: str
     transfer: Transfer = AS_IS
     also: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 def affine(theirs: str, ours: str) -> tuple[Weight, Weight]:
