@@ -1,4 +1,4 @@
-"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | kinds."""
+"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | convert | kinds."""
 
 from __future__ import annotations
 
@@ -250,6 +250,40 @@ def export_weights(
         from lit_transformers.exchange import transfer
 
     for line in transfer.export_weights(checkpoint, directory, architecture).lines():
+        print(line)
+
+
+@app.command("convert")
+def convert_weights(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The folder of an import, or the checkpoint.ckpt of a run.", metavar="CHECKPOINT")
+    ],
+    directory: Annotated[Path, typer.Argument(help="Where to: a new folder.", metavar="DIR")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="path=value, all below model; may be given again.")
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Symbols of the longest row.", show_default="as many as before")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the weights that start anew.")] = 0,
+) -> None:
+    """Makes a trained network the start of another one: with another mixer, for longer rows.
+
+    What both networks have is copied, the table of positions is repeated up to the new length, and projections of
+    global tokens start as those of all tokens. DIR is what import writes. A line is printed for each part that starts
+    anew, starts as another one, or is left out. Of another kind of mixer, what both kinds have stays as it was.
+
+    Example: python -m lit_transformers convert starts/bert starts/long --set model.mixer=big_bird --length 4096
+
+    Example: python -m lit_transformers convert starts/bert starts/long --length 4096
+    --set 'model.mixer={kind: window, window: 256, global_tokens: marked, global_projections: separate}'
+    """
+    with quick_imports():
+        from lit_transformers.exchange import changed_network
+    from lit_transformers.config import parse_assignments
+
+    assigned = parse_assignments(changes or [])
+    for line in changed_network.convert_weights(checkpoint, directory, assigned, length, seed).lines():
         print(line)
 
 

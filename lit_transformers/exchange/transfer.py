@@ -28,11 +28,20 @@ from lit_transformers.exchange.folders import (
     read_fields,
     write_folder,
 )
-from lit_transformers.exchange.mapping import Architecture
+from lit_transformers.exchange.mapping import Family
 from lit_transformers.models import ModelConfig
 from lit_transformers.runs.starting_weights import StartingWeights, read_weights, write_weights
 
-__all__ = ["Exchanged", "export_weights", "import_weights"]
+__all__ = [
+    "CONFIG",
+    "WEIGHTS",
+    "Exchanged",
+    "described",
+    "export_weights",
+    "file_of",
+    "import_weights",
+    "symbols_of_weights",
+]
 
 CONFIG, WEIGHTS = "config.yaml", "weights.safetensors"
 """The files of an import: the config of its network, for people and for a run.yaml, and the weights."""
@@ -77,7 +86,7 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
     tensors, notes = {name: tensor.float() for name, tensor in tensors.items()}, [*notes, *architecture.notes]
     with fresh_folder(directory) as fresh:
         write_weights(fresh / WEIGHTS, StartingWeights(model, architecture.name, tensors))
-        (fresh / CONFIG).write_text(described(architecture, model, directory), encoding="utf-8")
+        (fresh / CONFIG).write_text(described(f"Imported from {architecture.name}", model, directory), encoding="utf-8")
         if not copy_tokenizer(folder, fresh):
             notes = [*notes, "tokenizer: the folder has none"]
     return Exchanged(architecture.name, sum(tensor.numel() for tensor in tensors.values()), notes)
@@ -91,14 +100,27 @@ def symbols_of(fields: dict[str, Plain]) -> int:
     return size
 
 
-def described(architecture: Architecture, model: ModelConfig, directory: Path) -> str:
-    """Returns the text of config.yaml: what a run.yaml needs to start from these weights."""
-    task = {"kind": architecture.family.task.kind}
+def described(origin: str, model: ModelConfig, directory: Path) -> str:
+    """Returns the text of config.yaml: what a run.yaml needs to start from these weights. origin: where they are from,
+    for whoever reads the file."""
+    task = {"kind": family_of(model).task.kind}
     plain = {"model": model.to_dict(), "task": task, "weights": str(directory.resolve() / WEIGHTS)}
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
-    return (
-        f"# Imported from {architecture.name}. A run.yaml with these fields, and data, starts from its weights.\n{text}"
-    )
+    return f"# {origin}. A run.yaml with these fields, and data, starts from its weights.\n{text}"
+
+
+def family_of(model: ModelConfig) -> Family:
+    """Returns what networks of the kind of this one are. Raises ConfigError where no architecture is."""
+    families = (architecture.family for architecture in ARCHITECTURES.values())
+    family = next((family for family in families if type(family.model) is type(model)), None)
+    if family is None:
+        raise ConfigError(f"no architecture here is of the kind {model.kind}", "model")
+    return family
+
+
+def file_of(source: Path) -> Path:
+    """Returns the file of weights of an import's folder, or of a run, which is named itself."""
+    return source / WEIGHTS if source.is_dir() else source
 
 
 def export_weights(source: Path, directory: Path, architecture_name: str | None = None) -> Exchanged:
@@ -108,7 +130,7 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
     network's parts. RoBERTa has to be named, since it reads symbol 1 as padding. Raises ConfigError, in one line and
     with nothing written, where something cannot be mapped.
     """
-    weights = read_weights(source / WEIGHTS if source.is_dir() else source)
+    weights = read_weights(file_of(source))
     named = architecture_name or weights.architecture or None
     try:
         names = [named] if named else candidates(weights.model)
@@ -128,14 +150,12 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
 def candidates(model: ModelConfig) -> list[str]:
     """Returns the names of the architectures that a network may be written as. Those that read symbol 1 as padding have
     to be named. Raises ConfigError where there is none."""
-    names = [
+    family = family_of(model)
+    return [
         name
         for name, architecture in ARCHITECTURES.items()
-        if type(architecture.family.model) is type(model) and architecture.written.get("pad_token_id") != 1
+        if architecture.family == family and architecture.written.get("pad_token_id") != 1
     ]
-    if not names:
-        raise ConfigError(f"no architecture here is of the kind {model.kind}", "model")
-    return names
 
 
 def written(weights: StartingWeights, names: list[str]) -> tuple[dict[str, Plain], dict[str, Tensor], list[str]]:
@@ -148,7 +168,7 @@ def written(weights: StartingWeights, names: list[str]) -> tuple[dict[str, Plain
         architecture = architecture_named(name, "architecture")
         try:
             fields = write_config(architecture, weights.model, positions_of(weights))
-            symbols = weights.tensors["network.tokens.table.weight"].size(0)
+            symbols = symbols_of_weights(weights)
             layout = layout_of(architecture.family, read_config(architecture, fields), symbols)
             tensors, model_class, notes = write_tensors(architecture, weights.tensors, layout)
         except ConfigError as error:
@@ -161,6 +181,14 @@ def written(weights: StartingWeights, names: list[str]) -> tuple[dict[str, Plain
         )
     others = f"; and neither as {', '.join(names[1:])}" if len(names) > 1 else ""
     raise ConfigError(f"{errors[0]}{others}")
+
+
+def symbols_of_weights(weights: StartingWeights) -> int:
+    """Returns the size of the vocabulary. Raises ConfigError where symbols have no table of vectors of one width."""
+    table = weights.tensors.get("network.tokens.table.weight")
+    if table is None:
+        raise ConfigError("is no table of one vector for each symbol", "model.tokens")
+    return table.size(0)
 
 
 def positions_of(weights: StartingWeights) -> int | None:

@@ -2099,6 +2099,7 @@ HUGGING_FACE = "tests/parity/test_hugging_face.py::test_"
 GPT2 = "tests/parity/test_exchange_gpt2.py::test_"
 LONG = "tests/parity/test_exchange_long.py::test_"
 MARIAN = "tests/parity/test_exchange_marian.py::test_"
+CHANGED = "tests/lit_transformers/test_changed_network.py::test_"
 EXCHANGE_FAULTS = (
     Fault(
         "exchange",
@@ -2189,6 +2190,30 @@ EXCHANGE_FAULTS = (
         'theirs, ours = f"model.{name}.layers.{{layer}}"',
         'theirs, ours = f"model.encoder.layers.{{layer}}"',
         (f"{MARIAN}logits_are_those_of_transformers_and_of_what_is_exported",),
+    ),
+    Fault(
+        "exchange",
+        "positions beyond the table are those of its last row",
+        "lit_transformers/exchange/changed_network.py",
+        "torch.arange(length) % rows",
+        "torch.arange(length).clamp(max=rows - 1)",
+        (f"{CHANGED}longer_rows_are_read_and_their_positions_repeat",),
+    ),
+    Fault(
+        "exchange",
+        "another kind of mixer has its defaults, and loses biases",
+        "lit_transformers/exchange/changed_network.py",
+        "for name, field in old.to_dict().items() if name in names}",
+        "for name, field in old.to_dict().items() if name not in names}",
+        (f"{CHANGED}of_another_kind_of_mixer_stays_what_both_have",),
+    ),
+    Fault(
+        "exchange",
+        "projections of global tokens start anew",
+        "lit_transformers/exchange/changed_network.py",
+        "return source, f",
+        "return None, f",
+        (f"{CHANGED}where_nothing_is_hidden_the_converted_network_says_what_the_original_says",),
     ),
     Fault(
         "exchange",
