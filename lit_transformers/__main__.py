@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -200,6 +200,7 @@ app.command("summarize", help=SUMMARIZE)(write_lines)
 
 
 Architecture = Literal["albert", "bert", "big_bird", "distilbert", "electra", "gpt2", "longformer", "marian", "roberta"]
+NAMES = ", ".join(get_args(Architecture))
 
 
 @app.command("import")
@@ -209,7 +210,8 @@ def import_weights(
     ],
     directory: Annotated[Path, typer.Argument(help="Where to: a new folder.", metavar="DIR")],
     architecture: Annotated[
-        Architecture | None, typer.Option(help="For an old config.json that does not name it.")
+        Architecture | None,
+        typer.Option(help=f"For an old config.json that does not name it: {NAMES}.", metavar="ARCHITECTURE"),
     ] = None,
 ) -> None:
     """Reads a network's weights from a folder of Hugging Face, for runs that start from them.
@@ -237,7 +239,11 @@ def export_weights(
     directory: Annotated[Path, typer.Argument(help="Where to: a new folder.", metavar="DIR")],
     architecture: Annotated[
         Architecture | None,
-        typer.Option(help="What to write.", show_default="that of the import, or one that has the network's parts"),
+        typer.Option(
+            help=f"What to write: {NAMES}.",
+            metavar="ARCHITECTURE",
+            show_default="that of the import, or one that has the network's parts",
+        ),
     ] = None,
 ) -> None:
     """Writes a network's weights as a folder that transformers reads: AutoModel.from_pretrained(DIR).

@@ -127,10 +127,10 @@ def changed_tensors(weights: StartingWeights, model: ModelConfig, length: int, s
             tensors[name] = tensor if source is None else source.clone()
     reason = "left out, for the new network has no place for it"
     fates |= {name: reason for name in old if name.startswith("network.") and name not in new}
-    return Changed(tensors, told(fates))
+    return Changed(tensors, fate_lines(fates))
 
 
-def told(fates: Mapping[str, str]) -> list[str]:
+def fate_lines(fates: Mapping[str, str]) -> list[str]:
     """Returns a line for each module with what became of its tensors, where anything did, or for a tensor that has
     another fate than others of its module. What has the same fate in all layers has one line."""
     of_modules: dict[str, set[str]] = {}

@@ -130,8 +130,8 @@ def test_each_new_part_and_each_that_is_left_out_is_told(source: Path, tmp_path:
     assert notes("window", {"model.mixer": window}) == [
         f"{mixer}.global_maps.{number}: starts as mixer.{name}" for number, name in enumerate(("query", "key", "value"))
     ]
-    told = notes("linformer", {"model.mixer": {"kind": "linformer", "rank": 3}}, LENGTH)
-    assert told and all(line.endswith("starts anew") for line in told)
+    lines = notes("linformer", {"model.mixer": {"kind": "linformer", "rank": 3}}, LENGTH)
+    assert lines and all(line.endswith("starts anew") for line in lines)
     positions, *lines = notes("shallow", {"model.depth": 1}, 5)
     assert positions == "network.stack.entry.positions: the first 5 of 12 rows"
     assert len(lines) == 8 and all(line.startswith("network.stack.blocks.1.") for line in lines)
