@@ -249,6 +249,8 @@ def export_weights(
     """Writes a network's weights as a folder that transformers reads: AutoModel.from_pretrained(DIR).
 
     A network that computes something else than the architecture does is refused, by the fields in which they differ.
+    The tokenizer of a run is written too, where it is WordPiece, BPE or a pretrained one, with the special symbols of
+    the run's rows.
 
     Example: python -m lit_transformers export runs/KEY/checkpoint.ckpt exported/bert --architecture bert
     """

@@ -17,8 +17,16 @@ from torch import Tensor
 
 from lit_transformers.batch import RowDescription, Vocabulary
 from lit_transformers.config import Config, ConfigError, Plain
-from lit_transformers.exchange.folders import copy_tokenizer, fresh_folder
-from lit_transformers.exchange.transfer import CONFIG, WEIGHTS, Exchanged, described, file_of, symbols_of_weights
+from lit_transformers.exchange.folders import fresh_folder
+from lit_transformers.exchange.transfer import (
+    CONFIG,
+    WEIGHTS,
+    Exchanged,
+    add_tokenizer,
+    described,
+    file_of,
+    symbols_of_weights,
+)
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowModelConfig, require
 from lit_transformers.runs.starting_weights import StartingWeights, own_names, read_weights, write_weights
@@ -65,8 +73,7 @@ def convert_weights(
     with fresh_folder(directory) as fresh:
         write_weights(fresh / WEIGHTS, StartingWeights(model, "", tensors))
         (fresh / CONFIG).write_text(described(f"Converted from {source}", model, directory), encoding="utf-8")
-        if not (source.is_dir() and copy_tokenizer(source, fresh)):
-            notes = [*notes, "tokenizer: there is no file of it beside the weights"]
+        notes = [*notes, *add_tokenizer(source, fresh, symbols_of_weights(weights))]
     return Exchanged(str(model.kind), sum(tensor.numel() for tensor in tensors.values()), notes)
 
 

@@ -29,6 +29,7 @@ from lit_transformers.exchange.folders import (
     write_folder,
 )
 from lit_transformers.exchange.mapping import Family
+from lit_transformers.exchange.tokenizer_files import write_tokenizer
 from lit_transformers.models import ModelConfig
 from lit_transformers.runs.starting_weights import StartingWeights, read_weights, write_weights
 
@@ -36,6 +37,7 @@ __all__ = [
     "CONFIG",
     "WEIGHTS",
     "Exchanged",
+    "add_tokenizer",
     "described",
     "export_weights",
     "file_of",
@@ -139,12 +141,20 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
         raise ConfigError(str(error), str(source)) from None
     with fresh_folder(directory) as fresh:
         write_folder(fresh, fields, tensors)
-        if not source.is_dir():
-            notes = [*notes, "tokenizer: left out, for it stands in the checkpoint alone"]
-        elif not copy_tokenizer(source, fresh):
-            notes = [*notes, "tokenizer: the import has none"]
+        notes = [*notes, *add_tokenizer(source, fresh, fields["vocab_size"])]
     parameters = sum(tensor.numel() for tensor in tensors.values())
     return Exchanged(f"{fields['model_type']} ({fields['architectures'][0]})", parameters, notes)
+
+
+def add_tokenizer(source: Path, folder: Path, symbols: int) -> list[str]:
+    """Adds the tokenizer of an import's folder, or of a run's checkpoint over so many symbols, to a folder. Returns a
+    line where there is none."""
+    if source.is_dir():
+        return [] if copy_tokenizer(source, folder) else ["tokenizer: the import has none"]
+    if source.suffix == ".safetensors":
+        return ["tokenizer: left out; name the folder of the weights, not the file, to have it"]
+    line = write_tokenizer(source, folder, symbols)
+    return [line] if line else []
 
 
 def candidates(model: ModelConfig) -> list[str]:

@@ -2100,6 +2100,7 @@ GPT2 = "tests/parity/test_exchange_gpt2.py::test_"
 LONG = "tests/parity/test_exchange_long.py::test_"
 MARIAN = "tests/parity/test_exchange_marian.py::test_"
 CHANGED = "tests/lit_transformers/test_changed_network.py::test_"
+TOKENIZER = "tests/parity/test_exchange_tokenizer.py::test_"
 EXCHANGE_FAULTS = (
     Fault(
         "exchange",
@@ -2214,6 +2215,14 @@ EXCHANGE_FAULTS = (
         "return source, f",
         "return None, f",
         (f"{CHANGED}where_nothing_is_hidden_the_converted_network_says_what_the_original_says",),
+    ),
+    Fault(
+        "exchange",
+        "an exported tokenizer separates no segments",
+        "lit_transformers/exchange/tokenizer_files.py",
+        'single=f"{first} $A {last}"',
+        'single=f"{first} $A"',
+        (f"{TOKENIZER}rows_of_a_masked_language_model_are_those_of_the_run",),
     ),
     Fault(
         "exchange",

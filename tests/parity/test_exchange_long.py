@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lit_transformers.batch import RowDescription, Vocabulary
 from lit_transformers.config import ConfigError
+from lit_transformers.exchange.changed_network import convert_weights
 from lit_transformers.exchange.transfer import export_weights, import_weights
 from lit_transformers.mixers import BigBirdConfig, WindowConfig
 from lit_transformers.runs.starting_weights import read_weights, start_from
@@ -102,6 +103,23 @@ def test_logits_of_longformer_are_those_of_transformers_and_of_what_is_exported(
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
     close(their_prediction(again), expected, 1e-5)
     assert again.config.attention_window == [4, 4, 8, 4]
+
+
+@torch.no_grad()
+def test_a_bert_that_was_converted_is_read_by_transformers_as_a_longformer(tmp_path: Path) -> None:
+    """In rows longer than those of the BERT, and than the window."""
+    sizes = SIZES | {"max_position_embeddings": 16, "num_hidden_layers": 2}
+    saved(transformers.BertForMaskedLM(transformers.BertConfig(**sizes)), tmp_path / "theirs")
+    import_weights(str(tmp_path / "theirs"), tmp_path / "in")
+    window = {"kind": "window", "window": 2, "global_tokens": "marked", "global_projections": "separate"}
+    convert_weights(tmp_path / "in", tmp_path / "long", {"model.mixer": window}, 40)
+    with pytest.raises(ConfigError, match=r"cannot be written as bert: mixer\.kind is 'window' here and 'attention'"):
+        export_weights(tmp_path / "long", tmp_path / "out", "bert")
+    export_weights(tmp_path / "long", tmp_path / "out", "longformer")
+    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    symbols, real = batch(1)
+    output = again(symbols, attention_mask=real.long(), global_attention_mask=(MARKED & real).long())
+    close(predicted(our_task(tmp_path / "long"), 1, MARKED), output.logits[real].log_softmax(dim=-1), 1e-5)
 
 
 @pytest.mark.parametrize(
