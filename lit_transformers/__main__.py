@@ -1,10 +1,10 @@
-"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | kinds."""
+"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | convert | kinds."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -199,7 +199,8 @@ app.command("translate", help=TRANSLATE)(write_lines)
 app.command("summarize", help=SUMMARIZE)(write_lines)
 
 
-Architecture = Literal["albert", "bert", "distilbert", "electra", "roberta"]
+Architecture = Literal["albert", "bert", "big_bird", "distilbert", "electra", "gpt2", "longformer", "marian", "roberta"]
+NAMES = ", ".join(get_args(Architecture))
 
 
 @app.command("import")
@@ -209,10 +210,11 @@ def import_weights(
     ],
     directory: Annotated[Path, typer.Argument(help="Where to: a new folder.", metavar="DIR")],
     architecture: Annotated[
-        Architecture | None, typer.Option(help="For an old config.json that does not name it.")
+        Architecture | None,
+        typer.Option(help=f"For an old config.json that does not name it: {NAMES}.", metavar="ARCHITECTURE"),
     ] = None,
 ) -> None:
-    """Reads an encoder's weights from a folder of Hugging Face, for runs that start from them.
+    """Reads a network's weights from a folder of Hugging Face, for runs that start from them.
 
     DIR receives config.yaml, with the fields model, task and weights of a run.yaml, the weights as weights.safetensors,
     and the files of the tokenizer. A line is printed for each part that starts anew or is left out; what has no place
@@ -237,12 +239,18 @@ def export_weights(
     directory: Annotated[Path, typer.Argument(help="Where to: a new folder.", metavar="DIR")],
     architecture: Annotated[
         Architecture | None,
-        typer.Option(help="What to write.", show_default="that of the import, or one that has the network's parts"),
+        typer.Option(
+            help=f"What to write: {NAMES}.",
+            metavar="ARCHITECTURE",
+            show_default="that of the import, or one that has the network's parts",
+        ),
     ] = None,
 ) -> None:
-    """Writes an encoder's weights as a folder that transformers reads: AutoModelForMaskedLM.from_pretrained(DIR).
+    """Writes a network's weights as a folder that transformers reads: AutoModel.from_pretrained(DIR).
 
     A network that computes something else than the architecture does is refused, by the fields in which they differ.
+    The tokenizer of a run is written too, where it is WordPiece, BPE or a pretrained one, with the special symbols of
+    the run's rows.
 
     Example: python -m lit_transformers export runs/KEY/checkpoint.ckpt exported/bert --architecture bert
     """
@@ -250,6 +258,40 @@ def export_weights(
         from lit_transformers.exchange import transfer
 
     for line in transfer.export_weights(checkpoint, directory, architecture).lines():
+        print(line)
+
+
+@app.command("convert")
+def convert_weights(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The folder of an import, or the checkpoint.ckpt of a run.", metavar="CHECKPOINT")
+    ],
+    directory: Annotated[Path, typer.Argument(help="Where to: a new folder.", metavar="DIR")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="path=value, all below model; may be given again.")
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Symbols of the longest row.", show_default="as many as before")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the weights that start anew.")] = 0,
+) -> None:
+    """Makes a trained network the start of another one: with another mixer, for longer rows.
+
+    What both networks have is copied, the table of positions is repeated up to the new length, and projections of
+    global tokens start as those of all tokens. DIR is what import writes. A line is printed for each part that starts
+    anew, starts as another one, or is left out. Of another kind of mixer, what both kinds have stays as it was.
+
+    Example: python -m lit_transformers convert starts/bert starts/long --set model.mixer=big_bird --length 4096
+
+    Example: python -m lit_transformers convert starts/bert starts/long --length 4096
+    --set 'model.mixer={kind: window, window: 256, global_tokens: marked, global_projections: separate}'
+    """
+    with quick_imports():
+        from lit_transformers.exchange import changed_network
+    from lit_transformers.config import parse_assignments
+
+    assigned = parse_assignments(changes or [])
+    for line in changed_network.convert_weights(checkpoint, directory, assigned, length, seed).lines():
         print(line)
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lit_transformers.batch import RowDescription, Vocabulary
+from lit_transformers.batch import Vocabulary
 from lit_transformers.config import ConfigError, Dropout, Plain
-from lit_transformers.exchange.architectures import ARCHITECTURES, POOLER, PREDICTION, RELATION
-from lit_transformers.exchange.mapping import REQUIRED, Architecture, Part, Weight
-from lit_transformers.models import EncoderConfig, ModelConfig
+from lit_transformers.encodings.positions import sinusoids
+from lit_transformers.exchange.architectures import ARCHITECTURES, REFUSED
+from lit_transformers.exchange.mapping import REQUIRED, Architecture, Family, Part, Weight
+from lit_transformers.models import ModelConfig
 from lit_transformers.runs.starting_weights import differences, own_names
-from lit_transformers.tasks import MaskedLMConfig
 from lit_transformers.training.config import TrainingConfig
 
 __all__ = [
@@ -28,8 +28,15 @@ __all__ = [
     "write_tensors",
 ]
 
-CONSTANTS = ("position_ids", "token_type_ids")
-"""Tensors of old checkpoints that hold no weights: the numbers from 0 on, and zeros."""
+CONSTANTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "position_ids": lambda tensor: torch.arange(tensor.numel()).view_as(tensor),
+    "token_type_ids": torch.zeros_like,
+    "attn.bias": lambda tensor: torch.ones_like(tensor).tril(),
+    "attn.masked_bias": lambda tensor: torch.full_like(tensor, -1e4),
+    "embed_positions.weight": lambda table: sinusoids(torch.arange(table.size(0)), table.size(1), torch.float64),
+}
+"""Tensors of old checkpoints that hold no weights, by the ends of their names, and what they hold: positions, segments,
+which keys a query of GPT-2 sees, what hides the others, and the sinusoids of Marian."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Names of norms in checkpoints that were converted from TensorFlow."""
 SHOWN = 3
@@ -37,32 +44,38 @@ SHOWN = 3
 
 
 class WeightLayout(NamedTuple):
-    """The weights of a masked language model with a relation head.
+    """The weights of the task that an architecture's come from, with all of its heads.
 
     shapes: of each distinct tensor by its first name. aliases: the first name by the other names of the same tensor.
-    layers: numbers of the layers that have weights of their own.
+    layers: for the name of each stack the numbers of its layers that have weights of their own.
     """
 
     shapes: dict[str, torch.Size]
     aliases: dict[str, str]
-    layers: list[int]
+    layers: dict[str, list[int]]
 
 
-def layout_of(model: ModelConfig, symbols: int) -> WeightLayout:
+def layout_of(family: Family, model: ModelConfig, symbols: int) -> WeightLayout:
     """Returns the layout of a model over so many symbols. Raises ConfigError where it cannot be built."""
     vocabulary = Vocabulary(size=symbols, boundary=0, unit="piece", byte_lengths=None)
-    description = RowDescription.for_probe(vocabulary, 1)
+    description = family.task.reads.for_probe(vocabulary, 1)
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        task = MaskedLMConfig().build(model, description, TrainingConfig())
+        task = family.task.build(model, description, TrainingConfig())
     names = own_names(task)
     distinct = {ours for name, ours in names.items() if name == ours}
-    layers = {int(match[1]) for name in distinct if (match := re.match(r"network\.stack\.blocks\.(\d+)\.", name))}
+    numbers: dict[str, set[int]] = {}
+    for name in distinct:
+        if match := re.match(r"(.+?)\.blocks\.(\d+)\.", name):
+            numbers.setdefault(match[1], set()).add(int(match[2]))
     shapes = {name: tensor.shape for name, tensor in task.state_dict().items() if name in distinct}
-    return WeightLayout(shapes, {name: ours for name, ours in names.items() if name != ours}, sorted(layers))
+    layers = {stack: sorted(of_stack) for stack, of_stack in numbers.items()}
+    return WeightLayout(shapes, {name: ours for name, ours in names.items() if name != ours}, layers)
 
 
 def architecture_named(name: Plain, place: str) -> Architecture:
     """Returns the architecture of that ``model_type``. Raises ConfigError where there is none; ``place`` names it."""
+    if isinstance(name, str) and name in REFUSED:
+        raise ConfigError(f"{name} cannot be mapped: {REFUSED[name]}", place)
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ConfigError(f"no architecture {name!r}; there are: {', '.join(sorted(ARCHITECTURES))}", place)
     return ARCHITECTURES[name]
@@ -74,28 +87,41 @@ def read_config(architecture: Architecture, fields: Mapping[str, Plain]) -> Mode
         if fields.get(name, value) != value:
             reason = f"is {fields[name]!r}, and only {value!r} can be mapped"
             raise ConfigError(reason, f"config.json: {name}")
-    values = dict(architecture.fixed)
+    values, theirs = dict(architecture.fixed), dict[str, str]()
     for setting in architecture.settings:
         value = fields.get(setting.theirs, setting.default)
         if value is REQUIRED:
             raise ConfigError(f"has no {setting.theirs}", "config.json")
         try:
-            values[setting.ours] = setting.conversion.read(value, fields)
+            value = setting.conversion.read(value, fields)
         except ConfigError as error:
             raise ConfigError(error.reason, f"config.json: {setting.theirs}") from None
+        if setting.ours in theirs and values[setting.ours] != value:
+            other = theirs[setting.ours]
+            reason = (
+                f"is {value!r} and {other} {values[setting.ours]!r}; both are {setting.ours} here, so make them equal"
+            )
+            raise ConfigError(reason, f"config.json: {setting.theirs}")
+        values[setting.ours], theirs[setting.ours] = value, setting.theirs
     try:
-        return EncoderConfig().override(values)
+        return architecture.family.model.override(values)
     except ConfigError as error:
-        theirs = {setting.ours: setting.theirs for setting in architecture.settings}
         raise ConfigError(error.reason, f"config.json: {theirs.get(error.path, error.path)}") from None
 
 
-def write_config(architecture: Architecture, model: ModelConfig, positions: int) -> dict[str, Plain]:
-    """Returns the fields of a config.json for a model whose table has so many positions.
+def write_config(architecture: Architecture, model: ModelConfig, positions: int | None) -> dict[str, Plain]:
+    """Returns the fields of a config.json for a model whose table has so many positions; None where it has no table.
 
     Raises ConfigError, which names the field, where the architecture has no place for a value that changes what the
     network computes.
     """
+    if type(model) is not type(architecture.family.model):
+        article_kind = (
+            f"{article(model.kind)}, and {article(architecture.name)} is {article(architecture.family.model.kind)}"
+        )
+        raise ConfigError(f"is {article_kind}", "model")
+    if positions is None and any(setting.ours == "positions.max_length" for setting in architecture.settings):
+        raise ConfigError(f"has no learned positions, and {article(architecture.name)} has", "model.positions")
     model = explicit(model, positions)
     leaves = dict(model.leaves())
     fields: dict[str, Plain] = {"model_type": architecture.name, **architecture.written}
@@ -114,7 +140,7 @@ def write_config(architecture: Architecture, model: ModelConfig, positions: int)
     return fields
 
 
-def explicit(model: ModelConfig, positions: int) -> ModelConfig:
+def explicit(model: ModelConfig, positions: int | None) -> ModelConfig:
     """Returns an equal model in which sizes that follow from others are written out, as each architecture has them, and
     fields that change no output have their defaults."""
     leaves = dict(model.leaves())
@@ -127,6 +153,10 @@ def explicit(model: ModelConfig, positions: int) -> ModelConfig:
         changes["mixer.head_dim"] = None
     if leaves.get("positions.kind") == "learned" and not leaves["positions.offset"]:
         changes |= {"positions.restart": "document", "positions.max_length": positions}
+    if leaves.get("decoder_depth", model.depth) is None:
+        changes["decoder_depth"] = model.depth
+    if "decoder_depth" in leaves and "positions.kind" in leaves and not leaves["positions.offset"]:
+        changes["positions.restart"] = "segment"  # neither restarts within a source or a target
     return model.override(changes)
 
 
@@ -139,6 +169,8 @@ def read_tensors(
     that it is tied to.
     """
     remaining = prefixed(architecture, checkpoint)
+    for fused in architecture.fused:
+        remaining = fused.separated(remaining)
     tensors: dict[str, Tensor] = {}
     lines: list[str] = []
     for part in (architecture.encoder, *architecture.heads):
@@ -146,20 +178,21 @@ def read_tensors(
         missing = [
             pair.theirs
             for pair in pairs
-            if pair.ours in layout.shapes and not {pair.theirs, *pair.also} & remaining.keys()
+            if pair.ours in layout.shapes and not {pair.theirs, *pair.also, *pair.copies} & remaining.keys()
         ]
         whole = len([pair for pair in pairs if pair.ours in layout.shapes])
         if missing and (part is architecture.encoder or len(missing) < whole):
             raise ConfigError(f"the {part.name} lacks {listed(missing)}")
         for pair in pairs:
             lines += unread_copies(pair, remaining, layout)
-            for name in (pair.theirs, *pair.also):
+            for name in (pair.theirs, *pair.also, *pair.copies):
                 if name in remaining:
                     read_tensor(pair, name, remaining.pop(name), layout, tensors)
             if pair.transfer.dropped:
                 lines.append(f"{pair.transfer.dropped}: left out")
-    for name in (PREDICTION, POOLER, RELATION):
-        if not any(pair.ours in tensors for pair in head_weights(name)):
+    for name in architecture.family.heads:
+        own = [pair.ours for pair in head_weights(architecture.family, name) if pair.ours in layout.shapes]
+        if own and not any(ours in tensors for ours in own):
             lines.append(f"{name}: starts anew, for the checkpoint has none")
     return tensors, [*lines, *foreign(architecture, remaining)]
 
@@ -188,12 +221,11 @@ def read_tensor(pair: Weight, name: str, tensor: Tensor, layout: WeightLayout, t
         raise ConfigError("differs from the tensor that it is tied to; set tie_word_embeddings in config.json", name)
 
 
-def head_weights(name: str) -> Iterator[Weight]:
-    """Yields the pairs of the head of that name in all architectures, without the softmax, which may be tied."""
+def head_weights(family: Family, name: str) -> Iterator[Weight]:
+    """Yields the pairs of the head of that name in all architectures of a family."""
     for architecture in ARCHITECTURES.values():
-        for head in architecture.heads:
-            if head.name == name:
-                yield from (pair for pair in head.weights if pair.ours != "network.tokens.logits.weight")
+        if architecture.family == family:
+            yield from (pair for head in architecture.heads if head.name == name for pair in head.weights)
 
 
 def prefixed(architecture: Architecture, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -216,10 +248,9 @@ def foreign(architecture: Architecture, remaining: Mapping[str, Tensor]) -> list
     unknown: list[str] = []
     for name, tensor in remaining.items():
         head = next((head for head in architecture.foreign if name.startswith(head)), None)
-        last = name.rpartition(".")[2]
         if head is not None:
             lines[f"{head.removesuffix('.')}: left out, for it has no place here"] = None
-        elif last not in CONSTANTS or not holds_constant(last, tensor):
+        elif not holds_constant(name, tensor):
             unknown.append(name)
     if unknown:
         raise ConfigError(f"holds {listed(unknown)}, and {article(architecture.name)} here has no place for it")
@@ -227,9 +258,9 @@ def foreign(architecture: Architecture, remaining: Mapping[str, Tensor]) -> list
 
 
 def holds_constant(name: str, tensor: Tensor) -> bool:
-    """Whether a tensor of ``CONSTANTS`` holds the numbers that its name says."""
-    numbers = torch.arange(tensor.numel()) if name == "position_ids" else torch.zeros(tensor.numel())
-    return torch.equal(tensor.flatten().double(), numbers.double())
+    """Whether a tensor is one of ``CONSTANTS`` and holds the numbers that its name says."""
+    constant = next((constant for end, constant in CONSTANTS.items() if name.endswith(f".{end}")), None)
+    return constant is not None and torch.allclose(constant(tensor).double(), tensor.double(), atol=1e-6)
 
 
 def write_tensors(
@@ -259,6 +290,8 @@ def write_tensors(
     left_out = {name.rpartition(".")[0] for name in tensors if name not in written and name not in layout.aliases}
     reason = f"left out, for {article(architecture.name)} has no place for it"
     lines = [f"{name}: {reason}" for name in sorted(left_out)]
+    for fused in architecture.fused:
+        checkpoint = fused.joined(checkpoint)
     model_class = next(name for name, needed in architecture.classes.items() if heads.issuperset(needed))
     return checkpoint, model_class, lines
 
@@ -266,7 +299,8 @@ def write_tensors(
 def expanded(part: Part, layout: WeightLayout) -> Iterator[Weight]:
     """Yields the pairs of a part that the layout has, with those of a layer once for each that has its own weights."""
     for pair in part.weights:
-        numbers = list(enumerate(layout.layers)) if "{layer}" in pair.ours else [(0, 0)]
+        stack, _, own = pair.ours.partition(".blocks.{layer}")
+        numbers = list(enumerate(layout.layers.get(stack, []))) if own else [(0, 0)]
         for theirs, ours in numbers:
             name = pair.ours.format(layer=ours)
             if name in layout.shapes or name in layout.aliases:

@@ -38,6 +38,8 @@ TOKENIZER = (
     "sentencepiece.bpe.model",
 )
 """The files of a tokenizer, which are copied as they are."""
+GENERATION = "generation_config.json"
+"""The symbols that begin and end what a network writes, and how it writes; copied as it is."""
 
 
 def local_folder(source: str) -> Path:
@@ -53,7 +55,7 @@ def local_folder(source: str) -> Path:
     except ImportError:
         reason = "is no folder, and a model of the hub needs a package: pip install huggingface-hub"
         raise ConfigError(reason, source) from None
-    patterns = [FIELDS, *TOKENIZER, f"{SAFE}{INDEX}", "model*.safetensors"]
+    patterns = [FIELDS, *TOKENIZER, GENERATION, f"{SAFE}{INDEX}", "model*.safetensors"]
     try:
         cached = Path(snapshot_download(source, allow_patterns=patterns, local_files_only=True))
         if (cached / FIELDS).exists() and any((cached / name).exists() for name in weight_files()):
@@ -167,11 +169,11 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
 
 
 def copy_tokenizer(source: Path, target: Path) -> list[str]:
-    """Copies the files of a folder's tokenizer. Returns their names."""
-    names = [name for name in TOKENIZER if (source / name).is_file()]
+    """Copies the files of a folder's tokenizer, whose names it returns, and what says how texts are written."""
+    names = [name for name in (*TOKENIZER, GENERATION) if (source / name).is_file()]
     for name in names:
         shutil.copyfile(source / name, target / name)
-    return names
+    return [name for name in names if name != GENERATION]
 
 
 def write_folder(folder: Path, fields: Mapping[str, Plain], tensors: dict[str, Tensor]) -> None:

@@ -12,16 +12,26 @@ import torch
 from torch import Tensor
 
 from lit_transformers.config import ConfigError, Plain, nearest
+from lit_transformers.models import EncoderConfig, ModelConfig
+from lit_transformers.tasks import MaskedLMConfig, TaskConfig
 
 __all__ = [
     "ACTIVATION",
     "AS_IS",
+    "ENCODERS",
     "NARROWER",
+    "POOLER",
     "POSITIVE",
+    "PREDICTION",
+    "RELATION",
     "REQUIRED",
     "SAME",
+    "TRANSPOSED",
     "Architecture",
     "Conversion",
+    "Family",
+    "Fields",
+    "Fused",
     "Part",
     "Setting",
     "Transfer",
@@ -30,6 +40,10 @@ __all__ = [
     "position_count",
     "position_table",
 ]
+
+PREDICTION, POOLER, RELATION = "prediction head", "pooler", "relation head"
+"""Names of heads: what predicts symbols, that is the map before the softmax and the softmax itself, as far as it is not
+the embeddings; the map of a row's first vector; what predicts the relation of two segments from that."""
 
 Fields = Mapping[str, Plain]
 """The fields of a config.json."""
@@ -90,7 +104,8 @@ POSITIVE = Conversion(lambda count, fields: count, lambda count, fields: count o
 
 
 class Setting(NamedTuple):
-    """A field of config.json, and the path of the same in ``EncoderConfig``.
+    """A field of config.json, and the path of the same in the config of the family. Where one field of ours stands for
+    two of theirs, both have to say the same.
 
     default: the value that transformers takes where the field is missing.
     """
@@ -110,6 +125,8 @@ class Transfer(NamedTuple):
 
 
 AS_IS = Transfer(lambda tensor: tensor, lambda tensor: tensor)
+TRANSPOSED = Transfer(lambda matrix: matrix.T, lambda matrix: matrix.T)
+"""Of maps that a checkpoint holds as (inputs, outputs), as those of GPT-2."""
 
 
 def position_table(skipped: int = 0) -> Transfer:
@@ -127,17 +144,68 @@ class Weight(NamedTuple):
     number of a layer that has weights of its own.
 
     also: names of copies, which are written too. Where weights are not tied, transformers reads ``theirs`` alone.
+    copies: names of others, which some checkpoints have and none needs.
     """
 
     theirs: str
     ours: str
     transfer: Transfer = AS_IS
     also: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 def affine(theirs: str, ours: str) -> tuple[Weight, Weight]:
     """Returns the pairs of a linear map's or a norm's weight and bias."""
     return Weight(f"{theirs}.weight", f"{ours}.weight"), Weight(f"{theirs}.bias", f"{ours}.bias")
+
+
+class Fused(NamedTuple):
+    """A tensor of a checkpoint that holds several of equal size, one after another along ``dim``.
+
+    name: how its name ends; parts: how the names end by which the table calls what it holds.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    dim: int
+
+    def separated(self, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the tensors of a checkpoint with what such ones hold in their place. Raises ConfigError, which names
+        the tensor, where one does not hold as many of equal size."""
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in checkpoint.items():
+            if not name.endswith(self.name):
+                tensors[name] = tensor
+                continue
+            if tensor.dim() <= self.dim or tensor.size(self.dim) % len(self.parts):
+                raise ConfigError(f"is {tuple(tensor.shape)}, which is not {len(self.parts)} tensors in one", name)
+            stem = name.removesuffix(self.name)
+            pieces = tensor.chunk(len(self.parts), self.dim)
+            tensors |= {f"{stem}{part}": piece for part, piece in zip(self.parts, pieces, strict=True)}
+        return tensors
+
+    def joined(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns tensors with each group that ``separated`` would return as one."""
+        checkpoint = {name: tensor for name, tensor in tensors.items() if not name.endswith(self.parts)}
+        for name in tensors:
+            if name.endswith(self.parts[0]):
+                stem = name.removesuffix(self.parts[0])
+                checkpoint[f"{stem}{self.name}"] = torch.cat(
+                    [tensors[f"{stem}{part}"] for part in self.parts], self.dim
+                )
+        return checkpoint
+
+
+class Family(NamedTuple):
+    """What an architecture is here. model: the config that settings change. task: the objective that its weights come
+    from, whose names they have. heads: names of the parts that start anew where a checkpoint has none of them."""
+
+    model: ModelConfig
+    task: TaskConfig
+    heads: tuple[str, ...]
+
+
+ENCODERS = Family(EncoderConfig(), MaskedLMConfig(), (PREDICTION, POOLER, RELATION))
 
 
 class Part(NamedTuple):
@@ -155,7 +223,8 @@ class Architecture(NamedTuple):
     of which one value alone can be mapped, that of transformers where they are missing. written: fields that are
     written beside. encoder: the part that each checkpoint has. heads: parts that it may have. foreign: beginnings of
     the names of other heads, which are left out. classes: transformers' classes of a checkpoint with the heads of these
-    names, the one with the most heads first.
+    names, the one with the most heads first. family: what it is here. fused: tensors that hold several. notes: lines on
+    what differs beyond weights, for whoever reads or writes such a checkpoint.
     """
 
     name: str
@@ -168,3 +237,6 @@ class Architecture(NamedTuple):
     heads: tuple[Part, ...]
     foreign: tuple[str, ...]
     classes: Mapping[str, tuple[str, ...]]
+    family: Family = ENCODERS
+    fused: tuple[Fused, ...] = ()
+    notes: tuple[str, ...] = ()

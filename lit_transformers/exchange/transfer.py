@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lit_transformers.cli.amounts import count
 from lit_transformers.config import ConfigError, Plain
-from lit_transformers.exchange.architectures import ARCHITECTURES, ROBERTA
+from lit_transformers.exchange.architectures import ARCHITECTURES
 from lit_transformers.exchange.convert import (
     architecture_named,
     layout_of,
@@ -28,10 +28,22 @@ from lit_transformers.exchange.folders import (
     read_fields,
     write_folder,
 )
+from lit_transformers.exchange.mapping import Family
+from lit_transformers.exchange.tokenizer_files import write_tokenizer
 from lit_transformers.models import ModelConfig
 from lit_transformers.runs.starting_weights import StartingWeights, read_weights, write_weights
 
-__all__ = ["Exchanged", "export_weights", "import_weights"]
+__all__ = [
+    "CONFIG",
+    "WEIGHTS",
+    "Exchanged",
+    "add_tokenizer",
+    "described",
+    "export_weights",
+    "file_of",
+    "import_weights",
+    "symbols_of_weights",
+]
 
 CONFIG, WEIGHTS = "config.yaml", "weights.safetensors"
 """The files of an import: the config of its network, for people and for a run.yaml, and the weights."""
@@ -68,15 +80,15 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
     try:
         architecture = architecture_named(named, "config.json: model_type")
         model = read_config(architecture, fields)
-        layout = layout_of(model, symbols_of(fields))
+        layout = layout_of(architecture.family, model, symbols_of(fields))
         tensors, notes = read_tensors(architecture, read_checkpoint(folder), layout)
     except ConfigError as error:
         place = "" if str(error).startswith(str(folder)) else str(folder)
         raise ConfigError(str(error), place) from None
-    tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    tensors, notes = {name: tensor.float() for name, tensor in tensors.items()}, [*notes, *architecture.notes]
     with fresh_folder(directory) as fresh:
         write_weights(fresh / WEIGHTS, StartingWeights(model, architecture.name, tensors))
-        (fresh / CONFIG).write_text(described(architecture.name, model, directory), encoding="utf-8")
+        (fresh / CONFIG).write_text(described(f"Imported from {architecture.name}", model, directory), encoding="utf-8")
         if not copy_tokenizer(folder, fresh):
             notes = [*notes, "tokenizer: the folder has none"]
     return Exchanged(architecture.name, sum(tensor.numel() for tensor in tensors.values()), notes)
@@ -90,11 +102,27 @@ def symbols_of(fields: dict[str, Plain]) -> int:
     return size
 
 
-def described(architecture: str, model: ModelConfig, directory: Path) -> str:
-    """Returns the text of config.yaml: what a run.yaml needs to start from these weights."""
-    plain = {"model": model.to_dict(), "task": {"kind": "masked_lm"}, "weights": str(directory.resolve() / WEIGHTS)}
+def described(origin: str, model: ModelConfig, directory: Path) -> str:
+    """Returns the text of config.yaml: what a run.yaml needs to start from these weights. origin: where they are from,
+    for whoever reads the file."""
+    task = {"kind": family_of(model).task.kind}
+    plain = {"model": model.to_dict(), "task": task, "weights": str(directory.resolve() / WEIGHTS)}
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
-    return f"# Imported from {architecture}. A run.yaml with these fields, and data, starts from its weights.\n{text}"
+    return f"# {origin}. A run.yaml with these fields, and data, starts from its weights.\n{text}"
+
+
+def family_of(model: ModelConfig) -> Family:
+    """Returns what networks of the kind of this one are. Raises ConfigError where no architecture is."""
+    families = (architecture.family for architecture in ARCHITECTURES.values())
+    family = next((family for family in families if type(family.model) is type(model)), None)
+    if family is None:
+        raise ConfigError(f"no architecture here is of the kind {model.kind}", "model")
+    return family
+
+
+def file_of(source: Path) -> Path:
+    """Returns the file of weights of an import's folder, or of a run, which is named itself."""
+    return source / WEIGHTS if source.is_dir() else source
 
 
 def export_weights(source: Path, directory: Path, architecture_name: str | None = None) -> Exchanged:
@@ -104,21 +132,40 @@ def export_weights(source: Path, directory: Path, architecture_name: str | None 
     network's parts. RoBERTa has to be named, since it reads symbol 1 as padding. Raises ConfigError, in one line and
     with nothing written, where something cannot be mapped.
     """
-    weights = read_weights(source / WEIGHTS if source.is_dir() else source)
+    weights = read_weights(file_of(source))
     named = architecture_name or weights.architecture or None
     try:
-        names = [named] if named else [name for name in ARCHITECTURES if name != ROBERTA.name]
+        names = [named] if named else candidates(weights.model)
         fields, tensors, notes = written(weights, names)
     except ConfigError as error:
         raise ConfigError(str(error), str(source)) from None
     with fresh_folder(directory) as fresh:
         write_folder(fresh, fields, tensors)
-        if not source.is_dir():
-            notes = [*notes, "tokenizer: left out, for it stands in the checkpoint alone"]
-        elif not copy_tokenizer(source, fresh):
-            notes = [*notes, "tokenizer: the import has none"]
+        notes = [*notes, *add_tokenizer(source, fresh, fields["vocab_size"])]
     parameters = sum(tensor.numel() for tensor in tensors.values())
     return Exchanged(f"{fields['model_type']} ({fields['architectures'][0]})", parameters, notes)
+
+
+def add_tokenizer(source: Path, folder: Path, symbols: int) -> list[str]:
+    """Adds the tokenizer of an import's folder, or of a run's checkpoint over so many symbols, to a folder. Returns a
+    line where there is none."""
+    if source.is_dir():
+        return [] if copy_tokenizer(source, folder) else ["tokenizer: the import has none"]
+    if source.suffix == ".safetensors":
+        return ["tokenizer: left out; name the folder of the weights, not the file, to have it"]
+    line = write_tokenizer(source, folder, symbols)
+    return [line] if line else []
+
+
+def candidates(model: ModelConfig) -> list[str]:
+    """Returns the names of the architectures that a network may be written as. Those that read symbol 1 as padding have
+    to be named. Raises ConfigError where there is none."""
+    family = family_of(model)
+    return [
+        name
+        for name, architecture in ARCHITECTURES.items()
+        if architecture.family == family and architecture.written.get("pad_token_id") != 1
+    ]
 
 
 def written(weights: StartingWeights, names: list[str]) -> tuple[dict[str, Plain], dict[str, Tensor], list[str]]:
@@ -131,20 +178,30 @@ def written(weights: StartingWeights, names: list[str]) -> tuple[dict[str, Plain
         architecture = architecture_named(name, "architecture")
         try:
             fields = write_config(architecture, weights.model, positions_of(weights))
-            symbols = weights.tensors["network.tokens.table.weight"].size(0)
-            layout = layout_of(read_config(architecture, fields), symbols)
+            symbols = symbols_of_weights(weights)
+            layout = layout_of(architecture.family, read_config(architecture, fields), symbols)
             tensors, model_class, notes = write_tensors(architecture, weights.tensors, layout)
         except ConfigError as error:
             errors.append(error)
             continue
-        return fields | {"vocab_size": symbols, "architectures": [model_class], "dtype": "float32"}, tensors, notes
+        return (
+            fields | {"vocab_size": symbols, "architectures": [model_class], "dtype": "float32"},
+            tensors,
+            [*notes, *architecture.notes],
+        )
     others = f"; and neither as {', '.join(names[1:])}" if len(names) > 1 else ""
     raise ConfigError(f"{errors[0]}{others}")
 
 
-def positions_of(weights: StartingWeights) -> int:
-    """Returns the number of learned positions. Raises ConfigError where there are none."""
-    table = weights.tensors.get("network.stack.entry.positions.weight")
+def symbols_of_weights(weights: StartingWeights) -> int:
+    """Returns the size of the vocabulary. Raises ConfigError where symbols have no table of vectors of one width."""
+    table = weights.tensors.get("network.tokens.table.weight")
     if table is None:
-        raise ConfigError("has no learned positions, and each of these architectures has", "model.positions")
-    return table.size(1)
+        raise ConfigError("is no table of one vector for each symbol", "model.tokens")
+    return table.size(0)
+
+
+def positions_of(weights: StartingWeights) -> int | None:
+    """Returns the number of learned positions; None where there are none."""
+    table = weights.tensors.get("network.stack.entry.positions.weight")
+    return None if table is None else table.size(1)

@@ -116,19 +116,21 @@ def of_targets(
 
 
 class FullTokenEmbeddingConfig(TokenEmbeddingConfig, kind="full"):
-    """One vector and one logit for each symbol."""
+    """One vector and one logit for each symbol. bias: whether the softmax has one, which GPT-2's has not."""
+
+    bias: bool = True
 
     def build(self, size: int, dim: int) -> FullTokenEmbedding:
         return FullTokenEmbedding(self, size, dim)
 
 
 class FullTokenEmbedding(TokenEmbedding):
-    """An embedding table and a linear softmax layer with a bias."""
+    """An embedding table and a linear softmax layer."""
 
     def __init__(self, config: FullTokenEmbeddingConfig, size: int, dim: int) -> None:
         super().__init__(config, dim)
         self.table = nn.Embedding(size, dim)
-        self.logits = nn.Linear(dim, size)
+        self.logits = nn.Linear(dim, size, bias=config.bias)
         if config.tied:
             self.logits.weight = self.table.weight
 

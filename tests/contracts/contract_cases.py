@@ -208,6 +208,7 @@ FEEDFORWARD_CASES: Sequence[TransitionConfig] = (
 TOKEN_CASES = (
     FullTokenEmbeddingConfig(),
     FullTokenEmbeddingConfig(tied=False, scaled=False),
+    FullTokenEmbeddingConfig(bias=False),
     AdaptiveTokenEmbeddingConfig(cutoffs=(4, 8), shrink=2),
 )
 SMALL = LanguageModelConfig(

@@ -2096,11 +2096,16 @@ RUN_FAULTS = (
 )
 
 HUGGING_FACE = "tests/parity/test_hugging_face.py::test_"
+GPT2 = "tests/parity/test_exchange_gpt2.py::test_"
+LONG = "tests/parity/test_exchange_long.py::test_"
+MARIAN = "tests/parity/test_exchange_marian.py::test_"
+CHANGED = "tests/lit_transformers/test_changed_network.py::test_"
+TOKENIZER = "tests/parity/test_exchange_tokenizer.py::test_"
 EXCHANGE_FAULTS = (
     Fault(
         "exchange",
         "queries and keys change places",
-        "lit_transformers/exchange/architectures.py",
+        "lit_transformers/exchange/encoders.py",
         '*affine(f"{prefix}attention.self.query", f"{BLOCK}.mixer.query"),\n'
         '        *affine(f"{prefix}attention.self.key", f"{BLOCK}.mixer.key"),',
         '*affine(f"{prefix}attention.self.query", f"{BLOCK}.mixer.key"),\n'
@@ -2127,16 +2132,16 @@ EXCHANGE_FAULTS = (
         "exchange",
         "groups of layers are numbered as layers are",
         "lit_transformers/exchange/convert.py",
-        "list(enumerate(layout.layers))",
-        "[(number, number) for number in layout.layers]",
+        "list(enumerate(layout.layers.get(stack, [])))",
+        "[(number, number) for number in layout.layers.get(stack, [])]",
         (f"{HUGGING_FACE}hidden_states_and_logits_are_those_of_transformers",),
     ),
     Fault(
         "exchange",
         "unknown tensors are passed over",
         "lit_transformers/exchange/convert.py",
-        "        elif last not in CONSTANTS or not holds_constant(last, tensor):",
-        "        elif last in CONSTANTS and not holds_constant(last, tensor):",
+        "    return constant is not None and torch.allclose(",
+        "    return constant is None or torch.allclose(",
         (f"{HUGGING_FACE}what_cannot_be_mapped_is_refused_in_one_line_and_nothing_is_written",),
     ),
     Fault(
@@ -2146,6 +2151,78 @@ EXCHANGE_FAULTS = (
         "if not torch.equal(tensors.setdefault(ours, value), value):",
         "if tensors.setdefault(ours, value).shape != value.shape:",
         (f"{HUGGING_FACE}what_cannot_be_mapped_is_refused_in_one_line_and_nothing_is_written",),
+    ),
+    Fault(
+        "exchange",
+        "keys of GPT-2 are read before queries",
+        "lit_transformers/exchange/decoders.py",
+        'for name in ("query", "key", "value")',
+        'for name in ("key", "query", "value")',
+        (f"{GPT2}logits_and_gradients_are_those_of_transformers_and_of_what_is_exported",),
+    ),
+    Fault(
+        "exchange",
+        "of two fields for one of ours the last one counts",
+        "lit_transformers/exchange/convert.py",
+        "if setting.ours in theirs and values[setting.ours] != value:",
+        "if setting.ours in theirs and values[setting.ours] is None:",
+        (f"{GPT2}a_gpt2_that_computes_something_else_is_refused",),
+    ),
+    Fault(
+        "exchange",
+        "global keys of Longformer are read as values",
+        "lit_transformers/exchange/long_encoders.py",
+        'self.key_global", f"{BLOCK}.mixer.global_maps.1"',
+        'self.key_global", f"{BLOCK}.mixer.global_maps.2"',
+        (f"{LONG}logits_of_longformer_are_those_of_transformers_and_of_what_is_exported",),
+    ),
+    Fault(
+        "exchange",
+        "windows of Longformer are taken as those of one side",
+        "lit_transformers/exchange/long_encoders.py",
+        "halves = [window // 2 for window in",
+        "halves = [window for window in",
+        (f"{LONG}logits_of_longformer_are_those_of_transformers_and_of_what_is_exported",),
+    ),
+    Fault(
+        "exchange",
+        "the decoder of Marian has the layers of its encoder",
+        "lit_transformers/exchange/pairs.py",
+        'theirs, ours = f"model.{name}.layers.{{layer}}"',
+        'theirs, ours = f"model.encoder.layers.{{layer}}"',
+        (f"{MARIAN}logits_are_those_of_transformers_and_of_what_is_exported",),
+    ),
+    Fault(
+        "exchange",
+        "positions beyond the table are those of its last row",
+        "lit_transformers/exchange/changed_network.py",
+        "torch.arange(length) % rows",
+        "torch.arange(length).clamp(max=rows - 1)",
+        (f"{CHANGED}longer_rows_are_read_and_their_positions_repeat",),
+    ),
+    Fault(
+        "exchange",
+        "another kind of mixer has its defaults, and loses biases",
+        "lit_transformers/exchange/changed_network.py",
+        "for name, field in old.to_dict().items() if name in names}",
+        "for name, field in old.to_dict().items() if name not in names}",
+        (f"{CHANGED}of_another_kind_of_mixer_stays_what_both_have",),
+    ),
+    Fault(
+        "exchange",
+        "projections of global tokens start anew",
+        "lit_transformers/exchange/changed_network.py",
+        "return source, f",
+        "return None, f",
+        (f"{CHANGED}where_nothing_is_hidden_the_converted_network_says_what_the_original_says",),
+    ),
+    Fault(
+        "exchange",
+        "an exported tokenizer separates no segments",
+        "lit_transformers/exchange/tokenizer_files.py",
+        'single=f"{first} $A {last}"',
+        'single=f"{first} $A"',
+        (f"{TOKENIZER}rows_of_a_masked_language_model_are_those_of_the_run",),
     ),
     Fault(
         "exchange",

@@ -316,7 +316,9 @@ def index_elsewhere(folder: Path) -> None:
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], Callable[[Path], None], str]] = {
-    "another architecture": ({"model_type": "gpt2"}, lambda folder: None, "no architecture 'gpt2'"),
+    "another architecture": ({"model_type": "mamba"}, lambda folder: None, "no architecture 'mamba'"),
+    "an architecture of other parts": ({"model_type": "t5"}, lambda folder: None, "t5 cannot be mapped: its norms"),
+    "weights of another family": ({"model_type": "gpt2"}, lambda folder: None, r"lacks transformer\.wte\.weight"),
     "weights of another architecture": ({"model_type": "roberta", "pad_token_id": 1}, lambda folder: None, "lacks"),
     "relative positions": ({"position_embedding_type": "relative_key"}, lambda folder: None, "position_embedding_type"),
     "a decoder": ({"is_decoder": True}, lambda folder: None, "is_decoder"),
