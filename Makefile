@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --no-compile --editable
 BASE := $(VENV)/.installed-base
 STAMP := $(VENV)/.installed
+WORKERS ?= 2
 CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks claims
 
 # What is imported is compiled once and kept, or every process of the tests would compile the whole suite again, and
@@ -21,26 +22,29 @@ help:
 	@echo "make check  lint, types and all tests: what has to pass before a change lands"
 	@echo "make claims which numbers of README and docs are older than the code; measures those again, for an hour or so"
 
-$(BASE): pyproject.toml
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@echo "installing into $(VENV): a minute or two"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+
+$(BASE): pyproject.toml | $(BIN)/python
 	$(INSTALL) .
 	@touch $(BASE)
 
-$(STAMP): $(BASE)
+# What the tests need includes what the demo needs: one call installs both.
+$(STAMP): pyproject.toml | $(BIN)/python
 	$(INSTALL) ".[dev]"
-	@touch $(STAMP)
+	@touch $(BASE) $(STAMP)
 
 demo: $(BASE)
 	$(BIN)/python -m ablations run xl_recurrence
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(CODE)
