@@ -41,12 +41,16 @@ class RowEvaluationConfig(Config):
     runs, whatever their seed.
 
     noise       what is hidden; None: as in training. Runs that are trained with different noise are compared by one
+    relation    what is to be told of two segments; None: as in training. Of any relation 0 means that the second
+                segment follows the first, so that what was trained to tell one can be measured by another, as
+                arXiv:1909.11942, table 5, does
     batch_size  None: as in training
     examples    at most so many rows, the same for all runs, chosen at random
     split       what validation reads; testing reads test
     """
 
     noise: NoiseConfig | None = None
+    relation: Relation | None = None
     batch_size: Positive | None = None
     examples: Positive | None = None
     split: Literal["train", "validation", "test"] = "validation"
@@ -91,6 +95,11 @@ class RowDataConfig(DataConfig, kind="rows"):
                 f"relation {self.relation} is one of two segments, and packing {self.packing} has one; "
                 f"set packing to {' or '.join(PAIRS)}"
             )
+        if self.relation == "none" and self.measured_relation != "none":
+            yield (
+                f"evaluation.relation {self.measured_relation} is predicted by a head that relation none does not "
+                "train; set relation too, and task.detach_relation where its loss is not to reach the network"
+            )
 
     def build(self) -> RowData:
         return RowData(self)
@@ -113,7 +122,7 @@ class RowDataConfig(DataConfig, kind="rows"):
             "examples": self.evaluation.examples,
             "length": self.length,
             "packing": self.packing,
-            "relation": self.relation,
+            "relation": self.measured_relation,
             "noise": self.measured_noise.to_dict(),
         }
 
@@ -121,6 +130,11 @@ class RowDataConfig(DataConfig, kind="rows"):
     def measured_noise(self) -> NoiseConfig:
         """What hides symbols in evaluation."""
         return self.evaluation.noise or self.noise
+
+    @property
+    def measured_relation(self) -> Relation:
+        """What is to be told of two segments in evaluation."""
+        return self.evaluation.relation or self.relation
 
     def known_values(self) -> KnownValues | None:
         """Returns the least losses in nats where they are known: of words, one symbol each, that are all behind [MASK].
@@ -214,17 +228,18 @@ class RowData(Data):
         """Fills the cache in one process, for all others. Raises DataError where there is no row to train on."""
         self.reader("train", ())
 
-    def reader(self, split: Split, seed: tuple[int, ...], noise: NoiseConfig | None = None) -> RowReader:
-        """Returns what reads the rows of a split, with the noise of training unless one is given.
+    def reader(self, split: Split, seed: tuple[int, ...], evaluated: bool = False) -> RowReader:
+        """Returns what reads the rows of a split, with the noise and the relation of training, or those of evaluation.
 
         Raises DataError where there is no row, or a relation needs more.
         """
         config = self.config
+        relation = config.measured_relation if evaluated else config.relation
         rows = packed(self.store.folder_of(split), config.packing, config.length)
         if not len(rows.first):
             least = "no document of two sentences" if config.packing in PAIRS else "no sentence"
             raise DataError(f"source: the split {split!r} has {least}, so no row of packing {config.packing}")
-        if config.relation == "next_sentence" and len(rows.documents) < 3:
+        if relation == "next_sentence" and len(rows.documents) < 3:
             raise DataError(
                 f"source: the split {split!r} has one document, and no other document for a sentence that is not next; "
                 "use more documents, a smaller source.piece, or another relation"
@@ -233,8 +248,8 @@ class RowData(Data):
             self.store.folder_of(split),
             config.packing,
             config.length,
-            config.relation,
-            noise or config.noise,
+            relation,
+            config.measured_noise if evaluated else config.noise,
             self.symbols,
             seed,
         )
@@ -246,7 +261,7 @@ class RowData(Data):
 
     def evaluation(self, split: Split) -> Reading:
         evaluation = self.config.evaluation
-        reader = self.reader(split, (EVALUATION, SPLITS.index(split)), self.config.measured_noise)
+        reader = self.reader(split, (EVALUATION, SPLITS.index(split)), evaluated=True)
         batch_size = evaluation.batch_size or self.config.batch_size
         return self._reading(reader, batch_size, partial(Once, reader.total, evaluation.examples))
 

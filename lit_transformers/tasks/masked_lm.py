@@ -26,11 +26,14 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
 
     Where the data ask for the relation of two segments (``data.relation``), it is predicted from the first vector of a
     row through a map with tanh, the pooler of BERT's code. relation_weight: of that loss; the loss of symbols counts 1.
+    detach_relation: whether that loss trains the pooler and its output alone, so that they read what the network has
+    learned from the loss of symbols.
     """
 
     reads: ClassVar[type[DataDescription]] = RowDescription
 
     relation_weight: PositiveFloat = 1.0
+    detach_relation: bool = False
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> MaskedLM:
         return MaskedLM(self, model, data, training)
@@ -161,7 +164,10 @@ class MaskedLM(Task):
 
     def related(self, output: ModelOutput) -> Float[Tensor, "b c"] | None:
         """Returns the logits of the relations, or None where the data have none."""
-        return None if self.relation_head is None else full_precision(self.relation_head(output.hidden[:, 0]))
+        if self.relation_head is None:
+            return None
+        first = output.hidden[:, 0]
+        return full_precision(self.relation_head(first.detach() if self.config.detach_relation else first))
 
     def predicted(self, batch: RowBatch) -> MaskedOutput:
         """Returns the predictions of the network in evaluation."""

@@ -84,6 +84,26 @@ def test_the_loss_is_that_of_chosen_symbols_and_of_relations_by_their_own_number
     torch.testing.assert_close(task.training_step(batch, 0)["loss"], sum(nats) / len(nats) + relations)
 
 
+def test_a_detached_relation_trains_its_head_alone() -> None:
+    """The network learns what it would without a relation, and the head what it would at that network."""
+    gradients = {}
+    for detached, weight in ((True, 1.0), (True, 3.0), (False, 3.0)):
+        config = MaskedLMConfig(detach_relation=detached, relation_weight=weight)
+        torch.manual_seed(0)
+        task = placed(config.build(BERT, DATA, TrainingConfig(device="cpu")).double())
+        torch.manual_seed(1)
+        task.training_step(rows(LENGTHS), 0)["loss"].backward()
+        network, head = (
+            torch.cat([p.grad.flatten() for p in part.parameters() if p.grad is not None])
+            for part in (task.network, task.relation_head)
+        )
+        gradients[detached, weight] = network, head
+    torch.testing.assert_close(gradients[True, 1.0][0], gradients[True, 3.0][0])
+    assert not torch.allclose(gradients[True, 3.0][0], gradients[False, 3.0][0])
+    torch.testing.assert_close(gradients[True, 3.0][1], gradients[False, 3.0][1])
+    torch.testing.assert_close(3 * gradients[True, 1.0][1], gradients[True, 3.0][1])
+
+
 def test_what_is_reported_is_counted_by_hand() -> None:
     task, batch = masked_lm().eval(), rows(LENGTHS)
     with torch.no_grad():

@@ -318,6 +318,17 @@ def test_an_evaluation_may_hide_otherwise_than_training() -> None:
     assert plain_batches(training_batches(other, 5)) == plain_batches(training_batches(config(), 5))
 
 
+def test_an_evaluation_may_ask_for_another_relation_than_training() -> None:
+    pairs = {"packing": "segment_pair", "relation": "next_sentence"}
+    other = config(**pairs, **{"evaluation.relation": "sentence_order"})
+    expected = config(packing="segment_pair", relation="sentence_order")
+    assert plain_batches(list(other.build().val_dataloader())) == plain_batches(list(expected.build().val_dataloader()))
+    assert plain_batches(training_batches(other, 5)) == plain_batches(training_batches(config(**pairs), 5))
+    assert other.protocol()["relation"] == "sentence_order" and other.build().description.relations == 2
+    with pytest.raises(ConfigError, match="predicted by a head that relation none does not train; set relation too"):
+        config(packing="segment_pair", **{"evaluation.relation": "sentence_order"})
+
+
 def test_a_description_counts_the_symbols_of_the_longest_row_that_are_predicted() -> None:
     for packing, count in (("full_sentences", round(0.3 * 22)), ("segment_pair", round(0.3 * 21))):
         data = config(packing=packing, **{"noise.rate": 0.3}).build()
