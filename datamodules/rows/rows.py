@@ -44,6 +44,7 @@ class RowEvaluationConfig(Config):
     relation    what is to be told of two segments; None: as in training. Of any relation 0 means that the second
                 segment follows the first, so that what was trained to tell one can be measured by another, as
                 arXiv:1909.11942, table 5, does
+    packing     what a row holds; None: as in training
     batch_size  None: as in training
     examples    at most so many rows, the same for all runs, chosen at random
     split       what validation reads; testing reads test
@@ -51,6 +52,7 @@ class RowEvaluationConfig(Config):
 
     noise: NoiseConfig | None = None
     relation: Relation | None = None
+    packing: Packing | None = None
     batch_size: Positive | None = None
     examples: Positive | None = None
     split: Literal["train", "validation", "test"] = "validation"
@@ -90,11 +92,16 @@ class RowDataConfig(DataConfig, kind="rows"):
     evaluation: RowEvaluationConfig = RowEvaluationConfig()
 
     def conflicts(self) -> Iterator[str]:
-        if self.relation != "none" and self.packing not in PAIRS:
-            yield (
-                f"relation {self.relation} is one of two segments, and packing {self.packing} has one; "
-                f"set packing to {' or '.join(PAIRS)}"
-            )
+        for place, relation, packing in (
+            ("", self.relation, self.packing),
+            ("evaluation.", self.measured_relation, self.measured_packing),
+        ):
+            if relation != "none" and packing not in PAIRS:
+                yield (
+                    f"{place}relation {relation} is one of two segments, and packing {packing} has one; "
+                    f"set {place}packing to {' or '.join(PAIRS)}"
+                )
+                break
         if self.relation == "none" and self.measured_relation != "none":
             yield (
                 f"evaluation.relation {self.measured_relation} is predicted by a head that relation none does not "
@@ -121,7 +128,7 @@ class RowDataConfig(DataConfig, kind="rows"):
             "split": self.evaluation.split,
             "examples": self.evaluation.examples,
             "length": self.length,
-            "packing": self.packing,
+            "packing": self.measured_packing,
             "relation": self.measured_relation,
             "noise": self.measured_noise.to_dict(),
         }
@@ -135,6 +142,11 @@ class RowDataConfig(DataConfig, kind="rows"):
     def measured_relation(self) -> Relation:
         """What is to be told of two segments in evaluation."""
         return self.evaluation.relation or self.relation
+
+    @property
+    def measured_packing(self) -> Packing:
+        """What a row holds in evaluation."""
+        return self.evaluation.packing or self.packing
 
     def known_values(self) -> KnownValues | None:
         """Returns the least losses in nats where they are known: of words, one symbol each, that are all behind [MASK].
@@ -202,7 +214,9 @@ class RowData(Data):
         return {"tokenizer": self.tokenizer.to_dict()}
 
     def example_name(self, ordinal: int) -> str:
-        return self.reader(self.validation_split, ()).name(self.corpus.documents(self.validation_split), ordinal)
+        return self.reader(self.validation_split, (), evaluated=True).name(
+            self.corpus.documents(self.validation_split), ordinal
+        )
 
     @cached_property
     def _tokenizer_hash(self) -> str:
@@ -229,16 +243,18 @@ class RowData(Data):
         self.reader("train", ())
 
     def reader(self, split: Split, seed: tuple[int, ...], evaluated: bool = False) -> RowReader:
-        """Returns what reads the rows of a split, with the noise and the relation of training, or those of evaluation.
+        """Returns what reads the rows of a split as training does, or as evaluation does.
 
         Raises DataError where there is no row, or a relation needs more.
         """
         config = self.config
-        relation = config.measured_relation if evaluated else config.relation
-        rows = packed(self.store.folder_of(split), config.packing, config.length)
+        relation, packing = config.relation, config.packing
+        if evaluated:
+            relation, packing = config.measured_relation, config.measured_packing
+        rows = packed(self.store.folder_of(split), packing, config.length)
         if not len(rows.first):
-            least = "no document of two sentences" if config.packing in PAIRS else "no sentence"
-            raise DataError(f"source: the split {split!r} has {least}, so no row of packing {config.packing}")
+            least = "no document of two sentences" if packing in PAIRS else "no sentence"
+            raise DataError(f"source: the split {split!r} has {least}, so no row of packing {packing}")
         if relation == "next_sentence" and len(rows.documents) < 3:
             raise DataError(
                 f"source: the split {split!r} has one document, and no other document for a sentence that is not next; "
@@ -246,7 +262,7 @@ class RowData(Data):
             )
         return RowReader(
             self.store.folder_of(split),
-            config.packing,
+            packing,
             config.length,
             relation,
             config.measured_noise if evaluated else config.noise,

@@ -329,6 +329,17 @@ def test_an_evaluation_may_ask_for_another_relation_than_training() -> None:
         config(packing="segment_pair", **{"evaluation.relation": "sentence_order"})
 
 
+def test_an_evaluation_may_pack_otherwise_than_training() -> None:
+    pairs = {"packing": "segment_pair", "relation": "next_sentence"}
+    other = config(**pairs, **{"evaluation.packing": "doc_sentences", "evaluation.relation": "none"})
+    expected = config(packing="doc_sentences").build()
+    assert plain_batches(list(other.build().val_dataloader())) == plain_batches(list(expected.val_dataloader()))
+    assert plain_batches(training_batches(other, 5)) == plain_batches(training_batches(config(**pairs), 5))
+    assert other.build().example_name(3) == expected.example_name(3)
+    with pytest.raises(ConfigError, match="evaluation.relation next_sentence is one of two segments, and packing doc"):
+        config(**pairs, **{"evaluation.packing": "doc_sentences"})
+
+
 def test_a_description_counts_the_symbols_of_the_longest_row_that_are_predicted() -> None:
     for packing, count in (("full_sentences", round(0.3 * 22)), ("segment_pair", round(0.3 * 21))):
         data = config(packing=packing, **{"noise.rate": 0.3}).build()
