@@ -177,6 +177,7 @@ class RowDescription(DataDescription):
     segments     how many segments a row may have: 1 or 2
     predictions  the most symbols of a row that are predicted
     relations    how many relations between the two segments of a row there are to tell apart; 0 where none are
+    rules        the names of the rules that rows of minimal pairs obey or break
     """
 
     kind = "rows"
@@ -187,6 +188,7 @@ class RowDescription(DataDescription):
     segments: int
     predictions: int
     relations: int = 0
+    rules: tuple[str, ...] = ()
 
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
@@ -305,6 +307,9 @@ class RowBatch(NamedTuple):
     relation      (b,)   the relation between the two segments, from 0; IGNORED where there is none to predict
     example       (b,)   ordinal of the row within its split
     stream, cursor as in TextBatch
+    rule          (b,)   of minimal pairs: the number of the rule that every second row breaks, and the row before it,
+                  which differs in nothing else, obeys. Nothing in them is hidden, and ``targets`` has all symbols but
+                  special ones. None in batches of other rows
     """
 
     inputs: Int[Tensor, "b t"]
@@ -315,3 +320,4 @@ class RowBatch(NamedTuple):
     example: Int[Tensor, " b"]
     stream: int
     cursor: Any
+    rule: Int[Tensor, " b"] | None = None

@@ -24,13 +24,14 @@ Integers = npt.NDArray[np.int64]
 
 
 class ReadRow(NamedTuple):
-    """A row with its ordinal in the split. inputs, targets, segments (t,), relation: as in RowBatch."""
+    """A row with its ordinal in the split. inputs, targets, segments (t,), relation, rule: as in RowBatch."""
 
     ordinal: int
     inputs: Integers
     targets: Integers
     segments: Integers
     relation: int
+    rule: int | None = None
 
 
 class RowReader(NamedTuple):

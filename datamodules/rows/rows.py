@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -23,7 +23,8 @@ from datamodules.core.tokenizers import (
     cached_tokenizer,
     tokenizer_from_dict,
 )
-from datamodules.core.windows import Endless, Once, Visit, Visits, Windows
+from datamodules.core.windows import Endless, Once, Order, Visit, Visits, Windows
+from datamodules.rows.minimal_pairs import MinimalPair, ThenPairs, minimal_pairs
 from datamodules.rows.noises import MaskTokensConfig, NoiseConfig
 from datamodules.rows.packings import PAIRS, Packing, packed
 from datamodules.rows.reader import ReadRow, Relation, RowReader
@@ -48,6 +49,7 @@ class RowEvaluationConfig(Config):
     batch_size  None: as in training
     examples    at most so many rows, the same for all runs, chosen at random
     split       what validation reads; testing reads test
+    pairs       minimal pairs of each rule of the source, which are measured after the rows; None for none
     """
 
     noise: NoiseConfig | None = None
@@ -56,6 +58,7 @@ class RowEvaluationConfig(Config):
     batch_size: Positive | None = None
     examples: Positive | None = None
     split: Literal["train", "validation", "test"] = "validation"
+    pairs: Positive | None = None
 
 
 class RowDataConfig(DataConfig, kind="rows"):
@@ -108,6 +111,12 @@ class RowDataConfig(DataConfig, kind="rows"):
                 "train; set relation too, and task.detach_relation where its loss is not to reach the network"
             )
 
+        if self.evaluation.pairs and not self.rules:
+            yield (
+                f"evaluation.pairs are made by rules, and source {self.source.kind} has none; "
+                "set source to topics, or evaluation.pairs to null"
+            )
+
     def build(self) -> RowData:
         return RowData(self)
 
@@ -131,6 +140,7 @@ class RowDataConfig(DataConfig, kind="rows"):
             "packing": self.measured_packing,
             "relation": self.measured_relation,
             "noise": self.measured_noise.to_dict(),
+            "pairs": self.evaluation.pairs,
         }
 
     @property
@@ -142,6 +152,11 @@ class RowDataConfig(DataConfig, kind="rows"):
     def measured_relation(self) -> Relation:
         """What is to be told of two segments in evaluation."""
         return self.evaluation.relation or self.relation
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules by which minimal pairs are made that are measured."""
+        return tuple(self.source.minimal_pairs(0)) if self.evaluation.pairs else ()
 
     @property
     def measured_packing(self) -> Packing:
@@ -170,6 +185,7 @@ class RowDataConfig(DataConfig, kind="rows"):
             segments=segments,
             predictions=self.noise.count(self.length - 1 - segments),
             relations=0 if self.relation == "none" else 2,
+            rules=self.rules,
         )
 
 
@@ -279,12 +295,21 @@ class RowData(Data):
         evaluation = self.config.evaluation
         reader = self.reader(split, (EVALUATION, SPLITS.index(split)), evaluated=True)
         batch_size = evaluation.batch_size or self.config.batch_size
-        return self._reading(reader, batch_size, partial(Once, reader.total, evaluation.examples))
+        pairs = minimal_pairs(
+            self.config.source, self.tokenizer, self.symbols, self.config.length, evaluation.pairs or 0
+        )
+        return self._reading(reader, batch_size, partial(Once, reader.total, evaluation.examples), pairs)
 
-    def _reading(self, reader: RowReader, batch_size: int, order: partial[Endless] | partial[Once]) -> Reading:
+    def _reading(
+        self,
+        reader: RowReader,
+        batch_size: int,
+        order: partial[Endless] | partial[Once],
+        pairs: Sequence[MinimalPair] = (),
+    ) -> Reading:
         least = self.config.length if self.config.padding == "fixed" else 1
         shape = RowsShape(self.rows(batch_size), self.config.window, least)
-        open_stream = partial(_open, reader, shape, order)
+        open_stream = partial(_open, reader, shape, order, pairs)
         return Reading(open_stream, partial(batched, shape, [], 0, ""), self.rank(), self.config.workers)
 
 
@@ -314,6 +339,7 @@ def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> 
             row.targets,
         )
     lengths = torch.tensor([len(row.inputs) for row in rows] or [0])
+    rules = [row.rule for row in rows if row.rule is not None]
     return RowBatch(
         torch.from_numpy(inputs),
         torch.from_numpy(targets),
@@ -323,19 +349,35 @@ def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> 
         torch.tensor([row.ordinal for row in rows] or [0]),
         stream,
         cursor,
+        torch.tensor(rules) if rules else None,
     )
 
 
-def grouped(reader: RowReader, shape: RowsShape, visits: list[Visit]) -> list[list[ReadRow]]:
-    """Reads a window of rows and cuts it into batches of about equal lengths."""
-    window = [reader.row(visit) for visit in visits]
+def grouped(reader: RowReader, shape: RowsShape, visits: list[Visit | MinimalPair]) -> list[list[ReadRow]]:
+    """Reads a window of rows and cuts it into batches of about equal lengths. Minimal pairs have batches of their own,
+    which divide none."""
+    window = [reader.row(visit) for visit in visits if isinstance(visit, Visit)]
     if shape.window > 1:
         window.sort(key=lambda row: len(row.inputs))
-    return [window[start : start + shape.rows] for start in range(0, len(window), shape.rows)]
+    pairs = [visit for visit in visits if isinstance(visit, MinimalPair)]
+    count = max(shape.rows // 2, 1)
+    return [
+        *(window[start : start + shape.rows] for start in range(0, len(window), shape.rows)),
+        *([row for pair in pairs[start : start + count] for row in pair] for start in range(0, len(pairs), count)),
+    ]
 
 
 def _open(
-    reader: RowReader, shape: RowsShape, order: partial[Endless] | partial[Once], shard: Shard, stream: int
-) -> Windows[Visit, ReadRow, RowBatch]:
+    reader: RowReader,
+    shape: RowsShape,
+    order: partial[Endless] | partial[Once],
+    pairs: Sequence[MinimalPair],
+    shard: Shard,
+    stream: int,
+) -> Windows[Visit | MinimalPair, ReadRow, RowBatch]:
+    ordinals = order(shard)
+    visits: Order[Visit | MinimalPair] = Visits(ordinals)
+    if isinstance(ordinals, Once):
+        visits = ThenPairs(Visits(ordinals), len(ordinals.ordinals), [*pairs[shard.number :: shard.total]])
     group = partial(grouped, reader, shape)
-    return Windows(Visits(order(shard)), shape.rows * shape.window, group, partial(batched, shape), stream)
+    return Windows(visits, shape.rows * shape.window, group, partial(batched, shape), stream)

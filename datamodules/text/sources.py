@@ -78,6 +78,11 @@ class SourceConfig(Config):
         """Hook: returns mean losses in bits of a word that is hidden, and known to be, in the same manner."""
         return {}
 
+    def minimal_pairs(self, number: int) -> Mapping[str, tuple[bytes, bytes]]:
+        """Hook: returns a pair of documents for each rule that documents of the source obey: one that obeys it, and one
+        that breaks it and differs in nothing else (arXiv:1912.00582). Every ``number`` has others. None by default."""
+        return {}
+
 
 def hashed(name: str | bytes) -> float:
     """Returns a number from 0 to 1 that a name determines, uniform over names."""

@@ -16,9 +16,12 @@ from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
-from lit_transformers.tasks.example_metric import ExampleMetric
+from lit_transformers.tasks.pair_metric import PairMetric
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
+
+READ_AT_ONCE = 256
+"""The most rows of a pass that computes pseudo-log-likelihoods."""
 
 
 class MaskedLMConfig(TaskConfig, kind="masked_lm"):
@@ -85,8 +88,11 @@ class MaskedRow(NamedTuple):
     correct_relations: int
 
 
-class MaskedMetric(ExampleMetric):
-    """Nats and accuracy per predicted symbol, and nats and accuracy of relations where there are any."""
+class MaskedMetric(PairMetric):
+    """Nats and accuracy per predicted symbol, and nats and accuracy of relations where there are any. Minimal pairs are
+    judged by the pseudo-log-likelihood of a row."""
+
+    pair_nats = "pseudo_nats"
 
     def row(self, document: int, sums: list[float]) -> MaskedRow:
         nats, tokens, correct, relation_nats, relations, correct_relations = sums
@@ -110,7 +116,8 @@ class MaskedMetric(ExampleMetric):
         self.add(batch.example[real], columns[real])
 
     def compute(self) -> dict[str, float]:
-        """Returns nats, perplexity and accuracy of symbols; and relation_nats and relation_accuracy if there are."""
+        """Returns nats, perplexity and accuracy of symbols; relation_nats and relation_accuracy if there are; and the
+        results of minimal pairs."""
         rows = self.rows()
         tokens, relations = sum(row.tokens for row in rows), sum(row.relations for row in rows)
         if tokens == 0:
@@ -121,7 +128,7 @@ class MaskedMetric(ExampleMetric):
         if relations:
             results["relation_nats"] = math.fsum(row.relation_nats for row in rows) / relations
             results["relation_accuracy"] = sum(row.correct_relations for row in rows) / relations
-        return results
+        return results | self.pair_results()
 
 
 class MaskedOutput(NamedTuple):
@@ -149,7 +156,7 @@ class MaskedLM(Task):
         self.relation_head = relation_head(model.dim, relations) if relations else None
         if self.training_config.compile:
             self.network.compile()
-        self.metric = MaskedMetric()
+        self.metric = MaskedMetric(RowDescription.of(data, config.kind).rules)
 
     def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
         output = read_rows(self.network, batch)
@@ -180,7 +187,25 @@ class MaskedLM(Task):
         return self.predicted(batch).symbols
 
     def validation_step(self, batch: RowBatch, batch_index: int) -> None:
-        self.metric.update(self.predicted(batch), batch)
+        if batch.rule is None:
+            self.metric.update(self.predicted(batch), batch)
+        else:
+            self.metric.update_pairs(self.pseudo_log_likelihood(batch), batch)
+
+    def pseudo_log_likelihood(self, batch: RowBatch) -> Float[Tensor, " b"]:
+        """Returns for each row the sum over its targets of log p(target), each behind [MASK] while all else is read
+        (Salazar et al. 2020, arXiv:1910.14659, equation 2). A row is read once for each of its targets."""
+        evaluator, mask = self.evaluator(), RowDescription.of(self.data, self.config.kind).mask
+        rows, places = (batch.targets != IGNORED).nonzero(as_tuple=True)
+        scores = torch.zeros(len(batch.targets), dtype=torch.float64, device=rows.device)
+        for row, place in zip(rows.split(READ_AT_ONCE), places.split(READ_AT_ONCE), strict=True):
+            inputs, here = batch.inputs[row], torch.arange(len(row), device=row.device)
+            inputs[here, place] = mask
+            masked = RowBatch(inputs, *(part[row] for part in batch[1:6]), batch.stream, batch.cursor)
+            hidden = evaluator.predict(read_rows(evaluator, masked).hidden[here, place])
+            targets = batch.targets[row, place]
+            scores.index_add_(0, row, -evaluator.tokens.nll(hidden, targets).double())
+        return scores
 
 
 def two_sided(model: ModelConfig, task: str) -> RowModelConfig:
