@@ -180,6 +180,7 @@ class RowDescription(DataDescription):
     phrases      whether phrases of a row were replaced, which is to be told of each
     ordered      whether rows say which symbol sees which
     restarts     whether positions begin again with the second segment
+    rules        the names of the rules that rows of minimal pairs obey or break
     """
 
     kind = "rows"
@@ -193,6 +194,7 @@ class RowDescription(DataDescription):
     phrases: bool = False
     ordered: bool = False
     restarts: bool = False
+    rules: tuple[str, ...] = ()
 
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
@@ -316,6 +318,9 @@ class RowBatch(NamedTuple):
                   none to tell
     order         (b, t) the place of each symbol in the order of its row: it sees those whose place is not after its
                   own; 0 at padding. None where every symbol sees every other
+    rule          (b,)   of minimal pairs: the number of the rule that every second row breaks, and the row before it,
+                  which differs in nothing else, obeys. Nothing in them is hidden, and ``targets`` has all symbols but
+                  special ones. None in batches of other rows
     """
 
     inputs: Int[Tensor, "b t"]
@@ -328,3 +333,4 @@ class RowBatch(NamedTuple):
     cursor: Any
     phrases: Int[Tensor, "b p 3"] | None = None
     order: Int[Tensor, "b t"] | None = None
+    rule: Int[Tensor, " b"] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -40,11 +40,13 @@ class _Prediction(NamedTuple):
 def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
     """Returns nats or accuracy of hidden symbols, by their frequencies and by bigrams of the symbol on either side; or
     relation_nats or relation_accuracy, phrase_nats or phrase_accuracy, by the frequencies of relations and of phrases
-    that were replaced.
+    that were replaced; or of minimal pairs the share of a guess.
 
     They count the hidden symbols of so many batches of training. Bigrams have Witten-Bell smoothing (``ngrams``).
     Raises DataError for other metrics.
     """
+    if metric.removesuffix("_accuracy") in ("pairs", *data.config.rules):
+        return {"a guess": 0.5}
     if metric not in ("nats", "accuracy", "relation_nats", "relation_accuracy", "phrase_nats", "phrase_accuracy"):
         raise DataError(f"no predictor of hidden symbols has a value of {metric}")
     batches = min(batches, max(MOST_SYMBOLS // data.config.tokens_per_step, 1))
@@ -54,7 +56,7 @@ def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
         return {"frequencies of replaced phrases": _of_phrases(data, metric, batches)}
     size = data.description.vocabulary.size
     training = _hidden(islice(data.train_dataloader(), batches))
-    evaluated = _hidden(data.val_dataloader())
+    evaluated = _hidden(_rows(data))
     frequencies = np.bincount(training.symbols, minlength=size) + 1.0
     likely = np.full(len(evaluated.symbols), frequencies.argmax())
     unigram = _Prediction((frequencies / frequencies.sum())[evaluated.symbols], likely == evaluated.symbols)
@@ -71,7 +73,7 @@ def _of_relations(data: RowData, metric: str, batches: int) -> float:
         raise DataError(f"rows without a relation of segments have no {metric}; set data.relation")
     seen, evaluated = (
         np.concatenate([batch.relation.numpy()[batch.padding_mask.any(dim=1).numpy()] for batch in part])
-        for part in (islice(data.train_dataloader(), batches), data.val_dataloader())
+        for part in (islice(data.train_dataloader(), batches), _rows(data))
     )
     return _by_frequency(seen, evaluated, data.description.relations, metric)
 
@@ -82,7 +84,7 @@ def _of_phrases(data: RowData, metric: str, batches: int) -> float:
         np.concatenate(
             [np.empty(0, np.int64), *(b.phrases[..., 2].numpy().ravel() for b in part if b.phrases is not None)]
         )
-        for part in (islice(data.train_dataloader(), batches), data.val_dataloader())
+        for part in (islice(data.train_dataloader(), batches), _rows(data))
     )
     if not len(evaluated):
         raise DataError(f"rows without phrases that may have been replaced have no {metric}; set data.noise.kind")
@@ -95,6 +97,11 @@ def _by_frequency(seen: Integers, evaluated: Integers, classes: int, metric: str
     if metric.endswith("accuracy"):
         return float((evaluated == counts.argmax()).mean())
     return float(-np.log(counts / counts.sum())[evaluated].mean())
+
+
+def _rows(data: RowData) -> Iterator[RowBatch]:
+    """Yields the batches of the evaluation without minimal pairs."""
+    return (batch for batch in data.val_dataloader() if batch.rule is None)
 
 
 def _hidden(batches: Iterable[RowBatch]) -> _Hidden:

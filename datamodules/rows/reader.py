@@ -28,8 +28,8 @@ Integers = npt.NDArray[np.int64]
 
 
 class ReadRow(NamedTuple):
-    """A row with its ordinal in the split. inputs, targets, segments (t,), relation, phrases (p, 3), order (t,): as in
-    RowBatch."""
+    """A row with its ordinal in the split. inputs, targets, segments (t,), relation, phrases (p, 3), order (t,) and
+    rule are those of RowBatch."""
 
     ordinal: int
     inputs: Integers
@@ -38,6 +38,7 @@ class ReadRow(NamedTuple):
     relation: int
     phrases: Integers | None = None
     order: Integers | None = None
+    rule: int | None = None
 
 
 class RowReader(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -25,8 +25,9 @@ from datamodules.core.tokenizers import (
     cached_tokenizer,
     tokenizer_from_dict,
 )
-from datamodules.core.windows import Endless, Once, Visit, Visits, Windows
+from datamodules.core.windows import Endless, Once, Order, Visit, Visits, Windows
 from datamodules.rows.attention_masks import AttentionMasksConfig
+from datamodules.rows.minimal_pairs import MinimalPair, ThenPairs, minimal_pairs
 from datamodules.rows.noises import MaskTokensConfig, NoiseConfig
 from datamodules.rows.packings import PAIRS, Packing, packed
 from datamodules.rows.phrases import Phrases
@@ -46,16 +47,24 @@ class RowEvaluationConfig(Config):
 
     noise       what is hidden; None: as in training. Runs that are trained with different noise are compared by one
     attention_masks  who sees whom, where the data have such masks in training; None: as in training
+    relation    what is to be told of two segments; None: as in training. Of any relation 0 means that the second
+                segment follows the first, so that what was trained to tell one can be measured by another, as
+                arXiv:1909.11942, table 5, does
+    packing     what a row holds; None: as in training
     batch_size  None: as in training
     examples    at most so many rows, the same for all runs, chosen at random
     split       what validation reads; testing reads test
+    pairs       minimal pairs of each rule of the source, which are measured after the rows; None for none
     """
 
     noise: NoiseConfig | None = None
     attention_masks: AttentionMasksConfig | None = None
+    relation: Relation | None = None
+    packing: Packing | None = None
     batch_size: Positive | None = None
     examples: Positive | None = None
     split: Literal["train", "validation", "test"] = "validation"
+    pairs: Positive | None = None
 
 
 class RowDataConfig(DataConfig, kind="rows"):
@@ -101,10 +110,30 @@ class RowDataConfig(DataConfig, kind="rows"):
     evaluation: RowEvaluationConfig = RowEvaluationConfig()
 
     def conflicts(self) -> Iterator[str]:
-        if self.relation != "none" and self.packing not in PAIRS:
+        for place, relation, packing in (
+            ("", self.relation, self.packing),
+            ("evaluation.", self.measured_relation, self.measured_packing),
+        ):
+            if relation != "none" and packing not in PAIRS:
+                yield (
+                    f"{place}relation {relation} is one of two segments, and packing {packing} has one; "
+                    f"set {place}packing to {' or '.join(PAIRS)}"
+                )
+                break
+        if self.relation == "none" and self.measured_relation != "none":
             yield (
-                f"relation {self.relation} is one of two segments, and packing {self.packing} has one; "
-                f"set packing to {' or '.join(PAIRS)}"
+                f"evaluation.relation {self.measured_relation} is predicted by a head that relation none does not "
+                "train; set relation too, and task.detach_relation where its loss is not to reach the network"
+            )
+        elif RELATIONS[self.measured_relation] not in (0, RELATIONS[self.relation]):
+            yield (
+                f"evaluation.relation {self.measured_relation} has {RELATIONS[self.measured_relation]} relations to "
+                f"tell apart, and {self.relation}, which is trained, {RELATIONS[self.relation]}"
+            )
+        if self.evaluation.pairs and not self.rules:
+            yield (
+                f"evaluation.pairs are made by rules, and source {self.source.kind} has none; "
+                "set source to topics, or evaluation.pairs to null"
             )
 
         if (self.packing == "translations") != self.source.parallel:
@@ -147,9 +176,10 @@ class RowDataConfig(DataConfig, kind="rows"):
                 "split": self.evaluation.split,
                 "examples": self.evaluation.examples,
                 "length": self.length,
-                "packing": self.packing,
-                "relation": self.relation,
+                "packing": self.measured_packing,
+                "relation": self.measured_relation,
                 "noise": self.measured_noise.to_dict(),
+                "pairs": self.evaluation.pairs,
             }
             | self.masks_in(self.measured_masks)
             | ({"restart": True} if self.restart else {})
@@ -169,6 +199,21 @@ class RowDataConfig(DataConfig, kind="rows"):
     def measured_noise(self) -> NoiseConfig:
         """What hides symbols in evaluation."""
         return self.evaluation.noise or self.noise
+
+    @property
+    def measured_relation(self) -> Relation:
+        """What is to be told of two segments in evaluation."""
+        return self.evaluation.relation or self.relation
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules by which minimal pairs are made that are measured."""
+        return tuple(self.source.minimal_pairs(0)) if self.evaluation.pairs else ()
+
+    @property
+    def measured_packing(self) -> Packing:
+        """What a row holds in evaluation."""
+        return self.evaluation.packing or self.packing
 
     def known_values(self) -> KnownValues | None:
         """Returns the least losses in nats where they are known: of words, one symbol each, that are all behind [MASK].
@@ -195,6 +240,7 @@ class RowDataConfig(DataConfig, kind="rows"):
             phrases=self.noise.replaces_phrases,
             ordered=self.attention_masks is not None,
             restarts=self.restart,
+            rules=self.rules,
         )
 
 
@@ -245,7 +291,9 @@ class RowData(Data):
         return {"tokenizer": self.tokenizer.to_dict()}
 
     def example_name(self, ordinal: int) -> str:
-        return self.reader(self.validation_split, ()).name(self.corpus.documents(self.validation_split), ordinal)
+        return self.reader(self.validation_split, (), evaluated=True).name(
+            self.corpus.documents(self.validation_split), ordinal
+        )
 
     @cached_property
     def _tokenizer_hash(self) -> str:
@@ -271,37 +319,34 @@ class RowData(Data):
         """Fills the cache in one process, for all others. Raises DataError where there is no row to train on."""
         self.reader("train", ())
 
-    def reader(
-        self,
-        split: Split,
-        seed: tuple[int, ...],
-        noise: NoiseConfig | None = None,
-        attention_masks: AttentionMasksConfig | None = None,
-    ) -> RowReader:
-        """Returns what reads the rows of a split, with noise and attention masks of training unless they are given.
+    def reader(self, split: Split, seed: tuple[int, ...], evaluated: bool = False) -> RowReader:
+        """Returns what reads the rows of a split as training does, or as evaluation does.
 
         Raises DataError where there is no row, or a relation needs more.
         """
         config = self.config
-        rows = packed(self.store.folder_of(split), config.packing, config.length)
+        relation, packing, noise = config.relation, config.packing, config.noise
+        if evaluated:
+            relation, packing, noise = config.measured_relation, config.measured_packing, config.measured_noise
+        rows = packed(self.store.folder_of(split), packing, config.length)
         if not len(rows.first):
-            least = "no document of two sentences" if config.packing in PAIRS else "no sentence"
-            raise DataError(f"source: the split {split!r} has {least}, so no row of packing {config.packing}")
-        if config.relation in ("next_sentence", "sentence_structure") and len(rows.documents) < 3:
+            least = "no document of two sentences" if packing in PAIRS else "no sentence"
+            raise DataError(f"source: the split {split!r} has {least}, so no row of packing {packing}")
+        if relation in ("next_sentence", "sentence_structure") and len(rows.documents) < 3:
             raise DataError(
                 f"source: the split {split!r} has one document, and no other document for a sentence that is not next; "
                 "use more documents, a smaller source.piece, or another relation"
             )
         return RowReader(
             self.store.folder_of(split),
-            config.packing,
+            packing,
             config.length,
-            config.relation,
-            noise or config.noise,
+            relation,
+            noise,
             self.symbols,
             seed,
-            self.phrases_of(noise or config.noise),
-            attention_masks or config.attention_masks,
+            self.phrases_of(noise),
+            config.measured_masks if evaluated else config.attention_masks,
         )
 
     def training(self) -> Reading:
@@ -311,15 +356,23 @@ class RowData(Data):
 
     def evaluation(self, split: Split) -> Reading:
         evaluation = self.config.evaluation
-        seed, measured = (EVALUATION, SPLITS.index(split)), self.config
-        reader = self.reader(split, seed, measured.measured_noise, measured.measured_masks)
+        reader = self.reader(split, (EVALUATION, SPLITS.index(split)), evaluated=True)
         batch_size = evaluation.batch_size or self.config.batch_size
-        return self._reading(reader, batch_size, partial(Once, reader.total, evaluation.examples))
+        pairs = minimal_pairs(
+            self.config.source, self.tokenizer, self.symbols, self.config.length, evaluation.pairs or 0
+        )
+        return self._reading(reader, batch_size, partial(Once, reader.total, evaluation.examples), pairs)
 
-    def _reading(self, reader: RowReader, batch_size: int, order: partial[Endless] | partial[Once]) -> Reading:
+    def _reading(
+        self,
+        reader: RowReader,
+        batch_size: int,
+        order: partial[Endless] | partial[Once],
+        pairs: Sequence[MinimalPair] = (),
+    ) -> Reading:
         least = self.config.length if self.config.padding == "fixed" else 1
         shape = RowsShape(self.rows(batch_size), self.config.window, least)
-        open_stream = partial(_open, reader, shape, order)
+        open_stream = partial(_open, reader, shape, order, pairs)
         return Reading(open_stream, partial(batched, shape, [], 0, ""), self.rank(), self.config.workers)
 
 
@@ -349,6 +402,7 @@ def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> 
             row.targets,
         )
     lengths = torch.tensor([len(row.inputs) for row in rows] or [0])
+    rules = [row.rule for row in rows if row.rule is not None]
     return RowBatch(
         torch.from_numpy(inputs),
         torch.from_numpy(targets),
@@ -360,6 +414,7 @@ def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> 
         cursor,
         _padded([row.phrases for row in rows if row.phrases is not None]),
         _orders([row.order for row in rows if row.order is not None], longest),
+        torch.tensor(rules) if rules else None,
     )
 
 
@@ -380,16 +435,31 @@ def _padded(phrases: list[npt.NDArray[np.int64]]) -> Tensor | None:
     return torch.from_numpy(padded)
 
 
-def grouped(reader: RowReader, shape: RowsShape, visits: list[Visit]) -> list[list[ReadRow]]:
-    """Reads a window of rows and cuts it into batches of about equal lengths."""
-    window = [reader.row(visit) for visit in visits]
+def grouped(reader: RowReader, shape: RowsShape, visits: list[Visit | MinimalPair]) -> list[list[ReadRow]]:
+    """Reads a window of rows and cuts it into batches of about equal lengths. Minimal pairs have batches of their own,
+    which divide none."""
+    window = [reader.row(visit) for visit in visits if isinstance(visit, Visit)]
     if shape.window > 1:
         window.sort(key=lambda row: len(row.inputs))
-    return [window[start : start + shape.rows] for start in range(0, len(window), shape.rows)]
+    pairs = [visit for visit in visits if isinstance(visit, MinimalPair)]
+    count = max(shape.rows // 2, 1)
+    return [
+        *(window[start : start + shape.rows] for start in range(0, len(window), shape.rows)),
+        *([row for pair in pairs[start : start + count] for row in pair] for start in range(0, len(pairs), count)),
+    ]
 
 
 def _open(
-    reader: RowReader, shape: RowsShape, order: partial[Endless] | partial[Once], shard: Shard, stream: int
-) -> Windows[Visit, ReadRow, RowBatch]:
+    reader: RowReader,
+    shape: RowsShape,
+    order: partial[Endless] | partial[Once],
+    pairs: Sequence[MinimalPair],
+    shard: Shard,
+    stream: int,
+) -> Windows[Visit | MinimalPair, ReadRow, RowBatch]:
+    ordinals = order(shard)
+    visits: Order[Visit | MinimalPair] = Visits(ordinals)
+    if isinstance(ordinals, Once):
+        visits = ThenPairs(Visits(ordinals), len(ordinals.ordinals), [*pairs[shard.number :: shard.total]])
     group = partial(grouped, reader, shape)
-    return Windows(Visits(order(shard)), shape.rows * shape.window, group, partial(batched, shape), stream)
+    return Windows(visits, shape.rows * shape.window, group, partial(batched, shape), stream)

@@ -85,6 +85,11 @@ class SourceConfig(Config):
         """Hook: returns phrases that are known beforehand, by type, as of named entities. Empty where none are."""
         return {}
 
+    def minimal_pairs(self, number: int) -> Mapping[str, tuple[bytes, bytes]]:
+        """Hook: returns a pair of documents for each rule that documents of the source obey: one that obeys it, and one
+        that breaks it and differs in nothing else (arXiv:1912.00582). Every ``number`` has others. None by default."""
+        return {}
+
 
 def hashed(name: str | bytes) -> float:
     """Returns a number from 0 to 1 that a name determines, uniform over names."""

@@ -8,10 +8,11 @@ which of two comes first from the order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from datamodules.core.documents import Corpus
@@ -25,6 +26,10 @@ VERSION = 1
 """Part of the key: changes when the same config gives other documents."""
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 Several = Annotated[int, Field(ge=2, le=1000)]
+PAIR_SENTENCES = 3
+"""Sentences of each document of a minimal pair."""
+
+Integers = npt.NDArray[np.int64]
 
 
 class TopicsConfig(SourceConfig, kind="topics"):
@@ -75,20 +80,49 @@ class TopicsConfig(SourceConfig, kind="topics"):
     def document(self, number: int) -> bytes:
         """Returns the sentences of one document."""
         random = np.random.default_rng([self.seed, number])
-        count = self.sentences
+        return self._text(self._draw(random, self.sentences, self.agreement, self.focus))
+
+    def minimal_pairs(self, number: int) -> Mapping[str, tuple[bytes, bytes]]:
+        """Returns three sentences whose endings all agree and whose content words are all of one topic, each time
+        beside the same ones with one fault.
+
+        agreement: an ending has another form. order: the openers of two sentences that follow each other are exchanged.
+        topic: a content word is one of another topic.
+        """
+        random = np.random.default_rng([self.seed, number, PAIR_SENTENCES])
+        words = self._draw(random, PAIR_SENTENCES, agreement=1.0, focus=1.0)
+        agreement, order, topic = words.copy(), words.copy(), words.copy()
+        sentence, place = int(random.integers(PAIR_SENTENCES)), 2 + int(random.integers(self.content))
+        first_ending = self.openers + self.forms
+        ending = words[sentence, -1] - first_ending
+        agreement[sentence, -1] = first_ending + (ending + random.integers(1, self.forms)) % self.forms
+        first = int(random.integers(PAIR_SENTENCES - 1))
+        order[[first, first + 1], 0] = words[[first + 1, first], 0]
+        row, own = divmod(int(words[sentence, place]) - first_ending - self.forms, self.topics)
+        other = (own + int(random.integers(1, self.topics))) % self.topics
+        topic[sentence, place] = first_ending + self.forms + row * self.topics + other
+        faults = {"agreement": agreement, "order": order, "topic": topic}
+        return {rule: (self._text(words), self._text(broken)) for rule, broken in faults.items()}
+
+    def _text(self, words: Integers) -> bytes:
+        """Returns sentences (s, w) of the numbers of words as lines."""
+        return b"".join(" ".join(map(_word, row)).encode() + b"\n" for row in words.tolist())
+
+    def _draw(self, random: np.random.Generator, count: int, agreement: float, focus: float) -> Integers:
+        """Draws so many sentences of one document (count, w), as numbers of words."""
         openers = (int(random.integers(self.openers)) + np.arange(count)) % self.openers
         subjects = random.integers(self.forms, size=count)
-        agrees = random.random(count) < self.agreement
+        agrees = random.random(count) < agreement
         endings = np.where(agrees, subjects, random.integers(self.forms, size=count))
         of_topic = random.integers(self.topics) + self.topics * random.integers(
             self.words // self.topics, size=(count, self.content)
         )
-        is_focused = random.random(of_topic.shape) < self.focus
+        is_focused = random.random(of_topic.shape) < focus
         content = np.where(is_focused, of_topic, random.integers(self.words, size=of_topic.shape))
         first = self._first_numbers()
         columns = [openers + first["opener"], subjects + first["subject"], content + first["content"]]
         columns.append(endings + first["ending"])
-        return b"".join(" ".join(map(_word, row)).encode() + b"\n" for row in np.column_stack(columns).tolist())
+        return np.column_stack(columns)
 
     def _first_numbers(self) -> dict[str, int]:
         """Returns the number of the first word of each kind: each has numbers of its own."""

@@ -16,11 +16,14 @@ from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
-from lit_transformers.tasks.example_metric import ExampleMetric
+from lit_transformers.tasks.pair_metric import PairMetric
 from lit_transformers.tasks.phrase_detection import Detected, PhraseDetector, detected
 from lit_transformers.tasks.span_boundary import SpanBoundary, SpanBoundaryConfig, boundaries
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
+
+READ_AT_ONCE = 256
+"""The most rows of a pass that computes pseudo-log-likelihoods."""
 
 
 class MaskedLMConfig(TaskConfig, kind="masked_lm"):
@@ -28,6 +31,8 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
 
     Where the data ask for the relation of two segments (``data.relation``), it is predicted from the first vector of a
     row through a map with tanh, the pooler of BERT's code. relation_weight: of that loss; the loss of symbols counts 1.
+    detach_relation: whether that loss trains the pooler and its output alone, so that they read what the network has
+    learned from the loss of symbols.
     span_boundary: whether symbols are predicted from what stands beside their span as well; None: they are not.
     Where the data replace phrases (``data.noise.kind=replace_phrases``), it is told of each whether it was, from the
     vectors beside it. phrase_weight: of that loss.
@@ -36,6 +41,7 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
     reads: ClassVar[type[DataDescription]] = RowDescription
 
     relation_weight: PositiveFloat = 1.0
+    detach_relation: bool = False
     span_boundary: SpanBoundaryConfig | None = None
     phrase_weight: PositiveFloat = 1.0
 
@@ -111,9 +117,12 @@ class MaskedRow(NamedTuple):
     correct_phrases: int
 
 
-class MaskedMetric(ExampleMetric):
+class MaskedMetric(PairMetric):
     """Nats and accuracy per predicted symbol, nats and accuracy of relations and of replaced phrases where there are
-    any, and nats of symbols that are predicted from the boundaries of their spans."""
+    any, and nats of symbols that are predicted from the boundaries of their spans. Minimal pairs are judged by the
+    pseudo-log-likelihood of a row."""
+
+    pair_nats = "pseudo_nats"
 
     def row(self, document: int, sums: list[float]) -> MaskedRow:
         nats, tokens, correct, relation_nats, relations, correct_relations, *others = sums
@@ -147,8 +156,8 @@ class MaskedMetric(ExampleMetric):
         self.add(batch.example[real], columns[real])
 
     def compute(self) -> dict[str, float]:
-        """Returns nats, perplexity and accuracy of symbols; and relation_nats, relation_accuracy, boundary_nats,
-        phrase_nats and phrase_accuracy, if there are."""
+        """Returns nats, perplexity and accuracy of symbols; relation_nats, relation_accuracy, boundary_nats,
+        phrase_nats and phrase_accuracy, if there are; and the results of minimal pairs."""
         rows = self.rows()
         tokens, relations = sum(row.tokens for row in rows), sum(row.relations for row in rows)
         if tokens == 0:
@@ -164,7 +173,7 @@ class MaskedMetric(ExampleMetric):
         if phrases := sum(row.phrases for row in rows):
             results["phrase_nats"] = math.fsum(row.phrase_nats for row in rows) / phrases
             results["phrase_accuracy"] = sum(row.correct_phrases for row in rows) / phrases
-        return results
+        return results | self.pair_results()
 
 
 class BoundaryNats(NamedTuple):
@@ -204,7 +213,7 @@ class MaskedLM(Task):
         self.detector = PhraseDetector(model.dim) if rows.phrases else None
         if self.training_config.compile:
             self.network.compile()
-        self.metric = MaskedMetric()
+        self.metric = MaskedMetric(RowDescription.of(data, config.kind).rules)
 
     def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
         output = read_rows(self.network, batch)
@@ -232,7 +241,10 @@ class MaskedLM(Task):
 
     def related(self, output: ModelOutput) -> Float[Tensor, "b c"] | None:
         """Returns the logits of the relations, or None where the data have none."""
-        return None if self.relation_head is None else full_precision(self.relation_head(output.hidden[:, 0]))
+        if self.relation_head is None:
+            return None
+        first = output.hidden[:, 0]
+        return full_precision(self.relation_head(first.detach() if self.config.detach_relation else first))
 
     def from_boundaries(self, network: RowNetwork, output: ModelOutput, batch: RowBatch) -> BoundaryNats | None:
         """Predicts symbols from the boundaries of their spans; None where that is not asked for."""
@@ -260,7 +272,25 @@ class MaskedLM(Task):
         return self.predicted(batch).symbols
 
     def validation_step(self, batch: RowBatch, batch_index: int) -> None:
-        self.metric.update(self.predicted(batch), batch)
+        if batch.rule is None:
+            self.metric.update(self.predicted(batch), batch)
+        else:
+            self.metric.update_pairs(self.pseudo_log_likelihood(batch), batch)
+
+    def pseudo_log_likelihood(self, batch: RowBatch) -> Float[Tensor, " b"]:
+        """Returns for each row the sum over its targets of log p(target), each behind [MASK] while all else is read
+        (Salazar et al. 2020, arXiv:1910.14659, equation 2). A row is read once for each of its targets."""
+        evaluator, mask = self.evaluator(), RowDescription.of(self.data, self.config.kind).mask
+        rows, places = (batch.targets != IGNORED).nonzero(as_tuple=True)
+        scores = torch.zeros(len(batch.targets), dtype=torch.float64, device=rows.device)
+        for row, place in zip(rows.split(READ_AT_ONCE), places.split(READ_AT_ONCE), strict=True):
+            inputs, here = batch.inputs[row], torch.arange(len(row), device=row.device)
+            inputs[here, place] = mask
+            masked = RowBatch(inputs, *(part[row] for part in batch[1:6]), batch.stream, batch.cursor)
+            hidden = evaluator.predict(read_rows(evaluator, masked).hidden[here, place])
+            targets = batch.targets[row, place]
+            scores.index_add_(0, row, -evaluator.tokens.nll(hidden, targets).double())
+        return scores
 
 
 def two_sided(model: ModelConfig, task: str) -> RowModelConfig:

@@ -18,8 +18,8 @@ from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.tasks.example_metric import ExampleMetric
 from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided
+from lit_transformers.tasks.pair_metric import PairMetric
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
 
@@ -106,9 +106,11 @@ class ReplacedRow(NamedTuple):
     generator_correct: int
 
 
-class ReplacedMetric(ExampleMetric):
+class ReplacedMetric(PairMetric):
     """Nats and accuracy of the network's predictions, the share of replaced symbols that it notices, and the
-    generator's nats and accuracy."""
+    generator's nats and accuracy. Minimal pairs are judged by how likely it is that no symbol of a row was replaced."""
+
+    pair_nats = "original_nats"
 
     def row(self, document: int, sums: list[float]) -> ReplacedRow:
         nats, tokens, correct, replaced, noticed, generator_nats, *generator = sums
@@ -130,7 +132,7 @@ class ReplacedMetric(ExampleMetric):
 
     def compute(self) -> dict[str, float]:
         """Returns discriminator_nats and discriminator_accuracy, "noticed" where something was replaced, and
-        generator_nats and generator_accuracy where there is a generator."""
+        generator_nats and generator_accuracy where there is a generator; and the results of minimal pairs."""
         rows = self.rows()
         tokens, hidden = sum(row.tokens for row in rows), sum(row.generator_tokens for row in rows)
         if tokens == 0:
@@ -144,7 +146,7 @@ class ReplacedMetric(ExampleMetric):
         if hidden:
             results["generator_nats"] = math.fsum(row.generator_nats for row in rows) / hidden
             results["generator_accuracy"] = sum(row.generator_correct for row in rows) / hidden
-        return results
+        return results | self.pair_results()
 
 
 class Predictions(NamedTuple):
@@ -213,7 +215,7 @@ class ReplacedTokens(Task):
                 parameter.requires_grad_(id(parameter) in generating)
         if self.training_config.compile:
             self.network.compile()
-        self.metric = ReplacedMetric()
+        self.metric = ReplacedMetric(RowDescription.of(data, config.kind).rules)
 
     def build_generator(self, config: SymbolGeneratorConfig) -> RowNetwork | None:
         """Builds the generator, which is the network itself where all weights are shared; None where any symbol is
@@ -239,19 +241,24 @@ class ReplacedTokens(Task):
         """Replaces hidden symbols, and returns what is predicted of the rows that result."""
         drawn, hidden = self.drawn(batch), batch.targets != IGNORED
         original = torch.where(hidden, batch.targets, batch.inputs)
-        replaced = drawn.symbols != original
         scored = hidden if self.config.predicts.endswith("at_masks") else batch.padding_mask
-        output = read_rows(network, batch._replace(inputs=drawn.symbols))
+        predictions, aux = self.judged(network, batch._replace(inputs=drawn.symbols), original, scored)
+        aux |= {f"generator_{name}": loss for name, loss in drawn.aux.items()}
+        return ReplacedOutput(predictions, drawn.predictions, drawn.symbols != original, aux)
+
+    def judged(
+        self, network: RowNetwork, batch: RowBatch, original: Int[Tensor, "b t"], scored: Bool[Tensor, "b t"]
+    ) -> tuple[Predictions, dict[str, Tensor]]:
+        """Returns what is predicted at the scored positions of rows, whose original symbols are given, and the
+        auxiliary losses of the network."""
+        output = read_rows(network, batch)
         vectors = output.hidden[scored]
-        if self.config.predicts.startswith("replaced"):
-            logits, targets = self.detection(vectors), replaced[scored]
-            nats = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
-            predictions = Predictions.at(scored, nats, (logits > 0) == targets)
-        else:
-            log_probabilities = self.log_probabilities(network, vectors, drawn.symbols[scored])
-            predictions = Predictions.of_symbols(scored, log_probabilities, original[scored])
-        aux = output.aux | {f"generator_{name}": loss for name, loss in drawn.aux.items()}
-        return ReplacedOutput(predictions, drawn.predictions, replaced, aux)
+        if not self.config.predicts.startswith("replaced"):
+            log_probabilities = self.log_probabilities(network, vectors, batch.inputs[scored])
+            return Predictions.of_symbols(scored, log_probabilities, original[scored]), dict(output.aux)
+        logits, targets = self.detection(vectors), (batch.inputs != original)[scored]
+        nats = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+        return Predictions.at(scored, nats, (logits > 0) == targets), dict(output.aux)
 
     def drawn(self, batch: RowBatch) -> Drawn:
         """Draws a symbol for every hidden one, without gradient, and measures the generator, if there is one."""
@@ -287,7 +294,16 @@ class ReplacedTokens(Task):
         return self.predicted(self.evaluator(), batch).network.nats
 
     def validation_step(self, batch: RowBatch, batch_index: int) -> None:
-        self.metric.update(self.predicted(self.evaluator(), batch), batch)
+        if batch.rule is None:
+            self.metric.update(self.predicted(self.evaluator(), batch), batch)
+        else:
+            self.metric.update_pairs(self.log_likelihood_of_originals(batch), batch)
+
+    def log_likelihood_of_originals(self, batch: RowBatch) -> Float[Tensor, " b"]:
+        """Returns for each row the sum over its targets, which stand in it, of the log probability that they are the
+        original symbols, all of which one pass reads."""
+        predictions, _ = self.judged(self.evaluator(), batch, batch.inputs, batch.targets != IGNORED)
+        return -predictions.nats.double().sum(dim=1)
 
 
 def detection_head(dim: int) -> nn.Sequential:

@@ -14,7 +14,7 @@ from lit_transformers.batch import IGNORED, RowBatch, RowDescription, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.models import EncoderConfig, LanguageModelConfig, ModelConfig
-from lit_transformers.tasks.masked_lm import MaskedLM, MaskedLMConfig
+from lit_transformers.tasks.masked_lm import MaskedLM, MaskedLMConfig, MaskedMetric
 from lit_transformers.training.config import TrainingConfig
 
 VOCABULARY = Vocabulary(size=13, boundary=10, unit="word", byte_lengths=None)
@@ -85,6 +85,26 @@ def test_the_loss_is_that_of_chosen_symbols_and_of_relations_by_their_own_number
     torch.testing.assert_close(task.training_step(batch, 0)["loss"], sum(nats) / len(nats) + relations)
 
 
+def test_a_detached_relation_trains_its_head_alone() -> None:
+    """The network learns what it would without a relation, and the head what it would at that network."""
+    gradients = {}
+    for detached, weight in ((True, 1.0), (True, 3.0), (False, 3.0)):
+        config = MaskedLMConfig(detach_relation=detached, relation_weight=weight)
+        torch.manual_seed(0)
+        task = placed(config.build(BERT, DATA, TrainingConfig(device="cpu")).double())
+        torch.manual_seed(1)
+        task.training_step(rows(LENGTHS), 0)["loss"].backward()
+        network, head = (
+            torch.cat([p.grad.flatten() for p in part.parameters() if p.grad is not None])
+            for part in (task.network, task.relation_head)
+        )
+        gradients[detached, weight] = network, head
+    torch.testing.assert_close(gradients[True, 1.0][0], gradients[True, 3.0][0])
+    assert not torch.allclose(gradients[True, 3.0][0], gradients[False, 3.0][0])
+    torch.testing.assert_close(gradients[True, 3.0][1], gradients[False, 3.0][1])
+    torch.testing.assert_close(3 * gradients[True, 1.0][1], gradients[True, 3.0][1])
+
+
 def test_what_is_reported_is_counted_by_hand() -> None:
     task, batch = masked_lm().eval(), rows(LENGTHS)
     with torch.no_grad():
@@ -104,6 +124,56 @@ def test_rows_without_a_relation_count_for_symbols_alone() -> None:
     task, batch = masked_lm().eval(), rows(LENGTHS)
     task.validation_step(batch._replace(relation=torch.tensor([0, IGNORED, IGNORED, 1])), 0)
     assert [row.relations for row in task.metric.per_document()] == [1, 0, 0, 1]
+
+
+def minimal_pairs() -> RowBatch:
+    """Three pairs of two rules, whose rows differ in the third symbol."""
+    batch = rows((9, 9, 6, 6, 14, 14))
+    symbols = batch.inputs.masked_fill(batch.inputs == 12, 4)
+    symbols[1::2] = symbols[::2]
+    symbols[1::2, 2] = symbols[::2, 2] % 9 + 1
+    targets = symbols.masked_fill(~batch.padding_mask | (symbols == 10), IGNORED)
+    relation, segments = torch.full((6,), IGNORED), torch.zeros_like(symbols)
+    return batch._replace(
+        inputs=symbols, targets=targets, relation=relation, segments=segments, rule=torch.tensor([0, 0, 1, 1, 0, 0])
+    )
+
+
+def test_minimal_pairs_are_judged_by_each_symbol_behind_a_mask_of_its_own() -> None:
+    """Salazar et al. 2020, equation 2, one symbol of one row at a time."""
+    torch.manual_seed(0)
+    data = replace(DATA, rules=("one", "other"))
+    task, batch = (
+        placed(MaskedLMConfig().build(BERT, data, TrainingConfig(device="cpu")).double()).eval(),
+        minimal_pairs(),
+    )
+    scores = []
+    with torch.no_grad():
+        for row in range(6):
+            symbols = batch.inputs[row, batch.padding_mask[row]]
+            score = 0.0
+            for place in range(1, len(symbols)):
+                masked = symbols.clone()
+                masked[place] = 12
+                hidden = task.network.read_row(masked[None], None, masked[None] == 10).hidden[0, place]
+                score += task.network.tokens.log_probabilities(task.network.predict(hidden))[symbols[place]].item()
+            scores.append(score)
+        task.validation_step(batch, 0)
+        task.validation_step(rows(LENGTHS), 1)
+        reported = task.metric.compute()
+    better = [scores[row] > scores[row + 1] for row in (0, 2, 4)]
+    assert reported["one_accuracy"] == (better[0] + better[2]) / 2 and reported["other_accuracy"] == better[1]
+    assert reported["pairs_accuracy"] == pytest.approx(sum(better) / 3)
+    assert reported["pseudo_nats"] == pytest.approx(-sum(scores[::2]) / (8 + 5 + 13), rel=1e-6)
+    assert [row.tokens for row in task.metric.per_document()] == [2] * len(LENGTHS), "pairs are no rows"
+    task.metric.reset()
+    assert task.metric.compute() == {}
+
+
+def test_a_network_that_holds_both_rows_of_a_pair_for_equally_likely_knows_no_rule() -> None:
+    metric = MaskedMetric(("one", "other"))
+    metric.update_pairs(torch.tensor([1.0, 1.0, 0.0, 1.0, 2.0, 1.0]), minimal_pairs())
+    assert metric.pair_results()["one_accuracy"] == 0.5 and metric.pair_results()["other_accuracy"] == 0.0
 
 
 def test_segments_and_narrow_embeddings_reach_the_output() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from contract_cases import DIM
 from numerics import placed
-from test_masked_lm import BERT, DATA, LENGTHS, rows
+from test_masked_lm import BERT, DATA, LENGTHS, minimal_pairs, rows
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -120,6 +120,22 @@ def test_what_is_reported_is_counted_by_hand() -> None:
     assert reported["noticed"] == pytest.approx(output.network.correct[output.replaced].double().mean().item())
     assert reported["generator_nats"] == pytest.approx(output.generator.nats[hidden].mean().item())
     assert reported["generator_accuracy"] == pytest.approx(output.generator.correct[hidden].double().mean().item())
+
+
+@pytest.mark.parametrize("predicts", PREDICTS)
+def test_minimal_pairs_are_judged_by_how_likely_it_is_that_nothing_was_replaced(predicts: Predicts) -> None:
+    task, batch = electra(predicts=predicts).eval(), minimal_pairs()
+    with torch.no_grad():
+        scores = task.log_likelihood_of_originals(batch)
+        for row in range(6):
+            symbols = batch.inputs[row, batch.padding_mask[row]]
+            hidden = task.network.read_row(symbols[None], None, symbols[None] == 10).hidden[0, 1:]
+            softmax = task.network.tokens.log_probabilities(task.network.predict(hidden)).exp()
+            expected = softmax.gather(1, symbols[1:, None])[:, 0]
+            if task.head is not None:
+                flagged = task.head(hidden).sigmoid()[:, 0]
+                expected = (1 - flagged) * expected + flagged if predicts == "symbols" else 1 - flagged
+            torch.testing.assert_close(scores[row], expected.log().sum(), rtol=1e-6, atol=1e-6)
 
 
 def test_costs_count_both_networks() -> None:

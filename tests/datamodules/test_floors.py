@@ -166,6 +166,11 @@ def test_relations_are_predicted_by_their_frequencies() -> None:
     assert floors(data, "relation_nats", 30) == {"frequencies of relations": pytest.approx(nats)}
     right = fmean(relation == (share > 0.5) for relation in evaluated)
     assert floors(data, "relation_accuracy", 30) == {"frequencies of relations": pytest.approx(right)}
+    pairs = data.config.override({"evaluation.pairs": 3, "length": 16}).build()
+    expected = data.config.override({"length": 16}).build()
+    assert floors(pairs, "relation_nats", 30) == floors(expected, "relation_nats", 30)
+    assert floors(pairs, "nats", 30) == floors(expected, "nats", 30), "minimal pairs are not counted"
+    assert floors(pairs, "order_accuracy", 30) == floors(pairs, "pairs_accuracy", 30) == {"a guess": 0.5}
     with pytest.raises(DataError, match=r"without a relation of segments have no relation_nats; set data\.relation"):
         floors(config.build(), "relation_nats", 30)
 

@@ -22,6 +22,7 @@ from datamodules import (
     PretrainedTokenizerConfig,
     RowData,
     RowDataConfig,
+    RowEvaluationConfig,
     Shard,
     TopicsConfig,
     WordsConfig,
@@ -342,6 +343,61 @@ def test_an_evaluation_may_hide_otherwise_than_training() -> None:
     evaluations = [plain_batches(list(each.build().val_dataloader())) for each in (same, other)]
     assert evaluations[0] == evaluations[1] != plain_batches(list(config().build().val_dataloader()))
     assert plain_batches(training_batches(other, 5)) == plain_batches(training_batches(config(), 5))
+
+
+def test_an_evaluation_may_ask_for_another_relation_than_training() -> None:
+    pairs = {"packing": "segment_pair", "relation": "next_sentence"}
+    other = config(**pairs, **{"evaluation.relation": "sentence_order"})
+    expected = config(packing="segment_pair", relation="sentence_order")
+    assert plain_batches(list(other.build().val_dataloader())) == plain_batches(list(expected.build().val_dataloader()))
+    assert plain_batches(training_batches(other, 5)) == plain_batches(training_batches(config(**pairs), 5))
+    assert other.protocol()["relation"] == "sentence_order" and other.build().description.relations == 2
+    with pytest.raises(ConfigError, match="predicted by a head that relation none does not train; set relation too"):
+        config(packing="segment_pair", **{"evaluation.relation": "sentence_order"})
+
+
+def test_an_evaluation_may_pack_otherwise_than_training() -> None:
+    pairs = {"packing": "segment_pair", "relation": "next_sentence"}
+    other = config(**pairs, **{"evaluation.packing": "doc_sentences", "evaluation.relation": "none"})
+    expected = config(packing="doc_sentences").build()
+    assert plain_batches(list(other.build().val_dataloader())) == plain_batches(list(expected.val_dataloader()))
+    assert plain_batches(training_batches(other, 5)) == plain_batches(training_batches(config(**pairs), 5))
+    assert other.build().example_name(3) == expected.example_name(3)
+    with pytest.raises(
+        ConfigError, match=r"evaluation\.relation next_sentence is one of two segments, and packing doc"
+    ):
+        config(**pairs, **{"evaluation.packing": "doc_sentences"})
+
+
+def test_minimal_pairs_follow_the_rows_of_an_evaluation_and_differ_in_one_thing() -> None:
+    """Whoever reads them: one reader, or each of three a share, and in whatever batches."""
+    data = config(length=26, **{"evaluation.pairs": 5}).build()
+    batches = [*data.val_dataloader()]
+    pairs = [batch for batch in batches if batch.rule is not None]
+    assert batches[: -len(pairs)] and not any(batch.rule is not None for batch in batches[: -len(pairs)])
+    assert plain_batches(batches[: -len(pairs)]) == plain_batches([*config(length=26).build().val_dataloader()])
+    assert data.description.rules == ("agreement", "order", "topic")
+    rules = torch.cat([batch.rule for batch in pairs])
+    assert rules[::2].tolist() == rules[1::2].tolist() == [0, 1, 2] * 5
+    for batch in pairs:
+        assert {*batch.relation.tolist()} == {IGNORED} and batch.targets[:, 0].eq(IGNORED).all()
+        assert (batch.inputs == batch.targets)[:, 1:-1].all() and (batch.targets[:, -1] == IGNORED).all()
+        for (obeying, breaking), rule in zip(batch.inputs.unflatten(0, (-1, 2)), batch.rule[::2], strict=True):
+            assert (obeying != breaking).sum() == (2 if rule == 1 else 1)
+            assert sorted(obeying.tolist()) == sorted(breaking.tolist()) if rule == 1 else True
+    shares = [[*data.evaluation("validation").open(Shard(number, 3), 0)] for number in range(3)]
+    together = sorted(
+        row for share in shares for batch in share if batch.rule is not None for row in batch.inputs.tolist()
+    )
+    assert together == sorted(row for batch in pairs for row in batch.inputs.tolist())
+    assert plain_batches(training_batches(data.config, 3)) == plain_batches(training_batches(config(length=26), 3))
+
+
+def test_minimal_pairs_that_cannot_be_made_or_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"evaluation\.pairs are made by rules, and source stdlib has none"):
+        RowDataConfig(evaluation=RowEvaluationConfig(pairs=3))
+    with pytest.raises(DataError, match="a pair has rows of 17 tokens, and length is 16"):
+        next(iter(config(length=16, **{"evaluation.pairs": 3}).build().val_dataloader()))
 
 
 def test_a_description_counts_the_symbols_of_the_longest_row_that_are_predicted() -> None:

@@ -108,3 +108,29 @@ def test_every_field_changes_documents_splits_and_the_fingerprint() -> None:
 def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SMALL.override(changes)
+
+
+def test_a_minimal_pair_has_one_text_of_the_source_and_one_with_a_single_fault() -> None:
+    whole = SMALL.override({"sentences": 400, "focus": 1.0, "agreement": 1.0})
+    lines = [sentences(whole, number) for number in range(12)]
+    following = {(a[0], b[0]) for document in lines for a, b in pairwise(document)}
+    agreeing = {(sentence[1], sentence[-1]) for document in lines for sentence in document}
+    topics = {frozenset(word for sentence in document for word in sentence[2:-1]) for document in lines}
+
+    def faults(text: bytes) -> dict[str, int]:
+        split = [line.split() for line in text.decode().splitlines()]
+        assert [len(sentence) for sentence in split] == [8] * 3
+        return {
+            "agreement": sum((sentence[1], sentence[-1]) not in agreeing for sentence in split),
+            "order": sum((a[0], b[0]) not in following for a, b in pairwise(split)),
+            "topic": min(sum(word not in topic for s in split for word in s[2:-1]) for topic in topics),
+        }
+
+    texts = set()
+    for number in range(40):
+        for rule, (obeys, breaks) in SMALL.minimal_pairs(number).items():
+            assert faults(obeys) == dict.fromkeys(("agreement", "order", "topic"), 0)
+            broken = faults(breaks)
+            assert broken.pop(rule) >= 1 and not any(broken.values()), rule
+            texts.add(breaks)
+    assert len(texts) == 120, "every number has others"
