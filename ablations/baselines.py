@@ -35,7 +35,14 @@ from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, LanguageModelConfig
 from lit_transformers.models.tokens import AdaptiveTokenEmbeddingConfig
 from lit_transformers.runs import RunConfig
-from lit_transformers.tasks import ClassificationConfig, MaskedLMConfig, RegressionConfig, StringsConfig
+from lit_transformers.tasks import (
+    ClassificationConfig,
+    MaskedLMConfig,
+    RegressionConfig,
+    ReplacedTokensConfig,
+    StringsConfig,
+    SymbolGeneratorConfig,
+)
 from lit_transformers.training.config import AdamConfig, AdamWConfig, CosineConfig, TrainingConfig
 
 TRANSFORMER_XL = RunConfig(
@@ -375,6 +382,24 @@ After half a minute of one core it knows the places of words, the topic of a row
 MASKED_NATS = Metric("val/nats", goal="minimize", label="nats per hidden symbol")
 MASKED_MARGIN = Margin(0.03, "less than a tenth of what agreement at a distance is worth")
 
+PAIRS_ACCURACY = Metric(
+    "val/pairs_accuracy",
+    goal="maximize",
+    label="accuracy on minimal pairs",
+    margin=Margin(0.03, "three pairs in a hundred"),
+)
+ELECTRA = MASKED.override(
+    {
+        "model.embedding_dim": 32,
+        "model.transform": "gelu",
+        "task": ReplacedTokensConfig(generator=SymbolGeneratorConfig(width=0.5)),
+        "data.evaluation.pairs": 64,
+        "training.steps": 1000,
+    }
+)
+"""A discriminator beside a generator of half its width, measured by minimal pairs: rows with an ending that does not
+agree, with two openers exchanged, or with a word of another topic, each beside the row without that fault."""
+
 BOOKS_GPU: Mapping[str, Any] = {
     "model.dim": 256,
     "model.heads": 8,
@@ -401,3 +426,12 @@ BERT_BASE: Mapping[str, Any] = dict(BOOKS_GPU) | {
     "training.optimizer.learning_rate": 1e-4,
 }
 """Overrides of MASKED for the size of BERT-base."""
+
+ELECTRA_GPU: Mapping[str, Any] = dict(BOOKS_GPU) | {"model.embedding_dim": 128, "data.evaluation.pairs": 1000}
+"""Overrides of ELECTRA for the size of ELECTRA-small, on one GPU."""
+ELECTRA_BASE: Mapping[str, Any] = dict(BERT_BASE) | {
+    "model.embedding_dim": 768,
+    "task.generator.width": 1 / 3,
+    "data.evaluation.pairs": 1000,
+}
+"""Overrides of ELECTRA for the size of ELECTRA-base, whose generator has a third of the width."""

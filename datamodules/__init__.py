@@ -23,6 +23,7 @@ from datamodules.labelled.masked_sum import MaskedSumConfig
 from datamodules.labelled.needle import NeedleConfig
 from datamodules.labelled.periodic import PeriodicConfig
 from datamodules.labelled.reviews import ReviewsConfig
+from datamodules.labelled.sentences import SentencesConfig
 from datamodules.pairs.catalogues import CataloguesConfig, MessagesConfig
 from datamodules.pairs.docstrings import DocstringsConfig
 from datamodules.pairs.hub import HubPairsConfig
@@ -140,6 +141,7 @@ __all__ = [
     "SciSummNetConfig",
     "SciTLDRConfig",
     "SelectiveCopyConfig",
+    "SentencesConfig",
     "Shard",
     "SourceConfig",
     "Split",
@@ -168,7 +170,7 @@ DATA = table(
     RowDataConfig,
     implied="language",
 )
-EXAMPLES = table(ExamplesConfig, ListOpsConfig, MaskedSumConfig, NeedleConfig, ReviewsConfig)
+EXAMPLES = table(ExamplesConfig, ListOpsConfig, MaskedSumConfig, NeedleConfig, ReviewsConfig, SentencesConfig)
 NOISES = table(
     NoiseConfig,
     MaskTokensConfig,

@@ -133,7 +133,7 @@ class RowDataConfig(DataConfig, kind="rows"):
         if self.evaluation.pairs and not self.rules:
             yield (
                 f"evaluation.pairs are made by rules, and source {self.source.kind} has none; "
-                "set source to topics, or evaluation.pairs to null"
+                "set source to topics, books or wikitext, or evaluation.pairs to null"
             )
 
         if (self.packing == "translations") != self.source.parallel:

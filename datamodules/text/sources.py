@@ -23,6 +23,7 @@ from datamodules.core.errors import DataError
 from datamodules.core.index import Text, index_corpus
 from datamodules.core.reading import Member, damage, format_of, locate, members, parts
 from datamodules.text.articles import articles
+from datamodules.text.english_pairs import english_pairs
 from lit_transformers.config import Config, Fraction
 
 __all__ = [
@@ -211,6 +212,9 @@ class BooksConfig(SourceConfig, kind="books"):
     def build(self) -> Corpus:
         return FilesConfig(path=self.path, piece=self.piece, splits="folders").build()
 
+    def minimal_pairs(self, number: int) -> Mapping[str, tuple[bytes, bytes]]:
+        return english_pairs(number)
+
 
 class WikitextConfig(SourceConfig, kind="wikitext"):
     """WikiText (arXiv:1609.07843): files such as wiki.train.tokens and wiki.valid.tokens; an article is a document."""
@@ -220,6 +224,9 @@ class WikitextConfig(SourceConfig, kind="wikitext"):
     def build(self) -> Corpus:
         files = [file for file in files_of(self.path) if format_of(file.path.name) == "text"]
         return index_corpus([self.to_dict(), stamps(files)], "", self.piece, self._texts(files))
+
+    def minimal_pairs(self, number: int) -> Mapping[str, tuple[bytes, bytes]]:
+        return english_pairs(number)
 
     def _texts(self, files: list[Listed]) -> Iterator[Text]:
         for path, name in files:

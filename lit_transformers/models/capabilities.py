@@ -94,6 +94,12 @@ class RowNetwork(Network):
         ConfigError where they differ in size, or a family shares none, which is the default."""
         raise ConfigError(f"a {type(self).__name__} shares no embeddings with another network", "model")
 
+    def keep_layers(self, layers: int) -> None:
+        """Hook: represents symbols by the output of so many layers from now on, as it is before a norm that follows the
+        last one. Raises ConfigError where there are not more layers, or a family cannot be cut, which is the default.
+        """
+        raise ConfigError(f"a {type(self).__name__} cannot be read at a layer", "model")
+
     def prediction_only(self) -> list[nn.Parameter]:
         """Hook: returns the parameters that are not trained where no symbol is predicted. By default those of the
         softmax alone."""

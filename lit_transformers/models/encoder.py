@@ -157,6 +157,10 @@ class Encoder(RowNetwork):
         self.tokens, self.segments = other.tokens, other.segments
         self.stack.entry.positions, self.stack.entry.norm = other.stack.entry.positions, other.stack.entry.norm
 
+    def keep_layers(self, layers: int) -> None:
+        self.stack, _ = self.stack.split(layers)
+        self.norm = nn.Identity()
+
     def embedding_shapes(self) -> dict[str, torch.Size]:
         """Returns the shapes of the weights that embed symbols, segments and positions, by name."""
         parts = (self.tokens, self.segments, self.stack.entry.positions, self.stack.entry.norm)

@@ -6,7 +6,7 @@ from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.tasks.contrastive import ContrastiveConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
 from lit_transformers.tasks.regression import RegressionConfig
-from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig
+from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig, SymbolGeneratorConfig
 from lit_transformers.tasks.seq2seq import Seq2SeqConfig
 from lit_transformers.tasks.strings import StringsConfig
 from lit_transformers.tasks.task import Task, TaskConfig
@@ -34,6 +34,7 @@ __all__ = [
     "ReplacedTokensConfig",
     "Seq2SeqConfig",
     "StringsConfig",
+    "SymbolGeneratorConfig",
     "Task",
     "TaskConfig",
 ]

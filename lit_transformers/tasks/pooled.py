@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -11,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
-from lit_transformers.config import ConfigError, Dropout, Fraction
+from lit_transformers.config import ConfigError, Dropout, Fraction, Positive
 from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import RowModelConfig, RowNetwork, require
 from lit_transformers.models.cost import ModelCost, cost
@@ -29,12 +30,21 @@ class PooledTaskConfig(TaskConfig):
     pooling: the vector of the first token, which is the boundary before every row (arXiv:1810.04805, section 3, where
     it is called [CLS]); the mean over all real tokens; or the vector of the last one, the only one that has seen the
     whole row if the network is a language_model. dropout: of that vector.
+    layers: reads the output of so many of the first layers, the others are left out; None for the network's own output.
+    frozen: whether the network keeps the weights that it starts from, and the linear layer alone is trained: a probe of
+    what a layer represents (Alain and Bengio 2016, arXiv:1610.01644, section 3; Tenney et al. 2019, arXiv:1905.05950).
     """
 
     reads: ClassVar[type[DataDescription]] = LabelledDescription
 
     pooling: Pooling = "first"
     dropout: Annotated[Fraction, Dropout] = 0.0
+    layers: Positive | None = None
+    frozen: bool = False
+
+    def conflicts(self) -> Iterator[str]:
+        if self.layers is not None and self.evaluation:
+            yield "evaluation measures another network, and layers takes a part of it; empty evaluation, or drop layers"
 
     def outputs(self, data: DataDescription) -> int:
         """Returns the number of outputs per sequence. Raises ConfigError for data that it cannot learn from."""
@@ -43,13 +53,17 @@ class PooledTaskConfig(TaskConfig):
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
         reader = readable(model, self)
         outputs, length = self.outputs(data), data.length
-        network_cost = cost(reader, data, length, continued=False)
+        kept = reader if self.layers is None else reader.override({"depth": self.layers})
+        network_cost = cost(kept, data, length, continued=False)
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            network = reader.build(data)
+            network = built(reader, self, data)
         unused = sum(parameter.numel() for parameter in network.prediction_only())
+        parameters = network_cost.parameters
+        if self.layers is not None:
+            parameters = sum(parameter.numel() for parameter in network.parameters())
         softmax = network.softmax_flops(length)
         return network_cost._replace(
-            parameters=network_cost.parameters - unused + outputs * (model.dim + 1),
+            parameters=parameters - unused + outputs * (model.dim + 1),
             embedding_parameters=network_cost.embedding_parameters - unused,
             flops_per_token=network_cost.flops_per_token + (2 * outputs * model.dim - softmax) / length,
         )
@@ -110,8 +124,9 @@ class PooledTask(Task):
         reader = readable(model, config)
         super().__init__(config, model, data, training)
         outputs = config.outputs(data)
-        self.network = reader.build(data)
-        for parameter in self.network.prediction_only():
+        self.network = built(reader, config, data)
+        untrained = self.network.parameters() if config.frozen else self.network.prediction_only()
+        for parameter in untrained:
             parameter.requires_grad_(False)
         self.head = nn.Sequential(nn.Dropout(config.dropout), nn.Linear(model.dim, outputs))
         if self.training_config.compile:
@@ -123,6 +138,8 @@ class PooledTask(Task):
         """Returns the loss (b,) of each example, in float32."""
 
     def training_step(self, batch: LabelledBatch, batch_index: int) -> dict[str, Any]:
+        if self.config.frozen:
+            self.network.eval()
         network_output = read_whole(self.network, batch)
         real = batch.padding_mask.any(dim=1)
         outputs = self.predict(network_output, batch)
@@ -142,6 +159,14 @@ class PooledTask(Task):
         if real.any():
             outputs = self.evaluation_output(batch)
             self.metric.update(outputs, self.nll(outputs, batch), batch)
+
+
+def built(reader: RowModelConfig, config: PooledTaskConfig, data: DataDescription) -> RowNetwork:
+    """Builds the network with the layers that the config reads. Raises ConfigError where it has no more than these."""
+    network = reader.build(data)
+    if config.layers is not None and config.layers != reader.get("depth"):
+        network.keep_layers(config.layers)
+    return network
 
 
 def readable(model: ModelConfig, config: PooledTaskConfig) -> RowModelConfig:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import field, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,18 +30,31 @@ Predicts = Literal["replaced", "replaced_at_masks", "symbols", "symbols_at_masks
 class SymbolGeneratorConfig(Config):
     """The network that fills hidden symbols, and how what it draws is made.
 
-    overrides: of the model, as paths below it, {"dim": 64, "heads": 1}: a quarter to a half of the width serves best
-    (arXiv:2003.10555, section 3.2). tie: which weights are those of the discriminator; "embeddings" are those of
-    symbols, positions and segments. draws: from the generator's probabilities, or any symbol with the same probability.
+    width: the share of the model's dim and heads; None for all. A quarter to a half serves best (arXiv:2003.10555,
+    section 3.2). overrides: of the model besides, as paths below it: {"depth": 3}. tie: which weights are those of the
+    discriminator; "embeddings" are those of symbols, positions and segments. draws: from the generator's probabilities,
+    or any symbol with the same probability.
     """
 
     overrides: dict[str, Plain] = field(default_factory=dict)
     tie: Literal["none", "embeddings", "all"] = "embeddings"
     draws: Literal["generator", "uniform"] = "generator"
+    width: Annotated[float, Field(gt=0, le=1)] | None = None
 
     def conflicts(self) -> Iterator[str]:
-        if self.tie == "all" and self.overrides:
-            yield "a generator that is the discriminator cannot differ from it; drop overrides, or set tie: embeddings"
+        if self.tie == "all" and (self.overrides or self.width):
+            yield (
+                "a generator that is the discriminator cannot differ from it; drop overrides and width, "
+                "or set tie: embeddings"
+            )
+
+    def model(self, discriminator: ModelConfig) -> ModelConfig:
+        """Returns the config of the generator. Raises ConfigError where heads do not divide what width makes of dim."""
+        narrow: dict[str, Plain] = {}
+        if self.width:
+            heads = max(round(self.width * discriminator.heads), 1)
+            narrow = {"dim": round(self.width * discriminator.dim), "heads": heads}
+        return discriminator.override(narrow | self.overrides)
 
 
 class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
@@ -69,7 +83,7 @@ class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
         network_cost = cost(two_sided(model, self.kind), data, data.length, continued=False)
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             task = ReplacedTokens(self, model, data)
-        generator = MaskedLMConfig().cost(model.override(self.generator.overrides), replace(rows, relations=0))
+        generator = MaskedLMConfig().cost(self.generator.model(model), replace(rows, relations=0))
         scored = rows.predictions if self.predicts.endswith("at_masks") else rows.length
         predictions = 0 if self.predicts.startswith("replaced") else scored
         network = task.network
@@ -224,7 +238,7 @@ class ReplacedTokens(Task):
             return None
         if config.tie == "all":
             return self.network
-        generator = two_sided(self.model_config.override(config.overrides), self.config.kind).build(self.data)
+        generator = two_sided(config.model(self.model_config), self.config.kind).build(self.data)
         if config.tie == "embeddings":
             if self.training_config.strategy == "fsdp":
                 raise ConfigError("fsdp cannot share weights between networks; set tie: none", "task.generator.tie")

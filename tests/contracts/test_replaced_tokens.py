@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from lit_transformers.batch import IGNORED, RowBatch
 from lit_transformers.config import ConfigError
 from lit_transformers.models import EncoderConfig
-from lit_transformers.tasks.replaced_tokens import Predicts, ReplacedTokens, ReplacedTokensConfig
+from lit_transformers.tasks.replaced_tokens import Predicts, ReplacedTokens, ReplacedTokensConfig, SymbolGeneratorConfig
 from lit_transformers.training.config import TrainingConfig
 
 SMALL = {"overrides": {"depth": 1, "feedforward.width": 8}}
@@ -98,6 +98,15 @@ def test_networks_share_what_the_config_says() -> None:
     assert all(p.grad is not None for p in task.parameters() if p.requires_grad)
 
 
+def test_a_generator_has_its_share_of_dim_and_heads() -> None:
+    config = SymbolGeneratorConfig(width=0.5, overrides={"depth": 2})
+    narrow = config.model(BERT.override({"dim": 24, "heads": 4}))
+    assert (narrow.dim, narrow.heads, narrow.depth) == (12, 2, 2)
+    assert SymbolGeneratorConfig(width=0.1).model(BERT.override({"dim": 20, "heads": 2})).heads == 1
+    with pytest.raises(ConfigError, match="drop overrides and width, or set tie: embeddings"):
+        SymbolGeneratorConfig(width=0.5, tie="all")
+
+
 def test_any_symbol_is_drawn_without_a_generator() -> None:
     task = electra(generator={"draws": "uniform"})
     symbols, original = drawn(task, rows((6,) * 500))
@@ -150,6 +159,6 @@ def test_costs_count_both_networks() -> None:
 def test_what_cannot_be_shared_is_refused() -> None:
     with pytest.raises(ConfigError, match="same embedding_dim, positions and segments"):
         electra(generator={"overrides": {"dim": 2 * DIM}})
-    with pytest.raises(ConfigError, match="drop overrides, or set tie: embeddings"):
+    with pytest.raises(ConfigError, match="drop overrides and width, or set tie: embeddings"):
         electra(generator={"overrides": {"depth": 2}, "tie": "all"})
     electra(BERT.override({"embedding_dim": 6}), generator={"overrides": {"dim": 8, "heads": 1}})

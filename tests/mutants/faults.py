@@ -21,6 +21,7 @@ VERDICTS = "tests/reports/test_report_verdicts.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
+PROBES = "tests/lit_transformers/test_probes.py::test_"
 DATA = "tests/datamodules/test_"
 MIXERS = "tests/mixers/test_"
 
@@ -2323,6 +2324,54 @@ FAULTS = (
         "columns[:, 4] = related",
         "columns[:, 4] = 1",
         (f"{MASKED}masked_lm.py::test_rows_without_a_relation_count_for_symbols_alone",),
+    ),
+    Fault(
+        "probes",
+        "what is frozen is trained",
+        "lit_transformers/tasks/pooled.py",
+        "self.network.parameters() if config.frozen else self.network.prediction_only()",
+        "self.network.prediction_only()",
+        (f"{PROBES}a_frozen_network_keeps_the_weights_that_it_starts_from_and_its_head_learns",),
+    ),
+    Fault(
+        "probes",
+        "dropout acts in what is frozen",
+        "lit_transformers/tasks/pooled.py",
+        "            self.network.eval()\n",
+        "            pass\n",
+        (f"{PROBES}a_frozen_network_keeps_the_weights_that_it_starts_from_and_its_head_learns",),
+    ),
+    Fault(
+        "probes",
+        "a layer is read behind the norm of the last one",
+        "lit_transformers/models/encoder.py",
+        "        self.norm = nn.Identity()\n",
+        "",
+        (f"{PROBES}a_layer_is_read_as_it_is_within_the_whole_network",),
+    ),
+    Fault(
+        "probes",
+        "a text that is cut has no end",
+        "datamodules/labelled/sentences.py",
+        "[: self.config.length - 2]",
+        "[: self.config.length - 1]",
+        (f"{PROBES}a_sentence_is_a_row_of_the_symbols_of_pretraining",),
+    ),
+    Fault(
+        "probes",
+        "what stands between a subject and its verb has the subject's number",
+        "datamodules/text/english_pairs.py",
+        '(f"{other}s", other)[plural]',
+        '(other, f"{other}s")[plural]',
+        ("tests/datamodules/test_english_pairs.py::test_a_verb_agrees_with_its_subject_or_not",),
+    ),
+    Fault(
+        "masked",
+        "a generator has all heads of the discriminator",
+        "lit_transformers/tasks/replaced_tokens.py",
+        "heads = max(round(self.width * discriminator.heads), 1)",
+        "heads = discriminator.heads",
+        (f"{MASKED}replaced_tokens.py::test_a_generator_has_its_share_of_dim_and_heads",),
     ),
     Fault(
         "masked",

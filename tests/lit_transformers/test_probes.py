@@ -1,0 +1,138 @@
+"""Probes and fine-tuning: what reads a layer reads that layer, what is frozen stays, and a start is that of a run."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from datamodules import LabelledDataConfig, RowDataConfig, SentencesConfig, TopicsConfig, WordsConfig
+from lit_transformers.batch import LabelledBatch
+from lit_transformers.config import ConfigError
+from lit_transformers.encodings.positions import LearnedConfig
+from lit_transformers.models import EncoderConfig
+from lit_transformers.runs import RunConfig, describe, fit, load
+from lit_transformers.tasks import ClassificationConfig, MaskedLMConfig
+from lit_transformers.tasks.pooled import PooledTask
+from lit_transformers.training.config import TrainingConfig
+
+TOPICS = TopicsConfig(documents=30, sentences=6, content=2, validation=0.3, test=0.2)
+MODEL = EncoderConfig(dim=16, heads=2, depth=3, norm="pre", positions=LearnedConfig())
+PRETRAINING = RunConfig(
+    model=MODEL,
+    task=MaskedLMConfig(),
+    data=RowDataConfig(source=TOPICS, tokenizer=WordsConfig(), length=24, batch_size=4),
+    training=TrainingConfig(steps=3, device="cpu"),
+)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("pretrained")
+    fit(PRETRAINING, directory)
+    return directory / "checkpoint.ckpt"
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Sentences with labels, as SST-2 has them."""
+    folder = tmp_path_factory.mktemp("questions")
+    words = [line.decode().split() for number in range(12) for line in TOPICS.document(number).splitlines()]
+    for name, part in (("train", words[:48]), ("dev", words[48:])):
+        lines = [f"{' '.join(sentence)}\t{number % 2}" for number, sentence in enumerate(part)]
+        with lzma.open(folder / f"{name}.tsv.xz", "wt") as file:
+            file.write("\n".join(["sentence\tlabel", *lines]) + "\n")
+    return str(folder)
+
+
+def downstream(path: str, weights: Path | None = None, **task: Any) -> RunConfig:
+    source = SentencesConfig(corpus="sst2", path=path, tokenizer=WordsConfig(), learned_from=TOPICS, length=24)
+    return RunConfig(
+        model=MODEL,
+        task=ClassificationConfig(pooling="mean", **task),
+        data=LabelledDataConfig(source=source, batch_size=4),
+        training=TrainingConfig(steps=4, device="cpu"),
+        weights=None if weights is None else str(weights),
+    )
+
+
+def a_batch(config: RunConfig) -> LabelledBatch:
+    batch: LabelledBatch = next(iter(config.data.build().train_dataloader()))
+    return batch
+
+
+def test_a_sentence_is_a_row_of_the_symbols_of_pretraining(questions: str) -> None:
+    data, rows = downstream(questions).data.build(), PRETRAINING.data.build()
+    assert data.description.vocabulary == rows.description.vocabulary and data.description.length == 24
+    batch = next(iter(data.val_dataloader()))
+    separator = rows.description.separator
+    for symbols, real in zip(batch.inputs, batch.padding_mask, strict=True):
+        row = symbols[real].tolist()
+        assert row[0] == rows.description.vocabulary.boundary and row[-1] == separator and row.count(separator) == 1
+    ordinal = int(batch.example[0])
+    assert int(batch.labels[0]) == ordinal % 2 and data.example_name(ordinal) == f"dev.tsv.xz:{ordinal + 2}"
+    short = SentencesConfig(corpus="sst2", path=questions, length=8).build().example("train", 0)
+    assert len(short.symbols) == 7 and short.symbols[-1] == 257
+
+
+def test_a_layer_is_read_as_it_is_within_the_whole_network(questions: str) -> None:
+    config = downstream(questions)
+    torch.manual_seed(0)
+    whole = config.build_task(config.data.build()).eval()
+    batch, outputs = a_batch(config), list[Tensor]()
+    assert isinstance(whole, PooledTask)
+    for block in whole.network.stack.steps():  # type: ignore[union-attr, operator]
+        block.register_forward_hook(lambda block, inputs, output: outputs.append(output.y))
+    whole.evaluation_output(batch)
+    for layers in (1, 2):
+        part = downstream(questions, layers=layers)
+        task = part.build_task(part.data.build()).eval()
+        missing, unexpected = task.load_state_dict(whole.state_dict(), strict=False)
+        assert not missing and unexpected
+        assert isinstance(task, PooledTask)
+        hidden = task.network.read_row(batch.inputs, batch.padding_mask, torch.zeros_like(batch.padding_mask)).hidden
+        torch.testing.assert_close(hidden, outputs[layers - 1])
+        counted = sum(p.numel() for p in task.parameters() if p.requires_grad)
+        assert describe(part).parameters == counted < describe(config).parameters
+    assert describe(downstream(questions, layers=3)) == describe(config)
+
+
+def test_a_frozen_network_keeps_the_weights_that_it_starts_from_and_its_head_learns(
+    pretrained: Path, questions: str, tmp_path: Path
+) -> None:
+    config = downstream(questions, pretrained, frozen=True, layers=2).override({"model.dropout": 0.5})
+    assert fit(config, tmp_path)["outcome"] == "finished"
+    probe, start = load(tmp_path / "checkpoint.ckpt")[0], load(pretrained)[0]
+    for name, weight in probe.network.state_dict().items():
+        assert torch.equal(weight, start.network.state_dict()[name]), name
+    torch.manual_seed(0)
+    fresh = config.build_task(config.data.build())
+    assert not torch.equal(probe.head[1].weight, fresh.head[1].weight)  # type: ignore[union-attr, index]
+    batch = a_batch(config)
+    losses = [fresh.train().training_step(batch, 0)["loss"] for _ in range(2)]
+    assert torch.equal(*losses), "nothing is dropped of what is frozen"
+
+
+def test_fine_tuning_starts_from_a_checkpoint_and_changes_it(pretrained: Path, questions: str, tmp_path: Path) -> None:
+    fit(downstream(questions, pretrained), tmp_path)
+    tuned, start = (load(path)[0].network.state_dict() for path in (tmp_path / "checkpoint.ckpt", pretrained))
+    moved = {name for name in tuned if not torch.equal(tuned[name], start[name])}
+    assert moved == {*tuned} - {"tokens.logits.bias"}, "all but what the softmax alone reads"
+    assert all((tuned[name] - start[name]).abs().max() < 0.05 for name in moved), "four small steps from where it was"
+
+
+def test_what_cannot_be_read_at_a_layer_is_refused(questions: str, tmp_path: Path) -> None:
+    deep = downstream(questions, layers=4)
+    with pytest.raises(ConfigError, match="3 layers cannot be divided after 4"):
+        deep.build_task(deep.data.build())
+    with pytest.raises(ConfigError, match="empty evaluation, or drop layers"):
+        downstream(questions, layers=1, evaluation={"dropout": 0.1})
+    causal = downstream(questions, layers=1).override({"model": {"kind": "language_model", "dim": 16, "heads": 2}})
+    with pytest.raises(ConfigError, match="a LanguageModel cannot be read at a layer"):
+        causal.build_task(causal.data.build())
+    with pytest.raises(ConfigError, match="a words tokenizer learns its symbols; set learned_from"):
+        SentencesConfig(tokenizer=WordsConfig())
