@@ -4,6 +4,7 @@ from lit_transformers.config import table
 from lit_transformers.tasks.causal_lm import CausalLMConfig
 from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
+from lit_transformers.tasks.permutation_lm import PermutationLMConfig
 from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig
 from lit_transformers.tasks.seq2seq import Seq2SeqConfig
@@ -19,6 +20,7 @@ TASKS = table(
     Seq2SeqConfig,
     MaskedLMConfig,
     ReplacedTokensConfig,
+    PermutationLMConfig,
     implied="causal_lm",
 )
 
@@ -27,6 +29,7 @@ __all__ = [
     "CausalLMConfig",
     "ClassificationConfig",
     "MaskedLMConfig",
+    "PermutationLMConfig",
     "RegressionConfig",
     "ReplacedTokensConfig",
     "Seq2SeqConfig",

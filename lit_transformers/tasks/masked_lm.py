@@ -141,7 +141,7 @@ class MaskedLM(Task):
         """Raises ConfigError where the model cannot be built, sees one side alone, or the data hide nothing."""
         reader = two_sided(model, config.kind)
         super().__init__(config, model, data, training)
-        self.network = reader.build(data)
+        self.network = without_order(reader.build(data))
         relations = RowDescription.of(data, config.kind).relations
         self.relation_head = relation_head(model.dim, relations) if relations else None
         if self.training_config.compile:
@@ -187,6 +187,13 @@ def two_sided(model: ModelConfig, task: str) -> RowModelConfig:
             "model",
         )
     return reader
+
+
+def without_order(network: RowNetwork) -> RowNetwork:
+    """Returns the network, with what only predictions in an order of the row use left out of training."""
+    for parameter in network.order_only():
+        parameter.requires_grad_(False)
+    return network
 
 
 def read_rows(network: RowNetwork, batch: RowBatch) -> ModelOutput:

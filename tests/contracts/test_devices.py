@@ -96,6 +96,13 @@ MODELS: dict[str, ModelConfig] = {
     "regression": EncoderConfig(dim=DIM, heads=HEADS, depth=2),
     "masked_lm": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
     "replaced_tokens": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
+    "permutation_lm": EncoderConfig(
+        dim=DIM,
+        heads=HEADS,
+        depth=2,
+        query_stream="learned",
+        mixer=AttentionConfig(encoding=XLConfig(segments=2)),
+    ),
     "seq2seq": EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2),
 }
 
