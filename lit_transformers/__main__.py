@@ -199,7 +199,7 @@ app.command("translate", help=TRANSLATE)(write_lines)
 app.command("summarize", help=SUMMARIZE)(write_lines)
 
 
-Architecture = Literal["albert", "bert", "distilbert", "electra", "roberta"]
+Architecture = Literal["albert", "bert", "distilbert", "electra", "roberta", "xlnet"]
 
 
 @app.command("import")

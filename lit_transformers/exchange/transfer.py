@@ -143,8 +143,6 @@ def written(weights: StartingWeights, names: list[str]) -> tuple[dict[str, Plain
 
 
 def positions_of(weights: StartingWeights) -> int:
-    """Returns the number of learned positions. Raises ConfigError where there are none."""
+    """Returns the number of learned positions, 0 where there are none."""
     table = weights.tensors.get("network.stack.entry.positions.weight")
-    if table is None:
-        raise ConfigError("has no learned positions, and each of these architectures has", "model.positions")
-    return table.size(1)
+    return 0 if table is None else table.size(1)

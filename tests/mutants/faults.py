@@ -2251,8 +2251,8 @@ FAULTS = (
         "masked",
         "segments are not added",
         "lit_transformers/models/encoder.py",
-        "        if self.segments is not None:\n",
-        "        if False:\n",
+        "        if self.segments is None:\n",
+        "        if True:\n",
         (f"{MASKED}masked_lm.py::test_segments_and_narrow_embeddings_reach_the_output",),
     ),
     Fault(

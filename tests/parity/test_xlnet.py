@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,13 +12,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.batch import RowDescription, Vocabulary
+from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
+from lit_transformers.exchange.transfer import export_weights, import_weights
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig
 from lit_transformers.models.capabilities import OrderedRows
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.tokens import FullTokenEmbeddingConfig
+from lit_transformers.runs.starting_weights import read_weights, start_from
 from lit_transformers.stacks.feedforward import FeedForwardConfig
+from lit_transformers.tasks import PermutationLMConfig
+from lit_transformers.training.config import TrainingConfig
 
 transformers = pytest.importorskip("transformers", reason="compares with transformers, a test dependency")
 
@@ -31,7 +37,8 @@ class Pair(NamedTuple):
     ours: Encoder
 
 
-def networks(memory: int = MEMORY) -> Pair:
+def configured(memory: int) -> Any:
+    """A model of transformers of odd sizes, in single precision, with weights that show a difference."""
     config = transformers.XLNetConfig(
         vocab_size=SYMBOLS,
         d_model=18,
@@ -45,7 +52,13 @@ def networks(memory: int = MEMORY) -> Pair:
         attn_type="bi",
     )
     theirs = transformers.XLNetLMHeadModel(config)
-    weights = {name: tensor.double() for name, tensor in randomise(theirs).items()}
+    randomise(theirs)
+    return theirs
+
+
+def networks(memory: int = MEMORY) -> Pair:
+    theirs = configured(memory)
+    weights = {name: tensor.double() for name, tensor in theirs.state_dict().items()}
     model = EncoderConfig(
         dim=18,
         heads=3,
@@ -157,3 +170,41 @@ def test_the_content_of_a_row_without_an_order_equals_xlnet() -> None:
     hidden = ours.eval().read_row(row.symbols, row.padding_mask, row.marked, row.segments).hidden
     real = row.padding_mask
     close(ours.tokens.log_probabilities(hidden)[real], expected[real], TOLERANCE)
+
+
+def test_weights_come_in_and_go_out_with_the_same_numbers(tmp_path: Path) -> None:
+    """In single precision, of an odd batch with padding and segments, with a drawn order and without one."""
+    theirs, row = configured(MEMORY).eval(), rows(0)
+    theirs.save_pretrained(tmp_path / "theirs")
+    notes = import_weights(str(tmp_path / "theirs"), tmp_path / "ours").notes
+    assert [note.partition(":")[0] for note in notes] == ["pooler", "relation head", "tokenizer"]
+    weights = read_weights(tmp_path / "ours" / "weights.safetensors")
+    vocabulary = Vocabulary(size=SYMBOLS, boundary=2, unit="piece", byte_lengths=None)
+    data = RowDescription.for_probe(vocabulary, LENGTH)
+    task = PermutationLMConfig().build(weights.model, data, TrainingConfig(device="cpu"))
+    start_from(task, tmp_path / "ours" / "weights.safetensors")
+    export_weights(tmp_path / "ours", tmp_path / "out")
+    again, report = transformers.AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not report["missing_keys"] and again.config.mem_len == MEMORY
+    again = transformers.XLNetLMHeadModel.from_pretrained(tmp_path / "out").eval()
+    whole = {name: part.float() if part.is_floating_point() else part for name, part in their_inputs(row).items()}
+    inputs = [whole, {name: whole[name] for name in ("input_ids", "attention_mask", "token_type_ids")}]
+    network, real = task.eval().network, row.padding_mask
+    hidden = network.read_in_order(row).hidden, network.read_row(*row[:1], real, row.marked, row.segments).hidden
+    for ours, given, kept in zip(hidden, inputs, (slice(None), real), strict=True):
+        for model in (theirs, again):
+            expected = model(**given).logits.log_softmax(dim=-1)
+            close(task.network.tokens.log_probabilities(ours)[kept], expected[kept], 1e-5)
+
+
+def test_what_xlnet_does_not_have_is_refused(tmp_path: Path) -> None:
+    theirs = configured(MEMORY)
+    theirs.config.same_length = True
+    theirs.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(ConfigError, match=r"config.json: same_length: is True, and only False can be mapped"):
+        import_weights(str(tmp_path / "theirs"), tmp_path / "ours")
+    theirs.config.same_length = False
+    theirs.save_pretrained(tmp_path / "theirs")
+    import_weights(str(tmp_path / "theirs"), tmp_path / "ours")
+    with pytest.raises(ConfigError, match=r"model.positions: has no learned positions, and a bert has"):
+        export_weights(tmp_path / "ours", tmp_path / "out", "bert")
