@@ -87,6 +87,7 @@ class Context(NamedTuple):
     segments             (b, t) the number of each token's segment, from 0, for encodings that tell segments apart; None
                          where a row is one segment
     reused               how many of the tokens of x, from the first on, memory takes; None: all
+    backward             x holds the tokens in reverse, so that distances have the other sign; for "permuted" layers
     """
 
     positions: Int[Tensor, "b t"]
@@ -100,6 +101,7 @@ class Context(NamedTuple):
     pattern: Pattern | None = None
     segments: Int[Tensor, "b t"] | None = None
     reused: int | None = None
+    backward: bool = False
 
 
 class QueryStream(NamedTuple):

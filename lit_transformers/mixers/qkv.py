@@ -178,14 +178,17 @@ class QKVMixer(Mixer):
 
     def encoded(self, inputs: Inputs, ctx: Context) -> Inputs:
         """Returns the inputs with what the encoding adds to them."""
-        inputs = self.rotated(inputs)
-        return inputs if self.relative is None else with_tables(self.relative, inputs, ctx.causal, ctx.segments)
+        inputs = self.rotated(inputs, ctx.backward)
+        if self.relative is None:
+            return inputs
+        return with_tables(self.relative, inputs, ctx.causal, ctx.segments, ctx.backward)
 
-    def rotated(self, inputs: Inputs) -> Inputs:
-        """Returns the inputs with queries and keys rotated by their positions, if the encoding is rotary."""
+    def rotated(self, inputs: Inputs, backward: bool) -> Inputs:
+        """Returns the inputs with queries and keys rotated by their positions, if the encoding is rotary; ``backward``:
+        they stand in reverse."""
         if self.rotary is None:
             return inputs
-        positions = torch.arange(inputs.k.size(-2), device=inputs.k.device)
+        positions = torch.arange(inputs.k.size(-2), device=inputs.k.device) * (-1 if backward else 1)
         q = self.rotary.rotate(inputs.q, positions[-inputs.q.size(-2) :])
         return inputs._replace(q=q, k=self.rotary.rotate(inputs.k, positions))
 

@@ -59,6 +59,7 @@ class OrderedRows(NamedTuple):
     marked        (b, t) True at symbols that the data single out
     segments      (b, t) the number of each symbol's segment, from 0; None where a row is one segment
     reused        how many symbols, from the first on, memory takes; None: all
+    backward      symbols stand in reverse, and what is remembered follows them in the text
     """
 
     symbols: Int[Tensor, "b t"]
@@ -68,6 +69,7 @@ class OrderedRows(NamedTuple):
     marked: Bool[Tensor, "b t"]
     segments: Int[Tensor, "b t"] | None = None
     reused: int | None = None
+    backward: bool = False
 
 
 class OrderedOutput(NamedTuple):
@@ -121,9 +123,9 @@ class RowNetwork(Network):
         """Hook: returns the parameters that ``read_in_order`` alone uses. By default none."""
         return []
 
-    def in_order_flops(self, length: int, predictions: int) -> int:
+    def in_order_flops(self, length: int, predictions: int, remembered: int = 0) -> int:
         """Hook: forward FLOPs of ``read_in_order`` beyond ``flops`` for so many predictions in a row of ``length``
-        tokens. By default none."""
+        tokens after ``remembered`` ones. By default none."""
         return 0
 
     def prediction_only(self) -> list[nn.Parameter]:

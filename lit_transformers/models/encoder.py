@@ -136,8 +136,9 @@ class Encoder(RowNetwork):
             raise ConfigError("predicts in no order of its rows; set it to learned", "model.query_stream")
         x = self.embed(rows.symbols, rows.segments)
         positions = torch.arange(x.size(1), device=x.device).expand(x.size(0), -1)
+        positions = positions.flip(1) if rows.backward else positions
         ctx = Context(positions, False, rows.padding_mask, marked=rows.marked, segments=rows.segments)
-        ctx = ctx._replace(reused=rows.reused)
+        ctx = ctx._replace(reused=rows.reused, backward=rows.backward)
         if self.query is None:
             output = self.stack(x, ctx._replace(pattern=Ordered(rows.places, itself=True)), state)
             hidden = output.y.gather(1, rows.at[..., None].expand(-1, -1, output.y.size(-1)))
@@ -150,12 +151,12 @@ class Encoder(RowNetwork):
     def order_only(self) -> list[nn.Parameter]:
         return [] if self.query is None else [*self.query.parameters()]
 
-    def in_order_flops(self, length: int, predictions: int) -> int:
+    def in_order_flops(self, length: int, predictions: int, remembered: int = 0) -> int:
         if self.query is None:
             return 0
         widen = self.stack.entry.widen
         of_entry = 0 if widen is None else linear_flops(widen, predictions)
-        return self.stack.query_flops(predictions, length) + of_entry
+        return self.stack.query_flops(predictions, length, remembered) + of_entry
 
     def embed(self, symbols: Int[Tensor, "b t"], segments: Int[Tensor, "b t"] | None) -> Float[Tensor, "b t e"]:
         """Returns embeddings of symbols, with those of their segments where there are any."""
@@ -193,7 +194,9 @@ class Encoder(RowNetwork):
         """As in ``Network.flops``, without an output layer, which belongs to the objective."""
         positions = length + (0 if self.extra is None else self.extra.weight.size(0))
         widen = self.stack.entry.widen
-        return self.stack.flops(positions, 0, causal=False) + (0 if widen is None else linear_flops(widen, positions))
+        return self.stack.flops(positions, remembered, causal=False) + (
+            0 if widen is None else linear_flops(widen, positions)
+        )
 
     def softmax_flops(self, length: int) -> int:
         return 0

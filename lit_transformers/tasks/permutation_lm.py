@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -9,11 +12,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
-from lit_transformers.config import ConfigError, Plain, PositiveFloat
+from lit_transformers.config import ConfigError, Plain, Positive, PositiveFloat
 from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.stacks.block import add_losses
 from lit_transformers.tasks.masked_lm import (
     MaskedLMConfig,
     MaskedMetric,
@@ -21,11 +25,13 @@ from lit_transformers.tasks.masked_lm import (
     relation_head,
     relation_nats,
     two_sided,
+    without_order,
 )
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
 
 Order = Literal["targets", "all", "none"]
+Objective = Literal["permutation", "denoising"]
 
 
 class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
@@ -40,6 +46,12 @@ class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
     a predicted symbol sees those that are not predicted alone, as in masked language modelling.
     measured: the order in evaluation; None: as in training. By none the predictions of a masked language model, which
     see as much, can be compared.
+    objective: denoising: the symbols are hidden as the data say, and predicted from the stream that reads what hides
+    them, as in masked language modelling (DAE of table 6), in the same segments and with the same memory.
+    segment_length: rows are read in segments of so many symbols, each with what memory holds of those before it, as in
+    Transformer-XL (section 2.4); None: at once, without memory. No state outlives a row, so that rows stay independent.
+    directions: both: half of the rows, by their ordinals, are read from the last segment to the first, so that memory
+    holds what follows, with distances of the other sign (bidirectional data, section 3.1).
     relation_weight: of the loss of the relation of two segments, where the data ask for it.
     """
 
@@ -47,7 +59,16 @@ class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
 
     order: Order = "targets"
     measured: Order | None = None
+    objective: Objective = "permutation"
+    segment_length: Positive | None = None
+    directions: Literal["forward", "both"] = "forward"
     relation_weight: PositiveFloat = 1.0
+
+    def conflicts(self) -> Iterator[str]:
+        if self.objective == "denoising" and (self.order != "targets" or self.measured is not None):
+            yield "denoising predicts in no order; leave order and measured out"
+        if self.directions == "both" and self.segment_length is None:
+            yield "a row that is read at once is the same in both directions; set segment_length"
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> PermutationLM:
         return PermutationLM(self, model, data, training)
@@ -58,19 +79,29 @@ class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
         one_stream = MaskedLMConfig().cost(predicting_in_order(model, self.kind), data)
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             network = two_sided(model, self.kind).build(data)
-        flops = network.in_order_flops(rows.length, rows.predictions)
+        flops = -network.flops(rows.length)
+        for start, stop in self.segments(rows.length):
+            flops += network.flops(stop - start, start)
+            if self.objective == "permutation":
+                predictions = round(rows.predictions * (stop - start) / rows.length)
+                flops += network.in_order_flops(stop - start, predictions, start)
         return one_stream._replace(flops_per_token=one_stream.flops_per_token + flops / rows.length)
+
+    def segments(self, length: int) -> list[tuple[int, int]]:
+        """Returns where each segment of a row of so many symbols begins and ends."""
+        edges = [*range(0, length, self.segment_length or length), length]
+        return [*pairwise(edges)]
 
     def random_batch(self, data: DataDescription) -> RowBatch:
         return MaskedLMConfig().random_batch(data)
 
     def protocol(self) -> dict[str, Plain]:
-        return {"order": self.measured_order}
+        return {"order": self.measured_order, "segment_length": self.segment_length, "directions": self.directions}
 
     @property
     def measured_order(self) -> Order:
         """The order in evaluation."""
-        return self.measured or self.order
+        return "none" if self.objective == "denoising" else self.measured or self.order
 
 
 class PermutationLM(Task):
@@ -89,7 +120,8 @@ class PermutationLM(Task):
         """Raises ConfigError where the model cannot be built or predicts in no order, or the data choose nothing."""
         reader = predicting_in_order(model, config.kind)
         super().__init__(config, model, data, training)
-        self.network = reader.build(data)
+        network = reader.build(data)
+        self.network = without_order(network) if config.objective == "denoising" else network
         relations = RowDescription.of(data, config.kind).relations
         self.relation_head = relation_head(model.dim, relations) if relations else None
         if self.training_config.compile:
@@ -98,9 +130,8 @@ class PermutationLM(Task):
 
     def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
         scored = batch.targets != IGNORED
-        rows = ordered_rows(batch, self.config.order)
-        output = self.network.read_in_order(rows)
-        hidden = self.network.predict(output.hidden[scored.gather(1, rows.at)])
+        output = self.read(self.network, batch, self.config.order)
+        hidden = self.network.predict(output.hidden[scored])
         mean = token_mean(self.network.tokens.nll(hidden, batch.targets[scored]).sum(), scored)
         related = self.related(output)
         if related is None:
@@ -108,15 +139,58 @@ class PermutationLM(Task):
         relation = token_mean(relation_nats(related, batch.relation).sum(), batch.relation != IGNORED)
         return self.training_output(mean, output.aux, self.config.relation_weight * relation.loss)
 
+    def read(self, network: RowNetwork, batch: RowBatch, order: Order) -> OrderedOutput:
+        """Runs a network on a batch. What is represented for predictions stands at the positions of these: its hidden
+        vectors are (b, t, d), zero elsewhere."""
+        scored, rows = batch.targets != IGNORED, ordered_rows(batch, order)
+        if self.config.objective == "denoising":
+            rows = rows._replace(symbols=batch.inputs, places=torch.zeros_like(rows.places))
+        if self.config.directions == "forward":
+            return self.read_segments(network, rows, scored)
+        backward, aux = (scrambled(batch.example) & 1).bool(), dict[str, Tensor]()
+        indices, hidden, content = [], [], []
+        for chosen, is_backward in ((~backward, False), (backward, True)):
+            index = chosen.nonzero().squeeze(1)
+            if len(index):
+                part = each(rows, partial(torch.index_select, dim=0, index=index))
+                output = self.read_segments(network, part, scored[index], is_backward)
+                hidden.append(output.hidden)
+                content.append(output.content)
+                indices.append(index)
+                aux = add_losses(aux, output.aux)
+        places = torch.cat(indices).argsort()
+        return OrderedOutput(torch.cat(hidden)[places], torch.cat(content)[places], None, aux)
+
+    def read_segments(
+        self, network: RowNetwork, rows: OrderedRows, scored: Bool[Tensor, "b t"], backward: bool = False
+    ) -> OrderedOutput:
+        """Runs a network on rows, segment by segment, from the last one to the first if ``backward``. Where segments
+        begin does not depend on padding."""
+        state, aux, is_denoising = None, dict[str, Tensor](), self.config.objective == "denoising"
+        hidden, content = [], []
+        for start, stop in self.config.segments(scored.size(1))[:: -1 if backward else 1]:
+            segment = each(rows, partial(torch.narrow, dim=1, start=start, length=stop - start))
+            chosen = scored[:, start:stop] & (not is_denoising)
+            if backward:
+                segment, chosen = each(segment, partial(torch.flip, dims=[1])), chosen.flip(1)
+            output = network.read_in_order(segment._replace(at=at_predictions(chosen), backward=backward), state)
+            state, aux = output.state, add_losses(aux, output.aux)
+            at = at_predictions(chosen)[..., None].expand_as(output.hidden)
+            represented = torch.zeros_like(output.content).scatter(1, at, output.hidden.to(output.content.dtype))
+            hidden.append(represented.flip(1) if backward else represented)
+            content.append(output.content.flip(1) if backward else output.content)
+        of_rows = [torch.cat(parts[:: -1 if backward else 1], dim=1) for parts in (hidden, content)]
+        return OrderedOutput(of_rows[1] if is_denoising else of_rows[0], of_rows[1], state, aux)
+
     def related(self, output: OrderedOutput) -> Float[Tensor, "b c"] | None:
         """Returns the logits of the relations, or None where the data have none."""
         return None if self.relation_head is None else full_precision(self.relation_head(output.content[:, 0]))
 
     def predicted(self, batch: RowBatch) -> MaskedOutput:
         """Returns the predictions of the network in evaluation."""
-        evaluator, rows = self.evaluator(), ordered_rows(batch, self.config.measured_order)
-        output = evaluator.read_in_order(rows)
-        hidden = evaluator.predict(output.hidden[(batch.targets != IGNORED).gather(1, rows.at)])
+        evaluator = self.evaluator()
+        output = self.read(evaluator, batch, self.config.measured_order)
+        hidden = evaluator.predict(output.hidden[batch.targets != IGNORED])
         return MaskedOutput(evaluator.tokens.log_probabilities(hidden), self.related(output))
 
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, "n v"]:
@@ -136,14 +210,25 @@ def predicting_in_order(model: ModelConfig, task: str) -> RowModelConfig:
 
 
 def ordered_rows(batch: RowBatch, order: Order) -> OrderedRows:
-    """Returns the original symbols of a batch in their order, with the places of what is predicted in the order in
-    which it stands, and of other symbols in rows that predict fewer than the others."""
+    """Returns the original symbols of a batch with the order of each row."""
     scored = batch.targets != IGNORED
     symbols = torch.where(scored, batch.targets, batch.inputs)
-    at = (~scored).byte().argsort(dim=1, stable=True)[:, : int(scored.sum(dim=1).max())]
     first = torch.zeros_like(batch.padding_mask)
     first[:, 0] = batch.padding_mask[:, 0]
-    return OrderedRows(symbols, places_of(batch, scored, order), at, batch.padding_mask, first, batch.segments)
+    places, at = places_of(batch, scored, order), at_predictions(scored)
+    return OrderedRows(symbols, places, at, batch.padding_mask, first, batch.segments)
+
+
+def at_predictions(scored: Bool[Tensor, "b t"]) -> Int[Tensor, "b m"]:
+    """Returns the positions of what is predicted, in their order, as many as the row has that has the most of them, and
+    after them in other rows positions of other symbols."""
+    return (~scored).byte().argsort(dim=1, stable=True)[:, : int(scored.sum(dim=1).max())]
+
+
+def each(rows: OrderedRows, change: Callable[[Tensor], Tensor]) -> OrderedRows:
+    """Returns rows with a change of each of their tensors but ``at``, which is to be set anew."""
+    rows = rows._replace(at=rows.symbols)
+    return OrderedRows(*(change(part) if isinstance(part, Tensor) else part for part in rows))
 
 
 def places_of(batch: RowBatch, scored: Bool[Tensor, "b t"], order: Order) -> Int[Tensor, "b t"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,14 @@ from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, ModelConfig
 from lit_transformers.stacks import SharedConfig, UniversalConfig
 from lit_transformers.tasks import MaskedLMConfig
-from lit_transformers.tasks.permutation_lm import Order, PermutationLM, PermutationLMConfig, ordered_rows
+from lit_transformers.tasks.permutation_lm import (
+    Order,
+    PermutationLM,
+    PermutationLMConfig,
+    each,
+    ordered_rows,
+    scrambled,
+)
 from lit_transformers.training.config import TrainingConfig
 
 XLNET = EncoderConfig(
@@ -194,6 +202,91 @@ def test_memory_takes_the_first_symbols_of_a_row_and_knows_nothing_of_later_ones
         torch.testing.assert_close(first["mixer"], second["mixer"])
     following = [network.read_in_order(read, state).hidden for state in (states[0], None)]
     assert (following[0] - following[1]).abs().max() > 1e-3, "memory is read"
+
+
+RECURRENT = XLNET.override({"mixer.memory": 40})
+
+
+def recurrent(model: ModelConfig = RECURRENT, **fields: Any) -> PermutationLM:
+    torch.manual_seed(0)
+    config = PermutationLMConfig.from_dict({"kind": "permutation_lm", "segment_length": 4, **fields})
+    return placed(config.build(model, DATA, TrainingConfig(device="cpu")).double())
+
+
+@pytest.mark.parametrize("memory", [40, 0])
+def test_a_prediction_depends_on_what_memory_holds_and_on_no_segment_that_is_not_read_yet(memory: int) -> None:
+    """In rows that are read from the end, on the segments after its own. Memory itself passes no gradient on."""
+    task = recurrent(RECURRENT.override({"mixer.memory": memory}), directions="both").eval()
+    with torch.no_grad():
+        for parameter in task.parameters():
+            parameter.normal_(std=0.5)
+    batch = many(8, torch.tensor([1, 5, 6, 10]))
+    original, backward = task.read(task.network, batch, "targets").hidden, (scrambled(batch.example) & 1).bool()
+    assert 0 < backward.sum() < 8
+    for segment in range(3):
+        of_segment = torch.arange(12) // 4 == segment
+        changed = batch._replace(inputs=torch.where(of_segment & (batch.targets == IGNORED), 3, batch.inputs))
+        moved = (task.read(task.network, changed, "targets").hidden - original).abs().amax(dim=-1) > 1e-9
+        for row in range(8):
+            segments = moved[row, (1, 5, 6, 10)].unflatten(0, (4,)).tolist()
+            later = [(number <= segment if backward[row] else number >= segment) for number in (0, 1, 1, 2)]
+            own = [number == segment for number in (0, 1, 1, 2)]
+            assert segments == (later if memory else own)
+
+
+def test_what_is_predicted_in_one_segment_is_remembered_in_the_next_and_never_known_before() -> None:
+    task, batch = recurrent().eval(), many(2, torch.tensor([1, 5, 10]))
+    original = task.predicted(batch).symbols
+    for number, place in enumerate((1, 5, 10)):
+        targets = batch.targets.clone()
+        targets[:, place] = targets[:, place] % 9 + 1
+        moved = (task.predicted(batch._replace(targets=targets)).symbols - original).abs().amax(dim=-1) > 1e-12
+        assert torch.equal(moved.unflatten(0, (2, 3)), (torch.arange(3) > number).expand(2, -1))
+
+
+@pytest.mark.parametrize("encoding", ["xl", "rotary", "shaw", "learned_relative", None])
+def test_a_row_in_reverse_is_the_same_row(encoding: str | None) -> None:
+    positions = LearnedConfig() if encoding is None else None
+    network = permutation_lm(
+        EncoderConfig(
+            dim=DIM,
+            heads=HEADS,
+            depth=2,
+            positions=positions,
+            mixer=AttentionConfig.from_dict({"kind": "attention", "encoding": encoding}),
+            query_stream="learned",
+        )
+    ).network.eval()
+    read = ordered_rows(many(2, torch.tensor([2, 3, 9])), "all")
+    in_reverse = each(read, lambda part: part.flip(1))._replace(at=11 - read.at, backward=True)
+    for first, second in zip(network.read_in_order(read)[:2], network.read_in_order(in_reverse)[:2], strict=True):
+        second = second.flip(1) if second.size(1) == 12 else second
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("objective", ["permutation", "denoising"])
+def test_segments_in_both_directions_are_read_alike_in_any_company(objective: str) -> None:
+    task, batch = recurrent(objective=objective, directions="both"), rows(LENGTHS)
+    loss = task.training_step(batch, 0)["loss"]
+    loss.backward()
+    assert all(p.grad is not None for p in task.parameters() if p.requires_grad)
+    task.eval()
+    together = task.predicted(batch).symbols
+    assert 0 < (scrambled(batch.example) & 1).sum() < 4
+    for row in range(4):
+        alone = task.predicted(one(batch, row)).symbols
+        torch.testing.assert_close(alone, together[2 * row : 2 * row + 2], rtol=0, atol=1e-12)
+
+
+def test_denoising_at_once_is_masked_language_modelling() -> None:
+    batch = rows(LENGTHS)
+    config = PermutationLMConfig(objective="denoising")
+    torch.manual_seed(0)
+    ours = config.build(XLNET, DATA, TrainingConfig(device="cpu")).double()
+    masked = MaskedLMConfig().build(XLNET, DATA, TrainingConfig(device="cpu")).double()
+    masked.load_state_dict(ours.state_dict())
+    assert ours.training_step(batch, 0)["loss"] == masked.training_step(batch, 0)["loss"]
+    assert config.cost(XLNET, DATA) == MaskedLMConfig().cost(XLNET, DATA)
 
 
 def test_flops_count_the_second_stream_for_what_is_predicted() -> None:

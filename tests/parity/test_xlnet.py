@@ -23,6 +23,7 @@ from lit_transformers.models.tokens import FullTokenEmbeddingConfig
 from lit_transformers.runs.starting_weights import read_weights, start_from
 from lit_transformers.stacks.feedforward import FeedForwardConfig
 from lit_transformers.tasks import PermutationLMConfig
+from lit_transformers.tasks.permutation_lm import each
 from lit_transformers.training.config import TrainingConfig
 
 transformers = pytest.importorskip("transformers", reason="compares with transformers, a test dependency")
@@ -37,7 +38,7 @@ class Pair(NamedTuple):
     ours: Encoder
 
 
-def configured(memory: int) -> Any:
+def configured(memory: int, both: bool = False) -> Any:
     """A model of transformers of odd sizes, in single precision, with weights that show a difference."""
     config = transformers.XLNetConfig(
         vocab_size=SYMBOLS,
@@ -50,14 +51,15 @@ def configured(memory: int) -> Any:
         reuse_len=REUSED,
         use_mems_train=bool(memory),
         attn_type="bi",
+        bi_data=both,
     )
     theirs = transformers.XLNetLMHeadModel(config)
     randomise(theirs)
     return theirs
 
 
-def networks(memory: int = MEMORY) -> Pair:
-    theirs = configured(memory)
+def networks(memory: int = MEMORY, both: bool = False) -> Pair:
+    theirs = configured(memory, both)
     weights = {name: tensor.double() for name, tensor in theirs.state_dict().items()}
     model = EncoderConfig(
         dim=18,
@@ -159,6 +161,24 @@ def test_three_segments_in_a_drawn_order_equal_xlnet(memory: int) -> None:
     for name, parameter in parameters.items():
         assert parameter.grad is not None, name
         close(parameter.grad, expected_gradients[name], 20 * TOLERANCE)
+
+
+def test_rows_that_are_read_backward_equal_those_of_bidirectional_data() -> None:
+    """The second half of its batch, in two segments, of which the first follows in the text."""
+    theirs, ours = networks(both=True)
+    mems: Any = None
+    states: list[Any] = [None, None]
+    for segment in range(2):
+        row = each(rows(segment), lambda part: part[::2])._replace(at=rows(segment).at[::2])
+        expected = theirs(**their_inputs(row), mems=mems)
+        mems = expected.mems
+        for half in range(2):
+            mine = each(row, lambda part, half=half: part[half : half + 1])  # type: ignore[misc]
+            mine = mine._replace(at=row.at[half : half + 1], backward=half == 1)
+            output = ours.read_in_order(mine, states[half])
+            states[half] = output.state
+            logits = expected.logits[half : half + 1].log_softmax(dim=-1)
+            close(ours.tokens.log_probabilities(output.hidden), logits, TOLERANCE)
 
 
 def test_the_content_of_a_row_without_an_order_equals_xlnet() -> None:
