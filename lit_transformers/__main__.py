@@ -199,7 +199,9 @@ app.command("translate", help=TRANSLATE)(write_lines)
 app.command("summarize", help=SUMMARIZE)(write_lines)
 
 
-Architecture = Literal["albert", "bert", "big_bird", "distilbert", "electra", "gpt2", "longformer", "marian", "roberta"]
+Architecture = Literal[
+    "albert", "bert", "big_bird", "distilbert", "electra", "gpt2", "longformer", "marian", "roberta", "xlnet"
+]
 NAMES = ", ".join(get_args(Architecture))
 
 

@@ -61,6 +61,7 @@ __all__ = [
     "Role",
     "Rounds",
     "Seed",
+    "Segments",
     "TableLength",
     "Width",
     "canonical_hash",
@@ -123,6 +124,10 @@ class Heads(Role):
 
 class Groups(Role):
     """A number of groups of layers; at most as many as there are layers."""
+
+
+class Segments(Role):
+    """The number of segments of a row that are told apart; 0 for none."""
 
 
 class Rounds(Role):

@@ -84,6 +84,10 @@ class Context(NamedTuple):
     tape                 records choices of a pass that will be computed twice
     offset               (b,) the first position, where two stacks must agree on it; None: each stack draws its own
     pattern              which token sees which, where the data say so; for layers that were built as "permuted"
+    segments             (b, t) the number of each token's segment, from 0, for encodings that tell segments apart; None
+                         where a row is one segment
+    reused               how many of the tokens of x, from the first on, memory takes; None: all
+    backward             x holds the tokens in reverse, so that distances have the other sign; for "permuted" layers
     """
 
     positions: Int[Tensor, "b t"]
@@ -95,6 +99,47 @@ class Context(NamedTuple):
     tape: Tape | None = None
     offset: Int[Tensor, " b"] | None = None
     pattern: Pattern | None = None
+    segments: Int[Tensor, "b t"] | None = None
+    reused: int | None = None
+    backward: bool = False
+
+
+class QueryStream(NamedTuple):
+    """Queries of a second stream, which read the content of the first (arXiv:1906.08237, section 2.3).
+
+    vectors   (b, m, d)
+    at        (b, m) where each stands among the tokens of x, no two of a row at one; None: m = t, one at each
+    pattern   which token a query at each position sees
+    """
+
+    vectors: Float[Tensor, "b m d"]
+    at: Int[Tensor, "b m"] | None
+    pattern: Pattern
+
+    def spread(self, q: Float[Tensor, "b h m k"], length: int) -> Float[Tensor, "b h t k"]:
+        """Returns vectors of heads at their positions among ``length`` tokens, with zeros elsewhere."""
+        if self.at is None:
+            return q
+        empty = q.new_zeros(*q.shape[:2], length, q.size(-1))
+        return empty.scatter(2, self.at[:, None, :, None].expand_as(q), q)
+
+    def gathered(self, y: Float[Tensor, "b h t k"]) -> Float[Tensor, "b h m k"]:
+        """Returns what stands at the positions of the queries."""
+        if self.at is None:
+            return y
+        return y.gather(2, self.at[:, None, :, None].expand(-1, y.size(1), -1, y.size(-1)))
+
+    def context(self, ctx: Context) -> Context:
+        """Returns the context of the queries by themselves, for sublayers that treat each position alone."""
+
+        def chosen(part: Tensor | None) -> Tensor | None:
+            return part if part is None or self.at is None else part.gather(1, self.at)
+
+        positions, padding_mask, marked = (chosen(part) for part in (ctx.positions, ctx.padding_mask, ctx.marked))
+        assert positions is not None
+        return ctx._replace(
+            positions=positions, padding_mask=padding_mask, marked=marked, segments=chosen(ctx.segments)
+        )
 
 
 class MixerOutput(NamedTuple):
@@ -191,9 +236,16 @@ class Mixer(nn.Module, ABC):
         reads it token by token, for what later tokens see of them. None, the default, where it does not say."""
         return None
 
-    def forward_queries(self, queries: Float[Tensor, "b t d"], x: Float[Tensor, "b t d"], ctx: Context) -> Tensor:
-        """Hook: maps a second stream of queries, at the positions of x, to what they read of the keys and values of x,
-        through the same weights and for as many FLOPs, of mixers that support ``permuted``."""
+    def forward_with_queries(
+        self, x: Float[Tensor, "b t d"], queries: QueryStream, ctx: Context, state: Any = None
+    ) -> tuple[MixerOutput, Float[Tensor, "b m d"]]:
+        """Hook: returns the output for x, and what a second stream of queries reads of the same keys and values through
+        the same weights, of mixers that support ``permuted``."""
+        raise NotImplementedError(f"{type(self).__name__} reads no second stream of queries")
+
+    def query_flops(self, queries: int, length: int, remembered: int = 0) -> int:
+        """Hook: forward FLOPs of a second stream of so many queries in a row of ``length`` tokens, beside those of
+        ``flops``, of mixers that support ``permuted``."""
         raise NotImplementedError(f"{type(self).__name__} reads no second stream of queries")
 
     def cross_flops(self, queries: int, source: int) -> int:

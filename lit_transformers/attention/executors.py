@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -352,15 +352,33 @@ def scores(
     return logits[0] if len(logits) == 1 else torch.cat(logits, dim=-1)
 
 
-def with_tables(encoding: Relative, inputs: Inputs, causal: bool) -> Inputs:
-    """Returns the inputs with the query forms that the encoding scores with, and with its tables of every distance.
+def with_tables(
+    encoding: Relative,
+    inputs: Inputs,
+    causal: bool,
+    segments: Int[Tensor, "b t"] | None = None,
+    backward: bool = False,
+) -> Inputs:
+    """Returns the inputs with the query forms that the encoding scores with, with its tables of every distance, and
+    with what it adds for ``segments``, the number of each query's segment; None: all are of the first. backward:
+    queries and keys stand in reverse.
 
     Where no later key is seen, the tables have no entries for later keys; hidden scores then use the nearest entries.
     """
     queries, keys = inputs.q.size(-2), inputs.k.size(-2)
     distances = distance_range(keys - 1, 0 if causal else 1 - queries, inputs.q.device)
     q, *others = encoding.queries(inputs.q)
-    return inputs._replace(q=q, others=tuple(others), tables=encoding.tables(distances, causal))
+    scored = inputs._replace(
+        q=q, others=tuple(others), tables=encoding.tables(-distances if backward else distances, causal)
+    )
+    if segments is None:
+        segments = torch.zeros(inputs.q.size(0), queries, dtype=torch.long, device=inputs.q.device)
+    by_segment = encoding.by_segment(inputs.q, F.pad(segments, (keys - queries, 0)))
+    if by_segment is None:
+        return scored
+    return scored._replace(
+        q=torch.cat([q, by_segment[0]], dim=-1), k=torch.cat([inputs.k, by_segment[1].to(inputs.k.dtype)], dim=-1)
+    )
 
 
 def attend_flops(

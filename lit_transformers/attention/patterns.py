@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple, final
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 BLOCK = 256
 """Queries in a block. This is within 10 % of the fastest of 64 to 1,024, at lengths 1,024 and 4,096 on one CPU core."""
@@ -101,6 +102,13 @@ class Pattern(ABC):
         """Hook: the most keys among the first ``length`` that later queries see, after any of them, at least one of
         these queries each. All by default."""
         return length
+
+    def after(self, remembered: int) -> Pattern:
+        """Hook: returns the pattern of the same queries after so many remembered keys, all of which they see. Raises
+        ValueError where a pattern allows for none, which is the default."""
+        if remembered:
+            raise ValueError(f"a pattern of {type(self).__name__} sees no memory")
+        return self
 
     @property
     def full(self) -> bool:
@@ -282,7 +290,8 @@ class Ordered(Pattern):
     """Keys that precede the query in an order of its row (the factorisation order of arXiv:1906.08237, section 2.2),
     and, with ``itself``, those of its own place.
 
-    places (b, t): the place of each token in the order of its row. Tokens of one place see each other if ``itself``.
+    places (b, t): the place of each token in the order of its row, from 0. Tokens of one place see each other if
+    ``itself``. What is remembered comes before all of them.
     """
 
     complete = True
@@ -294,6 +303,9 @@ class Ordered(Pattern):
         if self.itself:
             return self.places[b, j] <= self.places[b, i]
         return self.places[b, j] < self.places[b, i]
+
+    def after(self, remembered: int) -> Ordered:
+        return Ordered(F.pad(self.places, (remembered, 0), value=-1), self.itself) if remembered else self
 
     @property
     def sees_itself(self) -> bool:

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from lit_transformers.checks.miniature import Probe, covering, enlarged, miniature, probe_length, seeded
-from lit_transformers.config import ConfigError, Memory
+from lit_transformers.config import ConfigError, Memory, Segments
 from lit_transformers.mixer import empty_rows
 from lit_transformers.models.capabilities import (
     CausalModelConfig,
     CausalNetwork,
+    OrderedRows,
     PairModelConfig,
     PairNetwork,
     RowModelConfig,
@@ -255,12 +256,64 @@ def every_parameter_learns(probe: Probe) -> str:
 
 
 def every_parameter_of_an_encoder_learns(probe: Probe) -> str:
-    """Checks that every parameter of an encoder has a gradient where each position predicts a symbol."""
+    """Checks that every parameter of an encoder has a gradient where each position predicts a symbol, in an order of
+    the row too if it can."""
     network = bidirectional(probe).train()
     symbols = probe.symbols(4)
-    output = network.read_row(symbols, None, first(symbols))
+    segments = halves(probe, symbols)
+    output = network.read_row(symbols, None, first(symbols), segments)
     nats = network.tokens.nll(network.predict(output.hidden), probe.symbols(4))
-    return learning(network, nats.sum() + sum(output.aux.values()))
+    loss = nats.sum() + sum(output.aux.values())
+    if predicts_in_order(probe):
+        ordered = network.read_in_order(in_order(symbols, random_places(symbols))._replace(segments=segments))
+        loss = loss + network.tokens.nll(network.predict(ordered.hidden), symbols).sum()
+    return learning(network, loss)
+
+
+def predicts_in_order(probe: Probe) -> bool:
+    """Whether the network of a probe predicts symbols in an order of their row."""
+    return require(probe.config, RowModelConfig, "this gate checks").predicts_in_order
+
+
+def halves(probe: Probe, symbols: Tensor) -> Tensor:
+    """Returns segments (b, t): two halves of each row, or one where a field of the config allows for no second one."""
+    fewest = min((count for _, count in probe.config.leaves_with(Segments) if count), default=2)
+    is_second = torch.arange(symbols.size(1)) >= symbols.size(1) // 2
+    return (is_second & (fewest > 1)).long().expand_as(symbols)
+
+
+def random_places(symbols: Tensor) -> Tensor:
+    """Returns the places (b, t) of symbols in a random order of each row."""
+    return torch.rand(symbols.shape).argsort(dim=1)
+
+
+def in_order(symbols: Tensor, places: Tensor) -> OrderedRows:
+    """Returns rows in which each symbol is predicted from those of lower places."""
+    at = torch.arange(symbols.size(1)).expand_as(symbols)
+    return OrderedRows(symbols, places, at, None, first(symbols))
+
+
+def predictions_in_order_see_what_is_before_them(probe: Probe) -> str:
+    """Checks that no prediction in an order of a row changes with its own symbol or with those after it, in the row or
+    in what is remembered of a row before it, and that it changes with those before it."""
+    network = bidirectional(probe)
+    if not predicts_in_order(probe):
+        return "not asked: it predicts in no order of a row"
+    symbols, earlier = probe.symbols(), probe.symbols()
+    places, worst, least = random_places(symbols), 0.0, math.inf
+    state = network.read_in_order(in_order(earlier, random_places(earlier))).state
+    for place in (0, probe.length // 2, probe.length - 1):
+        changed = torch.where(places < place, symbols, (symbols + 7) % probe.vocabulary)
+        original, other = (network.read_in_order(in_order(row, places), state).hidden for row in (symbols, changed))
+        difference = (original - other).abs().amax(dim=-1)
+        worst = max(worst, difference[places <= place].max().item())
+        if place < probe.length - 1:
+            least = min(least, difference[places == probe.length - 1].min().item())
+    if worst > TOLERANCE:
+        raise Broken(f"symbols that a prediction is not to see, its own or later ones, change it by {worst:.3g}")
+    if least <= TOLERANCE:
+        raise Broken("the last prediction of a row does not depend on the symbols before it")
+    return f"largest change {worst:.1g}"
 
 
 def every_parameter_of_both_sides_learns(probe: Probe) -> str:
@@ -290,6 +343,7 @@ CAUSAL: dict[str, Callable[[Probe], str]] = {
 }
 BIDIRECTIONAL: dict[str, Callable[[Probe], str]] = {
     "padding changes nothing": padding_is_not_read,
+    "predictions in order see what is before them": predictions_in_order_see_what_is_before_them,
     "every parameter learns": every_parameter_of_an_encoder_learns,
 }
 

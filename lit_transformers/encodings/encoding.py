@@ -18,5 +18,10 @@ class EncodingConfig(Config):
     An encoding either rotates queries and keys before their product (Rotary) or adds terms to the scores (Relative).
     """
 
+    @property
+    def tells_segments(self) -> bool:
+        """Hook: whether it tells the segments of a row apart, by the context's. By default it does not."""
+        return False
+
     def build(self, shape: Shape, head_dim: int) -> Rotary | Relative:
         raise NotImplementedError

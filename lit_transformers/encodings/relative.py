@@ -38,6 +38,16 @@ class Relative(nn.Module, ABC):
     def tables(self, distances: Int[Tensor, " w"], causal: bool) -> tuple[Tensor, ...]:
         """Returns the tables of this encoding; each tensor has one row per distance in its last but one dimension."""
 
+    def by_segment(
+        self, q: Float[Tensor, "b h t k"], segments: Int[Tensor, "b s"]
+    ) -> tuple[Float[Tensor, "b h t n"], Float[Tensor, "b h s n"]] | None:
+        """Hook: returns channels of queries and of keys whose product, scaled as that of the others, is what segments
+        add to the score of each pair; None, the default, where they add nothing.
+
+        segments (b, s): the number of each key's segment, from 0; the queries are the last t of them.
+        """
+        return None
+
     @abstractmethod
     def scores(
         self,

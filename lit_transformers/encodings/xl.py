@@ -1,4 +1,4 @@
-"""The relative encoding of Transformer-XL (Dai et al. 2019, arXiv:1901.02860, section 3.3)."""
+"""The relative encoding of Transformer-XL (Dai et al. 2019, arXiv:1901.02860, section 3.3), with XLNet's segments."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from lit_transformers.config import ConfigError, Length, NonNegative
+from lit_transformers.config import ConfigError, Length, NonNegative, Segments
 from lit_transformers.encodings.encoding import EncodingConfig
 from lit_transformers.encodings.positions import sinusoids
 from lit_transformers.encodings.relative import Relative, Table, for_queries
@@ -20,16 +21,25 @@ class XLConfig(EncodingConfig, kind="xl"):
     """biases: whether layers share u and v or have their own; clamp_length: longer distances are treated as this one.
 
     content_bias and position_bias switch the terms of u and of v on and off (Shaw et al. have neither).
+    segments: how many segments of a row are told apart, 0 for none: a term of the score says whether query and key are
+    of the same one (arXiv:1906.08237, section 2.5). What memory holds counts as the first, as in XLNet's code.
     """
 
     biases: Literal["shared", "per_layer"] = "shared"
     content_bias: bool = True
     position_bias: bool = True
     clamp_length: Annotated[NonNegative | None, Length] = None
+    segments: Annotated[NonNegative, Segments] = 0
 
     def conflicts(self) -> Iterator[str]:
         if self.biases == "per_layer" and not (self.content_bias or self.position_bias):
             yield "without content_bias and position_bias there is nothing for layers to own; write biases: shared"
+        if self.segments == 1:
+            yield "one segment cannot be told from another; set segments to 0, 2 or more"
+
+    @property
+    def tells_segments(self) -> bool:
+        return self.segments > 0
 
     def build(self, shape: Shape, head_dim: int) -> XL:
         return XL(self, shape, head_dim)
@@ -57,6 +67,7 @@ class XL(Relative):
 
         self.content = bias("xl.u", config.content_bias)
         self.position = bias("xl.v", config.position_bias)
+        self.segments = RelativeSegments(config.segments, shape.heads, head_dim) if config.segments else None
 
     def tables(self, distances: Int[Tensor, " w"], causal: bool) -> tuple[Tensor, ...]:
         if self.clamp_length is not None:
@@ -66,6 +77,11 @@ class XL(Relative):
 
     def queries(self, q: Float[Tensor, "b h t k"]) -> tuple[Float[Tensor, "b h t k"], ...]:
         return tuple(q if bias is None else bias(q) for bias in (self.content, self.position))
+
+    def by_segment(
+        self, q: Float[Tensor, "b h t k"], segments: Int[Tensor, "b s"]
+    ) -> tuple[Float[Tensor, "b h t n"], Float[Tensor, "b h s n"]] | None:
+        return None if self.segments is None else self.segments(q, segments)
 
     def scores(
         self,
@@ -84,10 +100,35 @@ class XL(Relative):
         return 2 * distances * self.dim * self.heads * self.head_dim
 
     def block_flops(self, queries: int, keys: int, distances: int) -> int:
-        return 2 * self.heads * self.head_dim * queries * (keys + distances)
+        by_segment = 0 if self.segments is None else queries * (4 * self.head_dim + 2 * keys * self.segments.count)
+        return self.heads * (2 * self.head_dim * queries * (keys + distances) + by_segment)
 
     def listed_flops(self, queries: int, keys: int) -> int:
         return self.block_flops(queries, keys, keys)
+
+
+class RelativeSegments(nn.Module):
+    """(q_i + b) . s_ij, where s_ij is one learned vector of a head if query i and key j are of the same of ``count``
+    segments, and another one if they are not."""
+
+    def __init__(self, count: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.count, self.bias = count, HeadBias(heads, head_dim)
+        self.weight = nn.Parameter(torch.empty(2, heads, head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(
+        self, q: Float[Tensor, "b h t k"], segments: Int[Tensor, "b s"]
+    ) -> tuple[Float[Tensor, "b h t n"], Float[Tensor, "b h s n"]]:
+        """Returns the channels of ``Relative.by_segment``: a key has 1 in that of its segment, and a query in each what
+        it scores a key of that segment with."""
+        keys = F.one_hot(segments, self.count).to(q.dtype)[:, None]
+        own = keys[:, :, -q.size(2) :]
+        same, other = (self.bias(q) @ self.weight.to(q.dtype).transpose(0, 1).mT).split(1, dim=-1)
+        return other + own * (same - other), keys.expand(-1, q.size(1), -1, -1)
 
 
 class HeadBias(nn.Module):

@@ -6,12 +6,13 @@ from lit_transformers.exchange.decoders import GPT2
 from lit_transformers.exchange.encoders import ALBERT, BERT, DISTILBERT, ELECTRA, ROBERTA
 from lit_transformers.exchange.long_encoders import BIG_BIRD, LONGFORMER
 from lit_transformers.exchange.pairs import MARIAN
+from lit_transformers.exchange.permuted import XLNET
 
 __all__ = ["ARCHITECTURES", "REFUSED"]
 
 ARCHITECTURES = {
     architecture.name: architecture
-    for architecture in (BERT, ALBERT, ELECTRA, DISTILBERT, ROBERTA, LONGFORMER, BIG_BIRD, GPT2, MARIAN)
+    for architecture in (BERT, ALBERT, ELECTRA, DISTILBERT, ROBERTA, LONGFORMER, BIG_BIRD, XLNET, GPT2, MARIAN)
 }
 """The mappings by ``model_type``, in the order in which an export tries them."""
 

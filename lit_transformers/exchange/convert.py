@@ -47,12 +47,13 @@ class WeightLayout(NamedTuple):
     """The weights of the task that an architecture's come from, with all of its heads.
 
     shapes: of each distinct tensor by its first name. aliases: the first name by the other names of the same tensor.
-    layers: for the name of each stack the numbers of its layers that have weights of their own.
+    layers: for the name of each stack the numbers of its layers that have weights of their own. heads: of each layer.
     """
 
     shapes: dict[str, torch.Size]
     aliases: dict[str, str]
     layers: dict[str, list[int]]
+    heads: int
 
 
 def layout_of(family: Family, model: ModelConfig, symbols: int) -> WeightLayout:
@@ -68,8 +69,9 @@ def layout_of(family: Family, model: ModelConfig, symbols: int) -> WeightLayout:
         if match := re.match(r"(.+?)\.blocks\.(\d+)\.", name):
             numbers.setdefault(match[1], set()).add(int(match[2]))
     shapes = {name: tensor.shape for name, tensor in task.state_dict().items() if name in distinct}
+    aliases = {name: ours for name, ours in names.items() if name != ours}
     layers = {stack: sorted(of_stack) for stack, of_stack in numbers.items()}
-    return WeightLayout(shapes, {name: ours for name, ours in names.items() if name != ours}, layers)
+    return WeightLayout(shapes, aliases, layers, model.heads)
 
 
 def architecture_named(name: Plain, place: str) -> Architecture:
@@ -211,12 +213,12 @@ def read_tensor(pair: Weight, name: str, tensor: Tensor, layout: WeightLayout, t
     """Adds a tensor of a checkpoint to ours. Raises ConfigError for another shape or type, and where it differs from a
     tensor that it is tied to."""
     ours = layout.aliases.get(pair.ours, pair.ours)
-    expected = pair.transfer.write(torch.empty(layout.shapes[ours], device="meta")).shape
+    expected = pair.transfer.write(torch.empty(layout.shapes[ours], device="meta"), layout.heads).shape
     if tensor.shape != expected:
         raise ConfigError(f"is {tuple(tensor.shape)}, and config.json describes {tuple(expected)}", name)
     if not tensor.is_floating_point():
         raise ConfigError(f"holds {str(tensor.dtype).removeprefix('torch.')}, and weights are real numbers", name)
-    value = pair.transfer.read(tensor)
+    value = pair.transfer.read(tensor, layout.heads)
     if not torch.equal(tensors.setdefault(ours, value), value):
         raise ConfigError("differs from the tensor that it is tied to; set tie_word_embeddings in config.json", name)
 
@@ -285,7 +287,8 @@ def write_tensors(
                 shapes = f"{tuple(tensors[pair.ours].shape)}, and not {tuple(layout.shapes[pair.ours])}"
                 raise ConfigError(f"is {shapes}, as {article(architecture.name)} has it", pair.ours)
             for name in (pair.theirs, *pair.also):
-                checkpoint[name] = pair.transfer.write(tensors[pair.ours]).contiguous().clone()
+                tensor = pair.transfer.write(tensors[pair.ours], layout.heads)
+                checkpoint[name] = tensor.contiguous().clone()
             written.add(pair.ours)
     left_out = {name.rpartition(".")[0] for name in tensors if name not in written and name not in layout.aliases}
     reason = f"left out, for {article(architecture.name)} has no place for it"

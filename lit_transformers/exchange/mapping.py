@@ -19,7 +19,13 @@ __all__ = [
     "ACTIVATION",
     "AS_IS",
     "ENCODERS",
+    "HEAD_BIAS",
+    "INTO_HEADS",
     "NARROWER",
+    "ONE_VECTOR",
+    "OR_NONE",
+    "OR_ZERO",
+    "OUT_OF_HEADS",
     "POOLER",
     "POSITIVE",
     "PREDICTION",
@@ -99,6 +105,15 @@ NARROWER = Conversion(
 )
 """Of the width of embeddings, which are mapped to the width of the layers only where the two differ."""
 
+OR_NONE = Conversion(
+    lambda length, fields: length if isinstance(length, int) and length > 0 else None,
+    lambda length, fields: -1 if length is None else length,
+)
+"""Of a length that is -1 where there is none."""
+
+OR_ZERO = Conversion(lambda length, fields: 0 if length is None else length, lambda length, fields: length)
+"""Of a length that is null or 0 where there is none."""
+
 POSITIVE = Conversion(lambda count, fields: count, lambda count, fields: count or None)
 """Of a number that may not be written as 0."""
 
@@ -117,24 +132,35 @@ class Setting(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """How a tensor of a checkpoint becomes ours, and back. dropped: what of it has no place here, for messages."""
+    """How a tensor of a checkpoint becomes ours, and back, in a network of so many heads. dropped: what of it has no
+    place here, for messages."""
 
-    read: Callable[[Tensor], Tensor]
-    write: Callable[[Tensor], Tensor]
+    read: Callable[[Tensor, int], Tensor]
+    write: Callable[[Tensor, int], Tensor]
     dropped: str = ""
 
 
-AS_IS = Transfer(lambda tensor: tensor, lambda tensor: tensor)
-TRANSPOSED = Transfer(lambda matrix: matrix.T, lambda matrix: matrix.T)
+AS_IS = Transfer(lambda tensor, heads: tensor, lambda tensor, heads: tensor)
+TRANSPOSED = Transfer(lambda matrix, heads: matrix.T, lambda matrix, heads: matrix.T)
 """Of maps that a checkpoint holds as (inputs, outputs), as those of GPT-2."""
+INTO_HEADS = Transfer(
+    lambda tensor, heads: tensor.flatten(1).T, lambda tensor, heads: tensor.T.unflatten(1, (heads, -1))
+)
+"""Of a map into heads (d, h, k), ours (h k, d)."""
+OUT_OF_HEADS = Transfer(lambda tensor, heads: tensor.flatten(1), lambda tensor, heads: tensor.unflatten(1, (heads, -1)))
+"""Of a map out of heads (d, h, k), ours (d, h k)."""
+HEAD_BIAS = Transfer(lambda tensor, heads: tensor[:, None], lambda tensor, heads: tensor[:, 0])
+"""Of a vector for each head (h, k), ours (h, 1, k)."""
+ONE_VECTOR = Transfer(lambda tensor, heads: tensor[0, 0], lambda tensor, heads: tensor[None, None])
+"""Of one vector (1, 1, d), ours (d,)."""
 
 
 def position_table(skipped: int = 0) -> Transfer:
     """Returns the transfer of a table of positions (n, d), of which the first ``skipped`` rows are of no token, to ours
     (1, n - skipped, d). Rows that no token reads are written as zeros."""
     return Transfer(
-        lambda table: table[skipped:][None],
-        lambda table: torch.cat([table.new_zeros(skipped, table.size(-1)), table[0]]),
+        lambda table, heads: table[skipped:][None],
+        lambda table, heads: torch.cat([table.new_zeros(skipped, table.size(-1)), table[0]]),
         f"the first {skipped} rows of the position table, which no token reads" if skipped else "",
     )
 

@@ -107,7 +107,7 @@ MARIAN = Architecture(
             Weight(
                 "final_logits_bias",
                 "network.tokens.logits.bias",
-                Transfer(lambda bias: bias[0], lambda bias: bias[None]),
+                Transfer(lambda bias, heads: bias[0], lambda bias, heads: bias[None]),
             ),
             *side("encoder"),
             *side("decoder"),

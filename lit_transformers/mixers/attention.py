@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import final
+from typing import Any, final
 
 from jaxtyping import Float
 from torch import Tensor
 
 from lit_transformers.attention.executors import Inputs, attend, attend_flops
 from lit_transformers.attention.patterns import Band, Pattern
-from lit_transformers.mixer import Context, Promises, Shape
+from lit_transformers.mixer import Context, MixerOutput, Promises, QueryStream, Shape
 from lit_transformers.mixers.heads import join, split
-from lit_transformers.mixers.memory import unless_all
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
 
 
@@ -42,21 +41,31 @@ class Attention(QKVMixer):
         super().__init__(config, shape)
         self.before = config.memory if config.same_length else None
 
-    def pattern(self, ctx: Context) -> Pattern:
-        """Returns who sees whom."""
+    def pattern(self, ctx: Context, remembered: int) -> Pattern:
+        """Returns who sees whom, after so many keys of memory."""
         if ctx.pattern is not None:
-            return ctx.pattern
+            return ctx.pattern.after(remembered)
         return Band(self.before, 0) if ctx.causal and ctx.source is None else Band(None, None)
 
     def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:
-        pattern = self.pattern(ctx)
+        pattern = self.pattern(ctx, inputs.offset)
         return HeadsOutput(attend(pattern, inputs, encoding=self.relative, scale=self.scale, dropout=self.dropped))
 
-    def forward_queries(self, queries: Float[Tensor, "b t d"], x: Float[Tensor, "b t d"], ctx: Context) -> Tensor:
-        q = split(self.query(queries), self.heads)
-        inputs = self.encoded(Inputs(q, *self.keys(x), unless_all(ctx.padding_mask)), ctx)
-        y: Tensor = self.merge(join(self.attend(inputs, ctx, SegmentInputs(queries)).y))
-        return y
+    def forward_with_queries(
+        self, x: Float[Tensor, "b t d"], queries: QueryStream, ctx: Context, state: Any = None
+    ) -> tuple[MixerOutput, Float[Tensor, "b m d"]]:
+        inputs, state, segment = self.read(x, ctx, state)
+        q = queries.spread(split(self.query(queries.vectors), self.heads), x.size(1))
+        content, queried = (self.encoded(inputs, ctx), self.encoded(inputs._replace(q=q), ctx))
+        y, aux, observed = self.attend(content, ctx, segment)
+        read = self.attend(queried, ctx._replace(pattern=queries.pattern), segment).y
+        output = MixerOutput(self.merge(join(y)), state, aux, observed)
+        return output, self.merge(join(queries.gathered(read)))
+
+    def query_flops(self, queries: int, length: int, remembered: int = 0) -> int:
+        keys = length + min(remembered, self.memory)
+        attention = attend_flops(Band(None, None), length, keys, self.width, causal=False, encoding=self.relative)
+        return 4 * queries * self.dim * self.width + attention
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         pattern = Band(self.before, 0) if causal else Band(None, None)

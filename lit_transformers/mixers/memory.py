@@ -68,25 +68,29 @@ def remember(
     state: Any,
     project: Project,
     keep_hidden: bool = False,
+    reused: int | None = None,
 ) -> MemoryOutput:
     """Reads a segment after its memory of at most ``length`` tokens, without gradient (arXiv:1901.02860, section 3.2:
     the input of layer n, not its output).
 
     While gradients are on, inputs are projected again in every segment, because W_k and W_v learn from them. Otherwise
     the state holds the projections, which gives the same numbers and costs less, unless ``keep_hidden`` is set.
+    reused: how many tokens of the segment, the first ones, enter memory (reuse_len of XLNet's code); None: all.
     Raises ValueError if gradients are on and the state was computed without: W_k and W_v could not learn from it.
     """
     if state is not None:
         flags = {name: torch.cat([state[name], flag], dim=1) for name, flag in flags.items()}
+    stop = next(iter(flags.values())).size(1) - (0 if reused is None else x.size(1) - reused)
+    kept = slice(max(0, stop - length), stop)
     hidden = None
     if torch.is_grad_enabled() or keep_hidden if state is None else "hidden" in state:
         hidden = x if state is None else torch.cat([state["hidden"].to(x.dtype), x], dim=1)
         k, v = project(hidden)
-        new_state = {"hidden": hidden[:, -length:].detach()}
+        new_state = {"hidden": hidden[:, kept].detach()}
     else:
         k, v = project(x)
         if state is not None:
             refuse_gradients()
             k, v = torch.cat([state["keys"], k], dim=2), torch.cat([state["values"], v], dim=2)
-        new_state = {"keys": k[:, :, -length:], "values": v[:, :, -length:]}
-    return MemoryOutput(k, v, flags, hidden, new_state | {name: flag[:, -length:] for name, flag in flags.items()})
+        new_state = {"keys": k[:, :, kept], "values": v[:, :, kept]}
+    return MemoryOutput(k, v, flags, hidden, new_state | {name: flag[:, kept] for name, flag in flags.items()})

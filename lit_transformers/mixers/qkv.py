@@ -42,10 +42,12 @@ class EncodedConfig(HeadsConfig, ABC):
         if self.encoding is not None:
             reason = "distances between two sequences mean nothing: cross mixers take no encoding"
             promises = promises.without("cross", reason, "encoding")
+            if self.encoding.tells_segments:
+                reason = "text that is read in order has no segments to tell apart; set segments: 0"
+                promises = promises.without("causal", reason, "encoding.segments")
         if self.remembered:
             reason = "memory is of the past, so a {} mixer has none; set memory: 0"
             promises = promises.without("bidirectional", reason.format("bidirectional"), "mixer.memory")
-            promises = promises.without("permuted", reason.format("permuted"), "mixer.memory")
             promises = promises.without("cross", reason.format("cross"), "mixer.memory")
         return promises
 
@@ -124,16 +126,17 @@ class QKVMixer(Mixer):
 
     def prepared(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> tuple[Inputs, Any, SegmentInputs]:
         """Returns the inputs of ``attend``, the state after the segment, and the segment."""
+        inputs, state, segment = self.read(x, ctx, state)
+        return self.encoded(inputs, ctx), state, segment
+
+    def read(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> tuple[Inputs, Any, SegmentInputs]:
+        """Returns what ``prepared`` returns, before the encoding adds to it."""
         q = split(self.query(x), self.heads)
         if ctx.source is not None:
             k, v, state = of_source(ctx.source, state, self.keys)
-            inputs, segment = (
-                Inputs(q, k, v, unless_all(some_key(ctx.source_padding_mask)), crossed=True),
-                SegmentInputs(x),
-            )
-        else:
-            inputs, state, segment = self._read(q, x, ctx, state)
-        return self.encoded(inputs, ctx), state, segment
+            inputs = Inputs(q, k, v, unless_all(some_key(ctx.source_padding_mask)), crossed=True)
+            return inputs, state, SegmentInputs(x)
+        return self._read(q, x, ctx, state)
 
     def weighted_sums(
         self, of_keys: Float[Tensor, "s n"], inputs: Inputs, ctx: Context, segment: SegmentInputs
@@ -175,14 +178,17 @@ class QKVMixer(Mixer):
 
     def encoded(self, inputs: Inputs, ctx: Context) -> Inputs:
         """Returns the inputs with what the encoding adds to them."""
-        inputs = self.rotated(inputs)
-        return inputs if self.relative is None else with_tables(self.relative, inputs, ctx.causal)
+        inputs = self.rotated(inputs, ctx.backward)
+        if self.relative is None:
+            return inputs
+        return with_tables(self.relative, inputs, ctx.causal, ctx.segments, ctx.backward)
 
-    def rotated(self, inputs: Inputs) -> Inputs:
-        """Returns the inputs with queries and keys rotated by their positions, if the encoding is rotary."""
+    def rotated(self, inputs: Inputs, backward: bool) -> Inputs:
+        """Returns the inputs with queries and keys rotated by their positions, if the encoding is rotary; ``backward``:
+        they stand in reverse."""
         if self.rotary is None:
             return inputs
-        positions = torch.arange(inputs.k.size(-2), device=inputs.k.device)
+        positions = torch.arange(inputs.k.size(-2), device=inputs.k.device) * (-1 if backward else 1)
         q = self.rotary.rotate(inputs.q, positions[-inputs.q.size(-2) :])
         return inputs._replace(q=q, k=self.rotary.rotate(inputs.k, positions))
 
@@ -196,7 +202,7 @@ class QKVMixer(Mixer):
             torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if ctx.padding_mask is None else ctx.padding_mask
         )
         flags = {"key_mask": key_mask} | ({} if marks is None else {"marks": marks})
-        memory = remember(self.memory, x, flags, state, self.keys, self.keep_hidden)
+        memory = remember(self.memory, x, flags, state, self.keys, self.keep_hidden, ctx.reused)
         segment = SegmentInputs(x, memory.hidden, memory.flags.get("marks"))
         return Inputs(q, memory.k, memory.v, unless_all(memory.flags["key_mask"])), memory.state, segment
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.attention.executors import Inputs, attend, attend_heads, heads_flops, with_tables
+from lit_transformers.attention.executors import Inputs, attend, attend_heads, heads_flops
 from lit_transformers.attention.patterns import Band, GlobalQueries, Marked, Pattern
 from lit_transformers.config import ConfigError, Dilation, Heads, Length, Positive, Reach
 from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer
@@ -115,19 +115,18 @@ class Window(QKVMixer):
             marks = segment.marks[:, inputs.offset :]
             indices = marks.any(dim=0).nonzero().squeeze(1)
             if len(self.global_maps):
-                inputs = self.of_global_tokens(inputs, segment, ctx.causal)
+                inputs = self.of_global_tokens(inputs, segment, ctx)
             outputs = self.see_everything(inputs, indices, ctx.causal)
             with_global = y.index_copy(2, indices, outputs.to(y.dtype))
             y = torch.where(marks[:, None, :, None], with_global, y)
         return HeadsOutput(y)
 
-    def of_global_tokens(self, inputs: Inputs, segment: SegmentInputs, causal: bool) -> Inputs:
+    def of_global_tokens(self, inputs: Inputs, segment: SegmentInputs, ctx: Context) -> Inputs:
         """Returns the inputs of global queries, computed with their own projections."""
         assert segment.hidden is not None, "asked to be kept"
         query, key, value = self.global_maps
         q, k, v = (split(part, self.heads) for part in (query(segment.x), key(segment.hidden), value(segment.hidden)))
-        inputs = self.rotated(Inputs(q, k, v, inputs.key_mask))
-        return with_tables(self.relative, inputs, causal) if self.relative else inputs
+        return self.encoded(Inputs(q, k, v, inputs.key_mask), ctx)
 
     def needed_keys(self, length: int) -> Sequence[int]:
         """As in ``QKVMixer.needed_keys``. Where later tokens may be global, they see everything."""

@@ -6,7 +6,7 @@ An objective asks for a capability and never for a family, so that a family that
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -47,6 +47,39 @@ class CausalModelConfig(ModelConfig):
 
     def build(self, data: DataDescription) -> CausalNetwork:
         raise NotImplementedError
+
+
+class OrderedRows(NamedTuple):
+    """Rows whose symbols are read in an order of their own.
+
+    symbols       (b, t) the original symbols
+    places        (b, t) the place of each in the order of its row, from 0; symbols of one place see each other
+    at            (b, m) the positions that are represented for predictions, no two of a row the same
+    padding_mask  (b, t) True at real symbols, False at padding; None where all are real
+    marked        (b, t) True at symbols that the data single out
+    segments      (b, t) the number of each symbol's segment, from 0; None where a row is one segment
+    reused        how many symbols, from the first on, memory takes; None: all
+    backward      symbols stand in reverse, and what is remembered follows them in the text
+    """
+
+    symbols: Int[Tensor, "b t"]
+    places: Int[Tensor, "b t"]
+    at: Int[Tensor, "b m"]
+    padding_mask: Bool[Tensor, "b t"] | None
+    marked: Bool[Tensor, "b t"]
+    segments: Int[Tensor, "b t"] | None = None
+    reused: int | None = None
+    backward: bool = False
+
+
+class OrderedOutput(NamedTuple):
+    """What is represented of ``OrderedRows``: hidden (b, m, d), from what is before each; content (b, t, d), from the
+    symbol at each position as well; the state after the rows; and named losses."""
+
+    hidden: Float[Tensor, "b m d"]
+    content: Float[Tensor, "b t d"]
+    state: Any
+    aux: dict[str, Tensor]
 
 
 class RowNetwork(Network):
@@ -100,6 +133,20 @@ class RowNetwork(Network):
         """
         raise ConfigError(f"a {type(self).__name__} cannot be read at a layer", "model")
 
+    def read_in_order(self, rows: OrderedRows, state: Any = None) -> OrderedOutput:
+        """Hook: represents the positions ``rows.at`` from the symbols before each in the order of its row, and from
+        what ``state`` remembers. Raises ConfigError where a family predicts in no order, which is the default."""
+        raise ConfigError(f"a {type(self).__name__} predicts in no order of its rows; set model to encoder", "model")
+
+    def order_only(self) -> list[nn.Parameter]:
+        """Hook: returns the parameters that ``read_in_order`` alone uses. By default none."""
+        return []
+
+    def in_order_flops(self, length: int, predictions: int, remembered: int = 0) -> int:
+        """Hook: forward FLOPs of ``read_in_order`` beyond ``flops`` for so many predictions in a row of ``length``
+        tokens after ``remembered`` ones. By default none."""
+        return 0
+
     def prediction_only(self) -> list[nn.Parameter]:
         """Hook: returns the parameters that are not trained where no symbol is predicted. By default those of the
         softmax alone."""
@@ -111,6 +158,12 @@ class RowModelConfig(ModelConfig):
     all others do."""
 
     first_sees_all: ClassVar[bool]
+
+    @property
+    def predicts_in_order(self) -> bool:
+        """Hook: whether its network predicts symbols in an order of their row (``RowNetwork.read_in_order``). By
+        default it does not."""
+        return False
 
     def build(self, data: DataDescription) -> RowNetwork:
         raise NotImplementedError

@@ -1,9 +1,10 @@
-"""A bidirectional encoder (Devlin et al. 2019, arXiv:1810.04805), of ALBERT's and ELECTRA's embeddings too."""
+"""A bidirectional encoder (Devlin et al. 2019, arXiv:1810.04805), of ALBERT's and ELECTRA's embeddings too, and with
+the second stream of XLNet (Yang et al. 2019, arXiv:1906.08237)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,11 +13,11 @@ from torch.nn import functional as F
 
 from lit_transformers.attention.patterns import Ordered
 from lit_transformers.batch import DataDescription, RowDescription
-from lit_transformers.config import ConfigError, NonNegative, Positive, Width
+from lit_transformers.config import ConfigError, NonNegative, Positive, Segments, Width
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.mixer import Context, Mode, Shape
 from lit_transformers.mixers.qkv import EncodedConfig
-from lit_transformers.models.capabilities import RowModelConfig, RowNetwork
+from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
 from lit_transformers.models.model import ModelOutput
 from lit_transformers.stacks import StackInput
 from lit_transformers.stacks.feedforward import Activation, activation
@@ -32,16 +33,20 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
     embedding_dim: width of that sum, which is then mapped to ``dim`` (arXiv:1909.11942, section 3.1); None for ``dim``.
     transform: the activation of a map with a layer norm between the last layer and the softmax, as in BERT's code; None
     where the softmax reads the last layer.
+    query_stream: what symbols are predicted from in an order of their row. learned: one vector that knows its position
+    alone, a second stream through the same weights (arXiv:1906.08237, section 2.3). content: the stream that reads the
+    symbols, which sees what it is to predict, as its gate says. none: where they are not predicted so.
     """
 
     gates: ClassVar[str] = "lit_transformers.checks.gates:BIDIRECTIONAL"
     first_sees_all: ClassVar[bool] = True
 
     extra_tokens: NonNegative = 0
-    segments: NonNegative = 0
+    segments: Annotated[NonNegative, Segments] = 0
     embedding_norm: bool = False
     embedding_dim: Annotated[Positive | None, Width] = None
     transform: Activation | None = None
+    query_stream: Literal["none", "learned", "content"] = "none"
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
@@ -50,6 +55,14 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
         per_layer = isinstance(self.positions, SinusoidalConfig | LearnedConfig) and self.positions.per_layer
         if self.embedding_dim is not None and per_layer:
             yield "positions that each layer adds are as wide as the layers; drop embedding_dim or positions.per_layer"
+        if self.query_stream != "none" and self.extra_tokens:
+            yield "extra_tokens have no place in an order of the row; set extra_tokens: 0, or query_stream: none"
+        if self.query_stream == "learned" and not self.stack.reads_queries:
+            yield f"a {self.stack.kind} stack reads no second stream of queries; set stack: sequential"
+
+    @property
+    def predicts_in_order(self) -> bool:
+        return self.query_stream != "none"
 
     @property
     def embedding_width(self) -> int:
@@ -82,8 +95,11 @@ class Encoder(RowNetwork):
                 "mixer.encoding to null",
                 "model",
             )
-        mode: Mode = "permuted" if isinstance(data, RowDescription) and data.ordered else "bidirectional"
+        self.query_stream = config.query_stream
+        is_ordered = config.query_stream != "none" or (isinstance(data, RowDescription) and data.ordered)
+        mode: Mode = "permuted" if is_ordered else "bidirectional"
         self.stack = config.build_stack(mode, data.length + config.extra_tokens)
+        self.query = LearnedQuery(width) if config.query_stream == "learned" else None
         self.extra = nn.Embedding(config.extra_tokens, width) if config.extra_tokens else None
         self.segments = nn.Embedding(config.segments, width) if config.segments else None
         self.norm = config.final_norm()
@@ -104,9 +120,7 @@ class Encoder(RowNetwork):
     ) -> ModelOutput:
         """Maps symbols (b, t) to hidden (b, t, d). The other arguments are those of ``read_row`` and
         ``read_ordered``."""
-        x = self.tokens.embed(symbols)
-        if self.segments is not None:
-            x = x + self.segments(torch.zeros_like(symbols) if segments is None else segments)
+        x = self.embed(symbols, segments)
         if self.extra is not None:
             rows, extra = symbols.size(0), self.extra.weight.size(0)
             x = torch.cat([self.extra.weight.to(x.dtype).expand(rows, -1, -1), x], dim=1)
@@ -115,10 +129,13 @@ class Encoder(RowNetwork):
             marked = F.pad(marked, (extra, 0), value=True)
             order = None if order is None else F.pad(order, (extra, 0), value=-1)
         positions = torch.arange(x.size(1), device=x.device).expand(x.size(0), -1)
-        if self.restarts and segments is not None:
-            positions = positions - F.pad(second_segments(segments), (x.size(1) - symbols.size(1), 0))
+        if segments is not None:
+            segments = F.pad(segments, (x.size(1) - symbols.size(1), 0))
+            positions = positions - second_segments(segments) if self.restarts else positions
         pattern = None if order is None else Ordered(order, itself=True)
-        ctx = Context(positions, causal=False, padding_mask=padding_mask, marked=marked, pattern=pattern)
+        ctx = Context(
+            positions, causal=False, padding_mask=padding_mask, marked=marked, segments=segments, pattern=pattern
+        )
         output = self.stack(x, ctx)
         return ModelOutput(self.norm(output.y)[:, x.size(1) - symbols.size(1) :], None, dict(output.aux))
 
@@ -142,6 +159,41 @@ class Encoder(RowNetwork):
     ) -> ModelOutput:
         output: ModelOutput = self(symbols, padding_mask, marked, segments, order)
         return output
+
+    def read_in_order(self, rows: OrderedRows, state: Any = None) -> OrderedOutput:
+        if self.query_stream == "none":
+            raise ConfigError("predicts in no order of its rows; set it to learned", "model.query_stream")
+        x = self.embed(rows.symbols, rows.segments)
+        positions = torch.arange(x.size(1), device=x.device).expand(x.size(0), -1)
+        positions = positions.flip(1) if rows.backward else positions
+        ctx = Context(positions, False, rows.padding_mask, marked=rows.marked, segments=rows.segments)
+        ctx = ctx._replace(reused=rows.reused, backward=rows.backward)
+        if self.query is None:
+            output = self.stack(x, ctx._replace(pattern=Ordered(rows.places, itself=True)), state)
+            hidden = output.y.gather(1, rows.at[..., None].expand(-1, -1, output.y.size(-1)))
+            return OrderedOutput(self.norm(hidden), self.norm(output.y), output.state, dict(output.aux))
+        queries = self.query(rows.at, rows.segments, self.segments)
+        streams = self.stack.forward_with_queries(x, queries, ctx, rows.places, rows.at, state)
+        hidden, content = self.norm(streams.queries), self.norm(streams.content)
+        return OrderedOutput(hidden, content, streams.state, dict(streams.aux))
+
+    def order_only(self) -> list[nn.Parameter]:
+        return [] if self.query is None else [*self.query.parameters()]
+
+    def in_order_flops(self, length: int, predictions: int, remembered: int = 0) -> int:
+        if self.query is None:
+            return 0
+        widen = self.stack.entry.widen
+        of_entry = 0 if widen is None else linear_flops(widen, predictions)
+        return self.stack.query_flops(predictions, length, remembered) + of_entry
+
+    def embed(self, symbols: Int[Tensor, "b t"], segments: Int[Tensor, "b t"] | None) -> Float[Tensor, "b t e"]:
+        """Returns embeddings of symbols, with those of their segments where there are any."""
+        x = self.tokens.embed(symbols)
+        if self.segments is None:
+            return x
+        vectors: Tensor = x + self.segments(torch.zeros_like(symbols) if segments is None else segments)
+        return vectors
 
     def predict(self, hidden: Float[Tensor, "*n d"]) -> Float[Tensor, "*n e"]:
         return hidden if self.transform is None else self.transform(hidden)
@@ -168,13 +220,16 @@ class Encoder(RowNetwork):
         return {name: weight.shape for name, weight in weights}
 
     def prediction_only(self) -> list[nn.Parameter]:
-        return [*self.tokens.softmax_only(), *([] if self.transform is None else self.transform.parameters())]
+        parts = [part for part in (self.transform, self.query) if part is not None]
+        return [*self.tokens.softmax_only(), *(parameter for part in parts for parameter in part.parameters())]
 
     def flops(self, length: int, remembered: int = 0, source: int = 0) -> int:
         """As in ``Network.flops``, without an output layer, which belongs to the objective."""
         positions = length + (0 if self.extra is None else self.extra.weight.size(0))
         widen = self.stack.entry.widen
-        return self.stack.flops(positions, 0, causal=False) + (0 if widen is None else linear_flops(widen, positions))
+        return self.stack.flops(positions, remembered, causal=False) + (
+            0 if widen is None else linear_flops(widen, positions)
+        )
 
     def softmax_flops(self, length: int) -> int:
         return 0
@@ -184,6 +239,28 @@ def second_segments(segments: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
     """Returns where the second segment of a row begins, at its symbols, and 0 at all others."""
     is_second = segments == 1
     return is_second.long().argmax(dim=1, keepdim=True) * is_second
+
+
+class LearnedQuery(nn.Module):
+    """The vector that every query of a second stream starts as, w of arXiv:1906.08237, section 2.3."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(
+        self, at: Int[Tensor, "b m"], segments: Int[Tensor, "b t"] | None, of_segments: nn.Embedding | None
+    ) -> Float[Tensor, "b m e"]:
+        """Returns the queries at these positions, with the vectors of their segments where there are any."""
+        queries = self.weight.expand(*at.shape, -1)
+        if of_segments is None:
+            return queries
+        numbers = torch.zeros_like(at) if segments is None else segments.gather(1, at)
+        return queries + of_segments(numbers).to(queries.dtype)
 
 
 def linear_flops(module: nn.Module, queries: int) -> int:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lit_transformers.config import Config, Dropout, Fraction, PositiveFloat
-from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, Shape
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Mode, QueryStream, Shape
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionConfig
 
@@ -58,11 +58,13 @@ class Adapter(nn.Module, ABC):
 
 
 class TwoStreamOutput(NamedTuple):
-    """The outputs of a content stream and of a query stream, and the sums of the blocks' losses by name."""
+    """The outputs of a content stream and of a query stream, the sums of the blocks' losses by name, and the state
+    after the segment, which is of content alone."""
 
     content: Float[Tensor, "b t d"]
-    queries: Float[Tensor, "b t d"]
+    queries: Float[Tensor, "b m d"]
     aux: Mapping[str, Tensor]
+    state: Any = None
 
 
 class Branch(NamedTuple):
@@ -111,8 +113,7 @@ class Block(nn.Module):
     def compute(self, branch: Branch, x: Float[Tensor, "b t d"], ctx: Context, state: Any) -> MixerOutput:
         """Returns what a branch adds to the residual sum, with its state and its auxiliary losses. Raises ValueError
         for a context with a pattern where the block was not built to obey one."""
-        if ctx.pattern is not None and not self.permuted:
-            raise ValueError(f"this block of {type(self.mixer).__name__} obeys no pattern: build it as permuted")
+        self.require_permuted(ctx)
         if branch.name == "cross":
             ctx = ctx._replace(pattern=None)
         else:
@@ -122,22 +123,36 @@ class Block(nn.Module):
         output: MixerOutput = branch.sublayer(merged, ctx, state)
         return output._replace(y=self.after(branch, output.y.reshape(x.shape)))
 
+    def require_permuted(self, ctx: Context) -> None:
+        """Raises ValueError for a context with a pattern where the block was not built to obey one."""
+        if ctx.pattern is not None and not self.permuted:
+            raise ValueError(f"this block of {type(self.mixer).__name__} obeys no pattern: build it as permuted")
+
     def forward_with_queries(
-        self, x: Float[Tensor, "b t d"], queries: Float[Tensor, "b t d"], ctx: Context, query_ctx: Context
+        self, x: Float[Tensor, "b t d"], queries: QueryStream, ctx: Context, state: Any = None
     ) -> TwoStreamOutput:
-        """Computes the layer for x, and for queries that read x in the mixer and are mapped as x is elsewhere. The
-        contexts of both streams differ in who sees whom."""
+        """Computes the layer for x, and for queries that read x in the mixer and are mapped as x is elsewhere."""
+        self.require_permuted(ctx)
+        vectors, query_ctx = queries.vectors, queries.context(ctx)
+        states: dict[str, Any] = {}
         aux: dict[str, Tensor] = {}
         for branch in self.branches():
-            output = self.compute(branch, x, ctx, None)
+            before = None if state is None else state[branch.name]
             if branch.name == "mixer":
-                read = self.mixer.forward_queries(self.before(branch, queries), self.before(branch, x), query_ctx)
-                query_output = MixerOutput(self.after(branch, read))
+                inner = ctx._replace(source=None, source_padding_mask=None)
+                read = queries._replace(vectors=self.before(branch, vectors))
+                output, of_queries = self.mixer.forward_with_queries(self.before(branch, x), read, inner, before)
+                output = output._replace(y=self.after(branch, output.y))
+                query_output = MixerOutput(self.after(branch, of_queries))
             else:
-                query_output = self.compute(branch, queries, query_ctx, None)
-            x, queries = self.add(branch, x, output.y), self.add(branch, queries, query_output.y)
+                output, query_output = (
+                    self.compute(branch, stream, stream_ctx, before)
+                    for stream, stream_ctx in ((x, ctx), (vectors, query_ctx))
+                )
+            x, vectors = self.add(branch, x, output.y), self.add(branch, vectors, query_output.y)
+            states[branch.name] = output.state
             aux = add_losses(add_losses(aux, output.aux), query_output.aux)
-        return TwoStreamOutput(x, queries, aux)
+        return TwoStreamOutput(x, vectors, aux, states)
 
     def before(self, branch: Branch, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         """Returns what a sublayer reads of the residual sum."""
@@ -157,6 +172,12 @@ class Block(nn.Module):
         adapter_flops = sum(branch.adapter.flops(queries) for branch in self.branches() if branch.adapter is not None)
         mixer_flops = self.mixer.flops(queries, remembered, causal)
         return mixer_flops + cross_flops + self.feedforward.flops(queries) + adapter_flops
+
+    def query_flops(self, queries: int, length: int, remembered: int = 0) -> int:
+        """Forward FLOPs of a second stream of so many queries in a row of ``length`` tokens, beside ``flops``."""
+        adapter_flops = sum(branch.adapter.flops(queries) for branch in self.branches() if branch.adapter is not None)
+        of_mixer = self.mixer.query_flops(queries, length, remembered)
+        return of_mixer + self.feedforward.flops(queries) + adapter_flops
 
 
 def side_by_side(x: Float[Tensor, "b t d"], ctx: Context) -> tuple[Float[Tensor, "n r d"], Context]:

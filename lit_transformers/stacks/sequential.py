@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lit_transformers.attention.patterns import Ordered
 from lit_transformers.config import ConfigError
-from lit_transformers.mixer import Context, MixerOutput, Shape
+from lit_transformers.mixer import Context, MixerOutput, QueryStream, Shape
 from lit_transformers.stacks.block import Block, TwoStreamOutput, add_losses
 from lit_transformers.stacks.stack import MakeBlock, Stack, StackConfig, StackInput, StackOutput
 
 
 class SequentialConfig(StackConfig, kind="sequential"):
     """Every layer has its own weights."""
+
+    reads_queries: ClassVar[bool] = True
 
     def build(self, shape: Shape, make: MakeBlock, entry: StackInput) -> Sequential:
         return Sequential([make(layer, shape.depth) for layer in range(shape.depth)], entry)
@@ -49,19 +51,34 @@ class Sequential(Stack):
         return StackOutput(x, tuple(states), aux, tuple(hidden[:-1]) if keep_hidden else ())
 
     def forward_with_queries(
-        self, x: Float[Tensor, "b t d"], queries: Float[Tensor, "b t d"], ctx: Context, places: Int[Tensor, "b t"]
+        self,
+        x: Float[Tensor, "b t d"],
+        queries: Float[Tensor, "b m d"],
+        ctx: Context,
+        places: Int[Tensor, "b t"],
+        at: Int[Tensor, "b m"] | None = None,
+        state: Any = None,
     ) -> TwoStreamOutput:
-        contexts = [ctx._replace(pattern=Ordered(places, itself)) for itself in (True, False)]
+        ctx, before = ctx._replace(pattern=Ordered(places, itself=True)), Ordered(places, itself=False)
+        states: list[Any] = []
         aux: dict[str, Tensor] = {}
         positions = self.entry.drawn(ctx)
-        for step, block in enumerate(self.steps(), start=self.first):
-            x, queries = (self.entry(stream, positions, step) for stream in (x, queries))
-            output = block.forward_with_queries(x, queries, *contexts)
+        query_positions = positions if at is None else positions.gather(1, at)
+        for layer, block in enumerate(self.steps()):
+            x = self.entry(x, positions, self.first + layer)
+            vectors = self.entry(queries, query_positions, self.first + layer)
+            output = block.forward_with_queries(
+                x, QueryStream(vectors, at, before), ctx, None if state is None else state[layer]
+            )
             x, queries, aux = output.content, output.queries, add_losses(aux, output.aux)
-        return TwoStreamOutput(x, queries, aux)
+            states.append(output.state)
+        return TwoStreamOutput(x, queries, aux, tuple(states))
 
     def flops(self, queries: int, remembered: int, causal: bool = True, source: int = 0) -> int:
         return sum(block.flops(queries, remembered, causal, source) for block in self.steps())
+
+    def query_flops(self, queries: int, length: int, remembered: int = 0) -> int:
+        return sum(block.query_flops(queries, length, remembered) for block in self.steps())
 
     def split(self, step: int) -> tuple[Sequential, Sequential]:
         blocks = self.steps()

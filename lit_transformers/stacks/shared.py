@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from lit_transformers.config import ConfigError, Groups, Positive
 from lit_transformers.mixer import Shape
@@ -17,6 +17,8 @@ class SharedConfig(StackConfig, kind="shared"):
     of equal runs of layers, each with its own weights. A mixer's field with one value per layer has one value per
     distinct mixer.
     """
+
+    reads_queries: ClassVar[bool] = True
 
     share: Literal["all", "mixer", "feedforward"] = "all"
     groups: Annotated[Positive, Groups] = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -64,7 +64,10 @@ class StackInput(nn.Module):
 
 
 class StackConfig(Config):
-    """Base of every stack's config; the table STACKS lists the kinds."""
+    """Base of every stack's config; the table STACKS lists the kinds. ``reads_queries``: whether its stack has a place
+    for a second stream of queries (``Stack.forward_with_queries``)."""
+
+    reads_queries: ClassVar[bool] = False
 
     def build(self, shape: Shape, make: MakeBlock, entry: StackInput) -> Stack:
         """Builds the stack. ``shape.depth`` is the number of steps of a pass; ``make`` gets the number of distinct
@@ -97,17 +100,29 @@ class Stack(nn.Module, ABC):
         return None if None in states else sum(state for state in states if state is not None)
 
     def forward_with_queries(
-        self, x: Float[Tensor, "b t d"], queries: Float[Tensor, "b t d"], ctx: Context, places: Int[Tensor, "b t"]
+        self,
+        x: Float[Tensor, "b t d"],
+        queries: Float[Tensor, "b m d"],
+        ctx: Context,
+        places: Int[Tensor, "b t"],
+        at: Int[Tensor, "b m"] | None = None,
+        state: Any = None,
     ) -> TwoStreamOutput:
-        """Hook: reads x, the content stream, and a query stream at the same positions, through the same weights
-        (arXiv:1906.08237, section 2.3). Its blocks are "permuted"; it costs two ordinary passes.
+        """Hook: reads x, the content stream, and a query stream through the same weights (arXiv:1906.08237, section
+        2.3). Its blocks are "permuted". Both streams see all that ``state`` remembers.
 
+        at (b, m): where each query stands among the tokens of x, no two of a row at one; None: one at each.
         places (b, t): the place of each token in the order of its row. Content sees its own token and those of lower
         places; a query sees the content of lower places alone, so that it does not depend on the token at its position.
         Raises ConfigError where a stack has no place for a second stream, which is the default.
         """
         reason = f"a {type(self).__name__} stack reads no second stream of queries; set stack: sequential"
         raise ConfigError(reason, "stack")
+
+    def query_flops(self, queries: int, length: int, remembered: int = 0) -> int:
+        """Hook: forward FLOPs of a second stream of so many queries in a row of ``length`` tokens, beside those of the
+        row, of a stack that has a place for one."""
+        raise NotImplementedError(f"a {type(self).__name__} stack reads no second stream of queries")
 
     def split(self, step: int) -> tuple[Stack, Stack]:
         """Hook: returns the stack of the first ``step`` steps and that of the others, which share this one's weights.

@@ -5,6 +5,7 @@ from lit_transformers.tasks.causal_lm import CausalLMConfig
 from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.tasks.contrastive import ContrastiveConfig
 from lit_transformers.tasks.masked_lm import MaskedLMConfig
+from lit_transformers.tasks.permutation_lm import PermutationLMConfig
 from lit_transformers.tasks.regression import RegressionConfig
 from lit_transformers.tasks.replaced_tokens import ReplacedTokensConfig, SymbolGeneratorConfig
 from lit_transformers.tasks.seq2seq import Seq2SeqConfig
@@ -21,6 +22,7 @@ TASKS = table(
     MaskedLMConfig,
     ReplacedTokensConfig,
     ContrastiveConfig,
+    PermutationLMConfig,
     implied="causal_lm",
 )
 
@@ -30,6 +32,7 @@ __all__ = [
     "ClassificationConfig",
     "ContrastiveConfig",
     "MaskedLMConfig",
+    "PermutationLMConfig",
     "RegressionConfig",
     "ReplacedTokensConfig",
     "Seq2SeqConfig",

@@ -206,7 +206,7 @@ class MaskedLM(Task):
         """Raises ConfigError where the model cannot be built, sees one side alone, or the data hide nothing."""
         reader = two_sided(model, config.kind)
         super().__init__(config, model, data, training)
-        self.network = reader.build(data)
+        self.network = without_order(reader.build(data))
         rows = RowDescription.of(data, config.kind)
         self.relation_head = relation_head(model.dim, rows.relations) if rows.relations else None
         self.boundary_head = config.boundary_head(model.dim, self.network)
@@ -303,6 +303,13 @@ def two_sided(model: ModelConfig, task: str) -> RowModelConfig:
             "model",
         )
     return reader
+
+
+def without_order(network: RowNetwork) -> RowNetwork:
+    """Returns the network, with what only predictions in an order of the row use left out of training."""
+    for parameter in network.order_only():
+        parameter.requires_grad_(False)
+    return network
 
 
 def read_rows(network: RowNetwork, batch: RowBatch) -> ModelOutput:

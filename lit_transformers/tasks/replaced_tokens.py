@@ -19,7 +19,7 @@ from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig
-from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided
+from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided, without_order
 from lit_transformers.tasks.pair_metric import PairMetric
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
@@ -220,7 +220,7 @@ class ReplacedTokens(Task):
         """Raises ConfigError where a network cannot be built or sees one side alone, or weights cannot be shared."""
         reader = two_sided(model, config.kind)
         super().__init__(config, model, data, training)
-        self.network = reader.build(data)
+        self.network = without_order(reader.build(data))
         self.generator = self.build_generator(config.generator)
         self.head = None if config.predicts == "symbols_at_masks" else detection_head(model.dim)
         if config.predicts.startswith("replaced"):
@@ -238,7 +238,7 @@ class ReplacedTokens(Task):
             return None
         if config.tie == "all":
             return self.network
-        generator = two_sided(config.model(self.model_config), self.config.kind).build(self.data)
+        generator = without_order(two_sided(config.model(self.model_config), self.config.kind).build(self.data))
         if config.tie == "embeddings":
             if self.training_config.strategy == "fsdp":
                 raise ConfigError("fsdp cannot share weights between networks; set tie: none", "task.generator.tie")

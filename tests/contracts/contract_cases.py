@@ -169,6 +169,7 @@ ENCODING_CASES: Sequence[EncodingConfig] = (
     XLConfig(),
     XLConfig(biases="per_layer", clamp_length=2),
     XLConfig(content_bias=False, position_bias=False),
+    XLConfig(segments=2),
     ShawConfig(distance=2),
     ShawConfig(distance=3, keys=False, per_head=True, share_layers=True),
     HuangConfig(distance=2),
@@ -217,6 +218,7 @@ SMALL = LanguageModelConfig(
 MODEL_CASES = (
     SMALL,
     EncoderConfig(dim=DIM, heads=HEADS, depth=2),
+    EncoderConfig(dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(encoding=XLConfig()), query_stream="learned"),
     EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2, norm="post"),
 )
 

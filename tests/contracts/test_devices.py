@@ -97,6 +97,13 @@ MODELS: dict[str, ModelConfig] = {
     "masked_lm": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
     "contrastive": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
     "replaced_tokens": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
+    "permutation_lm": EncoderConfig(
+        dim=DIM,
+        heads=HEADS,
+        depth=2,
+        query_stream="learned",
+        mixer=AttentionConfig(encoding=XLConfig(segments=2)),
+    ),
     "seq2seq": EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2),
 }
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import Config, field_types
-from lit_transformers.encodings import EncodingConfig, LearnedRelativeConfig, RotaryConfig
+from lit_transformers.encodings import EncodingConfig, LearnedRelativeConfig, RotaryConfig, XLConfig
 from lit_transformers.encodings.positions import LearnedConfig, PositionError, PositionsConfig, SinusoidalConfig
 from lit_transformers.mixer import MixerConfig, state_tensors
 from lit_transformers.mixers import (
@@ -64,6 +64,7 @@ class Knob(NamedTuple):
 LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
     (LearnedRelativeConfig, "buckets"): (LearnedRelativeConfig(buckets=8), 4),
     (LearnedRelativeConfig, "max_distance"): (LearnedRelativeConfig(buckets=4, max_distance=4), 9),
+    (XLConfig, "segments"): (XLConfig(segments=2), 3),
     (AttentionConfig, "encoding"): (AttentionConfig(memory=3), RotaryConfig()),
     (LocalConfig, "encoding"): (LocalConfig(block=3), RotaryConfig()),
     (WindowConfig, "encoding"): (WindowConfig(window=2, memory=3), RotaryConfig()),
@@ -193,6 +194,8 @@ def network_of(config: Config) -> ModelConfig:
         case MixerConfig():
             base = SMALL if "causal" in config.promises().modes else READER
             return base.override({"mixer": config})
+        case EncodingConfig() if config.tells_segments:
+            return READER.override({"mixer": AttentionConfig(encoding=config)})
         case EncodingConfig():
             return SMALL.override({"mixer.encoding": config})
         case PositionsConfig():

@@ -142,8 +142,6 @@ def test_a_mixer_that_cannot_obey_an_order_refuses_by_its_name(config: MixerConf
 def test_what_reads_neighbours_whatever_the_order_is_refused() -> None:
     with pytest.raises(ConfigError, match="feedforward: a convolution reads neighbours"):
         stack_of(feedforward=SeparableConvolutionConfig())
-    with pytest.raises(ConfigError, match=r"mixer.memory: Attention cannot be permuted: memory is of the past"):
-        stack_of(mixer=AttentionConfig(memory=4))
 
 
 def test_a_block_that_was_not_built_for_patterns_obeys_none_silently() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +17,11 @@ from lit_transformers.mixers.attention import Attention
 Sees = Callable[[int, int], bool]
 
 
-def attention(layer: Attention, x: Tensor, memory: Tensor | None, sees: Sees) -> Tensor:
-    """One sequence: x (t, d) after memory (m, d) to y (t, d). ``sees(i, j)`` counts keys, memory included."""
+def attention(
+    layer: Attention, x: Tensor, memory: Tensor | None, sees: Sees, segments: Sequence[int] | None = None
+) -> Tensor:
+    """One sequence: x (t, d) after memory (m, d) to y (t, d). ``sees(i, j)`` counts keys, memory included, and so do
+    segments."""
     hidden = x if memory is None else torch.cat([memory.detach(), x])
     before = len(hidden) - len(x)
     outputs = []
@@ -29,7 +32,11 @@ def attention(layer: Attention, x: Tensor, memory: Tensor | None, sees: Sees) ->
         for i in range(before, len(hidden)):
             visible_keys = [j for j in range(len(hidden)) if sees(i, j)]
             scores = [
-                score(layer, head, q @ hidden[i], k @ hidden[j], i - j) / math.sqrt(layer.head_dim)
+                (
+                    score(layer, head, q @ hidden[i], k @ hidden[j], i - j)
+                    + (0.0 if segments is None else segment_score(layer, head, q @ hidden[i], segments[i], segments[j]))
+                )
+                / math.sqrt(layer.head_dim)
                 for j in visible_keys
             ]
             weights = torch.stack(scores).softmax(dim=0)
@@ -70,6 +77,13 @@ def xl_score(xl: XL, head: int, q: Tensor, k: Tensor, distance: int) -> Tensor:
     if isinstance(xl.position, HeadBias):
         total = total + xl.position.weight[head, 0] @ r
     return total
+
+
+def segment_score(layer: Attention, head: int, q: Tensor, of_query: int, of_key: int) -> Tensor:
+    """(q_i + b) . s_ij of arXiv:1906.08237, section 2.5."""
+    assert isinstance(layer.relative, XL) and layer.relative.segments is not None
+    segments = layer.relative.segments
+    return (q + segments.bias.weight[head, 0]) @ segments.weight[int(of_query != of_key), head]
 
 
 def wave(position: int, dim: int) -> Tensor:

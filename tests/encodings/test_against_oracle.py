@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lit_transformers.config import ConfigError, field_types
 from lit_transformers.encodings import (
     EncodingConfig,
     HuangConfig,
@@ -18,7 +19,7 @@ from lit_transformers.encodings import (
     XLConfig,
 )
 from lit_transformers.mixer import Context, Shape
-from lit_transformers.mixers import AttentionConfig
+from lit_transformers.mixers import MIXERS, AttentionConfig
 from lit_transformers.mixers.attention import Attention
 from lit_transformers.stacks import SequentialConfig, Stack, StackInput
 from lit_transformers.stacks.block import Block, BlockConfig
@@ -82,6 +83,46 @@ def test_a_second_segment_with_its_memory_equals_the_equations(
     )
     for gradient, expected_gradient in zip(gradients_of_y, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-10)
+
+
+def test_scores_say_whether_query_and_key_are_of_one_segment() -> None:
+    """What memory holds counts as of the first segment."""
+    layer = build(XLConfig(segments=3), memory=MEMORY)
+    first, second = (torch.randn(1, LENGTH, DIM, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    segments = [0, 2, 1, 0, 1]
+    both_ways = context(causal=False)._replace(positions=torch.arange(LENGTH)[None], segments=torch.tensor([segments]))
+    y = layer(second, both_ways, layer(first, both_ways).state).y
+    all_segments = [0] * MEMORY + segments
+    expected = slow_attention.attention(layer, second[0], first[0, -MEMORY:], lambda i, j: True, all_segments)[None]
+    torch.testing.assert_close(y, expected, atol=1e-10, rtol=1e-10)
+    pairs = zip(*(gradients(output.square().sum(), layer, second) for output in (y, expected)), strict=True)
+    for gradient, expected_gradient in pairs:
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-10)
+
+
+ENCODED = {kind: config() for kind, config in MIXERS.items() if "encoding" in field_types(config)}
+
+
+@pytest.mark.parametrize("kind", ENCODED)
+def test_segments_reach_every_mixer_that_takes_the_encoding(kind: str) -> None:
+    """As a row whose queries and keys are all of one segment differs from one of two."""
+    config = ENCODED[kind].override({"encoding": XLConfig(segments=2)})
+    if "bidirectional" not in config.promises().modes:
+        with pytest.raises(ConfigError, match="cannot be causal: text that is read in order has no segments"):
+            config.require("causal")
+        return
+    torch.manual_seed(0)
+    mixer = config.build(Shape(DIM, HEADS, 40)).double().eval()
+    for parameter in mixer.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    x = torch.randn(1, 40, DIM, dtype=torch.float64)
+    ctx = Context(torch.arange(40)[None], False)
+    of_one, of_two, as_of_one = (
+        mixer(x, ctx._replace(segments=segments)).y
+        for segments in (None, torch.arange(40)[None] % 2, torch.ones(1, 40, dtype=torch.long))
+    )
+    assert (of_one - of_two).abs().max() > 1e-3
+    torch.testing.assert_close(of_one, as_of_one)
 
 
 def test_a_memory_is_no_longer_without_gradients() -> None:

@@ -33,9 +33,11 @@ KINDS: list[type[DataDescription]] = [
 ]
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)
 READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys(
-    ("classification", "regression", "masked_lm", "replaced_tokens", "contrastive"), "encoder"
+    ("classification", "regression", "masked_lm", "replaced_tokens", "contrastive", "permutation_lm"), "encoder"
 )
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 1}
+FIELDS: dict[str, dict[str, Any]] = {"permutation_lm": {"query_stream": "learned"}}
+"""What a task needs of its model besides."""
 
 
 def described(kind: type[DataDescription]) -> DataDescription:
@@ -45,7 +47,8 @@ def described(kind: type[DataDescription]) -> DataDescription:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_builds_on_the_kind_that_it_reads_and_refuses_the_others(task: str, kind: type[DataDescription]) -> None:
-    config, model = TASKS[task](), MODELS[READERS.get(task, "language_model")](**SMALL)
+    fields = SMALL | FIELDS.get(task, {})
+    config, model = TASKS[task](), MODELS[READERS.get(task, "language_model")](**fields)
     if kind is config.reads:
         assert config.build(model, described(kind), TrainingConfig(device="cpu")).data == described(kind)
         return

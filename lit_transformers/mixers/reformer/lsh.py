@@ -108,7 +108,7 @@ class LSH(Mixer):
             positions = torch.arange(x.size(1), device=x.device)
             inputs = inputs._replace(q=self.rotary.rotate(q, positions), k=self.rotary.rotate(inputs.k, positions))
         if self.relative is not None:
-            inputs = with_tables(self.relative, inputs, ctx.causal)
+            inputs = with_tables(self.relative, inputs, ctx.causal, ctx.segments)
         dropout = self.config.dropout if self.training else 0.0
         if buckets is None:
             y = attend_others(inputs, causal=ctx.causal, encoding=self.relative, scale=self.scale, dropout=dropout)

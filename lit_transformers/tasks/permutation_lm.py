@@ -1,0 +1,263 @@
+"""Permutation language modelling with partial prediction (XLNet, Yang et al. 2019, arXiv:1906.08237, section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
+from lit_transformers.config import ConfigError, Plain, Positive, PositiveFloat
+from lit_transformers.mixer import full_precision
+from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, RowModelConfig, RowNetwork
+from lit_transformers.models.cost import ModelCost
+from lit_transformers.models.model import ModelConfig
+from lit_transformers.stacks.block import add_losses
+from lit_transformers.tasks.masked_lm import (
+    MaskedLMConfig,
+    MaskedMetric,
+    MaskedOutput,
+    relation_head,
+    relation_nats,
+    two_sided,
+    without_order,
+)
+from lit_transformers.tasks.task import Task, TaskConfig, token_mean
+from lit_transformers.training.config import TrainingConfig
+
+Order = Literal["targets", "all", "none"]
+Objective = Literal["permutation", "denoising"]
+
+
+class PermutationLMConfig(TaskConfig, kind="permutation_lm"):
+    """The symbols that the data choose are predicted one after another in a random order of their row, each from those
+    before it, as the last of that order: a share 1/K of them is ``data.noise.rate`` (arXiv:1906.08237, section 2.3).
+
+    Nothing is hidden: where the data put [MASK] or another symbol, the original one is read. The order is a function of
+    a row's ordinal and of what is chosen in it. Special symbols are never predicted and belong to the context.
+
+    order: targets: symbols that are not predicted see each other and are seen by all, as in the authors' code, so that
+    only the predicted ones are in order. all: those before them are in order too, as in the paper's equation 5. none:
+    a predicted symbol sees those that are not predicted alone, as in masked language modelling.
+    measured: the order in evaluation; None: as in training. By none the predictions of a masked language model, which
+    see as much, can be compared.
+    objective: denoising: the symbols are hidden as the data say, and predicted from the stream that reads what hides
+    them, as in masked language modelling (DAE of table 6), in the same segments and with the same memory.
+    segment_length: rows are read in segments of so many symbols, each with what memory holds of those before it, as in
+    Transformer-XL (section 2.4); None: at once, without memory. No state outlives a row, so that rows stay independent.
+    directions: both: half of the rows, by their ordinals, are read from the last segment to the first, so that memory
+    holds what follows, with distances of the other sign (bidirectional data, section 3.1).
+    relation_weight: of the loss of the relation of two segments, where the data ask for it.
+    """
+
+    reads: ClassVar[type[DataDescription]] = RowDescription
+
+    order: Order = "targets"
+    measured: Order | None = None
+    objective: Objective = "permutation"
+    segment_length: Positive | None = None
+    directions: Literal["forward", "both"] = "forward"
+    relation_weight: PositiveFloat = 1.0
+
+    def conflicts(self) -> Iterator[str]:
+        if self.objective == "denoising" and (self.order != "targets" or self.measured is not None):
+            yield "denoising predicts in no order; leave order and measured out"
+        if self.directions == "both" and self.segment_length is None:
+            yield "a row that is read at once is the same in both directions; set segment_length"
+
+    def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> PermutationLM:
+        return PermutationLM(self, model, data, training)
+
+    def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
+        """Returns the cost of both streams, with the predictions of ``RowDescription.predictions`` symbols a row."""
+        rows = RowDescription.of(data, self.kind)
+        one_stream = MaskedLMConfig().cost(predicting_in_order(model, self.kind), data)
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            network = two_sided(model, self.kind).build(data)
+        flops = -network.flops(rows.length)
+        for start, stop in self.segments(rows.length):
+            flops += network.flops(stop - start, start)
+            if self.objective == "permutation":
+                predictions = round(rows.predictions * (stop - start) / rows.length)
+                flops += network.in_order_flops(stop - start, predictions, start)
+        return one_stream._replace(flops_per_token=one_stream.flops_per_token + flops / rows.length)
+
+    def segments(self, length: int) -> list[tuple[int, int]]:
+        """Returns where each segment of a row of so many symbols begins and ends."""
+        edges = [*range(0, length, self.segment_length or length), length]
+        return [*pairwise(edges)]
+
+    def random_batch(self, data: DataDescription) -> RowBatch:
+        return MaskedLMConfig().random_batch(data)
+
+    def protocol(self) -> dict[str, Plain]:
+        return {"order": self.measured_order, "segment_length": self.segment_length, "directions": self.directions}
+
+    @property
+    def measured_order(self) -> Order:
+        """The order in evaluation."""
+        return "none" if self.objective == "denoising" else self.measured or self.order
+
+
+class PermutationLM(Task):
+    """Trains and measures a network that predicts symbols in random orders of their rows."""
+
+    config: PermutationLMConfig
+    network: RowNetwork
+
+    def __init__(
+        self,
+        config: PermutationLMConfig,
+        model: ModelConfig,
+        data: DataDescription,
+        training: TrainingConfig | None = None,
+    ) -> None:
+        """Raises ConfigError where the model cannot be built or predicts in no order, or the data choose nothing."""
+        reader = predicting_in_order(model, config.kind)
+        super().__init__(config, model, data, training)
+        network = reader.build(data)
+        self.network = without_order(network) if config.objective == "denoising" else network
+        relations = RowDescription.of(data, config.kind).relations
+        self.relation_head = relation_head(model.dim, relations) if relations else None
+        if self.training_config.compile:
+            self.network.compile()
+        self.metric = MaskedMetric()
+
+    def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
+        scored = batch.targets != IGNORED
+        output = self.read(self.network, batch, self.config.order)
+        hidden = self.network.predict(output.hidden[scored])
+        mean = token_mean(self.network.tokens.nll(hidden, batch.targets[scored]).sum(), scored)
+        related = self.related(output)
+        if related is None:
+            return self.training_output(mean, output.aux)
+        relation = token_mean(relation_nats(related, batch.relation).sum(), batch.relation != IGNORED)
+        return self.training_output(mean, output.aux, self.config.relation_weight * relation.loss)
+
+    def read(self, network: RowNetwork, batch: RowBatch, order: Order) -> OrderedOutput:
+        """Runs a network on a batch. What is represented for predictions stands at the positions of these: its hidden
+        vectors are (b, t, d), zero elsewhere."""
+        scored, rows = batch.targets != IGNORED, ordered_rows(batch, order)
+        if self.config.objective == "denoising":
+            rows = rows._replace(symbols=batch.inputs, places=torch.zeros_like(rows.places))
+        if self.config.directions == "forward":
+            return self.read_segments(network, rows, scored)
+        backward, aux = (scrambled(batch.example) & 1).bool(), dict[str, Tensor]()
+        indices, hidden, content = [], [], []
+        for chosen, is_backward in ((~backward, False), (backward, True)):
+            index = chosen.nonzero().squeeze(1)
+            if len(index):
+                part = each(rows, partial(torch.index_select, dim=0, index=index))
+                output = self.read_segments(network, part, scored[index], is_backward)
+                hidden.append(output.hidden)
+                content.append(output.content)
+                indices.append(index)
+                aux = add_losses(aux, output.aux)
+        places = torch.cat(indices).argsort()
+        return OrderedOutput(torch.cat(hidden)[places], torch.cat(content)[places], None, aux)
+
+    def read_segments(
+        self, network: RowNetwork, rows: OrderedRows, scored: Bool[Tensor, "b t"], backward: bool = False
+    ) -> OrderedOutput:
+        """Runs a network on rows, segment by segment, from the last one to the first if ``backward``. Where segments
+        begin does not depend on padding."""
+        state, aux, is_denoising = None, dict[str, Tensor](), self.config.objective == "denoising"
+        hidden, content = [], []
+        for start, stop in self.config.segments(scored.size(1))[:: -1 if backward else 1]:
+            segment = each(rows, partial(torch.narrow, dim=1, start=start, length=stop - start))
+            chosen = scored[:, start:stop] & (not is_denoising)
+            if backward:
+                segment, chosen = each(segment, partial(torch.flip, dims=[1])), chosen.flip(1)
+            output = network.read_in_order(segment._replace(at=at_predictions(chosen), backward=backward), state)
+            state, aux = output.state, add_losses(aux, output.aux)
+            at = at_predictions(chosen)[..., None].expand_as(output.hidden)
+            represented = torch.zeros_like(output.content).scatter(1, at, output.hidden.to(output.content.dtype))
+            hidden.append(represented.flip(1) if backward else represented)
+            content.append(output.content.flip(1) if backward else output.content)
+        of_rows = [torch.cat(parts[:: -1 if backward else 1], dim=1) for parts in (hidden, content)]
+        return OrderedOutput(of_rows[1] if is_denoising else of_rows[0], of_rows[1], state, aux)
+
+    def related(self, output: OrderedOutput) -> Float[Tensor, "b c"] | None:
+        """Returns the logits of the relations, or None where the data have none."""
+        return None if self.relation_head is None else full_precision(self.relation_head(output.content[:, 0]))
+
+    def predicted(self, batch: RowBatch) -> MaskedOutput:
+        """Returns the predictions of the network in evaluation."""
+        evaluator = self.evaluator()
+        output = self.read(evaluator, batch, self.config.measured_order)
+        hidden = evaluator.predict(output.hidden[batch.targets != IGNORED])
+        return MaskedOutput(evaluator.tokens.log_probabilities(hidden), self.related(output))
+
+    def evaluation_output(self, batch: RowBatch) -> Float[Tensor, "n v"]:
+        return self.predicted(batch).symbols
+
+    def validation_step(self, batch: RowBatch, batch_index: int) -> None:
+        self.metric.update(self.predicted(batch), batch)
+
+
+def predicting_in_order(model: ModelConfig, task: str) -> RowModelConfig:
+    """Returns the model. Raises ConfigError where it reads no whole rows, or has no stream that predicts in an order of
+    them; ``task`` needs it."""
+    reader = two_sided(model, task)
+    if not reader.predicts_in_order:
+        raise ConfigError(f"{task} predicts in an order of each row; set it to learned", "model.query_stream")
+    return reader
+
+
+def ordered_rows(batch: RowBatch, order: Order) -> OrderedRows:
+    """Returns the original symbols of a batch with the order of each row."""
+    scored = batch.targets != IGNORED
+    symbols = torch.where(scored, batch.targets, batch.inputs)
+    first = torch.zeros_like(batch.padding_mask)
+    first[:, 0] = batch.padding_mask[:, 0]
+    places, at = places_of(batch, scored, order), at_predictions(scored)
+    return OrderedRows(symbols, places, at, batch.padding_mask, first, batch.segments)
+
+
+def at_predictions(scored: Bool[Tensor, "b t"]) -> Int[Tensor, "b m"]:
+    """Returns the positions of what is predicted, in their order, as many as the row has that has the most of them, and
+    after them in other rows positions of other symbols."""
+    return (~scored).byte().argsort(dim=1, stable=True)[:, : int(scored.sum(dim=1).max())]
+
+
+def each(rows: OrderedRows, change: Callable[[Tensor], Tensor]) -> OrderedRows:
+    """Returns rows with a change of each of their tensors but ``at``, which is to be set anew."""
+    rows = rows._replace(at=rows.symbols)
+    return OrderedRows(*(change(part) if isinstance(part, Tensor) else part for part in rows))
+
+
+def places_of(batch: RowBatch, scored: Bool[Tensor, "b t"], order: Order) -> Int[Tensor, "b t"]:
+    """Returns the place of each symbol in the order of its row, those that are predicted last."""
+    if order == "none":
+        return scored.long()
+    chance = random_numbers(batch.example, scored)
+    shuffled = chance.argsort(dim=1, stable=True).argsort(dim=1)
+    places = (shuffled + scored * scored.size(1)).argsort(dim=1).argsort(dim=1)
+    if order == "all":
+        return places
+    return torch.where(scored, places - (~scored).sum(dim=1, keepdim=True) + 1, 0)
+
+
+def random_numbers(example: Int[Tensor, " b"], scored: Bool[Tensor, "b t"]) -> Int[Tensor, "b t"]:
+    """Returns a pseudo-random number for each position, which follows from the ordinal of its row and the positions
+    that are predicted in it alone, so that it is the same on all ranks and in any batch."""
+    positions = torch.arange(1, scored.size(1) + 1, device=scored.device)
+    row = scrambled(example) + (scrambled(positions) * scored).sum(dim=1)
+    return scrambled(row[:, None] + positions * GOLDEN)
+
+
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+"""The step between the numbers that are scrambled, as in SplitMix64 (Steele et al. 2014)."""
+
+
+def scrambled(numbers: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """Returns a bijection of 64-bit integers that looks random: the last function of SplitMix64, with shifts that keep
+    the sign. Products wrap around."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64)):
+        numbers = (numbers ^ (numbers >> shift)) * factor
+    return numbers ^ (numbers >> 31)
