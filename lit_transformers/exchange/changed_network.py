@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lit_transformers.batch import RowDescription, Vocabulary
-from lit_transformers.config import Config, ConfigError, Plain
+from lit_transformers.config import Config, ConfigError, Plain, field_types
 from lit_transformers.exchange.folders import fresh_folder
 from lit_transformers.exchange.transfer import (
     CONFIG,
@@ -105,7 +105,7 @@ def kept(old: Plain, value: Plain) -> Plain:
     kinds = next((base.kinds for base in type(old).__mro__ if issubclass(base, Config) and base.kinds), {})
     if not isinstance(given, Mapping) or given.get("kind") not in kinds:
         return value
-    names = kinds[given["kind"]].__dataclass_fields__
+    names = field_types(kinds[given["kind"]])
     return {name: field for name, field in old.to_dict().items() if name in names} | dict(given)
 
 
