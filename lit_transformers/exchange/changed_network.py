@@ -2,7 +2,8 @@
 
 As a pretrained encoder becomes Longformer (arXiv:2004.05150, section 5): what both networks have is copied, the table
 of positions is repeated up to the new length, and projections of global tokens start as those of all tokens
-(section 3.1). Whatever else is new starts anew, and each such part is told.
+(section 3.1). Whatever else is new starts anew, and each such part is told. What shares queries and keys keeps the
+queries alone, so that it has to learn anew whom to attend to, unlike a window or blocks.
 """
 
 from __future__ import annotations
