@@ -2,7 +2,8 @@
 
 As a pretrained encoder becomes Longformer (arXiv:2004.05150, section 5): what both networks have is copied, the table
 of positions is repeated up to the new length, and projections of global tokens start as those of all tokens
-(section 3.1). Whatever else is new starts anew, and each such part is told.
+(section 3.1). Whatever else is new starts anew, and each such part is told. What shares queries and keys keeps the
+queries alone, so that it has to learn anew whom to attend to, unlike a window or blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lit_transformers.batch import RowDescription, Vocabulary
-from lit_transformers.config import Config, ConfigError, Plain
+from lit_transformers.config import Config, ConfigError, Plain, field_types
 from lit_transformers.exchange.folders import fresh_folder
 from lit_transformers.exchange.transfer import (
     CONFIG,
@@ -105,7 +106,7 @@ def kept(old: Plain, value: Plain) -> Plain:
     kinds = next((base.kinds for base in type(old).__mro__ if issubclass(base, Config) and base.kinds), {})
     if not isinstance(given, Mapping) or given.get("kind") not in kinds:
         return value
-    names = kinds[given["kind"]].__dataclass_fields__
+    names = field_types(kinds[given["kind"]])
     return {name: field for name, field in old.to_dict().items() if name in names} | dict(given)
 
 

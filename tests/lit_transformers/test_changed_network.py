@@ -52,7 +52,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in task.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
+            parameter.add_(0.2 * torch.randn_like(parameter))
     tensors = {name: tensor.clone() for name, tensor in task.state_dict().items()}
     write_weights(folder / "weights.safetensors", StartingWeights(BERT, "bert", tensors))
     (folder / "vocab.txt").write_text("[PAD]\n")

@@ -46,7 +46,7 @@ def saved(folder: Path, **changes: Any) -> Any:
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, torch.nn.LayerNorm):
-                module.weight += 1.0
+                module.weight.add_(1.0)
     model.save_pretrained(folder)
     return model.double().eval()
 

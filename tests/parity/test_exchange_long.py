@@ -54,7 +54,7 @@ def saved(model: Any, folder: Path) -> Any:
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, torch.nn.LayerNorm):
-                module.weight += 1.0  # else a layer's output would be small beside what it is compared with
+                module.weight.add_(1.0)  # else a layer's output would be small beside what it is compared with
     model.save_pretrained(folder)
     return model.eval()
 

@@ -18,6 +18,7 @@ from copying import EAGER, close
 from torch import Tensor, nn
 
 from lit_transformers.batch import IGNORED, RowBatch, RowDescription, Vocabulary
+from lit_transformers.exchange.changed_network import convert_weights
 from lit_transformers.exchange.transfer import export_weights, import_weights
 from lit_transformers.runs.starting_weights import read_weights, start_from
 from lit_transformers.tasks import MaskedLMConfig
@@ -181,6 +182,25 @@ def test_masked_tokens_of_reactions_are_predicted_as_by_transformers(
             close(predicted, expected, 1e-4)
             counts[name] += int((predicted.argmax(dim=-1) == rows.symbols).sum())
     assert counts == dict.fromkeys(counts, correct)
+
+
+@pytest.mark.parametrize("mixer", [{"kind": "window", "window": 128}, {"kind": "big_bird", "block": 32, "random": 2}])
+@torch.no_grad()
+def test_a_released_bert_that_was_converted_predicts_in_short_rows_what_it_did(
+    mixer: dict[str, object], tmp_path: Path
+) -> None:
+    """In rows that neither a window nor blocks hide anything of; its table of 512 positions has become one of 2,048."""
+    folder = released("rxnfp/rxnfp/models/transformers/bert_pretrained")
+    import_weights(str(folder), tmp_path / "in", "bert")
+    convert_weights(tmp_path / "in", tmp_path / "long", {"model.mixer": mixer}, 2048)
+    vocabulary = (folder / "vocab.txt").read_text().split("\n")[:591]
+    rows = masked(ATOMS.findall(REACTIONS[1]), vocabulary, "[CLS]", "[SEP]", "[MASK]")
+    original, converted = (
+        ours_predicts(our_task(tmp_path / name, len(vocabulary), vocabulary.index("[MASK]")), rows)
+        for name in ("in", "long")
+    )
+    close(converted, original, 1e-4)
+    assert int((converted.argmax(dim=-1) == rows.symbols).sum()) == 44, "of 54 tokens, as the original"
 
 
 def antibodies(checkpoint: Path) -> nn.Module:
