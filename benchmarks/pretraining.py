@@ -65,7 +65,7 @@ DETECTION_WEIGHT = 50.0
 """Of the discriminator's loss (arXiv:2003.10555, table 6)."""
 
 
-class Sizes(NamedTuple):
+class PretrainingSizes(NamedTuple):
     """Of a network and its rows. generator: the share of dim, heads and width that a generator has."""
 
     symbols: int
@@ -88,8 +88,8 @@ class Sizes(NamedTuple):
         }
 
 
-FULL = Sizes(symbols=8192, length=128, batch=16, dim=256, heads=4, depth=4, embedding=128, generator=0.25)
-TINY = Sizes(symbols=512, length=32, batch=4, dim=32, heads=4, depth=1, embedding=16, generator=0.25)
+FULL = PretrainingSizes(symbols=8192, length=128, batch=16, dim=256, heads=4, depth=4, embedding=128, generator=0.25)
+TINY = PretrainingSizes(symbols=512, length=32, batch=4, dim=32, heads=4, depth=1, embedding=16, generator=0.25)
 
 
 class BertForRows(nn.Module):
@@ -144,7 +144,7 @@ class PretrainingCase(NamedTuple):
     theirs: Callable[[DataDescription], nn.Module]
 
 
-def data_config(sizes: Sizes) -> RowDataConfig:
+def data_config(sizes: PretrainingSizes) -> RowDataConfig:
     return RowDataConfig(
         source=StdlibConfig(),
         tokenizer=WordPieceConfig(size=sizes.symbols, train_bytes=1_000_000),
@@ -154,7 +154,7 @@ def data_config(sizes: Sizes) -> RowDataConfig:
     )
 
 
-def bert(sizes: Sizes, packing: str) -> PretrainingCase:
+def bert(sizes: PretrainingSizes, packing: str) -> PretrainingCase:
     """Masked language modelling. packing: what a row holds."""
     config = BertConfig(**sizes.fields())
     data = data_config(sizes).override({"packing": packing})
@@ -167,7 +167,7 @@ def bert(sizes: Sizes, packing: str) -> PretrainingCase:
     )
 
 
-def electra(sizes: Sizes) -> PretrainingCase:
+def electra(sizes: PretrainingSizes) -> PretrainingCase:
     """Replaced token detection."""
     share, fields = sizes.generator, {"embedding_size": sizes.embedding}
     generator = SymbolGeneratorConfig(
@@ -197,7 +197,7 @@ def training() -> TrainingConfig:
     return TrainingConfig(device="cpu", log_every=10)
 
 
-CASES: dict[str, Callable[[Sizes], PretrainingCase]] = {
+CASES: dict[str, Callable[[PretrainingSizes], PretrainingCase]] = {
     "masked symbols": partial(bert, packing="full_sentences"),
     "rows of documents": partial(bert, packing="doc_sentences"),
     "replaced symbols": electra,
