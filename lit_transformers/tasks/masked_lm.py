@@ -125,12 +125,23 @@ class MaskedMetric(PairMetric):
     pair_nats = "pseudo_nats"
 
     def row(self, document: int, sums: list[float]) -> MaskedRow:
-        nats, tokens, correct, relation_nats, relations, correct_relations, *others = sums
-        of_symbols, of_relation = (nats, int(tokens), 0, int(correct)), (relation_nats, int(relations))
-        boundary_nats, boundary_tokens, phrase_nats, phrases, correct_phrases = others
-        of_boundaries, of_phrases = (boundary_nats, int(boundary_tokens)), (phrase_nats, int(phrases))
-        heads = (*of_relation, int(correct_relations), *of_boundaries, *of_phrases, int(correct_phrases))
-        return MaskedRow(document, *of_symbols, *heads)
+        nats, tokens, correct, relation_nats, relations, correct_relations, boundary_nats, boundary_tokens, *last = sums
+        phrase_nats, phrases, correct_phrases = last
+        return MaskedRow(
+            document,
+            nats,
+            int(tokens),
+            0,
+            int(correct),
+            relation_nats,
+            int(relations),
+            int(correct_relations),
+            boundary_nats,
+            int(boundary_tokens),
+            phrase_nats,
+            int(phrases),
+            int(correct_phrases),
+        )
 
     def update(self, output: MaskedOutput, batch: RowBatch) -> None:
         """Adds the predictions of a batch; rows of padding have nothing to predict and do not count."""
