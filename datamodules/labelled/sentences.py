@@ -24,14 +24,14 @@ from datamodules.text.sources import SourceConfig
 from lit_transformers.batch import ClassLabels, LabelledDescription
 from lit_transformers.config import Plain, canonical_hash
 
-__all__ = ["Sentences", "SentencesConfig"]
+__all__ = ["LabelledSentences", "SentencesConfig"]
 
 Name = Literal["sst2", "cola", "trec", "imdb"]
 WHOLE = 1 << 30
 """A size of pieces so large that no text is cut: each has one label."""
 
 
-class Layout(NamedTuple):
+class CorpusLayout(NamedTuple):
     """Where a corpus has its examples.
 
     path: by default. files: that of each split; of a zip, the files in it. labels: the classes, in order. fields: the
@@ -46,11 +46,11 @@ class Layout(NamedTuple):
     encoding: str = "utf-8"
 
 
-LAYOUTS: dict[Name, Layout] = {
-    "sst2": Layout(
+LAYOUTS: dict[Name, CorpusLayout] = {
+    "sst2": CorpusLayout(
         "sst2-glue", {"train": "train.tsv.xz", "validation": "dev.tsv.xz"}, ("0", "1"), (1, 0), has_header=True
     ),
-    "cola": Layout(
+    "cola": CorpusLayout(
         "cola/cola_public.zip",
         {
             "train": "cola_public/raw/in_domain_train.tsv",
@@ -60,13 +60,13 @@ LAYOUTS: dict[Name, Layout] = {
         ("0", "1"),
         (1, 3),
     ),
-    "trec": Layout(
+    "trec": CorpusLayout(
         "trec-qc/qc.zip",
         {"train": "qc/train.txt", "validation": "qc/test.txt"},
         ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
         encoding="latin-1",
     ),
-    "imdb": Layout("imdb", {"train": "imdb.train.jsonl.xz", "validation": "imdb.test.jsonl.xz"}, ("neg", "pos")),
+    "imdb": CorpusLayout("imdb", {"train": "imdb.train.jsonl.xz", "validation": "imdb.test.jsonl.xz"}, ("neg", "pos")),
 }
 
 
@@ -114,7 +114,7 @@ class SentencesConfig(ExamplesConfig, kind="sentences"):
     def protocol(self) -> dict[str, Plain]:
         return {"corpus": self.corpus, "length": self.length}
 
-    def build(self) -> Sentences:
+    def build(self) -> LabelledSentences:
         layout = LAYOUTS[self.corpus]
         place = locate(self.path or layout.path)
         files = [place] if place.is_file() else [place / name for name in layout.files.values()]
@@ -123,7 +123,7 @@ class SentencesConfig(ExamplesConfig, kind="sentences"):
         except OSError as error:
             raise DataError(f"{error.filename}: no such file; correct source.path or LIT_DATA") from None
         texts = (text for split, name in layout.files.items() for text in _texts(layout, place, name, split))
-        return Sentences(self, index_corpus(["sentences", self.corpus, stamps], "", WHOLE, texts))
+        return LabelledSentences(self, index_corpus(["sentences", self.corpus, stamps], "", WHOLE, texts))
 
 
 @cache
@@ -134,7 +134,7 @@ def _tokenizer(config: TokenizerConfig, learned_from: SourceConfig | None) -> To
     return cached_tokenizer(config, corpus.documents("train"), corpus.fingerprint)
 
 
-def _texts(layout: Layout, place: Path, name: str, split: Split) -> Iterator[Text]:
+def _texts(layout: CorpusLayout, place: Path, name: str, split: Split) -> Iterator[Text]:
     """Yields the examples of a file as they are stored: the class in one byte, then the text. Raises DataError."""
     path = place if place.is_file() else place / name
     for row, line in enumerate(_lines(path, name, layout)):
@@ -149,7 +149,7 @@ def _texts(layout: Layout, place: Path, name: str, split: Split) -> Iterator[Tex
         yield Text(name, split, BytesIO(content), path, row=row)
 
 
-def _label_and_text(layout: Layout, line: str) -> tuple[str, str]:
+def _label_and_text(layout: CorpusLayout, line: str) -> tuple[str, str]:
     """Returns the label and the text of a line: of JSON, of columns, or of a label before a colon and a finer one."""
     if layout.fields:
         columns = line.rstrip("\r\n").split("\t")
@@ -163,7 +163,7 @@ def _label_and_text(layout: Layout, line: str) -> tuple[str, str]:
     return label, text.strip()
 
 
-def _lines(path: Path, name: str, layout: Layout) -> Iterator[str]:
+def _lines(path: Path, name: str, layout: CorpusLayout) -> Iterator[str]:
     """Yields the lines of a file, or of one in a zip. Raises DataError where there is none or it is damaged."""
     if path.suffix != ".zip":
         for member in members(path, name):
@@ -176,7 +176,7 @@ def _lines(path: Path, name: str, layout: Layout) -> Iterator[str]:
         raise DataError(f"{path}: {str(error).strip(chr(34))}; fetch it again or correct source.corpus") from None
 
 
-class Sentences(Examples):
+class LabelledSentences(Examples):
     """Texts of an index, which are turned into symbols when they are read."""
 
     def __init__(self, config: SentencesConfig, corpus: IndexedCorpus) -> None:
