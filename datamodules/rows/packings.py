@@ -12,9 +12,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from datamodules.core.documents import Documents
 from datamodules.rows.store import opened
 
-__all__ = ["PAIRS", "Packed", "Packing", "packed"]
+__all__ = ["PAIRS", "Packed", "Packing", "packed", "row_name"]
 
 Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences"]
 PAIRS: tuple[Packing, ...] = ("segment_pair", "sentence_pair")
@@ -75,6 +76,17 @@ def packed(folder: Path, packing: Packing, length: int) -> Packed:
         first = first - (is_alone & (first > documents[document[first]]))
         first, last = first[last - first > 1], last[last - first > 1]
     return Packed(starts, documents, first, last)
+
+
+def row_name(folder: Path, rows: Packed, documents: Documents, ordinal: int) -> str:
+    """Returns the name of a row of the sentences in a folder: that of the document that it begins in, and its ordinal.
+
+    documents: of the split.
+    """
+    sentences = opened(folder)
+    sentence = np.searchsorted(sentences.symbols.starts, rows.starts[rows.first[ordinal]], side="right") - 1
+    document = int(np.searchsorted(sentences.documents, sentence, side="right")) - 1
+    return f"{documents.name(document)}, row {ordinal}"
 
 
 def _cut(starts: Integers, documents: Integers, most: int) -> tuple[Integers, Integers]:
