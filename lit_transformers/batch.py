@@ -152,7 +152,8 @@ class PairDescription(DataDescription):
     source         the vocabulary of the sources; the same object where both sides share one vocabulary
     source_length  tokens of the longest training source, with the boundary that ends it
     detokenize     a function that turns the symbols of a target into its text
-    usual          tokens of a source and a target for which costs are counted; None: the longest
+    usual          tokens of a source and of a target for which costs are counted, and of the text that both are made
+                   of, which is what a run's tokens count; None: the longest source and target, and target tokens
     placed         whether targets begin at positions of their own (``PairBatch.start``); ``length`` is then that of
                    the positions, from 0
     """
@@ -163,7 +164,7 @@ class PairDescription(DataDescription):
     source: Vocabulary
     source_length: int
     detokenize: Callable[[Sequence[int]], str]
-    usual: tuple[int, int] | None = None
+    usual: tuple[int, int, int] | None = None
     placed: bool = False
 
     @classmethod

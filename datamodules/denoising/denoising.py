@@ -18,7 +18,7 @@ from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig,
 from datamodules.core.windows import Endless, Once, Visit, Visits, Windows
 from datamodules.denoising.corruptions import CorruptionConfig, TextInfillingConfig
 from datamodules.denoising.parts import widest
-from datamodules.denoising.reader import DamagedRow, TextPacking, TextReader
+from datamodules.denoising.reader import DamagedReader, DamagedRow, TextPacking
 from datamodules.denoising.symbols import DenoisingSymbols
 from datamodules.rows.rows import EVALUATION, TRAINING, RowsShape
 from datamodules.rows.store import SentenceStore
@@ -144,7 +144,7 @@ class DenoisingDataConfig(DataConfig, kind="denoising"):
             source=symbols.vocabulary,
             source_length=longest.source,
             detokenize=partial(symbols.text_of, tokenizer),
-            usual=tuple(self.noise.usual(self.length)),
+            usual=(*self.noise.usual(self.length), self.length),
             placed=any(noise.placed for noise in self.noises),
         )
 
@@ -204,7 +204,7 @@ class DenoisingData(Data):
         """Fills the cache in one process, for all others. Raises DataError where there is no row to train on."""
         self.reader("train", ())
 
-    def reader(self, split: Split, seed: tuple[int, ...], noise: CorruptionConfig | None = None) -> TextReader:
+    def reader(self, split: Split, seed: tuple[int, ...], noise: CorruptionConfig | None = None) -> DamagedReader:
         """Returns what reads the rows of a split, with the noise of training unless one is given.
 
         Raises DataError where there is no row, or none of two sentences and these are to be permuted.
@@ -212,7 +212,7 @@ class DenoisingData(Data):
         config = self.config
         damage = noise or config.noise
         symbols, folder = config.symbols(self.tokenizer), self.store.folder_of(split)
-        reader = TextReader(folder, config.packing, config.length, damage, symbols, config.variants, seed)
+        reader = DamagedReader(folder, config.packing, config.length, damage, symbols, config.variants, seed)
         if not reader.total:
             raise DataError(f"source: the split {split!r} has no sentence, so no row of packing {config.packing}")
         if damage.permutes and int((reader.packed.last - reader.packed.first).max()) < 2:
@@ -234,12 +234,12 @@ class DenoisingData(Data):
         return self._reading(reader, batch_size, partial(Once, reader.total, evaluation.examples), True)
 
     def _reading(
-        self, reader: TextReader, batch_size: int, order: partial[Endless] | partial[Once], evaluated: bool
+        self, reader: DamagedReader, batch_size: int, order: partial[Endless] | partial[Once], evaluated: bool
     ) -> Reading:
         shape = RowsShape(self.rows(batch_size), self.config.window, 1)
-        made = partial(paired, self.description, evaluated)
-        open_stream = partial(_open, reader, shape, made, order)
-        return Reading(open_stream, partial(made, [], 0, ""), self.rank(), self.config.workers)
+        make_batch = partial(paired, self.description, evaluated)
+        open_stream = partial(_open, reader, shape, make_batch, order)
+        return Reading(open_stream, partial(make_batch, [], 0, ""), self.rank(), self.config.workers)
 
 
 def paired(
@@ -278,7 +278,7 @@ def paired(
     )
 
 
-def grouped(reader: TextReader, shape: RowsShape, visits: list[Visit]) -> list[list[DamagedRow]]:
+def grouped(reader: DamagedReader, shape: RowsShape, visits: list[Visit]) -> list[list[DamagedRow]]:
     """Reads a window of rows and cuts it into batches of about equal lengths."""
     window = [reader.row(visit) for visit in visits]
     if shape.window > 1:
@@ -287,12 +287,12 @@ def grouped(reader: TextReader, shape: RowsShape, visits: list[Visit]) -> list[l
 
 
 def _open(
-    reader: TextReader,
+    reader: DamagedReader,
     shape: RowsShape,
-    made: partial[PairBatch],
+    make_batch: partial[PairBatch],
     order: partial[Endless] | partial[Once],
     shard: Shard,
     stream: int,
 ) -> Windows[Visit, DamagedRow, PairBatch]:
     group = partial(grouped, reader, shape)
-    return Windows(Visits(order(shard)), shape.rows * shape.window, group, made, stream)
+    return Windows(Visits(order(shard)), shape.rows * shape.window, group, make_batch, stream)

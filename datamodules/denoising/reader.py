@@ -15,7 +15,7 @@ from datamodules.denoising.symbols import DenoisingSymbols
 from datamodules.rows.packings import Packed, packed, row_name
 from datamodules.rows.store import opened
 
-__all__ = ["DamagedRow", "TextPacking", "TextReader"]
+__all__ = ["DamagedReader", "DamagedRow", "TextPacking"]
 
 TextPacking = Literal["full_sentences", "doc_sentences"]
 SPECIAL = 1
@@ -34,7 +34,7 @@ class DamagedRow(NamedTuple):
         return max(len(self.parts.source) + 1, len(self.parts.target) + self.parts.ends)
 
 
-class TextReader(NamedTuple):
+class DamagedReader(NamedTuple):
     """Reads the rows of the sentences in a folder. Cheap to pickle.
 
     length    symbols of the longest row with the boundary that ends it

@@ -46,11 +46,18 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
 
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
         source, length = self.counted_lengths(data)
-        return cost(pairs_model(model), data, length, source, continued=False)
+        network_cost, usual = (
+            cost(pairs_model(model), data, length, source, continued=False),
+            PairDescription.of(data, self.kind).usual,
+        )
+        if usual is None:
+            return network_cost
+        return network_cost._replace(flops_per_token=network_cost.flops_per_token * length / usual[2])
 
     def counted_lengths(self, data: DataDescription) -> tuple[int, int]:
         pairs = PairDescription.of(data, self.kind)
-        return self.counted or pairs.usual or (pairs.source_length, pairs.length)
+        usual = None if pairs.usual is None else pairs.usual[:2]
+        return self.counted or usual or (pairs.source_length, pairs.length)
 
     def random_batch(self, data: DataDescription) -> PairBatch:
         """Returns two pairs of random symbols, in which one source is shorter."""

@@ -155,3 +155,10 @@ def test_learned_positions_reach_the_end_of_a_row_and_costs_count_what_is_usual(
 def test_texts_that_begin_at_unknown_positions_are_not_decoded() -> None:
     with pytest.raises(ConfigError, match=r"^task.metrics: bleu, chrf and rouge are of texts .* to accuracy"):
         Seq2SeqConfig().build(MODEL, described("mass"), TrainingConfig(device="cpu"))
+
+
+def test_flops_are_those_of_what_is_read_and_written_by_a_token_of_the_text() -> None:
+    data = DenoisingDataConfig(tokenizer="bytes", length=LENGTH, noise=MASSConfig(share=0.25)).build().description
+    network = MODEL.build(data)
+    flops = Seq2SeqConfig().cost(MODEL, data).flops_per_token
+    assert flops * LENGTH == pytest.approx(network.flops(4, 0, 16))

@@ -184,7 +184,7 @@ def test_what_decides_a_batch_is_told_apart_and_a_position_of_other_data_refused
 def test_sentinels_are_added_to_a_vocabulary_or_lent_by_a_tokenizer_or_refused(tmp_path: Path) -> None:
     plain_size = config(tokenizer="bytes").build().description.vocabulary.size
     data = config(tokenizer="bytes", noise="span_corruption").build()
-    assert data.description.vocabulary.size == plain_size + 2 and data.description.usual == (22, 6)
+    assert data.description.vocabulary.size == plain_size + 2 and data.description.usual == (22, 6, 24)
     assert data.description.detokenize([104, 105, 256, 259, 260]) == "hi", "sentinels stand for no text"
     assert data.config.description_from(data.checkpoint_metadata()).vocabulary == data.description.vocabulary
     words = sorted({word for number in range(30) for word in TOPICS.document(number).decode().split()})
