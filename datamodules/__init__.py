@@ -17,6 +17,24 @@ from datamodules.core.tokenizers import (
     WordsConfig,
     tokenizer_from_dict,
 )
+from datamodules.denoising.corruptions import (
+    ComposedConfig,
+    CorruptionConfig,
+    DeshufflingConfig,
+    DocumentRotationConfig,
+    SentencePermutationConfig,
+    TextInfillingConfig,
+    TokenDeletionConfig,
+    TokenMaskingConfig,
+)
+from datamodules.denoising.denoising import DenoisingData, DenoisingDataConfig, DenoisingEvaluationConfig
+from datamodules.denoising.parts import (
+    CausalTargetConfig,
+    MASSConfig,
+    PhasesConfig,
+    PrefixTargetConfig,
+    SpanCorruptionConfig,
+)
 from datamodules.labelled.labelled import LabelledData, LabelledDataConfig, LabelledEvaluationConfig
 from datamodules.labelled.listops import ListOpsConfig
 from datamodules.labelled.masked_sum import MaskedSumConfig
@@ -65,6 +83,7 @@ from datamodules.text.topics import TopicsConfig
 from lit_transformers.config import table
 
 __all__ = [
+    "CORRUPTIONS",
     "DATA",
     "EXAMPLES",
     "GENERATORS",
@@ -79,14 +98,22 @@ __all__ = [
     "BracketsConfig",
     "BytesConfig",
     "CataloguesConfig",
+    "CausalTargetConfig",
     "CharactersConfig",
+    "ComposedConfig",
     "CopyConfig",
     "Corpus",
+    "CorruptionConfig",
     "Data",
     "DataConfig",
     "DataError",
+    "DenoisingData",
+    "DenoisingDataConfig",
+    "DenoisingEvaluationConfig",
+    "DeshufflingConfig",
     "DocstringsConfig",
     "Document",
+    "DocumentRotationConfig",
     "DocumentStream",
     "Documents",
     "DuplicationConfig",
@@ -111,6 +138,7 @@ __all__ = [
     "LanguageDataConfig",
     "Limit",
     "ListOpsConfig",
+    "MASSConfig",
     "MaskAndShuffleConfig",
     "MaskNgramsConfig",
     "MaskPhrasesConfig",
@@ -128,7 +156,9 @@ __all__ = [
     "PairsConfig",
     "ParallelConfig",
     "PeriodicConfig",
+    "PhasesConfig",
     "PhrasesConfig",
+    "PrefixTargetConfig",
     "PretrainedTokenizerConfig",
     "QMSumConfig",
     "RecallConfig",
@@ -141,14 +171,19 @@ __all__ = [
     "SciSummNetConfig",
     "SciTLDRConfig",
     "SelectiveCopyConfig",
+    "SentencePermutationConfig",
     "SentencesConfig",
     "Shard",
     "SourceConfig",
+    "SpanCorruptionConfig",
     "Split",
     "StdlibConfig",
     "StringEvaluationConfig",
     "StringPairsConfig",
     "SyntheticConfig",
+    "TextInfillingConfig",
+    "TokenDeletionConfig",
+    "TokenMaskingConfig",
     "Tokenizer",
     "TokenizerConfig",
     "TopicsConfig",
@@ -161,6 +196,21 @@ __all__ = [
     "tokenizers_of",
 ]
 
+CORRUPTIONS = table(
+    CorruptionConfig,
+    TokenMaskingConfig,
+    TokenDeletionConfig,
+    TextInfillingConfig,
+    SentencePermutationConfig,
+    DocumentRotationConfig,
+    DeshufflingConfig,
+    ComposedConfig,
+    MASSConfig,
+    SpanCorruptionConfig,
+    PrefixTargetConfig,
+    CausalTargetConfig,
+    PhasesConfig,
+)
 DATA = table(
     DataConfig,
     LanguageDataConfig,
@@ -168,6 +218,7 @@ DATA = table(
     LabelledDataConfig,
     PairDataConfig,
     RowDataConfig,
+    DenoisingDataConfig,
     implied="language",
 )
 EXAMPLES = table(ExamplesConfig, ListOpsConfig, MaskedSumConfig, NeedleConfig, ReviewsConfig, SentencesConfig)

@@ -152,6 +152,10 @@ class PairDescription(DataDescription):
     source         the vocabulary of the sources; the same object where both sides share one vocabulary
     source_length  tokens of the longest training source, with the boundary that ends it
     detokenize     a function that turns the symbols of a target into its text
+    usual          tokens of a source and of a target for which costs are counted, and of the text that both are made
+                   of, which is what a run's tokens count; None: the longest source and target, and target tokens
+    placed         whether targets begin at positions of their own (``PairBatch.start``); ``length`` is then that of
+                   the positions, from 0
     """
 
     kind = "pairs"
@@ -160,6 +164,8 @@ class PairDescription(DataDescription):
     source: Vocabulary
     source_length: int
     detokenize: Callable[[Sequence[int]], str]
+    usual: tuple[int, int, int] | None = None
+    placed: bool = False
 
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
@@ -288,6 +294,7 @@ class PairBatch(NamedTuple):
     requested_length     (b,)   the length that results are reported for; 0 where they are not reported by length
     references           the texts that a row's output is compared with; empty in training
     stream, cursor as in TextBatch
+    start                (b,)   the position of the first input; None where all are 0
     """
 
     source: Int[Tensor, "b s"]
@@ -300,6 +307,7 @@ class PairBatch(NamedTuple):
     references: tuple[tuple[str, ...], ...]
     stream: int
     cursor: Any
+    start: Int[Tensor, " b"] | None = None
 
 
 class RowBatch(NamedTuple):

@@ -27,6 +27,7 @@ CONTRACTS = (
     "tests/contracts/test_phrase_detection.py",
     "tests/contracts/test_row_orders.py",
     "tests/contracts/test_contrastive.py",
+    "tests/contracts/test_denoising_contracts.py",
     "tests/encodings/test_executors.py",
 )
 """The files with tests that run on any device."""

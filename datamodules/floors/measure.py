@@ -9,6 +9,8 @@ from datamodules.core.data import Data
 from datamodules.core.documents import cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.index import made_aside
+from datamodules.denoising.denoising import DenoisingData
+from datamodules.floors.denoising import denoising_floors
 from datamodules.floors.labelled import labelled_floors
 from datamodules.floors.language import language_floors
 from datamodules.floors.pairs import pair_floors
@@ -43,6 +45,7 @@ floors.register(LabelledData, labelled_floors)
 floors.register(GeneratedData, answer_floors)
 floors.register(PairData, pair_floors)
 floors.register(RowData, row_floors)
+floors.register(DenoisingData, denoising_floors)
 
 
 def measured_floors(data: Data, metric: str, batches: int) -> dict[str, float]:

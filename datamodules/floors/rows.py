@@ -13,7 +13,7 @@ from datamodules.core.errors import DataError
 from datamodules.rows.rows import RowData
 from lit_transformers.batch import IGNORED, RowBatch
 
-__all__ = ["row_floors"]
+__all__ = ["MOST_SYMBOLS", "Beside", "SymbolPrediction", "bigram", "row_floors"]
 
 MOST_SYMBOLS = 1 << 22
 """The most symbols of training rows that are counted; of more, the first ones of the order of training."""
@@ -23,15 +23,16 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-class _Hidden(NamedTuple):
-    """Hidden symbols with what stands beside each in the inputs: ``beside`` (2, n), to the left and to the right."""
+class Beside(NamedTuple):
+    """Symbols to predict with what stands beside each in the inputs: ``beside`` (k, n); of hidden symbols, which
+    are between two others, to the left and to the right."""
 
     symbols: Integers
     beside: Integers
 
 
-class _Prediction(NamedTuple):
-    """The probability of every hidden symbol, and whether it is the one that counts as likely."""
+class SymbolPrediction(NamedTuple):
+    """The probability of every symbol to predict, and whether it is the one that counts as likely."""
 
     probability: Floats
     right: npt.NDArray[np.bool_]
@@ -59,8 +60,8 @@ def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
     evaluated = _hidden(_rows(data))
     frequencies = np.bincount(training.symbols, minlength=size) + 1.0
     likely = np.full(len(evaluated.symbols), frequencies.argmax())
-    unigram = _Prediction((frequencies / frequencies.sum())[evaluated.symbols], likely == evaluated.symbols)
-    sides = [_bigram(training, evaluated, side, frequencies / frequencies.sum()) for side in range(2)]
+    unigram = SymbolPrediction((frequencies / frequencies.sum())[evaluated.symbols], likely == evaluated.symbols)
+    sides = [bigram(training, evaluated, side, frequencies / frequencies.sum()) for side in range(2)]
     return {
         name: float(-np.log(prediction.probability).mean() if metric == "nats" else prediction.right.mean())
         for name, prediction in zip(NAMES, [unigram, *sides], strict=True)
@@ -104,7 +105,7 @@ def _rows(data: RowData) -> Iterator[RowBatch]:
     return (batch for batch in data.val_dataloader() if batch.rule is None)
 
 
-def _hidden(batches: Iterable[RowBatch]) -> _Hidden:
+def _hidden(batches: Iterable[RowBatch]) -> Beside:
     """Returns the hidden symbols of batches. A row begins and ends with special symbols, which are never hidden."""
     symbols, beside = [], []
     for batch in batches:
@@ -112,13 +113,13 @@ def _hidden(batches: Iterable[RowBatch]) -> _Hidden:
         row, place = np.nonzero(targets != IGNORED)
         symbols.append(targets[row, place])
         beside.append(np.stack([inputs[row, place - 1], inputs[row, place + 1]]))
-    return _Hidden(np.concatenate(symbols), np.concatenate(beside, axis=1))
+    return Beside(np.concatenate(symbols), np.concatenate(beside, axis=1))
 
 
-def _bigram(training: _Hidden, evaluated: _Hidden, side: int, unigram: Floats) -> _Prediction:
+def bigram(training: Beside, evaluated: Beside, side: int, unigram: Floats) -> SymbolPrediction:
     """Returns p(w | c) = (n(c w) + T(c) p(w)) / (n(c) + T(c)) with the symbol c on one side; p(w) where c is new.
 
-    The symbol that is likely beside c is the most probable one of those that were hidden there.
+    The symbol that is likely beside c is the most probable one of those that stood there.
     """
     size = len(unigram)
     context, symbols = evaluated.beside[side], evaluated.symbols
@@ -135,4 +136,4 @@ def _bigram(training: _Hidden, evaluated: _Hidden, side: int, unigram: Floats) -
     weights = counts + np.bincount(contexts, minlength=size)[contexts] * unigram[followers]
     by_weight = np.argsort(weights, kind="stable")
     likely[contexts[by_weight]] = followers[by_weight]
-    return _Prediction(probability, likely[context] == symbols)
+    return SymbolPrediction(probability, likely[context] == symbols)

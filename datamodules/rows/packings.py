@@ -12,9 +12,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from datamodules.core.documents import Documents
 from datamodules.rows.store import opened
 
-__all__ = ["PAIRS", "Packed", "Packing", "half", "packed"]
+__all__ = ["PAIRS", "Packed", "Packing", "half", "packed", "row_name"]
 
 Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "translations"]
 PAIRS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "translations")
@@ -84,6 +85,17 @@ def packed(folder: Path, packing: Packing, length: int) -> Packed:
 def half(length: int) -> int:
     """Returns the most symbols of each of two segments of a row, so that both fit."""
     return (length - 3) // 2
+
+
+def row_name(folder: Path, rows: Packed, documents: Documents, ordinal: int) -> str:
+    """Returns the name of a row of the sentences in a folder: that of the document that it begins in, and its ordinal.
+
+    documents: of the split.
+    """
+    sentences = opened(folder)
+    sentence = np.searchsorted(sentences.symbols.starts, rows.starts[rows.first[ordinal]], side="right") - 1
+    document = int(np.searchsorted(sentences.documents, sentence, side="right")) - 1
+    return f"{documents.name(document)}, row {ordinal}"
 
 
 def _cut(starts: Integers, documents: Integers, most: int) -> tuple[Integers, Integers]:

@@ -13,7 +13,7 @@ from datamodules.core.documents import Documents
 from datamodules.core.windows import Visit
 from datamodules.rows.attention_masks import AttentionMasksConfig, order_of
 from datamodules.rows.noises import NoiseConfig, PlainRow
-from datamodules.rows.packings import PAIRS, Packed, Packing, half, packed
+from datamodules.rows.packings import PAIRS, Packed, Packing, half, packed, row_name
 from datamodules.rows.phrases import Phrases
 from datamodules.rows.store import opened
 from datamodules.rows.symbols import RowSymbols
@@ -69,15 +69,8 @@ class RowReader(NamedTuple):
         return len(self.packed.first)
 
     def name(self, documents: Documents, ordinal: int) -> str:
-        """Returns the name of a row: that of the document that it begins in, and its ordinal.
-
-        documents: of the split.
-        """
-        sentences = opened(self.folder)
-        position = self.packed.starts[self.packed.first[ordinal]]
-        sentence = np.searchsorted(sentences.symbols.starts, position, side="right") - 1
-        document = int(np.searchsorted(sentences.documents, sentence, side="right")) - 1
-        return f"{documents.name(document)}, row {ordinal}"
+        """Returns the name of a row (``row_name``). documents: of the split."""
+        return row_name(self.folder, self.packed, documents, ordinal)
 
     def row(self, visit: Visit) -> ReadRow:
         """Reads the row of an ordinal as it is in an epoch."""

@@ -186,8 +186,10 @@ class PairNetwork(Network):
         symbols: Int[Tensor, "b t"],
         source_padding_mask: Bool[Tensor, "b s"] | None = None,
         padding_mask: Bool[Tensor, "b t"] | None = None,
+        start: Int[Tensor, " b"] | None = None,
     ) -> ModelOutput:
-        """Encodes the source and decodes the target; returns hidden (b, t, d) of the target."""
+        """Encodes the source and decodes the target; returns hidden (b, t, d) of the target. ``start`` (b,) is the
+        position of a target's first symbol, 0 if None."""
 
     @abstractmethod
     def encode(
@@ -207,9 +209,10 @@ class PairNetwork(Network):
         state: Any = None,
         padding_mask: Bool[Tensor, "n t"] | None = None,
         offset: Int[Tensor, " n"] | None = None,
+        start: Int[Tensor, " n"] | None = None,
     ) -> ModelOutput:
-        """Decodes target symbols after those that ``state`` remembers. Each row of the source may have several
-        consecutive rows of the target, the same number for every source."""
+        """Decodes target symbols after those that ``state`` remembers, or from the positions ``start`` (n,) on. Each
+        row of the source may have several consecutive rows of the target, the same number for every source."""
 
     @abstractmethod
     def crossings(self) -> list[Mixer]:

@@ -64,7 +64,7 @@ def with_unlimited_memory(mixer: MixerConfig) -> MixerConfig:
 
 
 class EncoderDecoder(PairNetwork):
-    """The encoder reads a source once; the decoder's state is {"length": (b,) symbols read, "layers": the stack's}.
+    """The encoder reads a source once; the decoder's state is {"length": (b,) next position, "layers": the stack's}.
 
     ``tokens`` embeds the targets, and the sources too where these have no embedding of their own.
     """
@@ -105,8 +105,9 @@ class EncoderDecoder(PairNetwork):
         state: Any = None,
         padding_mask: Bool[Tensor, "n t"] | None = None,
         offset: Int[Tensor, " n"] | None = None,
+        start: Int[Tensor, " n"] | None = None,
     ) -> ModelOutput:
-        positions, start = positions_of(symbols, None if state is None else state["length"])
+        positions, start = positions_of(symbols, start if state is None else state["length"])
         ctx = Context(positions, True, padding_mask, source, source_padding_mask, offset=offset)
         output = self.decoder(self.tokens.embed(symbols), ctx, None if state is None else state["layers"])
         length = start + (symbols.size(1) if padding_mask is None else padding_mask.sum(dim=1))
@@ -118,10 +119,13 @@ class EncoderDecoder(PairNetwork):
         symbols: Int[Tensor, "b t"],
         source_padding_mask: Bool[Tensor, "b s"] | None = None,
         padding_mask: Bool[Tensor, "b t"] | None = None,
+        start: Int[Tensor, " b"] | None = None,
     ) -> ModelOutput:
         offset = self.encoder.entry.offsets(source)
         encoded = self.encode(source, source_padding_mask, offset)
-        decoded = self.decode(symbols, encoded.hidden, source_padding_mask, padding_mask=padding_mask, offset=offset)
+        decoded = self.decode(
+            symbols, encoded.hidden, source_padding_mask, padding_mask=padding_mask, offset=offset, start=start
+        )
         return decoded._replace(aux=add_losses(encoded.aux, decoded.aux))
 
     def crossings(self) -> list[Mixer]:

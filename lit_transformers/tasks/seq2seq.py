@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDescription
-from lit_transformers.config import Fraction, Plain, Positive
+from lit_transformers.config import ConfigError, Fraction, Plain, Positive
 from lit_transformers.decoding.decode import BeamConfig, DecodingConfig, decode
 from lit_transformers.models.capabilities import PairModelConfig, PairNetwork, require
 from lit_transformers.models.cost import ModelCost, cost
@@ -30,7 +30,8 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
     metrics: bleu, chrf and rouge score decoded texts, from 0 to 100; accuracy, from 0 to 1, is that of symbols
     predicted after the correct ones, and sequence_accuracy the share of targets whose every symbol is correct, which
     are those that greedy decoding gets right. decoding: how texts are decoded for these metrics. counted: lengths of a
-    source and a target for which FLOPs are reported; None for the longest of training.
+    source and a target for which FLOPs are reported; None for the usual ones where the data know them, and else for the
+    longest of training.
     """
 
     reads: ClassVar[type[DataDescription]] = PairDescription
@@ -45,10 +46,18 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
 
     def cost(self, model: ModelConfig, data: DataDescription) -> ModelCost:
         source, length = self.counted_lengths(data)
-        return cost(pairs_model(model), data, length, source, continued=False)
+        network_cost, usual = (
+            cost(pairs_model(model), data, length, source, continued=False),
+            PairDescription.of(data, self.kind).usual,
+        )
+        if usual is None:
+            return network_cost
+        return network_cost._replace(flops_per_token=network_cost.flops_per_token * length / usual[2])
 
     def counted_lengths(self, data: DataDescription) -> tuple[int, int]:
-        return self.counted or (PairDescription.of(data, self.kind).source_length, data.length)
+        pairs = PairDescription.of(data, self.kind)
+        usual = None if pairs.usual is None else pairs.usual[:2]
+        return self.counted or usual or (pairs.source_length, pairs.length)
 
     def random_batch(self, data: DataDescription) -> PairBatch:
         """Returns two pairs of random symbols, in which one source is shorter."""
@@ -92,16 +101,26 @@ class Seq2Seq(Task):
         if self.training_config.compile:
             self.network.compile()
         self.writes = bool(WRITTEN & {*config.metrics})
+        if self.writes and self.data.placed:
+            raise ConfigError(
+                "bleu, chrf and rouge are of texts that are decoded, and these targets begin at positions that are not "
+                "known before; set task.metrics to accuracy",
+                "task.metrics",
+            )
         self.metric = TextMetric(config.metrics)
 
     def training_step(self, batch: PairBatch, batch_index: int) -> dict[str, Any]:
-        output: ModelOutput = self.network(batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask)
+        output: ModelOutput = self.network(
+            batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask, batch.start
+        )
         loss, nats = self.network.tokens.smoothed(output.hidden, batch.targets, self.config.label_smoothing)
         return self.training_output(token_mean(loss.sum(), batch.targets != IGNORED, nats.sum()), output.aux)
 
     def evaluation_output(self, batch: PairBatch) -> Float[Tensor, "b t v"]:
         evaluator = self.evaluator()
-        output: ModelOutput = evaluator(batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask)
+        output: ModelOutput = evaluator(
+            batch.source, batch.inputs, batch.source_padding_mask, batch.padding_mask, batch.start
+        )
         return evaluator.tokens.log_probabilities(output.hidden)
 
     def validation_step(self, batch: PairBatch, batch_index: int) -> None:

@@ -1,0 +1,52 @@
+"""Objectives of an encoder-decoder (Raffel et al. 2020, arXiv:1910.10683, tables 4 to 7)."""
+
+from __future__ import annotations
+
+from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
+from ablations.denoising import CONTINUED_NATS, DENOISING, DENOISING_SCALES
+from datamodules import (
+    CausalTargetConfig,
+    DeshufflingConfig,
+    PrefixTargetConfig,
+    SpanCorruptionConfig,
+    TextInfillingConfig,
+    TokenMaskingConfig,
+)
+
+ABLATION = Ablation(
+    question="Which objective teaches an encoder-decoder most for filling gaps, which no arm is pretrained on?",
+    source=Source("Raffel et al. 2020", arxiv="1910.10683", table="4 to 7"),
+    baseline=DENOISING.override(
+        {"data.noise.first": SpanCorruptionConfig(mean=None), "data.noise.then": TextInfillingConfig()}
+    ),
+    factors={
+        "objective": {
+            "replace_spans": {},
+            "spans_of_3": {"data.noise.first.mean": 3.0},
+            "drop_tokens": {"data.noise.first.dropped": True},
+            "bert_style": {"data.noise.first": TokenMaskingConfig(replaced=0.1)},
+            "mass_style": {"data.noise.first": TokenMaskingConfig()},
+            "deshuffling": {"data.noise.first": DeshufflingConfig()},
+            "prefix_lm": {"data.noise.first": PrefixTargetConfig()},
+            "lm": {"data.noise.first": CausalTargetConfig()},
+        }
+    },
+    seeds=3,
+    metric=CONTINUED_NATS,
+    match=Match("tokens"),
+    published=Published(
+        protocol="base encoder-decoder, 2^19 steps on C4, fine-tuned on each task by itself",
+        metric="GLUE average",
+        cells=[
+            PublishedValue("objective=replace_spans", 83.28),
+            PublishedValue("objective=bert_style", 82.96),
+            PublishedValue("objective=mass_style", 82.32),
+            PublishedValue("objective=deshuffling", 73.17),
+            PublishedValue("objective=prefix_lm", 80.69),
+        ],
+        claims=[
+            "Architectures, by denoising: encoder-decoder 83.28, shared layers 82.81, decoder 74.70, prefix LM 81.82."
+        ],
+    ),
+    scales=DENOISING_SCALES,
+)
