@@ -23,6 +23,7 @@ CONTRACTS = (
     CACHED_DECODING,
     "tests/contracts/test_classifiers.py",
     "tests/contracts/test_masked_lm.py",
+    "tests/contracts/test_permutation_lm.py",
     "tests/encodings/test_executors.py",
 )
 """The files with tests that run on any device."""
