@@ -28,6 +28,7 @@ CONTRACTS = (
     "tests/contracts/test_row_orders.py",
     "tests/contracts/test_contrastive.py",
     "tests/contracts/test_denoising_contracts.py",
+    "tests/contracts/test_permutation_lm.py",
     "tests/encodings/test_executors.py",
 )
 """The files with tests that run on any device."""

@@ -103,7 +103,7 @@ class Pattern(ABC):
         these queries each. All by default."""
         return length
 
-    def after(self, remembered: int) -> Pattern:
+    def after_memory(self, remembered: int) -> Pattern:
         """Hook: returns the pattern of the same queries after so many remembered keys, all of which they see. Raises
         ValueError where a pattern allows for none, which is the default."""
         if remembered:
@@ -304,7 +304,7 @@ class Ordered(Pattern):
             return self.places[b, j] <= self.places[b, i]
         return self.places[b, j] < self.places[b, i]
 
-    def after(self, remembered: int) -> Ordered:
+    def after_memory(self, remembered: int) -> Ordered:
         return Ordered(F.pad(self.places, (remembered, 0), value=-1), self.itself) if remembered else self
 
     @property

@@ -44,7 +44,7 @@ class Attention(QKVMixer):
     def pattern(self, ctx: Context, remembered: int) -> Pattern:
         """Returns who sees whom, after so many keys of memory."""
         if ctx.pattern is not None:
-            return ctx.pattern.after(remembered)
+            return ctx.pattern.after_memory(remembered)
         return Band(self.before, 0) if ctx.causal and ctx.source is None else Band(None, None)
 
     def attend(self, inputs: Inputs, ctx: Context, segment: SegmentInputs) -> HeadsOutput:

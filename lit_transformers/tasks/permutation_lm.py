@@ -227,8 +227,10 @@ def at_predictions(scored: Bool[Tensor, "b t"]) -> Int[Tensor, "b m"]:
 
 def each(rows: OrderedRows, change: Callable[[Tensor], Tensor]) -> OrderedRows:
     """Returns rows with a change of each of their tensors but ``at``, which is to be set anew."""
-    rows = rows._replace(at=rows.symbols)
-    return OrderedRows(*(change(part) if isinstance(part, Tensor) else part for part in rows))
+    symbols, places, marked = (change(part) for part in (rows.symbols, rows.places, rows.marked))
+    padding_mask, segments = (None if part is None else change(part) for part in (rows.padding_mask, rows.segments))
+    rows = rows._replace(symbols=symbols, places=places, at=symbols, marked=marked)
+    return rows._replace(padding_mask=padding_mask, segments=segments)
 
 
 def places_of(batch: RowBatch, scored: Bool[Tensor, "b t"], order: Order) -> Int[Tensor, "b t"]:

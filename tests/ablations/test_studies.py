@@ -64,6 +64,16 @@ def test_the_battery_has_every_kind_of_mixer_on_every_task_and_its_metric_is_the
     assert {config.data.known_values().metric for config in configs} == {battery.metric.name.partition("/")[2]}
 
 
+def test_the_parts_of_xlnet_are_measured_alike() -> None:
+    """The same symbols are hidden, each is told from those that are not, and in the same segments."""
+    configs = study("xlnet_components").resolve("demo").configs
+    measured = {
+        (c.task.measured_order, c.task.segment_length, c.data.length, c.data.measured_noise) for c in configs.values()
+    }
+    assert len(measured) == 1 and {order for order, *_ in measured} == {"none"}
+    assert [arm for arm, config in configs.items() if not config.model.mixer.memory] == ["component=no_memory"]
+
+
 @pytest.mark.slow
 def test_every_value_in_a_config_of_every_study_is_in_an_arm_that_passes_its_gates() -> None:
     """Arms that combine values of arms that were checked are not checked again, nor are sizes: the arms are those of
