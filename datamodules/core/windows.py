@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from random import Random
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -18,13 +18,14 @@ __all__ = ["Endless", "Once", "Order", "Visit", "Visits", "Windows", "shuffled"]
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
+Visited = TypeVar("Visited", covariant=True)
 Made = TypeVar("Made")
 
 
-class Order(Protocol[Read]):
+class Order(Protocol[Visited]):
     """What a reader of windows reads, in order: ordinals, or what else names an item."""
 
-    def slice(self, start: int, stop: int) -> list[Read]:
+    def slice(self, start: int, stop: int) -> Sequence[Visited]:
         """Returns what stands from place ``start`` to ``stop``, fewer at an end."""
 
     def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
@@ -139,5 +140,5 @@ class Windows(Iterator[Made], Generic[Read, Item, Made]):
 
     def _read_window(self) -> None:
         """Reads the window that begins at ``start``."""
-        batches = self.group(self.order.slice(self.start, self.start + self.size))
+        batches = self.group([*self.order.slice(self.start, self.start + self.size)])
         self.batches, self.place = self.order.arrange(batches, self.start), 0

@@ -40,7 +40,7 @@ def denoising_floors(data: DenoisingData, metric: str, batches: int) -> dict[str
     training = _predicted(islice(data.train_dataloader(), batches))
     evaluated = _predicted(data.val_dataloader())
     frequencies = np.bincount(training.beside.symbols, minlength=size) + 1.0
-    frequencies /= frequencies.sum()
+    frequencies = (frequencies / frequencies.sum()).astype(np.float64)
     symbols = evaluated.beside.symbols
     unigram = frequencies[symbols]
     beside = bigram(training.beside, evaluated.beside, 0, frequencies)

@@ -6,7 +6,7 @@ arXiv:1912.00582, section 3), whatever it was trained by.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from datamodules.text.sources import SourceConfig
 from lit_transformers.batch import IGNORED
 
 __all__ = ["MinimalPair", "ThenPairs", "minimal_pairs"]
+
+Item = TypeVar("Item")
 
 
 class MinimalPair(NamedTuple):
@@ -66,6 +68,6 @@ class ThenPairs:
             *self.pairs[max(start - self.rows, 0) : max(stop - self.rows, 0)],
         ]
 
-    def arrange(self, batches: list[list[ReadRow]], start: int) -> list[list[ReadRow]]:
+    def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
         """Returns the batches as they are."""
         return batches

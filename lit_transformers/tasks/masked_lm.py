@@ -201,14 +201,15 @@ class MaskedOutput(NamedTuple):
 
     symbols: Float[Tensor, "n v"]
     relation: Float[Tensor, "b c"] | None
-    boundary: BoundaryNats | None
-    phrases: Detected | None
+    boundary: BoundaryNats | None = None
+    phrases: Detected | None = None
 
 
 class MaskedLM(Task):
     """Trains and measures a network that predicts hidden symbols."""
 
     config: MaskedLMConfig
+    metric: MaskedMetric
     network: RowNetwork
 
     def __init__(
@@ -297,7 +298,12 @@ class MaskedLM(Task):
         for row, place in zip(rows.split(READ_AT_ONCE), places.split(READ_AT_ONCE), strict=True):
             inputs, here = batch.inputs[row], torch.arange(len(row), device=row.device)
             inputs[here, place] = mask
-            masked = RowBatch(inputs, *(part[row] for part in batch[1:6]), batch.stream, batch.cursor)
+            masked = batch._replace(
+                inputs=inputs,
+                targets=batch.targets[row],
+                padding_mask=batch.padding_mask[row],
+                segments=batch.segments[row],
+            )
             hidden = evaluator.predict(read_rows(evaluator, masked).hidden[here, place])
             targets = batch.targets[row, place]
             scores.index_add_(0, row, -evaluator.tokens.nll(hidden, targets).double())

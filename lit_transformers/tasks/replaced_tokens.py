@@ -209,6 +209,7 @@ class ReplacedTokens(Task):
 
     config: ReplacedTokensConfig
     network: RowNetwork
+    metric: ReplacedMetric
 
     def __init__(
         self,
