@@ -72,7 +72,7 @@ class DamagedReader(NamedTuple):
         separators = np.flatnonzero(ends)
         starts = rows.starts[first : last + 1] - rows.starts[first]
         text: npt.NDArray[np.int64] = symbols[rows.starts[first] : rows.starts[last]].astype(np.int64)
-        before = np.cumsum(ends) - ends
+        before: npt.NDArray[np.int64] = np.cumsum(ends) - ends
         return PlainText(np.insert(text, starts[separators + 1], self.symbols.separator), starts[:-1] + before)
 
     def row(self, visit: Visit) -> DamagedRow:

@@ -179,10 +179,10 @@ class RowDataConfig(DataConfig, kind="rows"):
                 "packing": self.measured_packing,
                 "relation": self.measured_relation,
                 "noise": self.measured_noise.to_dict(),
-                "pairs": self.evaluation.pairs,
             }
             | self.masks_in(self.measured_masks)
             | ({"restart": True} if self.restart else {})
+            | ({"pairs": self.evaluation.pairs} if self.evaluation.pairs else {})
         )
 
     @property
