@@ -18,6 +18,7 @@ from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.tasks.example_metric import ExampleMetric
 from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided
+from lit_transformers.tasks.pair_metric import refuse_pairs
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.ranks import joined_over_ranks
@@ -184,6 +185,7 @@ class Contrastive(Task):
         super().__init__(config, model, data, training)
         if self.data.ordered:
             raise ConfigError("the first symbol of a row has to see all of it; drop data.attention_masks", "task")
+        refuse_pairs(self.data, config.kind)
         self.network = reader.build(data)
         self.longest = config.read(self.data)
         if not config.masked_weight:

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lit_transformers.batch import IGNORED, RowBatch
+from lit_transformers.batch import IGNORED, RowBatch, RowDescription
+from lit_transformers.config import ConfigError
 from lit_transformers.tasks.example_metric import ExampleMetric
 
 
@@ -47,3 +48,10 @@ class PairMetric(ExampleMetric):
         shares = (self.pairs[:, 1] / self.pairs[:, 0]).tolist()
         of_rules = {f"{rule}_accuracy": share for rule, share in zip(self.rules, shares, strict=True)}
         return of_rules | {"pairs_accuracy": right / count, self.pair_nats: nats / symbols}
+
+
+def refuse_pairs(rows: RowDescription, task: str) -> None:
+    """Raises ConfigError where the data have minimal pairs: ``task`` gives no row a likelihood."""
+    if rows.rules:
+        reason = "gives no row a likelihood, as masked_lm and replaced_tokens do; drop data.evaluation.pairs"
+        raise ConfigError(f"{task} {reason}", "task")

@@ -27,6 +27,7 @@ from lit_transformers.tasks.masked_lm import (
     two_sided,
     without_order,
 )
+from lit_transformers.tasks.pair_metric import refuse_pairs
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
 
@@ -117,13 +118,18 @@ class PermutationLM(Task):
         data: DataDescription,
         training: TrainingConfig | None = None,
     ) -> None:
-        """Raises ConfigError where the model cannot be built or predicts in no order, or the data choose nothing."""
+        """Raises ConfigError where the model cannot be built or predicts in no order, or where the data have minimal
+        pairs, an order of their own, or positions that begin again."""
         reader = predicting_in_order(model, config.kind)
         super().__init__(config, model, data, training)
+        rows = RowDescription.of(data, config.kind)
+        refuse_pairs(rows, config.kind)
+        if rows.ordered or rows.restarts:
+            reason = "draws an order of its own for positions as they stand; drop data.attention_masks and data.restart"
+            raise ConfigError(f"{config.kind} {reason}", "task")
         network = reader.build(data)
         self.network = without_order(network) if config.objective == "denoising" else network
-        relations = RowDescription.of(data, config.kind).relations
-        self.relation_head = relation_head(model.dim, relations) if relations else None
+        self.relation_head = relation_head(model.dim, rows.relations) if rows.relations else None
         if self.training_config.compile:
             self.network.compile()
         self.metric = MaskedMetric()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -309,6 +310,19 @@ def test_what_predicts_in_no_order_is_refused() -> None:
         XLNET.override({"extra_tokens": 1})
     with pytest.raises(ConfigError, match=r"Window cannot be permuted"):
         permutation_lm(XLNET.override({"mixer": "window"}))
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        ({"rules": ("agreement",)}, "permutation_lm gives no row a likelihood, .* drop data.evaluation.pairs"),
+        ({"ordered": True}, "permutation_lm draws an order of its own .* drop data.attention_masks"),
+        ({"restarts": True}, "permutation_lm draws an order of its own .* and data.restart"),
+    ],
+)
+def test_data_that_it_cannot_obey_are_refused(field: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        PermutationLMConfig().build(XLNET, replace(DATA, **field), TrainingConfig())
 
 
 def test_other_objectives_train_the_network_without_its_queries() -> None:
