@@ -324,8 +324,8 @@ class RowBatch(NamedTuple):
     phrases       (b, p, 3) of each phrase that may have been replaced, the position of its first symbol, that after its
                   last, and 1 if it was replaced, else 0; IGNORED after the last phrase of a row. None where there are
                   none to tell
-    order         (b, t) the place of each symbol in the order of its row: it sees those whose place is not after its
-                  own; 0 at padding. None where every symbol sees every other
+    order         (b, t) the place of each symbol in the order of its row, from 0: it sees those whose place is not
+                  after its own; 0 at padding. None where every symbol sees every other
     rule          (b,)   of minimal pairs: the number of the rule that every second row breaks, and the row before it,
                   which differs in nothing else, obeys. Nothing in them is hidden, and ``targets`` has all symbols but
                   special ones. None in batches of other rows

@@ -127,7 +127,7 @@ class Encoder(RowNetwork):
             padding_mask = None if padding_mask is None else F.pad(padding_mask, (extra, 0), value=True)
             marked = torch.zeros_like(symbols, dtype=torch.bool) if marked is None else marked
             marked = F.pad(marked, (extra, 0), value=True)
-            order = None if order is None else F.pad(order, (extra, 0), value=-1)
+            order = None if order is None else F.pad(order, (extra, 0), value=0)
         positions = torch.arange(x.size(1), device=x.device).expand(x.size(0), -1)
         if segments is not None:
             segments = F.pad(segments, (x.size(1) - symbols.size(1), 0))

@@ -58,6 +58,12 @@ def test_what_hides_nothing_and_what_hides_all_that_is_later_are_the_networks_th
     torch.testing.assert_close(ordered(symbols, order=forward).hidden, expected)
 
 
+def test_extra_tokens_see_all_where_no_symbol_is_hidden() -> None:
+    symbols = torch.randint(10, (4, 7))
+    ordered, plain = encoder(extra_tokens=2), encoder(DATA, extra_tokens=2)
+    torch.testing.assert_close(ordered(symbols, order=torch.zeros_like(symbols)).hidden, plain(symbols).hidden)
+
+
 def masked_lm() -> MaskedLM:
     torch.manual_seed(0)
     return placed(MaskedLMConfig().build(BERT, ORDERED, TrainingConfig(device="cpu")).double())
