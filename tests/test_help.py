@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -41,3 +42,17 @@ def test_help_shows_every_default_and_loses_no_word(package: str, name: str) -> 
             assert f"[default:{''.join(default.split())}]" in words, f"--{option.name}"
     for text in (command.help or "", command.epilog or ""):
         assert Text.from_markup(text).plain == text
+
+
+def test_paragraphs_fill_the_lines_of_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    """Wherever their source breaks them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.argv", ["lit_transformers", "convert", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        importlib.import_module("lit_transformers.__main__").main()
+    text = capsys.readouterr().out.split("Arguments")[0]
+    paragraphs = [part.splitlines() for part in text.split(" " * 80 + "\n")[1:]]
+    assert len(paragraphs) > 3
+    for lines in paragraphs:
+        for line, after in pairwise(lines):
+            assert len(line.rstrip()) + len(after.split()[0]) + 3 > 80, f"{line!r} has room for what follows"
