@@ -273,6 +273,8 @@ class Config:
         hints = field_types(type(self))
         for path, value in values.items():
             head, dot, rest = path.partition(".")
+            if head == "kind":
+                raise ConfigError(f"the kind of a part is set as the part itself, without .kind: to {value}", head)
             if head not in hints:
                 raise ConfigError(f"{type(self).__name__} has no field {head!r}; {nearest(head, hints)}", head)
             if dot:

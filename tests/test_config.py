@@ -79,6 +79,11 @@ WRONG: dict[str, tuple[Make, str, str]] = {
     ),
     "a path below a number": (lambda: MODEL.override({"dim.x": 3}), "dim.x", "it is 512; set dim first"),
     "a path of no name": (lambda: MODEL.override({"": 3}), "", "has no field ''"),
+    "the kind of a part": (
+        lambda: MODEL.override({"mixer.kind": "lsh"}),
+        "mixer.kind",
+        "is set as the part itself, without .kind: to lsh",
+    ),
     "a field of another kind": (
         lambda: MODEL.override({"mixer.encoding.distance": 3}),
         "mixer.encoding.distance",
