@@ -9,6 +9,7 @@ from benchmarks.pretraining import CASES, TINY, BertForRows, ChunkRates, summari
 from lit_transformers.batch import IGNORED, RowDescription, Vocabulary
 from lit_transformers.exchange.architectures import BERT
 from lit_transformers.exchange.convert import layout_of, read_tensors
+from lit_transformers.exchange.mapping import ENCODERS
 from lit_transformers.tasks import MaskedLMConfig
 
 SYMBOLS = 60
@@ -37,7 +38,7 @@ def test_with_equal_weights_both_have_the_same_loss() -> None:
     config, theirs = case.config, case.theirs(DATA).eval()
     assert isinstance(theirs, BertForRows)
     ours = config.task.build(config.model, DATA, config.training).eval()
-    tensors, _ = read_tensors(BERT, theirs.model.state_dict(), layout_of(config.model, SYMBOLS))
+    tensors, _ = read_tensors(BERT, theirs.model.state_dict(), layout_of(ENCODERS, config.model, SYMBOLS))
     ours.load_state_dict(tensors, strict=False)
     batch = MaskedLMConfig().random_batch(DATA)
     real = torch.arange(TINY.length) < torch.tensor([[TINY.length], [TINY.length // 2]])

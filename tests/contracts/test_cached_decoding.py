@@ -24,7 +24,7 @@ TARGET = 12
 STREAMING = [
     case
     for case in variants("with attention")
-    if promises(case, "streams") and (case in KINDS.values() or case.encoded)
+    if promises(case, "streams") and "causal" in case.modes and (case in KINDS.values() or case.encoded)
 ]
 """One case of each kind, and every encoding: that each case streams is what mixers promise by themselves."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from datamodules import DataError, HubPairsConfig, PairDataConfig
 from datamodules.core.documents import SPLITS, Split
-from datamodules.pairs.store import Texts, _texts
+from datamodules.pairs.store import Texts, texts_of
 from lit_transformers.config import ConfigError
 
 COUNTS = {"train": 60, "validation": 8, "test": 5}
@@ -43,7 +43,7 @@ def local_source(folder: Path, **changes: Any) -> HubPairsConfig:
 
 def read_pairs(config: HubPairsConfig, split: Split = "train") -> list[Texts]:
     corpus = config.corpus()
-    return [_texts(document) for document in corpus.documents(split)] if corpus.count(split) else []
+    return [texts_of(document) for document in corpus.documents(split)] if corpus.count(split) else []
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,13 @@ from datamodules import (
 )
 from datamodules.core.documents import SPLITS, Split
 from datamodules.pairs import docstrings
-from datamodules.pairs.store import TextPairsConfig, Texts, _texts
+from datamodules.pairs.store import TextPairsConfig, Texts, texts_of
 from lit_transformers.config import ConfigError
 
 
 def read_pairs(config: TextPairsConfig, split: Split = "train") -> list[Texts]:
     corpus = config.corpus()
-    return [_texts(document) for document in corpus.documents(split)] if corpus.count(split) else []
+    return [texts_of(document) for document in corpus.documents(split)] if corpus.count(split) else []
 
 
 def pair_counts(config: TextPairsConfig) -> list[int]:
