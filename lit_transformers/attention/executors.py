@@ -381,6 +381,13 @@ def with_tables(
     )
 
 
+def encoding_flops(encoding: Relative | None, queries: int, keys: int, causal: bool) -> int:
+    """FLOPs of ``with_tables`` for one sequence; of no encoding none."""
+    if encoding is None:
+        return 0
+    return encoding.table_flops(keys + (1 if causal else queries)) + encoding.segment_flops(queries)
+
+
 def attend_flops(
     pattern: Pattern,
     queries: int,
@@ -412,7 +419,7 @@ def heads_flops(
     size: int = BLOCK,
 ) -> int:
     """Forward FLOPs of ``attend_heads``: one pattern for each head, or for each of as many equal groups of heads."""
-    total = encoding.table_flops(keys + (1 if causal else queries)) if encoding else 0
+    total = encoding_flops(encoding, queries, keys, causal)
     for pattern in patterns:
         fusible = pattern.full or (pattern.triangular and queries == keys)
         is_fused = fusible and encoding is None and not weighed
@@ -433,4 +440,4 @@ def heads_flops(
 def union_flops(bands: Sequence[Band], queries: int, width: int, encoding: Relative | None) -> int:
     """Forward FLOPs of ``attend_union`` over a segment without memory."""
     total = sum(heads_flops([part], queries, queries, width, encoding=encoding) for part in disjoint(bands))
-    return total - (len(bands) - 1) * (encoding.table_flops(queries + 1) if encoding else 0)
+    return total - (len(bands) - 1) * encoding_flops(encoding, queries, queries, causal=True)

@@ -48,6 +48,10 @@ class Relative(nn.Module, ABC):
         """
         return None
 
+    def segment_flops(self, queries: int) -> int:
+        """Hook: FLOPs of ``by_segment`` for one sequence. By default none."""
+        return 0
+
     @abstractmethod
     def scores(
         self,

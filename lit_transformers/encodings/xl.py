@@ -96,11 +96,14 @@ class XL(Relative):
     def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> None:
         return None
 
+    def segment_flops(self, queries: int) -> int:
+        return 0 if self.segments is None else 4 * queries * self.heads * self.head_dim
+
     def table_flops(self, distances: int) -> int:
         return 2 * distances * self.dim * self.heads * self.head_dim
 
     def block_flops(self, queries: int, keys: int, distances: int) -> int:
-        by_segment = 0 if self.segments is None else 2 * queries * (self.head_dim + keys * self.segments.count)
+        by_segment = 0 if self.segments is None else 2 * queries * keys * self.segments.count
         return self.heads * (2 * self.head_dim * queries * (keys + distances) + by_segment)
 
     def listed_flops(self, queries: int, keys: int) -> int:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lit_transformers.attention.executors import Inputs, attend, attend_heads, heads_flops
+from lit_transformers.attention.executors import Inputs, attend, attend_heads, encoding_flops, heads_flops
 from lit_transformers.attention.patterns import Band, GlobalQueries, Marked, Pattern
 from lit_transformers.config import ConfigError, Dilation, Heads, Length, Positive, Reach
 from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer
@@ -152,6 +152,6 @@ class Window(QKVMixer):
             if len(self.global_maps):
                 total += 2 * self.dim * self.width * (queries + 2 * keys)
             elif self.relative:  # the tables are those of the window
-                total -= self.relative.table_flops(keys + (1 if causal else queries))
+                total -= encoding_flops(self.relative, queries, keys, causal)
         patterns = self.patterns(causal, None if marks is None else marks[None])
         return total + heads_flops(patterns, queries, keys, self.width, causal=causal, encoding=self.relative)

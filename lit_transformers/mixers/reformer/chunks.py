@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from lit_transformers.attention.executors import encoding_flops
 from lit_transformers.encodings.relative import Relative
 
 By = Literal["by_rank", "by_sort"]
@@ -120,5 +121,4 @@ def chunk_flops(
     pairs = rounds * -(-queries // chunks.length) * chunks.length * chunks.width
     if encoding is None:
         return 4 * pairs * width
-    tables = encoding.table_flops(queries + (1 if causal else queries))
-    return 2 * pairs * width + encoding.listed_flops(1, pairs) + tables
+    return 2 * pairs * width + encoding.listed_flops(1, pairs) + encoding_flops(encoding, queries, queries, causal)
