@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from datamodules.core.data import Data, DataConfig, row_conflicts
-from datamodules.core.documents import SPLITS, Corpus, Shard, Split
+from datamodules.core.data import row_conflicts
+from datamodules.core.documents import SPLITS, Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import Reading
-from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig, cached_tokenizer, tokenizer_from_dict
+from datamodules.core.tokenizers import Tokenizer, tokenizer_from_dict
 from datamodules.core.windows import Endless, Once, Visit, Visits, Windows
 from datamodules.denoising.corruptions import CorruptionConfig, TextInfillingConfig
 from datamodules.denoising.parts import widest
@@ -22,9 +22,9 @@ from datamodules.denoising.reader import DamagedReader, DamagedRow, TextPacking
 from datamodules.denoising.symbols import DenoisingSymbols
 from datamodules.rows.rows import EVALUATION, TRAINING, RowsShape
 from datamodules.rows.store import SentenceStore
-from datamodules.text.sources import SourceConfig, StdlibConfig
+from datamodules.text.text_data import TextData, TextDataConfig
 from lit_transformers.batch import IGNORED, DataDescription, PairBatch, PairDescription
-from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
+from lit_transformers.config import Config, NonNegative, Plain, Positive
 
 __all__ = ["DenoisingData", "DenoisingDataConfig", "DenoisingEvaluationConfig"]
 
@@ -46,7 +46,7 @@ class DenoisingEvaluationConfig(Config):
     split: Literal["train", "validation", "test"] = "validation"
 
 
-class DenoisingDataConfig(DataConfig, kind="denoising"):
+class DenoisingDataConfig(TextDataConfig, kind="denoising"):
     """Rows of text as pairs (PairBatch): the encoder reads what is left of a row, the decoder writes what was there.
 
     length      symbols of the longest row with the boundary that ends it
@@ -65,8 +65,6 @@ class DenoisingDataConfig(DataConfig, kind="denoising"):
 
     describes: ClassVar[type[DataDescription]] = PairDescription
 
-    source: SourceConfig = StdlibConfig()
-    tokenizer: TokenizerConfig = BytesConfig()
     length: Annotated[int, Field(ge=8)] = 128
     batch_size: Positive = 32
     packing: TextPacking = "full_sentences"
@@ -90,10 +88,6 @@ class DenoisingDataConfig(DataConfig, kind="denoising"):
 
     def build(self) -> DenoisingData:
         return DenoisingData(self)
-
-    @property
-    def name(self) -> str:
-        return self.source.kind
 
     @property
     def tokens_per_step(self) -> int:
@@ -149,22 +143,14 @@ class DenoisingDataConfig(DataConfig, kind="denoising"):
         )
 
 
-class DenoisingData(Data):
+class DenoisingData(TextData):
     """Batches of rows of text that are damaged, with what is to be written."""
 
     config: DenoisingDataConfig
 
-    @cached_property
-    def corpus(self) -> Corpus:
-        return self.config.source.build()
-
     @property
     def content(self) -> str:
         return self.corpus.fingerprint
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        return cached_tokenizer(self.config.tokenizer, self.corpus.documents("train"), self.corpus.fingerprint)
 
     @cached_property
     def store(self) -> SentenceStore:
@@ -180,15 +166,11 @@ class DenoisingData(Data):
     def example_name(self, ordinal: int) -> str:
         return self.reader(self.validation_split, ()).name(self.corpus.documents(self.validation_split), ordinal)
 
-    @cached_property
-    def _tokenizer_hash(self) -> str:
-        return canonical_hash(self.tokenizer.to_dict())
-
     def identity(self) -> dict[str, Plain]:
         config = self.config
         return {
             "corpus": self.content,
-            "tokenizer": self._tokenizer_hash,
+            "tokenizer": self.tokenizer_hash,
             "length": config.length,
             "batch_size": config.batch_size,
             "packing": config.packing,
@@ -280,10 +262,7 @@ def paired(
 
 def grouped(reader: DamagedReader, shape: RowsShape, visits: list[Visit]) -> list[list[DamagedRow]]:
     """Reads a window of rows and cuts it into batches of about equal lengths."""
-    window = [reader.row(visit) for visit in visits]
-    if shape.window > 1:
-        window.sort(key=lambda row: row.length)
-    return [window[start : start + shape.rows] for start in range(0, len(window), shape.rows)]
+    return shape.cut([reader.row(visit) for visit in visits], lambda row: row.length)
 
 
 def _open(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +13,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
-from datamodules.core.documents import SPLITS, Corpus, Shard, Split
+from datamodules.core.data import KnownValues, row_conflicts
+from datamodules.core.documents import SPLITS, Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import Reading
 from datamodules.core.tokenizers import (
-    BytesConfig,
-    Tokenizer,
-    TokenizerConfig,
     WordsConfig,
-    cached_tokenizer,
     tokenizer_from_dict,
 )
 from datamodules.core.windows import Endless, Once, Order, Visit, Visits, Windows
@@ -34,7 +30,7 @@ from datamodules.rows.phrases import Phrases
 from datamodules.rows.reader import RELATIONS, ReadRow, Relation, RowReader
 from datamodules.rows.store import SentenceStore
 from datamodules.rows.symbols import RowSymbols
-from datamodules.text.sources import SourceConfig, StdlibConfig
+from datamodules.text.text_data import TextData, TextDataConfig
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch, RowDescription
 from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
@@ -67,7 +63,7 @@ class RowEvaluationConfig(Config):
     pairs: Positive | None = None
 
 
-class RowDataConfig(DataConfig, kind="rows"):
+class RowDataConfig(TextDataConfig, kind="rows"):
     """Rows of text in which symbols are hidden, as batches (RowBatch): [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
     length      tokens of the longest row, special symbols included
@@ -94,8 +90,6 @@ class RowDataConfig(DataConfig, kind="rows"):
 
     describes: ClassVar[type[DataDescription]] = RowDescription
 
-    source: SourceConfig = StdlibConfig()
-    tokenizer: TokenizerConfig = BytesConfig()
     length: Annotated[int, Field(ge=8)] = 128
     batch_size: Positive = 32
     packing: Packing = "full_sentences"
@@ -157,10 +151,6 @@ class RowDataConfig(DataConfig, kind="rows"):
 
     def build(self) -> RowData:
         return RowData(self)
-
-    @property
-    def name(self) -> str:
-        return self.source.kind
 
     @property
     def tokens_per_step(self) -> int:
@@ -244,14 +234,10 @@ class RowDataConfig(DataConfig, kind="rows"):
         )
 
 
-class RowData(Data):
+class RowData(TextData):
     """Batches of rows in which symbols are hidden."""
 
     config: RowDataConfig
-
-    @cached_property
-    def corpus(self) -> Corpus:
-        return self.config.source.build()
 
     @property
     def content(self) -> str:
@@ -262,10 +248,6 @@ class RowData(Data):
     def phrases_of(self, noise: NoiseConfig) -> Phrases | None:
         """Returns the phrases that a noise asks for, or None. Raises DataError where there are none."""
         return None if noise.given is None else noise.given.build(self.tokenizer, self.config.source.phrases())
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        return cached_tokenizer(self.config.tokenizer, self.corpus.documents("train"), self.corpus.fingerprint)
 
     @cached_property
     def symbols(self) -> RowSymbols:
@@ -295,15 +277,11 @@ class RowData(Data):
             self.corpus.documents(self.validation_split), ordinal
         )
 
-    @cached_property
-    def _tokenizer_hash(self) -> str:
-        return canonical_hash(self.tokenizer.to_dict())
-
     def identity(self) -> dict[str, Plain]:
         config = self.config
         return {
             "corpus": self.content,
-            "tokenizer": self._tokenizer_hash,
+            "tokenizer": self.tokenizer_hash,
             "length": config.length,
             "batch_size": config.batch_size,
             "packing": config.packing,
@@ -376,6 +354,7 @@ class RowData(Data):
         return Reading(open_stream, partial(batched, shape, [], 0, ""), self.rank(), self.config.workers)
 
 
+Item = TypeVar("Item")
 TRAINING, EVALUATION = 1, 2
 """The first of the numbers that what is drawn for a row depends on: an evaluation shares none with a training."""
 
@@ -386,6 +365,11 @@ class RowsShape(NamedTuple):
     rows: int
     window: int
     least: int
+
+    def cut(self, window: list[Item], length: Callable[[Item], int]) -> list[list[Item]]:
+        """Cuts a window of rows into batches, which have about equal lengths where the window is of several."""
+        ordered = sorted(window, key=length) if self.window > 1 else window
+        return [ordered[start : start + self.rows] for start in range(0, len(ordered), self.rows)]
 
 
 def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> RowBatch:
@@ -439,12 +423,10 @@ def grouped(reader: RowReader, shape: RowsShape, visits: list[Visit | MinimalPai
     """Reads a window of rows and cuts it into batches of about equal lengths. Minimal pairs have batches of their own,
     which divide none."""
     window = [reader.row(visit) for visit in visits if isinstance(visit, Visit)]
-    if shape.window > 1:
-        window.sort(key=lambda row: len(row.inputs))
     pairs = [visit for visit in visits if isinstance(visit, MinimalPair)]
     count = max(shape.rows // 2, 1)
     return [
-        *(window[start : start + shape.rows] for start in range(0, len(window), shape.rows)),
+        *shape.cut(window, lambda row: len(row.inputs)),
         *([row for pair in pairs[start : start + count] for row in pair] for start in range(0, len(pairs), count)),
     ]
 

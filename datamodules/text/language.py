@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import ClassVar, Literal
 
-from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
-from datamodules.core.documents import Corpus, Documents, DocumentStream, Limit, Shard, Split
+from datamodules.core.data import KnownValues, row_conflicts
+from datamodules.core.documents import Documents, DocumentStream, Limit, Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import Reading
 from datamodules.core.tokenizers import (
-    BytesConfig,
     Tokenizer,
-    TokenizerConfig,
-    cached_tokenizer,
     encode_document,
     tokenizer_from_dict,
 )
 from datamodules.text.lanes import Lanes, LaneShape, empty_batch
-from datamodules.text.sources import SourceConfig, StdlibConfig
+from datamodules.text.text_data import TextData, TextDataConfig
 from lit_transformers.batch import DataDescription, LanguageDescription, Vocabulary
-from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
+from lit_transformers.config import Config, NonNegative, Plain, Positive
 
 __all__ = ["EvaluationConfig", "LanguageData", "LanguageDataConfig", "reading_lanes"]
 
@@ -45,7 +42,7 @@ class EvaluationConfig(Config):
     split: Literal["train", "validation", "test"] = "validation"
 
 
-class LanguageDataConfig(DataConfig, kind="language"):
+class LanguageDataConfig(TextDataConfig, kind="language"):
     """Text as batches (TextBatch).
 
     segment_length  number of positions of a row
@@ -58,8 +55,6 @@ class LanguageDataConfig(DataConfig, kind="language"):
 
     describes: ClassVar[type[DataDescription]] = LanguageDescription
 
-    source: SourceConfig = StdlibConfig()
-    tokenizer: TokenizerConfig = BytesConfig()
     segment_length: Positive = 128
     batch_size: Positive = 16
     documents: Literal["reset", "stream"] = "reset"
@@ -74,10 +69,6 @@ class LanguageDataConfig(DataConfig, kind="language"):
 
     def build(self) -> LanguageData:
         return LanguageData(self)
-
-    @property
-    def name(self) -> str:
-        return self.source.kind
 
     @property
     def length(self) -> int:
@@ -107,22 +98,14 @@ class LanguageDataConfig(DataConfig, kind="language"):
         return LanguageDescription(vocabulary=vocabulary, length=int(metadata["max_length"]))
 
 
-class LanguageData(Data):
+class LanguageData(TextData):
     """Batches of text (TextBatch)."""
 
     config: LanguageDataConfig
 
-    @cached_property
-    def corpus(self) -> Corpus:
-        return self.config.source.build()
-
     @property
     def content(self) -> str:
         return self.corpus.fingerprint
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        return cached_tokenizer(self.config.tokenizer, self.corpus.documents("train"), self.corpus.fingerprint)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -134,10 +117,6 @@ class LanguageData(Data):
 
     def metadata(self) -> dict[str, Plain]:
         return {"tokenizer": self.tokenizer.to_dict(), "max_length": self.config.segment_length}
-
-    @cached_property
-    def _tokenizer_hash(self) -> str:
-        return canonical_hash(self.tokenizer.to_dict())
 
     def documents(self, split: Split) -> Documents:
         """Returns the documents of a split; their ``name(ordinal)`` is the name of one. Raises DataError."""
@@ -162,7 +141,7 @@ class LanguageData(Data):
         config = self.config
         return {
             "corpus": self.corpus.fingerprint,
-            "tokenizer": self._tokenizer_hash,
+            "tokenizer": self.tokenizer_hash,
             "segment_length": config.segment_length,
             "batch_size": config.batch_size,
             "documents": config.documents,

@@ -1,0 +1,43 @@
+"""The base of data that read the documents of a source of text, as the symbols of one tokenizer."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from datamodules.core.data import Data, DataConfig
+from datamodules.core.documents import Corpus
+from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig, cached_tokenizer
+from datamodules.text.sources import SourceConfig, StdlibConfig
+from lit_transformers.config import canonical_hash
+
+__all__ = ["TextData", "TextDataConfig"]
+
+
+class TextDataConfig(DataConfig):
+    """What is read, and the tokenizer of its symbols."""
+
+    source: SourceConfig = StdlibConfig()
+    tokenizer: TokenizerConfig = BytesConfig()
+
+    @property
+    def name(self) -> str:
+        return self.source.kind
+
+
+class TextData(Data):
+    """The corpus of a source, and the tokenizer that is loaded, or trained on its documents of training."""
+
+    config: TextDataConfig
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        return self.config.source.build()
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return cached_tokenizer(self.config.tokenizer, self.corpus.documents("train"), self.corpus.fingerprint)
+
+    @cached_property
+    def tokenizer_hash(self) -> str:
+        """A hash of the tokenizer, for identities of data."""
+        return canonical_hash(self.tokenizer.to_dict())
