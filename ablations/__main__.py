@@ -49,6 +49,7 @@ from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
 from lit_transformers.cli.commands import run_command
 from lit_transformers.config import ConfigError
+from lit_transformers.records.files import RESULTS
 from lit_transformers.records.study_folder import folder_name
 from lit_transformers.runner import load_runner, runner_of
 from sweeps.launchers.share import Share, cuda_devices, share_machine
@@ -95,6 +96,8 @@ python -m ablations floors star_links                          floors of what wa
 
 python -m ablations restore xl_memory                          the runs of what is published, for run to go on with
 
+python -m ablations reproduce xl_recurrence                    a published run again by today's code, beside its value
+
 python -m ablations new longer_memory                          a study of your own, from a commented skeleton
 
 python -m lit_transformers kinds                               what models, mixers, tasks and data can be chosen
@@ -124,6 +127,14 @@ Slurm = Annotated[
 PublishedIn = Annotated[
     Path | None, typer.Option("--in", metavar="DIR", help="Where it is published.", show_default="published")
 ]
+PublishedArms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arm", metavar="NAME", help="An arm by its name in the report. Repeatable.", show_default="the baseline"
+    ),
+]
+RepeatedSeeds = Annotated[int, typer.Option("--seeds", min=1, help="How many seeds of each arm, the first ones.")]
+WriteRepeated = Annotated[bool, typer.Option("--write", help="Also enter the result into what is published.")]
 Devices = Annotated[
     int | None,
     typer.Option("--devices", min=1, help="Ranks of a run, by torchrun: short for --set training.devices=..."),
@@ -323,6 +334,38 @@ def restore(
     restored, known = restore_published((folder or PUBLISHED) / whole.study, whole, runs)
     text = f"{restored} runs restored, {known - restored} were there"
     out.print(f"{text}; now go on: {whole.plan.commands['run']}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    study: Study, folder: PublishedIn = None, runs: Runs = Path("runs"), arms: PublishedArms = None,
+    seeds: RepeatedSeeds = 1, write: WriteRepeated = False, workers: Workers = None, threads: Threads = None,
+    storage: Storage = None,
+) -> None:  # fmt: skip
+    """Published runs again, by today's code and their own configs, beside what is published: nothing is taken over from
+    earlier runs. By default the baseline's first seed, with as many threads as it had."""
+    from ablations.reproduce import prepare_repetition
+    from ablations.show import reproduction_view
+    from reports.publish import PUBLISHED, publish_reproductions
+    from reports.read.results import read_results
+
+    path = catalog.find(study)
+    directory = (folder or PUBLISHED) / path.stem
+    published = read_results(directory / RESULTS)
+    repetition = prepare_repetition(published, runner_of(catalog.load(path).baseline), arms or (), seeds)
+    planned, apart = repetition.planned, runs / "reproduced"
+    rows, notes = survey_plan(planned, apart)
+    warn(notes)
+    todo = sum(not row.state.over for row in rows)
+    if todo:
+        share = share_for(planned, todo, workers, threads or repetition.threads)
+        options = options_for(planned, share, limits_of(None, None, None), retry_failed=False, wandb="disabled")
+        rows = train(apart, rows, options, storage)
+    reproductions = repetition.reproductions(apart)
+    out.print(reproduction_view(published, reproductions))
+    if write and reproductions:
+        print_publication(publish_reproductions(directory, reproductions))
+    raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
 
 
 def print_publication(page: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from sweeps.live import Row, clock
 from sweeps.status import add_columns, cells, plain_table
 
 if TYPE_CHECKING:
+    from lit_transformers.records.reproduction import Reproduction
+    from reports.read.records import Study
     from sweeps.ledger.ledger import ActiveRun
     from sweeps.tuning.tune import TuningResult
 
@@ -30,6 +33,7 @@ __all__ = [
     "plan_view",
     "preliminary_view",
     "remaining_work",
+    "reproduction_view",
     "status_view",
     "study_list",
     "study_view",
@@ -224,6 +228,20 @@ def summary_line(rows: Sequence[Row]) -> str:
     counts = {state: sum(row.state == state for row in rows) for state in State}
     summary = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
     return f"{len(rows)} runs: {summary}"
+
+
+def reproduction_view(published: Study, reproductions: Sequence[Reproduction]) -> Group:
+    """Shows published runs beside their repetitions, and how far seeds of the same arm lie from each other."""
+    table = plain_table("arm", "seed", "published", "repeated", "difference", "deviation\nof seeds")
+    for one in reproductions:
+        values = [run.value for run in published.finished(one.arm)]
+        deviation = f"{statistics.stdev(values):.2g}" if len(values) > 1 else "-"
+        difference = "none" if one.is_equal else f"{one.repeated - one.published:+.2g}"
+        table.add_row(
+            Text(one.arm), str(one.seed), f"{one.published:.7g}", f"{one.repeated:.7g}", difference, deviation
+        )
+    equal = sum(one.is_equal for one in reproductions)
+    return Group(table, Text(f"{published.plan.metric.title}; {equal} of {len(reproductions)} equal to the last digit"))
 
 
 def tuning_table(metric: str, results: Iterable[TuningResult]) -> Table:

@@ -9,20 +9,25 @@ from typing import NamedTuple
 
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.records.files import RESULTS
+from lit_transformers.records.reproduction import Reproduction
+from lit_transformers.records.schema import parse
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.keys import code_of
+from reports.judge.fairness import repetitions
 from reports.publish import PUBLISHED, published
 
 __all__ = ["PublishedStanding", "published_standings"]
 
 
 class PublishedStanding(NamedTuple):
-    """A published study, the commits that were run, and how many of its arms are older than the code on their path."""
+    """A published study, the commits that were run, how many of its arms are older than the code on their path, and
+    what came of its runs where later code repeated them, a text for each commit."""
 
     study: str
     commits: tuple[str, ...]
     arms: int
     older: int
+    repeated: tuple[str, ...] = ()
 
 
 def published_standings(folder: Path = PUBLISHED) -> list[PublishedStanding]:
@@ -37,7 +42,14 @@ def _standing(directory: Path) -> PublishedStanding:
             arms.setdefault(run["arm"], run)
     commits = sorted({str(run["environment"].get("commit")) for run in arms.values()})
     older = sum(_is_older(run) for run in arms.values())
-    return PublishedStanding(directory.name, tuple(commits), len(arms), older)
+    repeated = tuple(repetitions(_reproductions(directory / RESULTS)))
+    return PublishedStanding(directory.name, tuple(commits), len(arms), older, repeated)
+
+
+def _reproductions(path: Path) -> list[Reproduction]:
+    """Returns the runs of a results file that later code has repeated, which its first line lists."""
+    with path.open(encoding="utf-8") as file:
+        return [parse(Reproduction, one) for one in json.loads(file.readline()).get("reproductions", ())]
 
 
 def _runs(path: Path) -> Iterator[dict[str, Plain]]:

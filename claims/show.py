@@ -34,7 +34,9 @@ def _claims(claims: Iterable[Claim], older: Collection[Claim]) -> Table:
 
 
 def _studies(studies: Iterable[PublishedStanding]) -> Table:
-    table = plain_table("Published study", "Commits", "Arms older than the code")
+    table = plain_table("Published study", "Commits", "Arms older than the code", "Repeated")
     for study in studies:
-        table.add_row(study.study, ", ".join(study.commits), f"{study.older} of {study.arms}")
+        table.add_row(
+            study.study, ", ".join(study.commits), f"{study.older} of {study.arms}", "; ".join(study.repeated)
+        )
     return table

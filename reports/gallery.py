@@ -22,7 +22,7 @@ from reports.judge.agreement import (
     published_margin,
 )
 from reports.judge.effects import relative_effects
-from reports.judge.fairness import environments
+from reports.judge.fairness import environments, repetitions
 from reports.publish import PUBLISHED, published
 from reports.read.records import ReportError
 from reports.read.results import read_results
@@ -270,7 +270,8 @@ def _claims(entry: GalleryEntry) -> list[str]:
 
 
 def _run_facts(entry: GalleryEntry) -> str:
-    """Returns the scale of a study, its numbers of runs and seeds, its hardware, its floor and its protocol as text."""
+    """Returns as text the scale of a study, its numbers of runs and seeds, its hardware, its protocol, the runs that
+    were repeated, and its floor."""
     study = entry.findings.study
     finished = [run for run in study.runs if run.missing is None]
     seeds = len({run.seed for run in study.runs})
@@ -279,4 +280,5 @@ def _run_facts(entry: GalleryEntry) -> str:
     facts.append(f"{seeds} seed{'' if seeds == 1 else 's'}")
     facts += environments(study, "hardware")
     sentences = [f"{', '.join(facts)}.", *([f"{study.plan.protocol}."] if study.plan.protocol else [])]
+    sentences += [f"Repeated: {text}." for text in repetitions(study.reproductions)]
     return " ".join([*sentences, floor_text(entry.findings)])

@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.floors import Floors
+from lit_transformers.records.reproduction import Reproduction
 from reports.read.records import ReportError, Study, load_study
 from reports.read.results import read_results, write_results
 from reports.report import render, write_study
@@ -70,6 +71,18 @@ def publish_floors(directory: Path, measure: Callable[[Study], Floors]) -> Path:
     if study.floors is not None:
         raise ReportError(f"{directory}: it has floors, which were measured with its runs")
     return _publish_again(dataclasses.replace(study, floors=measure(study)), directory)
+
+
+def publish_reproductions(directory: Path, reproductions: Sequence[Reproduction]) -> Path:
+    """Puts the values of repeated runs into the publication of a study, each in place of an earlier one of the same arm
+    and seed, and returns the path of report.md.
+
+    Of the results the first line alone changes. Raises ReportError where nothing is published there, or a line of it is
+    damaged, and OSError where it cannot be written.
+    """
+    study = _read_published(directory)
+    values = {(one.arm, one.seed): one for one in (*study.reproductions, *reproductions)}
+    return _publish_again(dataclasses.replace(study, reproductions=tuple(values.values())), directory)
 
 
 def _read_published(directory: Path) -> Study:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from lit_transformers.records.record import Record
+from lit_transformers.records.reproduction import Reproduction
 from reports.read.records import Run, Study
 
-__all__ = ["cost_of", "mean_cost", "mismatch", "provenance", "spent"]
+__all__ = ["cost_of", "mean_cost", "mismatch", "provenance", "repetitions", "spent"]
 
 _SPENT: Mapping[str, str] = {
     "tokens": "tokens",
@@ -85,6 +86,18 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
     yield "Selection", _selection(study)
     yield "Hardware", "; ".join(environments(study, "hardware"))
     yield "Code", "; ".join(_code(study))
+    yield "Repeated", "; ".join(repetitions(study.reproductions))
+
+
+def repetitions(reproductions: Sequence[Reproduction]) -> Iterator[str]:
+    """Yields for every commit how many published runs were repeated there, and how far they lie from these."""
+    for commit in dict.fromkeys(str(one.environment.get("commit")) for one in reproductions):
+        repeated = [one for one in reproductions if str(one.environment.get("commit")) == commit]
+        runs = f"{len(repeated)} run{'s' if len(repeated) > 1 else ''} at commit {commit}"
+        if all(one.is_equal for one in repeated):
+            yield f"{runs}, equal to the last digit"
+        else:
+            yield f"{runs}, within {max(abs(one.repeated - one.published) for one in repeated):.2g}"
 
 
 def _code(study: Study) -> Iterator[str]:

@@ -21,6 +21,7 @@ from lit_transformers.records.floors import FLOORS, Floors, load_floors
 from lit_transformers.records.plan import Metric, Plan, PlannedRun, load_plan, plan_path
 from lit_transformers.records.record import Record, VersionError, load_record
 from lit_transformers.records.reference import Reference
+from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.records.schema import first_fault
 from lit_transformers.records.study_folder import require_name
 from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, read_curves, read_documents
@@ -56,13 +57,14 @@ class Run:
 @dataclass(frozen=True)
 class Study:
     """A plan, its runs in the plan's order, notes on every file that could not be used, its floors, and how much of its
-    context the baseline uses; None where these were not measured."""
+    context the baseline uses; None where these were not measured. reproductions: runs that were repeated later."""
 
     plan: Plan
     runs: tuple[Run, ...]
     notes: tuple[str, ...] = ()
     floors: Floors | None = None
     context: ContextUse | None = None
+    reproductions: tuple[Reproduction, ...] = ()
 
     @property
     def arm_names(self) -> list[str]:

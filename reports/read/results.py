@@ -1,10 +1,11 @@
 """Reads and writes ``results.jsonl``: a study in one file, from which all its tables and figures are made.
 
-The first line holds the plan, the notes and, where they were measured, the floors and what the baseline gains from its
-context; every other line holds a run by its key: its record, its learning curves, and the sums of its documents. A
-column that several runs share, such as the documents' names, is written once, on a line of its own, and is referred to
-by its number. The file does not record when, by whom or on which machine it was made, except in its commands: they name
-files and folders as they were typed; those of a published study name no folder of the machine.
+The first line holds the plan, the notes and, where they were measured, the floors, what the baseline gains from its
+context, and the runs that were repeated by later code; every other line holds a run by its key: its record, its
+learning curves, and the sums of its documents. A column that several runs share, such as the documents' names, is
+written once, on a line of its own, and is referred to by its number. The file does not record when, by whom or on which
+machine it was made, except in its commands: they name files and folders as they were typed; those of a published study
+name no folder of the machine.
 
 Reading is as tolerant as that of records: a damaged line is noted, and its content counts as missing. The same file
 gives the same tables and figures, byte for byte.
@@ -28,6 +29,7 @@ from lit_transformers.records.files import replace_file
 from lit_transformers.records.floors import Floors
 from lit_transformers.records.plan import Plan, parse_plan
 from lit_transformers.records.record import Record
+from lit_transformers.records.reproduction import Reproduction
 from lit_transformers.records.schema import dump, first_fault, parse
 from reports.read.measurements import NOTHING, Array, DocumentLosses, Measurements, as_documents
 from reports.read.records import ReportError, Run, RunData, Study, assemble
@@ -66,6 +68,8 @@ def _lines(study: Study, public: bool) -> Iterator[dict[str, Any]]:
     plan = _public(plan) | {"commands": commands}
     measured = {"floors": study.floors, "context": study.context}
     beside = {name: _public(dump(value)) for name, value in measured.items() if value is not None}
+    if study.reproductions:
+        beside["reproductions"] = [_public(dump(reproduction)) for reproduction in study.reproductions]
     yield {"kind": "study", "version": VERSION, "plan": plan, "notes": _public(list(study.notes))} | beside
     uses = Counter(_identity(column) for run in runs for column in _columns(run.measurements))
     numbers: dict[Identity, int] = {}
@@ -163,7 +167,7 @@ def read_results(path: Path) -> Study:
         ) from None
     no_line = RunData(f"its line in {path.name} is missing")
     study = assemble(plan, {key: reading.runs.get(key, no_line) for key in plan.by_key()}, notes)
-    return replace(study, floors=first.floors, context=first.context)
+    return replace(first, runs=study.runs, notes=study.notes)
 
 
 def _parse_first_line(path: Path, text: str) -> Study:
@@ -181,6 +185,7 @@ def _parse_first_line(path: Path, text: str) -> Study:
             notes=tuple(str(note) for note in notes) if isinstance(notes, list) else (),
             floors=parse(Floors, plain["floors"]) if "floors" in plain else None,
             context=parse(ContextUse, plain["context"]) if "context" in plain else None,
+            reproductions=tuple(parse(Reproduction, one) for one in plain.get("reproductions", ())),
         )
     except (ValueError, RecursionError) as error:
         raise ReportError(

@@ -2712,4 +2712,15 @@ FAULTS = (
             "test_a_minimal_pair_has_one_text_of_the_source_and_one_with_a_single_fault",
         ),
     ),
+    Fault(
+        "reports",
+        "a published run is repeated where its own record may lie",
+        "ablations/__main__.py",
+        'repetition.planned, runs / "reproduced"',
+        "repetition.planned, runs",
+        (
+            "tests/ablations/test_reproduce.py::"
+            "test_runs_are_done_again_although_they_are_there_and_enter_the_publication_on_request",
+        ),
+    ),
 )

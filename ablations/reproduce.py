@@ -1,0 +1,106 @@
+"""Repeats runs of a published study with today's code, so that its numbers can be compared with those of today."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from ablations.floors import data_content
+from ablations.plan import PlannedStudy
+from lit_transformers.config import ConfigError, Plain
+from lit_transformers.records.plan import PlannedRun
+from lit_transformers.records.record import Record
+from lit_transformers.records.reproduction import Reproduction
+from lit_transformers.runner import load_runner
+from reports.read.records import Run, Study
+from sweeps.ledger.records import read_record
+from sweeps.process.call import call_forked
+
+__all__ = ["RepeatedRuns", "prepare_repetition"]
+
+
+@dataclass(frozen=True)
+class RepeatedRuns:
+    """Published runs that are to be repeated. planned: the same arms and seeds, with the keys of today's code.
+    threads: the number of threads that each of them had, None where they differ: sums are rounded by it."""
+
+    planned: PlannedStudy
+    published: Mapping[str, Run]
+    threads: int | None
+
+    def reproductions(self, runs: Path) -> list[Reproduction]:
+        """Returns the values of all that have finished in the folder ``runs``, beside the published ones."""
+        reproductions = []
+        for key, run in self.published.items():
+            record = read_record(runs / key).record
+            if record is not None and record.outcome == "finished":
+                value = record.value(self.planned.metric)
+                assert value is not None  # a run that has finished has the metric, as the published one had
+                reproductions.append(Reproduction(run.arm, run.seed, run.value, value, record.environment))
+        return reproductions
+
+
+def prepare_repetition(study: Study, runner: str, arms: Sequence[str], seeds: int) -> RepeatedRuns:
+    """Prepares the repetition of the first finished runs of some arms, by their published configs.
+
+    study: as it is published. runner: the name of the runner of its runs. arms: by their full names; without any, the
+    baseline. seeds: how many runs of each arm. Raises ConfigError for an unknown arm, one without a finished run, and a
+    run whose config today's code refuses, or whose data are others on this machine.
+    """
+    published: dict[str, Run] = {}
+    configs: dict[str, dict[str, Plain]] = {}
+    planned_arms = []
+    for name in arms or [study.plan.baseline]:
+        selected = _finished(study, name)[:seeds]
+        keys = [_repeat(run, runner, configs) for run in selected]
+        published |= dict(zip(keys, selected, strict=True))
+        arm = next(arm for arm in study.plan.arms if arm.name == name)
+        seeded = (PlannedRun(run.seed, key) for run, key in zip(selected, keys, strict=True))
+        planned_arms.append(replace(arm, runs=tuple(seeded)))
+    plan = replace(study.plan, arms=tuple(planned_arms), baseline=planned_arms[0].name, looks=None)
+    records = {run.arm: _record(run) for run in published.values()}
+    costs = {arm: {name: float(value or 0) for name, value in record.cost.items()} for arm, record in records.items()}
+    threads = {record.environment.get("threads") for record in records.values()}
+    whole = PlannedStudy(plan, configs, costs, runner)
+    return RepeatedRuns(whole, published, threads.pop() if len(threads) == 1 else None)
+
+
+def _finished(study: Study, arm: str) -> tuple[Run, ...]:
+    """Returns the finished runs of an arm. Raises ConfigError where there is no such arm, or none has finished."""
+    if arm not in study.arm_names:
+        near = get_close_matches(arm, study.arm_names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(study.arm_names)}"
+        raise ConfigError(f"no arm {arm!r} is published; {hint}", "--arm")
+    if not study.finished(arm):
+        raise ConfigError(f"no published run of {arm!r} has finished, so that there is nothing to repeat", "--arm")
+    return study.finished(arm)
+
+
+def _repeat(run: Run, runner: str, configs: dict[str, dict[str, Plain]]) -> str:
+    """Enters the config of a published run by the key that it has today, which is returned."""
+    record = _record(run)
+    try:
+        key, config, content = call_forked(runner, resolve, runner, record.config)
+    except ConfigError as error:
+        commit = record.environment.get("commit")
+        raise ConfigError(f"today's code refuses its config ({error}); check out commit {commit}", run.key) from None
+    if content != record.data.get("fingerprint"):
+        raise ConfigError("it has read other data than its config stands for on this machine", run.key)
+    configs[key] = config
+    return str(key)
+
+
+def resolve(runner: str, plain: Mapping[str, Plain]) -> tuple[str, dict[str, Plain], str | None]:
+    """Returns a run's key, its config with the defaults of today, and what identifies its data, for a process that has
+    imported the runner."""
+    loaded = load_runner(runner)
+    config = loaded.config.from_dict(plain)
+    return loaded.run_key(config), config.to_dict(), data_content(runner, plain)
+
+
+def _record(run: Run) -> Record:
+    """Returns the record of a run that has finished."""
+    assert run.record is not None
+    return run.record
