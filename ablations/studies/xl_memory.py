@@ -60,7 +60,7 @@ ABLATION = Ablation(
     scales={
         "demo": Scale(
             overrides=dict(LAGS) | {"model.depth": 1, "data.source": lags(8, 40)},
-            seeds=Looks(8, 16, first_seed=8),
+            seeds=Looks(8, 24, 48, first_seed=24),
             leave_out={"positions=learned_relative": "left to gpu"},
             margin=Margin(0.07, "a quarter of what half of the places gain once memory reaches the second lag"),
         ),
