@@ -10,6 +10,7 @@ fused AdamW, no schedule. Both read rows of the same data, each for itself, with
     rows of documents   the same with rows that end with their document. Ours are sorted by length within a window, as
                         the suite does by default; theirs come in any order and are padded to the longest of a batch.
     replaced symbols    ELECTRA, beside ElectraForMaskedLM and ElectraForPreTraining trained by hand as one.
+    symbols in order    XLNet with both streams, beside XLNetLMHeadModel with the same orders as masks, without memory.
 
 A target is a hidden symbol. Ratios are above 1 where ours is faster, and are medians over chunks: of neighbouring
 chunks of the two loops.
@@ -39,18 +40,21 @@ from transformers import (
     ElectraForMaskedLM,
     ElectraForPreTraining,
     PretrainedConfig,
+    XLNetConfig,
+    XLNetLMHeadModel,
 )
 
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.overhead import now, since
 from datamodules import RowDataConfig, StdlibConfig, WordPieceConfig
 from lit_transformers.batch import IGNORED, DataDescription, RowBatch
-from lit_transformers.exchange.architectures import BERT, ELECTRA
+from lit_transformers.exchange.architectures import BERT, ELECTRA, XLNET
 from lit_transformers.exchange.convert import read_config
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import RunConfig
 from lit_transformers.runs.train import contents, make_trainer, quiet
-from lit_transformers.tasks import MaskedLMConfig, ReplacedTokensConfig
+from lit_transformers.tasks import MaskedLMConfig, PermutationLMConfig, ReplacedTokensConfig
+from lit_transformers.tasks.permutation_lm import ordered_rows
 from lit_transformers.tasks.replaced_tokens import SymbolGeneratorConfig
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
 from lit_transformers.training.config import TrainingConfig
@@ -127,6 +131,28 @@ class ElectraForRows(nn.Module):
         return loss
 
 
+class XLNetForRows(nn.Module):
+    """XLNetLMHeadModel and its loss, for the symbols that are predicted, in the orders that ours draws."""
+
+    def __init__(self, config: XLNetConfig) -> None:
+        super().__init__()
+        self.model = XLNetLMHeadModel(config)
+
+    def forward(self, batch: RowBatch) -> Tensor:
+        scored = batch.targets != IGNORED
+        rows = ordered_rows(batch, "targets")
+        later = (rows.places[:, :, None] <= rows.places[:, None, :]) & scored[:, None, :]
+        loss: Tensor = self.model(
+            input_ids=rows.symbols,
+            attention_mask=batch.padding_mask.float(),
+            token_type_ids=batch.segments,
+            perm_mask=later.float(),
+            target_mapping=F.one_hot(rows.at, scored.size(1)).float(),
+            labels=batch.targets.gather(1, rows.at),
+        ).loss
+        return loss
+
+
 def inputs_of(batch: RowBatch) -> dict[str, Tensor]:
     """The inputs of a network of transformers."""
     return {
@@ -188,6 +214,18 @@ def electra(sizes: PretrainingSizes) -> PretrainingCase:
     return PretrainingCase(ours, data_config(sizes), theirs)
 
 
+def xlnet(sizes: PretrainingSizes) -> PretrainingCase:
+    """Permutation language modelling, without memory."""
+    fields = {"d_model": sizes.dim, "n_layer": sizes.depth, "n_head": sizes.heads, "d_inner": 4 * sizes.dim}
+    model = our_model(XLNET, XLNetConfig(**fields))
+    ours = RunConfig(model=model, task=PermutationLMConfig(), data=data_config(sizes), training=training())
+    return PretrainingCase(
+        ours,
+        data_config(sizes),
+        lambda data: XLNetForRows(XLNetConfig(**fields, vocab_size=data.vocabulary.size)),
+    )
+
+
 def our_model(architecture: Any, config: PretrainedConfig) -> Any:
     """Our config of the network that theirs describes."""
     return read_config(architecture, config.to_dict())
@@ -201,6 +239,7 @@ CASES: dict[str, Callable[[PretrainingSizes], PretrainingCase]] = {
     "masked symbols": partial(bert, packing="full_sentences"),
     "rows of documents": partial(bert, packing="doc_sentences"),
     "replaced symbols": electra,
+    "symbols in order": xlnet,
 }
 
 

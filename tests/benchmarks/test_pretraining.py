@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.pretraining import CASES, TINY, BertForRows, ChunkRates, summarise
+from benchmarks.pretraining import CASES, TINY, BertForRows, ChunkRates, XLNetForRows, summarise
 from lit_transformers.batch import IGNORED, RowDescription, Vocabulary
-from lit_transformers.exchange.architectures import BERT
+from lit_transformers.exchange.architectures import BERT, XLNET
 from lit_transformers.exchange.convert import layout_of, read_tensors
-from lit_transformers.exchange.mapping import ENCODERS
+from lit_transformers.exchange.mapping import ENCODERS, Architecture
 from lit_transformers.tasks import MaskedLMConfig
 
 SYMBOLS = 60
@@ -33,12 +33,13 @@ def test_both_train_as_many_weights(name: str) -> None:
     assert counts[0] == counts[1]
 
 
-def test_with_equal_weights_both_have_the_same_loss() -> None:
-    case = CASES["masked symbols"](TINY)
+@pytest.mark.parametrize(("name", "architecture"), [("masked symbols", BERT), ("symbols in order", XLNET)])
+def test_with_equal_weights_both_have_the_same_loss(name: str, architecture: Architecture) -> None:
+    case = CASES[name](TINY)
     config, theirs = case.config, case.theirs(DATA).eval()
-    assert isinstance(theirs, BertForRows)
+    assert isinstance(theirs, BertForRows | XLNetForRows)
     ours = config.task.build(config.model, DATA, config.training).eval()
-    tensors, _ = read_tensors(BERT, theirs.model.state_dict(), layout_of(ENCODERS, config.model, SYMBOLS))
+    tensors, _ = read_tensors(architecture, theirs.model.state_dict(), layout_of(ENCODERS, config.model, SYMBOLS))
     ours.load_state_dict(tensors, strict=False)
     batch = MaskedLMConfig().random_batch(DATA)
     real = torch.arange(TINY.length) < torch.tensor([[TINY.length], [TINY.length // 2]])
