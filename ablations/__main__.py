@@ -301,24 +301,25 @@ def report(
 
 
 @app.command()
-def remark(study: Study, folder: PublishedIn = None) -> None:
+def remark(study: Study, folder: PublishedIn = None, scale: Scale = "demo", changes: Set = None) -> None:
     """What the study says of its results, into what is published of it; no run is needed."""
-    from reports.publish import PUBLISHED, publish_remarks
+    from reports.publish import publish_remarks
 
     path = catalog.find(study)
     numbers = catalog.load(path).published
-    print_publication(publish_remarks((folder or PUBLISHED) / path.stem, numbers.remarks if numbers else {}))
+    directory = publication_of(path, folder, scale, changes)
+    print_publication(publish_remarks(directory, numbers.remarks if numbers else {}))
 
 
 @app.command()
-def floors(study: Study, folder: PublishedIn = None) -> None:
+def floors(study: Study, folder: PublishedIn = None, scale: Scale = "demo", changes: Set = None) -> None:
     """What simple predictors reach on the data of a published study, into what is published of it without floors."""
-    from reports.publish import PUBLISHED, publish_floors
+    from reports.publish import publish_floors
 
     path = catalog.find(study)
     runner = runner_of(catalog.load(path).baseline)
     measure = partial(floors_of_published, runner=runner, console=out)
-    print_publication(publish_floors((folder or PUBLISHED) / path.stem, measure))
+    print_publication(publish_floors(publication_of(path, folder, scale, changes), measure))
 
 
 @app.command()
@@ -331,26 +332,26 @@ def restore(
     from reports.publish import PUBLISHED
 
     whole = whole_plan_for(study, runs, request_of(scale, changes, None, None))
-    restored, known = restore_published((folder or PUBLISHED) / whole.study, whole, runs)
+    restored, known = restore_published((folder or PUBLISHED) / whole.folder, whole, runs)
     text = f"{restored} runs restored, {known - restored} were there"
     out.print(f"{text}; now go on: {whole.plan.commands['run']}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
 def reproduce(
-    study: Study, folder: PublishedIn = None, runs: Runs = Path("runs"), arms: PublishedArms = None,
-    seeds: RepeatedSeeds = 1, write: WriteRepeated = False, workers: Workers = None, threads: Threads = None,
-    storage: Storage = None,
+    study: Study, folder: PublishedIn = None, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None,
+    arms: PublishedArms = None, seeds: RepeatedSeeds = 1, write: WriteRepeated = False, workers: Workers = None,
+    threads: Threads = None, storage: Storage = None,
 ) -> None:  # fmt: skip
     """Published runs again, by today's code and their own configs, beside what is published: nothing is taken over from
     earlier runs. By default the baseline's first seed, with as many threads as it had."""
     from ablations.reproduce import prepare_repetition
     from ablations.show import reproduction_view
-    from reports.publish import PUBLISHED, publish_reproductions
+    from reports.publish import publish_reproductions
     from reports.read.results import read_results
 
     path = catalog.find(study)
-    directory = (folder or PUBLISHED) / path.stem
+    directory = publication_of(path, folder, scale, changes)
     published = read_results(directory / RESULTS)
     repetition = prepare_repetition(published, runner_of(catalog.load(path).baseline), arms or (), seeds)
     planned, apart = repetition.planned, runs / "reproduced"
@@ -366,6 +367,13 @@ def reproduce(
     if write and reproductions:
         print_publication(publish_reproductions(directory, reproductions))
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
+
+
+def publication_of(study: Path, folder: Path | None, scale: str, changes: list[str] | None) -> Path:
+    """Returns where the results of a study, by its file, are published at a scale and with changes."""
+    from reports.publish import PUBLISHED
+
+    return (folder or PUBLISHED) / folder_name(study.stem, scale, request_of(scale, changes, None, None).changes)
 
 
 def print_publication(page: Path) -> None:

@@ -17,14 +17,10 @@ def restore_published(directory: Path, whole: PlannedStudy, runs: Path) -> tuple
     """Writes the runs of a publication that are runs of a plan, by their keys, to their folders; returns how many were
     written, and of how many there is a record.
 
-    whole: the study with the seeds of all looks. Raises ConfigError where the publication is of another scale or other
-    changes, or none of its runs is of the plan, and ReportError where there is no publication.
+    whole: the study with the seeds of all looks. Raises ConfigError where none of the published runs is of the plan,
+    and ReportError where there is no publication.
     """
     study = read_results(directory / RESULTS)
-    if study.plan.folder != whole.folder:
-        raise ConfigError(
-            f"what is published is of {study.plan.folder}, not {whole.folder}; name its scale and changes", "--scale"
-        )
     recorded = {run.key: run.record for run in study.runs if run.record is not None}
     known = recorded.keys() & whole.plan.by_key()
     if not known:

@@ -60,9 +60,7 @@ def publish(
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="What was changed. Repeatable.")
     ] = None,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where studies are published.")] = PUBLISHED,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Also what is more complete, or of another scale or changes.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Also in place of what is more complete.")] = False,
 ) -> None:
     """Results and report of a study, into a folder of its own. Names no machine, person or date."""
     from reports.publish import publish as publish_study

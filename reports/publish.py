@@ -1,4 +1,5 @@
-"""Published studies: ``published/<study>/`` holds the results of a study, and the report.md made from them.
+"""Published studies: ``published/<study>/`` holds the results of a study, and the report.md made from them; those of
+another scale than the demo stand beside, as in ``published/xl_recurrence--hour/``.
 
 Pages, CSV, LaTeX and SVG are rendered from the results by ``python -m reports site``, into a folder that git ignores.
 """
@@ -22,17 +23,17 @@ PUBLISHED = Path(__file__).parents[1] / "published"
 
 
 def publish(runs: Path, folder: str, to: Path = PUBLISHED, replace: bool = False) -> Path:
-    """Writes a study's results and report.md, with its figures, to ``to/<study>``, in place of an earlier publication.
+    """Writes a study's results and report.md, with its figures, to ``to/<folder>``, in place of an earlier publication.
 
-    folder: the name of the plan's folder below ``runs/studies``. replace: also replace a publication that is more
-    complete or of another scale or changes. Returns the path of report.md.
+    folder: the name of the plan's folder below ``runs/studies``, which is that of the publication: each scale and set
+    of changes has its own. replace: also replace a publication that is more complete. Returns the path of report.md.
 
     Raises ReportError where there is no such study, its name leads out of its folder, no run has finished, or the
     existing publication is more complete; OSError where the folder cannot be written. The existing publication stays
     where the new report cannot be made.
     """
     study = load_study(runs, folder)
-    name = study.plan.study
+    name = study.plan.folder
     if study.missing() == len(study.runs):
         raise ReportError(f"{folder}: none of its {len(study.runs)} runs has finished, so there is nothing to publish")
     if not replace and (to / name / RESULTS).is_file():
@@ -100,16 +101,15 @@ def _publish_again(study: Study, directory: Path) -> Path:
 
 
 def _require_no_loss(new: Study, old: Study, folder: Path) -> None:
-    """Raises ReportError if the published study has another scale or changes, or more finished runs, arms or seeds."""
-    remedy = "publish it all the same by --replace"
-    if new.plan.folder != old.plan.folder:
-        raise ReportError(f"{folder}: what is published is of {old.plan.folder}, not {new.plan.folder}; {remedy}")
+    """Raises ReportError if the published study has more finished runs, arms or seeds."""
     if any(ours < theirs for ours, theirs in zip(_finished_counts(new), _finished_counts(old), strict=True)):
         counts = (
             "{} runs, {} arms and {} seeds have finished {}".format(*_finished_counts(study), where)
             for study, where in ((new, "here"), (old, "there"))
         )
-        raise ReportError(f"{folder}: what is published is more complete: {', '.join(counts)}; {remedy}")
+        raise ReportError(
+            f"{folder}: what is published is more complete: {', '.join(counts)}; publish it all the same by --replace"
+        )
 
 
 def _finished_counts(study: Study) -> tuple[int, int, int]:

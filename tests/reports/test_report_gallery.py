@@ -328,21 +328,18 @@ def test_what_is_published_is_replaced_by_less_on_request_alone(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_another_scale_or_other_changes_are_published_by_name_and_replace_on_request_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_scale_or_other_changes_are_published_beside_and_by_name(tmp_path: Path) -> None:
     plan = write_product(tmp_path, {"off": 0.2})
-    arguments = ["publish", "xl_recurrence", "--runs", str(tmp_path), "--to", str(tmp_path / "published")]
+    published = tmp_path / "published"
+    arguments = ["publish", "xl_recurrence", "--runs", str(tmp_path), "--to", str(published)]
     assert main(arguments) == 0
     folder = tmp_path / "studies" / "xl_recurrence--gpu--training.steps=50"
     write_json(folder / "plan.json", plan | {"scale": "gpu", "changes": {"training.steps": 50}})
     options = ["--scale", "gpu", "--set", "training.steps=50"]
-    capsys.readouterr()
-    for command in ([*arguments, *options], ["publish", str(folder), *arguments[4:]]):
-        assert main(command) == 2
-        assert "is of xl_recurrence, not xl_recurrence--gpu--training.steps=50" in capsys.readouterr().err
-    assert main([*arguments, *options, "--replace"]) == 0
-    assert read_results(tmp_path / "published" / "xl_recurrence" / "results.jsonl").plan.scale == "gpu"
+    for command in ([*arguments, *options], ["publish", str(folder), *arguments[4:], "--replace"]):
+        assert main(command) == 0
+        assert read_results(published / folder.name / "results.jsonl").plan.scale == "gpu"
+        assert read_results(published / "xl_recurrence" / "results.jsonl").plan.scale == plan["scale"]
 
 
 def test_a_name_that_leads_out_of_its_folder_is_refused_by_one_line(
