@@ -58,7 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
         "hidden_activation": "silu",
         "classifier_activation": "relu",
         "norm_eps": 1e-3,
-        "global_attn_every_n_layers": 2,
+        "layer_types": [*["full_attention", "sliding_attention"] * 2, "full_attention"],
         "rope_parameters": {
             "full_attention": {"rope_type": "default", "rope_theta": 300.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
