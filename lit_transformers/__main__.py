@@ -201,7 +201,17 @@ app.command("summarize", help=SUMMARIZE)(write_lines)
 
 
 Architecture = Literal[
-    "albert", "bert", "big_bird", "distilbert", "electra", "gpt2", "longformer", "marian", "roberta", "xlnet"
+    "albert",
+    "bert",
+    "big_bird",
+    "distilbert",
+    "electra",
+    "gpt2",
+    "longformer",
+    "marian",
+    "modernbert",
+    "roberta",
+    "xlnet",
 ]
 NAMES = ", ".join(get_args(Architecture))
 

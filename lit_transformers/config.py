@@ -43,6 +43,7 @@ from lit_transformers.plain_yaml import read_yaml
 __all__ = [
     "Config",
     "ConfigError",
+    "Cycle",
     "Dilation",
     "Dropout",
     "Fraction",
@@ -120,6 +121,10 @@ class HeadWidth(Role):
 
 class Heads(Role):
     """A number of heads."""
+
+
+class Cycle(Role):
+    """Of so many consecutive layers the first differs from the others. A probe has at least one layer more."""
 
 
 class Groups(Role):

@@ -275,6 +275,11 @@ def at_layer(value: Layered, shape: Shape, place: str) -> int:
     return value[shape.layer * len(value) // shape.depth]
 
 
+def in_cycle(every: int | None, shape: Shape) -> bool:
+    """Whether this layer is one in every so many, of which the first one is; none is where ``every`` is None."""
+    return every is not None and shape.layer % every == 0
+
+
 def full_precision(x: Tensor) -> Tensor:
     """Returns x in float32 or finer, for sums and exponentials that are inaccurate in half precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

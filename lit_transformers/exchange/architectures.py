@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lit_transformers.exchange.alternating import MODERNBERT
 from lit_transformers.exchange.decoders import GPT2
 from lit_transformers.exchange.encoders import ALBERT, BERT, DISTILBERT, ELECTRA, ROBERTA
 from lit_transformers.exchange.long_encoders import BIG_BIRD, LONGFORMER
@@ -12,13 +13,13 @@ __all__ = ["ARCHITECTURES", "REFUSED"]
 
 ARCHITECTURES = {
     architecture.name: architecture
-    for architecture in (BERT, ALBERT, ELECTRA, DISTILBERT, ROBERTA, LONGFORMER, BIG_BIRD, XLNET, GPT2, MARIAN)
+    for architecture in (
+        *(BERT, ALBERT, ELECTRA, DISTILBERT, ROBERTA, LONGFORMER, BIG_BIRD, MODERNBERT, XLNET, GPT2, MARIAN),
+    )
 }
 """The mappings by ``model_type``, in the order in which an export tries them."""
 
 REFUSED = {
-    "modernbert": "it has no norm before its first attention, norms without biases, and other wavelengths of rotary "
-    "positions in local layers than in global ones",
     "reformer": "its last norm reads both residual streams side by side, where they are averaged here, and its "
     "positions are axial",
     "t5": "its norms subtract no mean and have no bias",

@@ -149,8 +149,8 @@ def explicit(model: ModelConfig, positions: int | None) -> ModelConfig:
     changes: dict[str, Plain] = {}
     if leaves.get("feedforward.kind") == "dense":
         changes["feedforward.chunks"] = 1
-        if leaves["feedforward.width"] is None and not leaves["feedforward.gated"]:
-            changes["feedforward.width"] = 4 * model.dim
+        if leaves["feedforward.width"] is None:
+            changes["feedforward.width"] = 8 * model.dim // 3 if leaves["feedforward.gated"] else 4 * model.dim
     if leaves.get("mixer.head_dim") == model.dim // model.heads:
         changes["mixer.head_dim"] = None
     if leaves.get("positions.kind") == "learned" and not leaves["positions.offset"]:

@@ -19,6 +19,7 @@ __all__ = [
     "ACTIVATION",
     "AS_IS",
     "ENCODERS",
+    "HALF",
     "HEAD_BIAS",
     "INTO_HEADS",
     "NARROWER",
@@ -113,6 +114,12 @@ OR_NONE = Conversion(
 
 OR_ZERO = Conversion(lambda length, fields: 0 if length is None else length, lambda length, fields: length)
 """Of a length that is null or 0 where there is none."""
+
+HALF = Conversion(
+    lambda window, fields: window // 2 if isinstance(window, int) else window,
+    lambda window, fields: 2 * window if isinstance(window, int) else None,
+)
+"""Of a window that theirs counts on both sides."""
 
 POSITIVE = Conversion(lambda count, fields: count, lambda count, fields: count or None)
 """Of a number that may not be written as 0."""

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lit_transformers.attention.executors import Inputs, attend, attend_heads, encoding_flops, heads_flops
 from lit_transformers.attention.patterns import Band, GlobalQueries, Marked, Pattern
-from lit_transformers.config import ConfigError, Dilation, Heads, Length, Positive, Reach
-from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer
+from lit_transformers.config import ConfigError, Cycle, Dilation, Heads, Length, Positive, Reach
+from lit_transformers.mixer import Context, Layered, Promises, Shape, at_layer, in_cycle
 from lit_transformers.mixers.global_tokens import GlobalTokens
 from lit_transformers.mixers.heads import split
 from lit_transformers.mixers.qkv import HeadsOutput, QKVConfig, QKVMixer, SegmentInputs
@@ -29,7 +29,9 @@ class WindowConfig(QKVConfig, kind="window"):
     dilated_heads: how many heads, the last ones, are dilated; None for all (the paper: 2, in upper layers).
     global_tokens: which tokens see all tokens and are seen by all: the first ``global_count``, those the data mark, or
     one in ``global_count``. global_projections: whether they have their own query, key and value projections for what
-    they see, as in the paper; tokens that see them use the common ones."""
+    they see, as in the paper; tokens that see them use the common ones.
+    full_every: one in so many layers, from the first on, has no window and no dilation: its tokens see all tokens
+    (arXiv:2412.13663, section 2.1.2: 3); None: all layers have a window."""
 
     space: ClassVar[Space] = {"window": Interval(16, 256, log=True)}
 
@@ -41,8 +43,11 @@ class WindowConfig(QKVConfig, kind="window"):
     global_tokens: Literal["none", "first", "marked", "periodic"] = "none"
     global_count: Annotated[Positive, Length] = 1
     global_projections: Literal["separate", "shared"] = "shared"
+    full_every: Annotated[Positive | None, Cycle] = None
 
     def conflicts(self) -> Iterator[str]:
+        if self.full_every == 1:
+            yield "full_every: 1 leaves no layer a window; set mixer to attention, or full_every to 2 or more"
         if self.smallest is not None and not isinstance(self.window, int):
             yield "smallest begins a schedule that ends at one window, and window lists one for each layer"
         if isinstance(self.window, int) and self.smallest is not None and self.smallest > self.window:
@@ -67,8 +72,10 @@ class WindowConfig(QKVConfig, kind="window"):
         return Window(self, shape)
 
 
-def window_of(config: WindowConfig, shape: Shape) -> int:
-    """Returns this layer's window."""
+def window_of(config: WindowConfig, shape: Shape) -> int | None:
+    """Returns this layer's window; None where it sees all keys."""
+    if in_cycle(config.full_every, shape):
+        return None
     if config.smallest is None or not isinstance(config.window, int):
         return at_layer(config.window, shape, "mixer.window")
     growth = (config.window / config.smallest) ** (1 / max(1, shape.depth - 1))
@@ -92,7 +99,7 @@ class Window(QKVMixer):
         tokens = None if kind == "none" else GlobalTokens(kind, config.global_count)
         super().__init__(config, shape, None if tokens is None else tokens.marks, keep_hidden=separate)
         self.window, self.global_tokens = window_of(config, shape), tokens
-        dilation = at_layer(config.dilation, shape, "mixer.dilation")
+        dilation = 1 if self.window is None else at_layer(config.dilation, shape, "mixer.dilation")
         undilated = 0 if config.dilated_heads is None else self.heads - config.dilated_heads
         if undilated < 0:
             raise ConfigError(

@@ -32,7 +32,7 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
     2); 0 for none. embedding_norm: whether the sum of symbols, positions and segments is normalised, as in BERT's code.
     embedding_dim: width of that sum, which is then mapped to ``dim`` (arXiv:1909.11942, section 3.1); None for ``dim``.
     transform: the activation of a map with a layer norm between the last layer and the softmax, as in BERT's code; None
-    where the softmax reads the last layer.
+    where the softmax reads the last layer. transform_bias: whether that map has a bias.
     query_stream: what symbols are predicted from in an order of their row. learned: one vector that knows its position
     alone, a second stream through the same weights (arXiv:1906.08237, section 2.3). content: the stream that reads the
     symbols, which sees what it is to predict, as its gate says. none: where they are not predicted so.
@@ -46,6 +46,7 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
     embedding_norm: bool = False
     embedding_dim: Annotated[Positive | None, Width] = None
     transform: Activation | None = None
+    transform_bias: bool = True
     query_stream: Literal["none", "learned", "content"] = "none"
 
     def conflicts(self) -> Iterator[str]:
@@ -55,6 +56,8 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
         per_layer = isinstance(self.positions, SinusoidalConfig | LearnedConfig) and self.positions.per_layer
         if self.embedding_dim is not None and per_layer:
             yield "positions that each layer adds are as wide as the layers; drop embedding_dim or positions.per_layer"
+        if not self.transform_bias and self.transform is None:
+            yield "transform_bias is of the map before the softmax, and transform is null"
         if self.query_stream != "none" and self.extra_tokens:
             yield "extra_tokens have no place in an order of the row; set extra_tokens: 0, or query_stream: none"
         if self.query_stream == "learned" and not self.stack.reads_queries:
@@ -78,6 +81,14 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
         norm = self.build_norm(width) if self.embedding_norm else None
         widen = nn.Linear(width, self.dim) if self.embedding_dim else None
         return StackInput(positions, self.dropout, norm, widen)
+
+    def build_transform(self) -> nn.Sequential | None:
+        """Builds what stands between the last layer and the softmax, where anything does."""
+        if self.transform is None:
+            return None
+        widths = self.dim, self.embedding_width
+        linear = nn.Linear(*widths, bias=self.transform_bias)
+        return nn.Sequential(linear, activation(self.transform), self.build_norm(self.embedding_width))
 
 
 class Encoder(RowNetwork):
@@ -103,11 +114,7 @@ class Encoder(RowNetwork):
         self.extra = nn.Embedding(config.extra_tokens, width) if config.extra_tokens else None
         self.segments = nn.Embedding(config.segments, width) if config.segments else None
         self.norm = config.final_norm()
-        self.transform = (
-            nn.Sequential(nn.Linear(config.dim, width), activation(config.transform), config.build_norm(width))
-            if config.transform
-            else None
-        )
+        self.transform = config.build_transform()
         config.initialise(self, self.tokens)
 
     def forward(

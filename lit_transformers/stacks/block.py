@@ -18,17 +18,31 @@ from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionCon
 class BlockConfig(Config):
     """One layer. norm: "post" normalises after each residual sum (arXiv:1706.03762), "pre" before each sublayer
     (arXiv:2002.04745); dropout: applied to each sublayer's output; norm_epsilon: what every layer norm adds to the
-    variance (1e-12 in BERT's code, 1e-5 elsewhere)."""
+    variance (1e-12 in BERT's code, 1e-5 elsewhere); norm_bias: whether it adds a learned vector too; first_norm: in
+    "pre", whether the mixer of the first layer, and of those that share its weights, reads a norm of its inputs, which
+    repeats one that embeddings have passed (arXiv:2412.13663, section 2.1.1)."""
 
     mixer: MixerConfig = AttentionConfig()
     feedforward: TransitionConfig = FeedForwardConfig()
     norm: Literal["pre", "post"] = "pre"
     dropout: Annotated[Fraction, Dropout] = 0.0
     norm_epsilon: PositiveFloat = 1e-5
+    norm_bias: bool = True
+    first_norm: bool = True
+
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        if not self.first_norm and self.norm == "post":
+            yield "first_norm: false leaves out a norm before a sublayer, and norm: post has none there"
 
     def build_norm(self, dim: int) -> nn.LayerNorm:
         """Builds a layer norm of vectors (d,)."""
-        return nn.LayerNorm(dim, eps=self.norm_epsilon)
+        return nn.LayerNorm(dim, eps=self.norm_epsilon, bias=self.norm_bias)
+
+    def build_mixer_norm(self, shape: Shape) -> nn.Module:
+        """Builds the norm of what the mixer of a layer reads, or of the residual sum after it."""
+        is_left_out = shape.layer == 0 and not self.first_norm
+        return nn.Identity() if is_left_out else self.build_norm(shape.dim)
 
     def build_block(self, shape: Shape, mode: Mode, cross: MixerConfig | None = None) -> Block:
         """Builds the layer. Raises ConfigError where a sublayer does not support the mode it is used in."""
@@ -86,7 +100,7 @@ class Block(nn.Module):
     def __init__(self, config: BlockConfig, shape: Shape, mixer: Mixer, cross: Mixer | None, mode: Mode) -> None:
         super().__init__()
         self.pre, self.permuted = config.norm == "pre", mode == "permuted"
-        self.mixer, self.mixer_norm = mixer, config.build_norm(shape.dim)
+        self.mixer, self.mixer_norm = mixer, config.build_mixer_norm(shape)
         self.cross, self.cross_norm = cross, config.build_norm(shape.dim) if cross else None
         self.feedforward, self.feedforward_norm = config.feedforward.build(shape), config.build_norm(shape.dim)
         self.dropout = nn.Dropout(config.dropout)

@@ -31,7 +31,7 @@ from lit_transformers.encodings import RotaryConfig, XLConfig
 from lit_transformers.encodings.positions import PositionsConfig
 from lit_transformers.mixer import Context, Mode, OutputProjection, Shape, empty_rows, state_tensors
 from lit_transformers.mixers import AttentionConfig, StarConfig
-from lit_transformers.models import EncoderDecoderConfig, LanguageModelConfig
+from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 from lit_transformers.stacks import ReversibleConfig, SharedConfig, Stack, StackConfig, StackInput
 from lit_transformers.stacks.block import Block, BlockConfig
 from lit_transformers.stacks.feedforward import FeedForwardConfig, SeparableConvolutionConfig, TransitionConfig
@@ -315,6 +315,21 @@ def test_every_mixer_is_reversed_to_the_gradients_of_kept_activations(case: Case
 def test_groups_that_do_not_divide_the_depth_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"stack\.groups: depth 4 does not divide into 3 groups"):
         stack_of(SharedConfig(groups=3))
+
+
+def test_the_first_norm_alone_is_left_out_and_no_norm_has_a_bias() -> None:
+    """arXiv:2412.13663, section 2.1.1: what the first mixer reads then is what the stack reads."""
+    config = EncoderConfig(dim=DIM, heads=HEADS, depth=3, first_norm=False, norm_bias=False, embedding_norm=True)
+    network = config.build(probe_data(11, 6))
+    norms = {name for name, module in network.named_modules() if isinstance(module, nn.LayerNorm)}
+    blocks = (f"stack.blocks.{layer}.{part}" for layer in range(3) for part in ("mixer_norm", "feedforward_norm"))
+    assert norms == {"norm", "stack.entry.norm", *blocks} - {"stack.blocks.0.mixer_norm"}
+    assert all(network.get_submodule(name).bias is None for name in norms)
+    first, x = network.get_submodule("stack.blocks.0"), noise(1, 6, DIM)
+    assert isinstance(first, Block)
+    assert torch.equal(first.before(next(first.branches()), x), x)
+    with pytest.raises(ConfigError, match="norm: post has none there"):
+        config.override({"norm": "post"})
 
 
 def test_a_cross_mixer_is_not_a_self_mixer() -> None:

@@ -41,7 +41,7 @@ from lit_transformers.mixers import (
     TopKConfig,
     WindowConfig,
 )
-from lit_transformers.models import EncoderConfig, LanguageModelConfig, ModelConfig
+from lit_transformers.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, ModelConfig
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.encoder_decoder import EncoderDecoder
 from lit_transformers.models.language_model import LanguageModel
@@ -76,6 +76,9 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
     (WindowConfig, "dilated_heads"): (WindowConfig(window=2, dilation=2), 1),
     (WindowConfig, "global_tokens"): (WindowConfig(window=1), "first"),
     (WindowConfig, "global_count"): (WindowConfig(window=1, global_tokens="first"), 2),
+    (WindowConfig, "full_every"): (WindowConfig(window=1), 2),
+    (RotaryConfig, "long_every"): (RotaryConfig(), 2),
+    (RotaryConfig, "long_base"): (RotaryConfig(long_every=2), 50.0),
     (WindowConfig, "global_projections"): (WindowConfig(window=1, global_tokens="first"), "separate"),
     (SparseConfig, "encoding"): (SparseConfig(block=2), RotaryConfig()),
     (SparseConfig, "pattern"): (SparseConfig(block=2), "fixed"),
@@ -130,6 +133,8 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
     (LearnedConfig, "offset"): (LearnedConfig(restart="document", max_length=64), 40),
     (UniversalConfig, "halting"): (UniversalConfig(), HaltingConfig()),
     (EncoderConfig, "embedding_dim"): (READER.override({"transform": "gelu"}), 6),
+    (EncoderConfig, "transform_bias"): (READER.override({"transform": "gelu"}), False),
+    (EncoderDecoderConfig, "first_norm"): (EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2), False),
     **{
         (model, field): (base, value)
         for model, base in ((type(case), case) for case in CASES["MODELS"][1])

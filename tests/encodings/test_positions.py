@@ -107,6 +107,14 @@ def test_unrotated_channels_stay_as_they_are() -> None:
     assert (rotated[..., :4] - x[..., :4]).abs().min() > 0
 
 
+def test_one_in_so_many_layers_turns_by_its_own_wavelengths() -> None:
+    """arXiv:2412.13663, section 2.1.2."""
+    config, x = RotaryConfig(base=100.0, long_every=2, long_base=900.0), torch.randn(1, 1, 5, 4)
+    for layer, base in enumerate((900.0, 100.0, 900.0)):
+        rotaries = (c.build(SHAPE._replace(layer=layer), 4) for c in (config, RotaryConfig(base=base)))
+        assert torch.equal(*(rotary.rotate(x, torch.arange(5)) for rotary in rotaries))
+
+
 def test_a_head_without_a_pair_cannot_turn() -> None:
     with pytest.raises(ConfigError, match=r"encoding.unrotated: no pair"):
         RotaryConfig(unrotated=0.9).build(SHAPE, 8)

@@ -229,7 +229,9 @@ def test_a_small_model_keeps_the_lengths_of_its_mixer_and_a_layer_for_each_value
     config = LanguageModelConfig(depth=5, dropout=0.3, mixer=WindowConfig(window=(4, 8, 16, 32, 64)))
     small = miniature.miniature(config, 131)
     assert (small.dim, small.depth, small.dropout, small.mixer) == (64, 5, 0.0, config.mixer)
-    assert miniature.miniature(config.override({"mixer.window": 50}), 103).depth == 2
+    narrow = config.override({"mixer.window": 50})
+    assert miniature.miniature(narrow, 103).depth == 2
+    assert miniature.miniature(narrow.override({"mixer.full_every": 3}), 103).depth == 4, "a cycle, and its next layer"
 
 
 class UnusualConfig(BrokenConfig):

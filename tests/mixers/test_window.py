@@ -276,7 +276,7 @@ def test_over_segments_a_window_is_dense_attention_of_as_much_memory(encoding: E
         same(*outputs)
 
 
-def windows(config: WindowConfig, depth: int) -> list[int]:
+def windows(config: WindowConfig, depth: int) -> list[int | None]:
     return [window_of(config, Shape(DIM, HEADS, 64, layer, depth)) for layer in range(depth)]
 
 
@@ -287,6 +287,16 @@ def test_windows_grow_by_equal_factors_shrink_or_stay() -> None:
     assert windows(growing.override({"schedule": "fixed"}), 5) == [25] * 5
     assert windows(growing, 1) == [4]
     assert windows(WindowConfig(window=7), 3) == [7] * 3
+
+
+@both_ways
+def test_one_in_so_many_layers_sees_everything_without_dilation(causal: bool) -> None:
+    """arXiv:2412.13663, section 2.1.2."""
+    config = WindowConfig(window=2, dilation=3, full_every=3)
+    assert windows(config, 5) == [None, 2, 2, None, 2]
+    full, narrow = (weights(config, 11, causal, layer=layer, depth=5) for layer in (3, 4))
+    same(full, uniform_weights(lambda h, i, j: j <= i or not causal, 11, 11))
+    same(narrow, uniform_weights(sees(2, [3, 3], causal, lambda j: False), 11, 11))
 
 
 def test_windows_and_dilations_are_listed_for_each_layer_or_for_runs_of_layers() -> None:

@@ -218,6 +218,14 @@ ENCODING_FAULTS = (
     ),
     Fault(
         "encodings",
+        "the layers between have the long wavelengths",
+        "lit_transformers/encodings/rotary.py",
+        "config.long_base if in_cycle(config.long_every, shape) else config.base",
+        "config.base if in_cycle(config.long_every, shape) else config.long_base",
+        (f"{POSITIONS}one_in_so_many_layers_turns_by_its_own_wavelengths",),
+    ),
+    Fault(
+        "encodings",
         "the wavelengths of sinusoids have another base",
         "lit_transformers/encodings/positions.py",
         "10_000.0**-exponents",
@@ -404,6 +412,14 @@ MIXER_FAULTS = (
         "return windows[-1 - shape.layer]",
         "return windows[-shape.layer]",
         (f"{MIXERS}window.py::test_windows_grow_by_equal_factors_shrink_or_stay",),
+    ),
+    Fault(
+        "mixers",
+        "a layer that sees everything sees one in so many keys",
+        "lit_transformers/mixers/window.py",
+        'dilation = 1 if self.window is None else at_layer(config.dilation, shape, "mixer.dilation")',
+        'dilation = at_layer(config.dilation, shape, "mixer.dilation")',
+        (f"{MIXERS}window.py::test_one_in_so_many_layers_sees_everything_without_dilation",),
     ),
     Fault(
         "mixers",
@@ -632,6 +648,14 @@ MIXER_FAULTS = (
 )
 
 STACK_FAULTS = (
+    Fault(
+        "stacks",
+        "no mixer reads a norm where the first one reads none",
+        "lit_transformers/stacks/block.py",
+        "is_left_out = shape.layer == 0 and not self.first_norm",
+        "is_left_out = not self.first_norm",
+        (f"{BLOCKS}the_first_norm_alone_is_left_out_and_no_norm_has_a_bias",),
+    ),
     Fault(
         "stacks",
         "steps are counted from 0",
@@ -2100,6 +2124,7 @@ HUGGING_FACE = "tests/parity/test_hugging_face.py::test_"
 GPT2 = "tests/parity/test_exchange_gpt2.py::test_"
 LONG = "tests/parity/test_exchange_long.py::test_"
 MARIAN = "tests/parity/test_exchange_marian.py::test_"
+MODERNBERT = "tests/parity/test_exchange_modernbert.py::test_"
 CHANGED = "tests/lit_transformers/test_changed_network.py::test_"
 TOKENIZER = "tests/parity/test_exchange_tokenizer.py::test_"
 EXCHANGE_FAULTS = (
@@ -2192,6 +2217,22 @@ EXCHANGE_FAULTS = (
         'theirs, ours = f"model.{name}.layers.{{layer}}"',
         'theirs, ours = f"model.encoder.layers.{{layer}}"',
         (f"{MARIAN}logits_are_those_of_transformers_and_of_what_is_exported",),
+    ),
+    Fault(
+        "exchange",
+        "the gate of ModernBERT is what is activated",
+        "lit_transformers/exchange/alternating.py",
+        '(f".mlp.widen.{end}", f".mlp.gate.{end}")',
+        '(f".mlp.gate.{end}", f".mlp.widen.{end}")',
+        (f"{MODERNBERT}hidden_states_and_logits_are_those_of_transformers_and_of_what_is_exported",),
+    ),
+    Fault(
+        "exchange",
+        "the layers of ModernBERT are taken for those of a release, whatever is listed",
+        "lit_transformers/exchange/alternating.py",
+        "if types is None or not isinstance(depth, int):",
+        "if types is not None or not isinstance(depth, int):",
+        (f"{MODERNBERT}hidden_states_and_logits_are_those_of_transformers_and_of_what_is_exported",),
     ),
     Fault(
         "exchange",

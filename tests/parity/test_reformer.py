@@ -15,7 +15,7 @@ from copying import affine, close, copy, randomise
 from reformer_pytorch.reformer_pytorch import FullQKAttention, LSHAttention
 from torch import Tensor
 from transformers import ReformerConfig
-from transformers.models.reformer.modeling_reformer import LSHSelfAttention
+from transformers.models.reformer.modeling_reformer import LSHSelfAttention, ReformerModelWithLMHead
 
 from lit_transformers.attention.executors import Inputs
 from lit_transformers.mixer import Context, Shape
@@ -174,3 +174,21 @@ def test_full_attention_of_shared_queries_and_keys_equals_reformer_pytorch(causa
     inputs = Inputs(q[:, None], unit(q)[:, None], v[:, None], None)
     y = attend_others(inputs, causal=causal, encoding=None, scale=HEAD_DIM**-0.5, dropout=0.0)
     close(y[:, 0], expected, 1e-10)
+
+
+@torch.no_grad()
+def test_hashed_layers_of_a_causal_reformer_let_later_symbols_change_earlier_logits() -> None:
+    """Should this fail, a causal Reformer may be mapped: it is refused because its layers see what is to come."""
+    symbols = torch.arange(8 * LENGTH).view(8, LENGTH) * 7 % 37
+    changed = symbols.clone()
+    changed[:, -8:] = (changed[:, -8:] + 5) % 37
+    for layers, leaks in ((["local"] * 2, False), (["lsh"] * 2, True)):
+        config = ReformerConfig(
+            vocab_size=37, hidden_size=DIM, num_attention_heads=HEADS, attention_head_size=HEAD_DIM, attn_layers=layers,
+            axial_pos_shape=[8, 8], axial_pos_embds_dim=[5, 7], feed_forward_size=20, is_decoder=True, use_cache=False,
+            lsh_attn_chunk_length=CHUNK, local_attn_chunk_length=CHUNK, num_buckets=4, hash_seed=SEED,
+        )  # fmt: skip
+        model = ReformerModelWithLMHead(config).eval()  # type: ignore[no-untyped-call]
+        randomise(model, std=0.5)
+        change = (model(symbols).logits - model(changed).logits)[:, :-8].abs().max()
+        assert bool(change > 1e-3) == leaks
