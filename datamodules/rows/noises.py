@@ -92,6 +92,11 @@ class NoiseConfig(Config):
         raise NotImplementedError
 
     @property
+    def most_words(self) -> int:
+        """Hook: the most words that are hidden together. By default one."""
+        return 1
+
+    @property
     def given(self) -> PhrasesConfig | None:
         """Hook: the phrases that have to be known. None by default."""
         return None
@@ -184,6 +189,10 @@ class MaskSpansConfig(NoiseConfig, kind="mask_spans"):
     @property
     def needs_words(self) -> bool:
         return False
+
+    @property
+    def most_words(self) -> int:
+        return self.longest
 
     def choose(self, row: PlainRow, chance: np.random.Generator) -> Chosen:
         spans = [np.arange(start, stop) for start, stop in self.spans(row, chance)]

@@ -27,6 +27,10 @@ class MaskNgramsConfig(NoiseConfig, kind="mask_ngrams"):
     def needs_words(self) -> bool:
         return False
 
+    @property
+    def most_words(self) -> int:
+        return self.longest
+
     def choose(self, row: PlainRow, chance: np.random.Generator) -> Chosen:
         shares = np.cumsum(1 / np.arange(1, self.longest + 1))
         spans = placed_spans(row, self.count(int(row.allowed.sum())), shares, chance)

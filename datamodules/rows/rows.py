@@ -124,6 +124,13 @@ class RowDataConfig(TextDataConfig, kind="rows"):
                 f"evaluation.relation {self.measured_relation} has {RELATIONS[self.measured_relation]} relations to "
                 f"tell apart, and {self.relation}, which is trained, {RELATIONS[self.relation]}"
             )
+        for place, noise in (("noise", self.noise), ("evaluation.noise", self.measured_noise)):
+            if noise.most_words > self.length - 2:
+                yield (
+                    f"{place}.longest {noise.most_words} is more than the {self.length - 2} symbols that a row of "
+                    f"length {self.length} has between its special ones; set it lower, or length higher"
+                )
+                break
         if self.evaluation.pairs and not self.rules:
             yield (
                 f"evaluation.pairs are made by rules, and source {self.source.kind} has none; "

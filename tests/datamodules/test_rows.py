@@ -393,6 +393,13 @@ def test_minimal_pairs_follow_the_rows_of_an_evaluation_and_differ_in_one_thing(
     assert plain_batches(training_batches(data.config, 3)) == plain_batches(training_batches(config(length=26), 3))
 
 
+@pytest.mark.parametrize("kind", ["mask_spans", "mask_ngrams"])
+def test_a_span_that_no_row_has_room_for_is_refused(kind: str) -> None:
+    assert config(noise={"kind": kind, "longest": 10}, length=12).length == 12
+    with pytest.raises(ConfigError, match=r"noise\.longest 10 is more than the 9 symbols that a row of length 11"):
+        config(noise={"kind": kind, "longest": 10}, length=11)
+
+
 def test_minimal_pairs_that_cannot_be_made_or_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"evaluation\.pairs are made by rules, and source stdlib has none"):
         RowDataConfig(evaluation=RowEvaluationConfig(pairs=3))
