@@ -50,5 +50,5 @@ ABLATION = Ablation(
         "paper": Scale(overrides=dict(BERT_BASE) | PAIRS | {"data.evaluation.pairs": 1000}, seeds=1),
     },
 )
-"""The demo is as short as it is because after 1,200 updates all three know every pair. What each has
-learned after as many tokens is compared, of which a language model predicts all, and masked language modelling a seventh."""
+"""After 1,200 updates all three know every pair, so the demo stops before. It compares what each learned from as many
+tokens, of which a language model predicts all, and masked language modelling a seventh."""
