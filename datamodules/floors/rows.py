@@ -1,8 +1,9 @@
-"""Floors of hidden symbols, their frequencies and the symbol on one side of them, and of relations of segments."""
+"""Floors of symbols of rows, their frequencies and the symbol on one side of them, and of relations of segments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -18,14 +19,16 @@ __all__ = ["MOST_SYMBOLS", "Beside", "SymbolPrediction", "bigram", "row_floors"]
 MOST_SYMBOLS = 1 << 22
 """The most symbols of training rows that are counted; of more, the first ones of the order of training."""
 NAMES = ("frequencies of symbols", "the symbol to the left", "the symbol to the right")
+DIRECTIONS = {"forward": NAMES[:2], "backward": (NAMES[0], NAMES[2])}
+"""What may predict the symbols of a row that is read in a direction."""
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
 class Beside(NamedTuple):
-    """Symbols to predict with what stands beside each in the inputs: ``beside`` (k, n); of hidden symbols, which
-    are between two others, to the left and to the right."""
+    """Symbols to predict with what stands beside each in the inputs: ``beside`` (k, n); of symbols that are between two
+    others, to the left and to the right."""
 
     symbols: Integers
     beside: Integers
@@ -40,30 +43,37 @@ class SymbolPrediction(NamedTuple):
 
 def row_floors(data: RowData, metric: str, batches: int) -> dict[str, float]:
     """Returns nats or accuracy of hidden symbols, by their frequencies and by bigrams of the symbol on either side; or
-    relation_nats or relation_accuracy, phrase_nats or phrase_accuracy, by the frequencies of relations and of phrases
-    that were replaced; or of minimal pairs the share of a guess.
+    forward_nats, forward_accuracy, backward_nats or backward_accuracy of all symbols, by bigrams of the side that such
+    a language model has read; or relation_nats or relation_accuracy, phrase_nats or phrase_accuracy, by the frequencies
+    of relations and of phrases that were replaced; or of minimal pairs the share of a guess.
 
-    They count the hidden symbols of so many batches of training. Bigrams have Witten-Bell smoothing (``ngrams``).
+    They count what is predicted in so many batches of training. Bigrams have Witten-Bell smoothing (``ngrams``).
     Raises DataError for other metrics.
     """
     if metric.removesuffix("_accuracy") in ("pairs", *data.config.rules):
         return {"a guess": 0.5}
-    if metric not in ("nats", "accuracy", "relation_nats", "relation_accuracy", "phrase_nats", "phrase_accuracy"):
+    predicted, _, measure = metric.rpartition("_")
+    if predicted not in ("", *DIRECTIONS, "relation", "phrase") or measure not in ("nats", "accuracy"):
         raise DataError(f"no predictor of hidden symbols has a value of {metric}")
     batches = min(batches, max(MOST_SYMBOLS // data.config.tokens_per_step, 1))
-    if metric.startswith("relation"):
+    if predicted == "relation":
         return {"frequencies of relations": _of_relations(data, metric, batches)}
-    if metric.startswith("phrase"):
+    if predicted == "phrase":
         return {"frequencies of replaced phrases": _of_phrases(data, metric, batches)}
-    size = data.description.vocabulary.size
-    training = _hidden(islice(data.train_dataloader(), batches))
-    evaluated = _hidden(_rows(data))
+    choose = partial(_symbols, data) if predicted else _hidden
+    training, evaluated = choose(islice(data.train_dataloader(), batches)), choose(_rows(data))
+    values = _by_bigrams(training, evaluated, data.description.vocabulary.size, measure)
+    return {name: values[name] for name in DIRECTIONS.get(predicted, NAMES)}
+
+
+def _by_bigrams(training: Beside, evaluated: Beside, size: int, measure: str) -> dict[str, float]:
+    """Returns nats or accuracy of symbols by their frequencies, and by bigrams of the symbol on either side."""
     frequencies = np.bincount(training.symbols, minlength=size) + 1.0
     likely = np.full(len(evaluated.symbols), frequencies.argmax())
     unigram = SymbolPrediction((frequencies / frequencies.sum())[evaluated.symbols], likely == evaluated.symbols)
     sides = [bigram(training, evaluated, side, frequencies / frequencies.sum()) for side in range(2)]
     return {
-        name: float(-np.log(prediction.probability).mean() if metric == "nats" else prediction.right.mean())
+        name: float(-np.log(prediction.probability).mean() if measure == "nats" else prediction.right.mean())
         for name, prediction in zip(NAMES, [unigram, *sides], strict=True)
     }
 
@@ -113,6 +123,20 @@ def _hidden(batches: Iterable[RowBatch]) -> Beside:
         row, place = np.nonzero(targets != IGNORED)
         symbols.append(targets[row, place])
         beside.append(np.stack([inputs[row, place - 1], inputs[row, place + 1]]))
+    return Beside(np.concatenate(symbols), np.concatenate(beside, axis=1))
+
+
+def _symbols(data: RowData, batches: Iterable[RowBatch]) -> Beside:
+    """Returns all symbols of batches but special ones, as they were before some were hidden."""
+    described = data.description
+    special = [described.vocabulary.boundary, described.separator, described.mask]
+    symbols, beside = [], []
+    for batch in batches:
+        inputs, targets = batch.inputs.numpy(), batch.targets.numpy()
+        original = np.where(targets == IGNORED, inputs, targets)
+        row, place = np.nonzero(batch.padding_mask.numpy() & ~np.isin(original, special))
+        symbols.append(original[row, place])
+        beside.append(np.stack([original[row, place - 1], original[row, place + 1]]))
     return Beside(np.concatenate(symbols), np.concatenate(beside, axis=1))
 
 

@@ -82,6 +82,21 @@ def no_future_by_change(probe: Probe) -> str:
     return check_causality(probe, lambda symbols: network(symbols).hidden)
 
 
+def no_later_symbol_where_causal(probe: Probe) -> str:
+    """Checks that changing a row's symbols after t leaves the outputs of a causal encoder up to t unchanged, and that
+    they have no gradient with respect to these."""
+    if require(probe.config, RowModelConfig, "this gate checks").first_sees_all:
+        return "not asked: every symbol sees every other"
+    network = bidirectional(probe)
+
+    def read(symbols: Tensor) -> Tensor:
+        return network.read_row(symbols, None, first(symbols)).hidden
+
+    detail = check_causality(probe, read)
+    check_gradients(probe, network.tokens, read)
+    return detail
+
+
 def no_later_target_by_change(probe: Probe) -> str:
     """Checks that changing an encoder-decoder's target after t leaves its outputs up to t unchanged."""
     network, source = paired(probe)
@@ -343,6 +358,7 @@ CAUSAL: dict[str, Callable[[Probe], str]] = {
 }
 BIDIRECTIONAL: dict[str, Callable[[Probe], str]] = {
     "padding changes nothing": padding_is_not_read,
+    "no future where causal": no_later_symbol_where_causal,
     "predictions in order see what is before them": predictions_in_order_see_what_is_before_them,
     "every parameter learns": every_parameter_of_an_encoder_learns,
 }

@@ -6,7 +6,7 @@ An objective asks for a capability and never for a family, so that a family that
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -154,10 +154,13 @@ class RowNetwork(Network):
 
 
 class RowModelConfig(ModelConfig):
-    """Base of the families that read whole rows. ``first_sees_all``: whether the first symbol sees those after it, as
-    all others do."""
+    """Base of the families that read whole rows."""
 
-    first_sees_all: ClassVar[bool]
+    @property
+    def first_sees_all(self) -> bool:
+        """Whether the first symbol of a row sees those after it, as all others do; if not, each symbol sees itself and
+        those before it alone."""
+        raise NotImplementedError
 
     @property
     def predicts_in_order(self) -> bool:

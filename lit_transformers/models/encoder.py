@@ -1,5 +1,5 @@
-"""A bidirectional encoder (Devlin et al. 2019, arXiv:1810.04805), of ALBERT's and ELECTRA's embeddings too, and with
-the second stream of XLNet (Yang et al. 2019, arXiv:1906.08237)."""
+"""A bidirectional encoder (Devlin et al. 2019, arXiv:1810.04805), of ALBERT's and ELECTRA's embeddings too, with the
+second stream of XLNet (Yang et al. 2019, arXiv:1906.08237), or from left to right alone."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
     query_stream: what symbols are predicted from in an order of their row. learned: one vector that knows its position
     alone, a second stream through the same weights (arXiv:1906.08237, section 2.3). content: the stream that reads the
     symbols, which sees what it is to predict, as its gate says. none: where they are not predicted so.
+    causal: whether each symbol sees itself and those before it alone, the left-to-right model of arXiv:1810.04805,
+    section 5.1.
     """
 
     gates: ClassVar[str] = "lit_transformers.checks.gates:BIDIRECTIONAL"
-    first_sees_all: ClassVar[bool] = True
 
     extra_tokens: NonNegative = 0
     segments: Annotated[NonNegative, Segments] = 0
@@ -48,6 +49,7 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
     transform: Activation | None = None
     transform_bias: bool = True
     query_stream: Literal["none", "learned", "content"] = "none"
+    causal: bool = False
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
@@ -60,8 +62,14 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
             yield "transform_bias is of the map before the softmax, and transform is null"
         if self.query_stream != "none" and self.extra_tokens:
             yield "extra_tokens have no place in an order of the row; set extra_tokens: 0, or query_stream: none"
+        if self.query_stream != "none" and self.causal:
+            yield "a causal encoder has one order of its rows; set causal: false, or query_stream: none"
         if self.query_stream == "learned" and not self.stack.reads_queries:
             yield f"a {self.stack.kind} stack reads no second stream of queries; set stack: sequential"
+
+    @property
+    def first_sees_all(self) -> bool:
+        return not self.causal
 
     @property
     def predicts_in_order(self) -> bool:
@@ -92,7 +100,8 @@ class EncoderConfig(RowModelConfig, kind="encoder"):
 
 
 class Encoder(RowNetwork):
-    """A network in which every position sees every other, so that a position is represented from both sides."""
+    """A network in which every position sees every other, so that a position is represented from both sides; or if it
+    is causal, those before it alone."""
 
     def __init__(self, config: EncoderConfig, data: DataDescription) -> None:
         super().__init__()
@@ -108,7 +117,10 @@ class Encoder(RowNetwork):
             )
         self.query_stream = config.query_stream
         is_ordered = config.query_stream != "none" or (isinstance(data, RowDescription) and data.ordered)
-        mode: Mode = "permuted" if is_ordered else "bidirectional"
+        if is_ordered and config.causal:
+            raise ConfigError("rows have one order; set causal: false, or drop data.attention_masks", "model.causal")
+        self.causal = config.causal
+        mode: Mode = "permuted" if is_ordered else "causal" if config.causal else "bidirectional"
         self.stack = config.build_stack(mode, data.length + config.extra_tokens)
         self.query = LearnedQuery(width) if config.query_stream == "learned" else None
         self.extra = nn.Embedding(config.extra_tokens, width) if config.extra_tokens else None
@@ -141,7 +153,12 @@ class Encoder(RowNetwork):
             positions = positions - second_segments(segments) if self.restarts else positions
         pattern = None if order is None else Ordered(order, itself=True)
         ctx = Context(
-            positions, causal=False, padding_mask=padding_mask, marked=marked, segments=segments, pattern=pattern
+            positions,
+            causal=self.causal,
+            padding_mask=padding_mask,
+            marked=marked,
+            segments=segments,
+            pattern=pattern,
         )
         output = self.stack(x, ctx)
         return ModelOutput(self.norm(output.y)[:, x.size(1) - symbols.size(1) :], None, dict(output.aux))
@@ -234,7 +251,7 @@ class Encoder(RowNetwork):
         """As in ``Network.flops``, without an output layer, which belongs to the objective."""
         positions = length + (0 if self.extra is None else self.extra.weight.size(0))
         widen = self.stack.entry.widen
-        return self.stack.flops(positions, remembered, causal=False) + (
+        return self.stack.flops(positions, remembered, causal=self.causal) + (
             0 if widen is None else linear_flops(widen, positions)
         )
 

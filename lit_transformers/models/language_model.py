@@ -18,7 +18,10 @@ class LanguageModelConfig(CausalModelConfig, RowModelConfig, kind="language_mode
     """Predicts each symbol from those before it."""
 
     gates: ClassVar[str] = "lit_transformers.checks.gates:CAUSAL"
-    first_sees_all: ClassVar[bool] = False
+
+    @property
+    def first_sees_all(self) -> bool:
+        return False
 
     def build(self, data: DataDescription) -> LanguageModel:
         return LanguageModel(self, data)

@@ -1,6 +1,7 @@
 """Objectives, one per file. A new one needs its file and a line here."""
 
 from lit_transformers.config import table
+from lit_transformers.tasks.bilm import BiLMConfig
 from lit_transformers.tasks.causal_lm import CausalLMConfig
 from lit_transformers.tasks.classification import ClassificationConfig
 from lit_transformers.tasks.contrastive import ContrastiveConfig
@@ -23,11 +24,13 @@ TASKS = table(
     ReplacedTokensConfig,
     ContrastiveConfig,
     PermutationLMConfig,
+    BiLMConfig,
     implied="causal_lm",
 )
 
 __all__ = [
     "TASKS",
+    "BiLMConfig",
     "CausalLMConfig",
     "ClassificationConfig",
     "ContrastiveConfig",

@@ -316,7 +316,8 @@ def two_sided(model: ModelConfig, task: str) -> RowModelConfig:
     reader = require(model, RowModelConfig, f"{task} trains")
     if not reader.first_sees_all:
         raise ConfigError(
-            f"a {model.kind} sees what stands before a hidden symbol alone; set model to encoder, or task to causal_lm",
+            f"{model.kind} sees what stands before a hidden symbol alone; set model to an encoder that is not causal, "
+            "or task to causal_lm or bilm",
             "model",
         )
     return reader

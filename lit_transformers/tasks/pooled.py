@@ -175,7 +175,7 @@ def readable(model: ModelConfig, config: PooledTaskConfig) -> RowModelConfig:
     if config.pooling == "first" and not reader.first_sees_all:
         raise ConfigError(
             f"the first token of a {model.kind} sees nothing but itself; set task.pooling to last or mean, "
-            "or model to encoder",
+            "or model to an encoder that is not causal",
             "task.pooling",
         )
     return reader

@@ -218,6 +218,7 @@ SMALL = LanguageModelConfig(
 MODEL_CASES = (
     SMALL,
     EncoderConfig(dim=DIM, heads=HEADS, depth=2),
+    EncoderConfig(dim=DIM, heads=HEADS, depth=2, causal=True),
     EncoderConfig(dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(encoding=XLConfig()), query_stream="learned"),
     EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2, norm="post"),
 )

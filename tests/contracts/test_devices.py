@@ -97,6 +97,7 @@ MODELS: dict[str, ModelConfig] = {
     "masked_lm": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
     "contrastive": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
     "replaced_tokens": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2),
+    "bilm": EncoderConfig(dim=DIM, heads=HEADS, depth=2, segments=2, causal=True),
     "permutation_lm": EncoderConfig(
         dim=DIM,
         heads=HEADS,

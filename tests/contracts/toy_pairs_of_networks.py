@@ -26,7 +26,10 @@ class ReplacedConfig(RowModelConfig, kind="replaced"):
     """generator_depth: layers of the generator; masked: the share of symbols that it predicts and replaces."""
 
     gates: ClassVar[str] = "lit_transformers.checks.gates:BIDIRECTIONAL"
-    first_sees_all: ClassVar[bool] = True
+
+    @property
+    def first_sees_all(self) -> bool:
+        return True
 
     generator_depth: Positive = 1
     masked: Fraction = 0.15

@@ -24,7 +24,10 @@ from lit_transformers.stacks.block import TwoStreamOutput
 
 class PermutedConfig(RowModelConfig, kind="permuted"):
     gates: ClassVar[str] = f"{__name__}:GATES"
-    first_sees_all: ClassVar[bool] = True
+
+    @property
+    def first_sees_all(self) -> bool:
+        return True
 
     def build(self, data: DataDescription) -> Permuted:
         return Permuted(self, data)

@@ -22,6 +22,7 @@ from datamodules import (
     LabelledDataConfig,
     LanguageDataConfig,
     MaskedSumConfig,
+    MaskTokensConfig,
     PairDataConfig,
     RecallConfig,
     ReviewsConfig,
@@ -209,6 +210,18 @@ def test_hidden_symbols_are_predicted_by_their_frequencies_and_by_what_stands_be
     assert nats["the symbol to the left"] < 0.8 * nats["frequencies of symbols"]
     with pytest.raises(DataError, match="no predictor of hidden symbols has a value of bpb"):
         floors(data, "bpb", 30)
+
+
+def test_symbols_that_a_language_model_of_rows_predicts_are_all_of_them_from_the_side_that_it_has_read() -> None:
+    """They are those of rows in which all symbols are predicted and none is hidden."""
+    source = TopicsConfig(openers=2, forms=2, topics=2, words=4, content=1, sentences=4, documents=40, validation=0.3)
+    data = RowDataConfig(source=source, tokenizer=WordsConfig(), length=14, batch_size=4)
+    in_place = data.override({"noise": MaskTokensConfig(rate=0.99, kept=1.0, replaced=0.0)}).build()
+    for unit in ("nats", "accuracy"):
+        expected = floors(in_place, unit, 30)
+        for direction, side in (("forward", "the symbol to the left"), ("backward", "the symbol to the right")):
+            values = floors(data.build(), f"{direction}_{unit}", 30)
+            assert values == pytest.approx({name: expected[name] for name in ("frequencies of symbols", side)})
 
 
 def test_a_table_of_words_has_the_partners_of_the_largest_coefficient() -> None:

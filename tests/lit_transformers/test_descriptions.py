@@ -33,10 +33,10 @@ KINDS: list[type[DataDescription]] = [
 ]
 VOCABULARY = Vocabulary(size=11, boundary=10, unit="word", byte_lengths=None)
 READERS = {"seq2seq": "encoder_decoder"} | dict.fromkeys(
-    ("classification", "regression", "masked_lm", "replaced_tokens", "contrastive", "permutation_lm"), "encoder"
+    ("classification", "regression", "masked_lm", "replaced_tokens", "contrastive", "permutation_lm", "bilm"), "encoder"
 )
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "depth": 1}
-FIELDS: dict[str, dict[str, Any]] = {"permutation_lm": {"query_stream": "learned"}}
+FIELDS: dict[str, dict[str, Any]] = {"permutation_lm": {"query_stream": "learned"}, "bilm": {"causal": True}}
 """What a task needs of its model besides."""
 
 
