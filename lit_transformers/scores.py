@@ -1,4 +1,4 @@
-"""Scores of texts against references, by the packages that define the scores and with fixed settings.
+"""Scores of texts against references, by the packages that define the scores and with fixed settings, and of classes.
 
 Used by tasks, which score their outputs, and by reports, which read outputs from disk; so nothing here needs torch.
 """
@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-__all__ = ["ROUGES", "metric_of", "rouge_of_each", "rouge_signature", "streams"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ROUGES", "confusion", "matthews", "metric_of", "rouge_of_each", "rouge_signature", "streams"]
 
 ROUGES = ("rouge1", "rouge2", "rougeL")
 
@@ -20,6 +23,26 @@ def metric_of(name: str) -> Any:
     from sacrebleu.metrics.chrf import CHRF
 
     return BLEU(force=True) if name == "bleu" else CHRF()
+
+
+def confusion(correct: npt.ArrayLike, labels: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Returns for examples of two classes, 0 and 1, whether each is a true positive, a false positive or a false
+    negative, and 1 [examples, 4], given whether its class was predicted and which it is."""
+    right, positive = np.asarray(correct, np.float64), np.asarray(labels, np.float64)
+    columns = [right * positive, (1 - right) * (1 - positive), (1 - right) * positive, np.ones_like(right)]
+    return np.column_stack(columns)
+
+
+def matthews(totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns Matthews correlation [...], from -1 to 1, of totals [..., 4] of ``confusion`` (Matthews 1975).
+
+    It is 0, as of chance, where one class alone is predicted or occurs.
+    """
+    hits, alarms, misses, count = np.moveaxis(totals, -1, 0)
+    rejections = count - hits - alarms - misses
+    spread = np.sqrt((hits + alarms) * (hits + misses) * (rejections + alarms) * (rejections + misses))
+    correlation: npt.NDArray[np.float64] = (hits * rejections - alarms * misses) / np.where(spread > 0, spread, 1.0)
+    return np.where(spread > 0, correlation, 0.0)
 
 
 def streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:

@@ -15,6 +15,7 @@ import scipy.special
 from datamodules.core.errors import DataError
 from datamodules.labelled.labelled import LabelledData
 from lit_transformers.batch import ClassLabels, LabelledBatch
+from lit_transformers.scores import confusion, matthews
 
 __all__ = ["labelled_floors"]
 
@@ -38,13 +39,14 @@ class _Bags(NamedTuple):
 
 
 def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, float]:
-    """Returns accuracy or nats of classes, by the most frequent class and by logistic regression over bags of n-grams;
-    or mse or nats (half of it) of numbers, by the mean of training.
+    """Returns accuracy or nats of classes, or Matthews correlation of two, by the most frequent class and by logistic
+    regression over bags of n-grams; or mse or nats (half of it) of numbers, by the mean of training.
 
     They are fitted on so many batches of training. Raises DataError for other metrics.
     """
     labels = data.description.labels
-    if metric not in ("nats", "accuracy" if isinstance(labels, ClassLabels) else "mse"):
+    scores = ("accuracy", *["matthews"] * (labels.count == 2)) if isinstance(labels, ClassLabels) else ("mse",)
+    if metric not in ("nats", *scores):
         raise DataError(f"no predictor of labels has a value of {metric}")
     batch_symbols = data.config.tokens_per_step
     training = _bags(islice(data.train_dataloader(), min(batches, max(MOST_SYMBOLS // batch_symbols, 1))))
@@ -58,9 +60,15 @@ def labelled_floors(data: LabelledData, metric: str, batches: int) -> dict[str, 
         "logistic regression over bags of n-grams": _logistic_regression(training, evaluation.features, labels.count),
     }
     truth = evaluation.labels.astype(np.int64)
+    if metric == "matthews":
+        return {name: _matthews(values.argmax(axis=1), truth) for name, values in predictions.items()}
     if metric == "accuracy":
         return {name: float(np.mean(values.argmax(axis=1) == truth)) for name, values in predictions.items()}
     return {name: float(-values[np.arange(len(truth)), truth].mean()) for name, values in predictions.items()}
+
+
+def _matthews(predicted: npt.NDArray[np.int64], truth: npt.NDArray[np.int64]) -> float:
+    return float(matthews(confusion(predicted == truth, truth).sum(axis=0)))
 
 
 def _bags(batches: Iterable[LabelledBatch]) -> _Bags:

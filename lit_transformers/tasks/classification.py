@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxtyping import Bool, Float
+import numpy as np
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from lit_transformers.batch import ClassLabels, DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import ConfigError
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.scores import confusion, matthews
 from lit_transformers.tasks.pooled import PooledMetric, PooledTask, PooledTaskConfig
 from lit_transformers.training.config import TrainingConfig
 
@@ -29,26 +32,38 @@ class ClassificationConfig(PooledTaskConfig, kind="classification"):
 
 
 class ClassifiedExample(NamedTuple):
-    """One example: its ordinal, nats of its class, 1 token, 0 bytes, and 1 if its class was the most likely, else 0."""
+    """One example: its ordinal, nats of its class, 1 token, 0 bytes, 1 if its class was the most likely, else 0, and
+    its class."""
 
     document: int
     nats: float
     tokens: int
     bytes: int
     correct: int
+    label: int
 
 
 class ClassificationMetric(PooledMetric):
-    """Accuracy, the share of examples whose class is predicted, and nats per example."""
+    """Accuracy, the share of examples whose class is predicted, and nats per example; of two classes also Matthews
+    correlation, by which CoLA is scored (arXiv:1805.12471, section 4; arXiv:1804.07461, section 3.1)."""
 
-    name = "accuracy"
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
 
     def row(self, document: int, sums: list[float]) -> ClassifiedExample:
-        nats, count, correct = sums
-        return ClassifiedExample(document, nats, int(count), 0, int(correct))
+        nats, count, correct, label = sums
+        return ClassifiedExample(document, nats, int(count), 0, int(correct), int(label))
 
-    def scores(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> Bool[Tensor, " b"]:
-        return outputs.argmax(dim=-1) == batch.labels
+    def scores(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> list[Tensor]:
+        return [outputs.argmax(dim=-1) == batch.labels, batch.labels]
+
+    def summary(self, rows: Sequence[ClassifiedExample]) -> dict[str, float]:
+        correct, labels = (np.array(column, np.float64) for column in list(zip(*rows, strict=True))[-2:])
+        results = {"accuracy": float(correct.mean())}
+        if self.classes == 2:
+            results["matthews"] = float(matthews(confusion(correct, labels).sum(axis=0)))
+        return results
 
 
 class Classification(PooledTask):
@@ -65,7 +80,7 @@ class Classification(PooledTask):
         training: TrainingConfig | None = None,
     ) -> None:
         """Raises ConfigError where the model cannot be built, or the data have no classes."""
-        super().__init__(config, model, data, training, ClassificationMetric())
+        super().__init__(config, model, data, training, ClassificationMetric(config.outputs(data)))
 
     def nll(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> Float[Tensor, " b"]:
         return F.cross_entropy(outputs, batch.labels, reduction="none")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -77,18 +77,20 @@ class PooledTaskConfig(TaskConfig):
 
 
 class PooledMetric(ExampleMetric):
-    """The mean over examples of one score, which is reported as ``name``, and of their nats."""
-
-    name: ClassVar[str]
+    """The mean over examples of their nats, and a subclass's summary of their scores."""
 
     @abstractmethod
-    def scores(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> Tensor:
-        """Returns the score (b,) of every row, given the outputs (b, o)."""
+    def scores(self, outputs: Float[Tensor, "b o"], batch: LabelledBatch) -> list[Tensor]:
+        """Returns the scores (b,) of every row, given the outputs (b, o): the last columns of its sums."""
+
+    @abstractmethod
+    def summary(self, rows: Sequence[Any]) -> dict[str, float]:
+        """Returns the reported numbers beside nats, of at least one row."""
 
     def update(self, outputs: Float[Tensor, "b o"], nats: Float[Tensor, " b"], batch: LabelledBatch) -> None:
         """Adds the outputs (b, o) and nats (b,) of every row; rows of padding do not count."""
         real = batch.padding_mask.any(dim=1)
-        columns = torch.stack([nats.double(), real.double(), self.scores(outputs, batch).double()], dim=1)
+        columns = torch.stack([column.double() for column in (nats, real, *self.scores(outputs, batch))], dim=1)
         self.add(batch.example[real], columns[real])
 
     def compute(self) -> dict[str, float]:
@@ -96,10 +98,7 @@ class PooledMetric(ExampleMetric):
         count = sum(row.tokens for row in rows)
         if count == 0:
             return {}
-        return {
-            self.name: math.fsum(row[-1] for row in rows) / count,
-            "nats": math.fsum(row.nats for row in rows) / count,
-        }
+        return self.summary(rows) | {"nats": math.fsum(row.nats for row in rows) / count}
 
 
 class PooledTask(Task):

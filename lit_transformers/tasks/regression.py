@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxtyping import Float
@@ -37,14 +39,15 @@ class EstimatedExample(NamedTuple):
 class RegressionMetric(PooledMetric):
     """The mean squared error, mse, and nats per example."""
 
-    name = "mse"
-
     def row(self, document: int, sums: list[float]) -> EstimatedExample:
         nats, count, squared_error = sums
         return EstimatedExample(document, nats, int(count), 0, squared_error)
 
-    def scores(self, outputs: Float[Tensor, "b 1"], batch: LabelledBatch) -> Float[Tensor, " b"]:
-        return (outputs[:, 0] - batch.labels).double().square()
+    def scores(self, outputs: Float[Tensor, "b 1"], batch: LabelledBatch) -> list[Tensor]:
+        return [(outputs[:, 0] - batch.labels).double().square()]
+
+    def summary(self, rows: Sequence[EstimatedExample]) -> dict[str, float]:
+        return {"mse": math.fsum(row.squared_error for row in rows) / len(rows)}
 
 
 class Regression(PooledTask):

@@ -45,7 +45,7 @@ UNSOURCED = "No source"
 """The system of studies without a source."""
 
 _LOWER = re.compile(r"perplexity|\bppl\b|bits|\bbp[bcd]\b|nats|loss|error|slower|seconds|time\b|memory|\bFLOPs\b", re.I)
-_HIGHER = re.compile(r"accuracy|bleu|rouge|\bf1\b|faster|per second|score|correct|recall|throughput", re.I)
+_HIGHER = re.compile(r"accuracy|matthews|bleu|rouge|\bf1\b|faster|per second|score|correct|recall|throughput", re.I)
 
 
 @dataclass(frozen=True)

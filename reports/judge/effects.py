@@ -23,6 +23,7 @@ _PERPLEXITY = re.compile(r"perplexity|\bppl\b", re.I)
 _KINDS = {
     "information": re.compile(rf"{_PERPLEXITY.pattern}|bits|\bbp[bcd]\b|nats", re.I),
     "accuracy": re.compile("accuracy", re.I),
+    "Matthews correlation": re.compile("matthews", re.I),
     "BLEU": re.compile("bleu", re.I),
     "ROUGE": re.compile("rouge", re.I),
     "squared error": re.compile(r"squared error|\bmse\b", re.I),

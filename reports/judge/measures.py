@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lit_transformers.scores import confusion, matthews
 from reports.read.measurements import Array, DocumentLosses
 from reports.read.outputs import BLEU_COLUMNS, bleu
 
@@ -91,6 +92,11 @@ _MEASURES: Mapping[str, Measure] = {
         _rate(lambda documents: (documents.others["correct"] == documents.tokens).astype(np.float64), _ones),
         _ratio,
         ("correct",),
+    ),
+    "matthews": Measure(
+        lambda documents: confusion(documents.others["correct"], documents.others["label"]),
+        matthews,
+        ("correct", "label"),
     ),
     "mse": Measure(_rate(lambda documents: documents.others["squared_error"], _tokens), _ratio, ("squared_error",)),
     "bleu": Measure(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from torchmetrics.functional.classification import matthews_corrcoef
 
 from datamodules import ListOpsConfig, MaskedSumConfig, NeedleConfig
 from lit_transformers.batch import ClassLabels, LabelledBatch, LabelledDescription, Vocabulary
@@ -24,7 +25,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.models.encoder import Encoder
 from lit_transformers.models.language_model import LanguageModel
 from lit_transformers.runs import RunConfig, describe, evaluate, fit, load
-from lit_transformers.tasks.classification import ClassifiedExample
+from lit_transformers.tasks.classification import ClassificationMetric, ClassifiedExample
 from lit_transformers.tasks.pooled import PooledTask, marks, pooled, read_whole
 
 ENCODER = {"kind": "encoder", "dim": 16, "heads": 2, "depth": 2, "positions": "sinusoidal"}
@@ -162,6 +163,20 @@ def test_numbers_are_those_of_the_definition(config: RunConfig) -> None:
         nats = (outputs[:, 0] - labels).square() / 2
         assert metrics["mse"] == pytest.approx(2 * nats.mean().item(), rel=1e-6)
     assert metrics["nats"] == pytest.approx(nats.mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("bias", [0.0, 50.0], ids=["both classes", "one class predicted"])
+def test_matthews_correlation_is_that_of_torchmetrics_and_0_where_that_is_undefined(bias: float) -> None:
+    """Where one class alone is predicted it is 0 / 0, for which torchmetrics has a number near 0 of its own."""
+    outputs, labels = torch.randn(2, 40, generator=torch.manual_seed(3)), torch.arange(40) % 3 % 2
+    outputs[1] += bias + labels
+    metric = ClassificationMetric(2)
+    batch = LabelledBatch(labels[:, None], torch.ones(40, 1, dtype=torch.bool), labels, None, torch.arange(40), 0, None)
+    metric.update(outputs.T, torch.zeros(40), batch)
+    predicted = outputs.argmax(dim=0)
+    expected = matthews_corrcoef(predicted, labels, task="binary").item() if bias == 0 else 0.0
+    assert len(predicted.unique()) == (2 if bias == 0 else 1)
+    assert metric.compute()["matthews"] == pytest.approx(expected, abs=1e-6)
 
 
 @BOTH

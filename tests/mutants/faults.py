@@ -961,6 +961,14 @@ TASK_FAULTS = (
     ),
     Fault(
         "tasks",
+        "Matthews correlation counts rejections with misses twice",
+        "lit_transformers/scores.py",
+        "(rejections + alarms) * (rejections + misses)",
+        "(rejections + misses) * (rejections + misses)",
+        (f"{TASKS}classification.py::test_matthews_correlation_is_that_of_torchmetrics_and_0_where_that_is_undefined",),
+    ),
+    Fault(
+        "tasks",
         "the loss of a number is its whole squared error",
         "lit_transformers/tasks/regression.py",
         "(outputs[:, 0] - batch.labels).square() / 2",

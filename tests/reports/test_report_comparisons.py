@@ -229,6 +229,7 @@ EXAMPLES: dict[str, tuple[dict[str, list[float]], float]] = {
     "val/accuracy": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2]}, 10 / 12),
     "val/sequence_accuracy": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2]}, 2 / 4),
     "val/accuracy@20": ({"tokens": [2, 3, 5, 2], "correct": [1, 3, 4, 2], "length": [20, 10, 20, 20]}, 7 / 9),
+    "val/matthews": ({"tokens": [1] * 4, "correct": [1, 1, 0, 1], "label": [0, 1, 1, 1]}, 2 / 12**0.5),
     "val/mse": ({"tokens": [1, 1, 1, 1], "squared_error": [0.5, 1.0, 0.25, 2.25]}, 1.0),
     "val/nats": ({"tokens": [2, 3, 5, 2]}, 6 / 12),
 }
