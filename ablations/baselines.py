@@ -357,7 +357,7 @@ REVIEWS: Mapping[str, Any] = {
 SQUARED_ERROR = Metric("val/mse", goal="minimize", label="mean squared error")
 SUMS_MARGIN = Margin(0.03, "a tenth of the error of who always answers the mean of all sums")
 
-ALL_MASKED = MaskTokensConfig(kept=0.0, replaced=0.0)
+ALL_MASKED = MaskTokensConfig(unchanged=0.0, replaced=0.0)
 """A seventh of the symbols, all behind [MASK]: what arms with different noise are measured by."""
 
 MASKED = RunConfig(

@@ -183,7 +183,7 @@ class RowDescription(DataDescription):
     segments     how many segments a row may have: 1 or 2
     predictions  the most symbols of a row that are predicted
     relations    how many relations between the two segments of a row there are to tell apart; 0 where none are
-    phrases      whether phrases of a row were replaced, which is to be told of each
+    phrases      whether each of a row's phrases was replaced, which is predicted
     ordered      whether rows say which symbol sees which
     restarts     whether positions begin again with the second segment
     rules        the names of the rules that rows of minimal pairs obey or break

@@ -10,7 +10,7 @@ from ablations.baselines import BERT_BASE, BOOKS_GPU, MASKED, MASKED_MARGIN, MAS
 from datamodules import MaskSpansConfig
 
 NOISES: Mapping[str, Mapping[str, Any]] = {
-    "all_masked": {"data.noise.kept": 0.0, "data.noise.replaced": 0.0},
+    "all_masked": {"data.noise.unchanged": 0.0, "data.noise.replaced": 0.0},
     "rate_5": {"data.noise.rate": 0.05},
     "rate_30": {"data.noise.rate": 0.3},
     "rate_50": {"data.noise.rate": 0.5},

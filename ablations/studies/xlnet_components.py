@@ -12,7 +12,7 @@ from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig
 from lit_transformers.tasks import PermutationLMConfig
 
-ALL_HIDDEN: Mapping[str, Any] = {"kept": 0.0, "replaced": 0.0}
+ALL_HIDDEN: Mapping[str, Any] = {"unchanged": 0.0, "replaced": 0.0}
 
 XLNET = MASKED.override(
     {

@@ -69,22 +69,25 @@ class Chosen(NamedTuple):
 class NoiseConfig(Config):
     """Base of every config of noise; the table NOISES lists the kinds.
 
-    rate      the share of a row's symbols that are predicted, rounded to a number, which is at least 1
-    kept      the share of the predicted symbols that stay as they are
-    replaced  the share that become another symbol, drawn uniformly, or by chance the same; the rest becomes [MASK]
-    variants  dynamic noise (None) is drawn anew in every epoch; static noise returns after so many epochs, as ten
-              variants did over the forty epochs of BERT (arXiv:1907.11692, section 4.1), and with it returns what else
-              is drawn for a row: the segments of a pair and their relation
+    rate       the share of a row's symbols that are predicted, rounded to a number, which is at least 1
+    unchanged  the share of the predicted symbols that stay as they are
+    replaced   the share that become another symbol, drawn uniformly, or by chance the same; the rest becomes [MASK]
+    variants   dynamic noise (None) is drawn anew in every epoch; static noise returns after so many epochs, as ten
+               variants did over the forty epochs of BERT (arXiv:1907.11692, section 4.1), and with it returns what
+               else is drawn for a row: the segments of a pair and their relation
     """
 
     rate: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    kept: Annotated[float, Field(ge=0, le=1)] = 0.1
+    unchanged: Annotated[float, Field(ge=0, le=1)] = 0.1
     replaced: Annotated[float, Field(ge=0, le=1)] = 0.1
     variants: Positive | None = None
 
     def conflicts(self) -> Iterator[str]:
-        if self.kept + self.replaced > 1:
-            yield f"kept {self.kept:g} and replaced {self.replaced:g} share the same symbols; their sum is at most 1"
+        if self.unchanged + self.replaced > 1:
+            yield (
+                f"unchanged {self.unchanged:g} and replaced {self.replaced:g} share the same symbols; "
+                "their sum is at most 1"
+            )
 
     @property
     def needs_words(self) -> bool:
@@ -107,7 +110,7 @@ class NoiseConfig(Config):
 
     @property
     def replaces_phrases(self) -> bool:
-        """Hook: whether phrases are replaced, which is to be told of each. By default they are not."""
+        """Hook: whether phrases are replaced, so that a task can predict it of each. By default they are not."""
         return False
 
     def replace(self, row: PlainRow, chance: np.random.Generator) -> tuple[PlainRow, Integers | None]:
@@ -136,7 +139,7 @@ class NoiseConfig(Config):
             return HiddenRow(inputs, targets)
         places, group = self.choose(row, chance)
         fate = chance.random(int(group.max(initial=-1)) + 1)[group]
-        is_replaced, is_masked = fate < self.replaced, fate >= self.replaced + self.kept
+        is_replaced, is_masked = fate < self.replaced, fate >= self.replaced + self.unchanged
         targets[places] = row.symbols[places]
         inputs[places[is_masked]] = row.mask
         inputs[places[is_replaced]] = chance.choice(row.drawable, int(is_replaced.sum()))

@@ -14,7 +14,7 @@ __all__ = ["ReplacePhrasesConfig"]
 
 
 class ReplacePhrasesConfig(MaskTokensConfig, kind="replace_phrases"):
-    """Given phrases are replaced by others of the same type, and whether each was is to be told from what stands beside
+    """Given phrases are replaced by others of the same type, and whether each was is predicted from what stands beside
     it (arXiv:1912.09637, section 2.1). Of the symbols that belong to none, some are hidden as by ``mask_tokens``; the
     paper hides 5 %: set rate.
 

@@ -43,7 +43,7 @@ class RowEvaluationConfig(Config):
 
     noise       what is hidden; None: as in training. Runs that are trained with different noise are compared by one
     attention_masks  who sees whom, where the data have such masks in training; None: as in training
-    relation    what is to be told of two segments; None: as in training. Of any relation 0 means that the second
+    relation    what is predicted of two segments; None: as in training. Of any relation 0 means that the second
                 segment follows the first, so that what was trained to tell one can be measured by another, as
                 arXiv:1909.11942, table 5, does
     packing     what a row holds; None: as in training
@@ -73,7 +73,7 @@ class RowDataConfig(TextDataConfig, kind="rows"):
                 source of kind translations, each cut to half of a row: with model.segments at 2, the embeddings of the
                 two languages, this is the translation language modelling of XLM (arXiv:1901.07291, section 3.3)
     restart     whether positions begin again with the second segment, as in XLM
-    relation    what is to be told of the two segments of a pair. next_sentence (arXiv:1810.04805, section 3.1): 0 where
+    relation    what is predicted of the two segments of a pair. next_sentence (arXiv:1810.04805, section 3.1): 0 where
                 B follows A, 1 where it is from another document, in half of the rows each. sentence_order
                 (arXiv:1909.11942, section 3.1): 0 where A and B stand in their order, 1 where they are swapped.
                 sentence_structure (arXiv:1908.04577, section 2.3): 0 where B follows A, 1 where it stands before A, 2
@@ -143,7 +143,7 @@ class RowDataConfig(TextDataConfig, kind="rows"):
                 "source of kind translations go together"
             )
         if self.packing == "translations" and self.relation != "none":
-            yield "of two translations no relation is to be told; drop relation"
+            yield "of two translations no relation is predicted; drop relation"
         if self.restart and self.packing not in PAIRS:
             yield f"positions restart with a second segment, and packing {self.packing} has one; drop restart"
         masks, measured = self.attention_masks, self.evaluation.attention_masks
@@ -199,7 +199,7 @@ class RowDataConfig(TextDataConfig, kind="rows"):
 
     @property
     def measured_relation(self) -> Relation:
-        """What is to be told of two segments in evaluation."""
+        """What is predicted of two segments in evaluation."""
         return self.evaluation.relation or self.relation
 
     @property
@@ -216,7 +216,7 @@ class RowDataConfig(TextDataConfig, kind="rows"):
         """Returns the least losses in nats where they are known: of words, one symbol each, that are all behind [MASK].
         Where some stay in place, or are replaced by others, less or more than that is possible."""
         noise, losses = self.measured_noise, self.source.known_masked_losses()
-        if not losses or self.tokenizer != WordsConfig() or noise.kept or noise.replaced:
+        if not losses or self.tokenizer != WordsConfig() or noise.unchanged or noise.replaced:
             return None
         return KnownValues("nats", {name: bits * math.log(2) for name, bits in losses.items()})
 

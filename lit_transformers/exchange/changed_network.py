@@ -2,7 +2,7 @@
 
 As a pretrained encoder becomes Longformer (arXiv:2004.05150, section 5): what both networks have is copied, the table
 of positions is repeated up to the new length, and projections of global tokens start as those of all tokens
-(section 3.1). Whatever else is new starts anew, and each such part is told. What shares queries and keys keeps the
+(section 3.1). Whatever else is new starts anew, and each such part is named. What shares queries and keys keeps the
 queries alone, so that it has to learn anew whom to attend to, unlike a window or blocks.
 """
 
@@ -86,7 +86,7 @@ def changed_model(model: ModelConfig, changes: Mapping[str, Plain], length: int 
         head, _, rest = path.partition(".")
         if head != "model" or not rest:
             raise ConfigError("is no part of the network; name a path below model, such as model.mixer", path)
-        values[rest] = kept(model.get(rest), value) if "." not in rest else value
+        values[rest] = with_shared_fields(model.get(rest), value) if "." not in rest else value
     if length is not None and dict(model.leaves()).get("positions.max_length") is not None:
         values.setdefault("positions.max_length", length)
     try:
@@ -95,7 +95,7 @@ def changed_model(model: ModelConfig, changes: Mapping[str, Plain], length: int 
         raise error.under("model") from None
 
 
-def kept(old: Plain, value: Plain) -> Plain:
+def with_shared_fields(old: Plain, value: Plain) -> Plain:
     """Returns the plain form of a part of another kind, with the fields of the old part that the new one has too.
 
     They are not defaults of the new kind but how the weights were trained: biases, the width of heads, the scale.

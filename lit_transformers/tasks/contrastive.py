@@ -1,4 +1,4 @@
-"""Contrastive pretraining: a row is to be told the n-gram that is hidden in it (InfoWord, arXiv:1910.08350)."""
+"""Contrastive pretraining: a row is matched with the n-gram that is hidden in it (InfoWord, arXiv:1910.08350)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ContrastiveConfig(TaskConfig, kind="contrastive"):
     section 4). Hidden symbols are predicted as well, in the same pass.
 
     The n-gram is the longest span that the data hide in a row, the first one of several: mask_spans or mask_ngrams
-    serve as ``data.noise``, with ``kept`` and ``replaced`` at 0, so that it does not stand in the row.
+    serve as ``data.noise``, with ``unchanged`` and ``replaced`` at 0, so that it does not stand in the row.
 
     loss: info_nce, -log of the softmax over all n-grams (equation 2 there); binary_nce, the logistic loss of the own
     n-gram as real, and of each other one as noise (arXiv:1310.4546, equation 4). An n-gram of other rows that is the

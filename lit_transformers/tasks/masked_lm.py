@@ -34,8 +34,8 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
     detach_relation: whether that loss trains the pooler and its output alone, so that they read what the network has
     learned from the loss of symbols.
     span_boundary: whether symbols are predicted from what stands beside their span as well; None: they are not.
-    Where the data replace phrases (``data.noise.kind=replace_phrases``), it is told of each whether it was, from the
-    vectors beside it. phrase_weight: of that loss.
+    Where the data replace phrases (``data.noise.kind=replace_phrases``), the task also predicts of each whether it
+    was replaced, from the vectors beside it. phrase_weight: of that loss.
     """
 
     reads: ClassVar[type[DataDescription]] = RowDescription
@@ -100,7 +100,7 @@ class MaskedRow(NamedTuple):
     """One row: its ordinal, nats of its predicted symbols, their number, bytes (0), how many of them were the most
     likely, the nats of its relation, 1 if it had a relation to predict, and 1 if that was the most likely; nats and
     number of the symbols that are predicted from the boundaries of their spans; nats and number of the phrases that may
-    have been replaced, and of how many of them that was told."""
+    have been replaced, and of how many of them that was predicted rightly."""
 
     document: int
     nats: float
@@ -197,7 +197,7 @@ class BoundaryNats(NamedTuple):
 class MaskedOutput(NamedTuple):
     """symbols (n, v): log probabilities at the n positions whose symbol is predicted, row by row; relation (b, c):
     logits of the relations, or None; boundary: what is predicted from the boundaries of spans, or None; phrases: what
-    is told of phrases that may have been replaced, or None."""
+    is predicted of phrases that may have been replaced, or None."""
 
     symbols: Float[Tensor, "n v"]
     relation: Float[Tensor, "b c"] | None

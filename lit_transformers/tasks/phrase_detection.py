@@ -1,4 +1,4 @@
-"""Which phrases were replaced by others of their type, told from what stands beside them (WKLM, arXiv:1912.09637)."""
+"""Detection of phrases that were replaced by others of their type, from the vectors beside them (arXiv:1912.09637)."""
 
 from __future__ import annotations
 

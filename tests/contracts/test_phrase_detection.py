@@ -1,4 +1,4 @@
-"""Whether phrases were replaced is told from the vectors beside them, and counts beside hidden symbols."""
+"""Whether phrases were replaced is predicted from the vectors beside them, and counts beside hidden symbols."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_what_becomes_of_the_symbols_of_an_ngram_is_drawn_for_each() -> None:
     for number in range(30):
         chance = np.random.default_rng(number)
         spans = placed_spans(row, 135, np.cumsum(1 / np.arange(1, 4)), chance)
-        inputs, _ = MaskNgramsConfig(kept=0.5, replaced=0.0).hide(row, np.random.default_rng(number))
+        inputs, _ = MaskNgramsConfig(unchanged=0.5, replaced=0.0).hide(row, np.random.default_rng(number))
         fates.update(int((inputs[start:stop] == MASK).sum()) for start, stop in spans if stop - start == 3)
     assert set(fates) == {0, 1, 2, 3}
 

@@ -34,24 +34,24 @@ def within(share: float, expected: float, count: int) -> bool:
 @pytest.mark.parametrize("noise", [MaskTokensConfig(), MaskSpansConfig()], ids=lambda noise: noise.kind)
 def test_of_what_is_predicted_a_tenth_stays_and_a_tenth_is_another_symbol(noise: NoiseConfig) -> None:
     row = plain(1003)
-    kept = replaced = masked = 0
+    unchanged = replaced = masked = 0
     for inputs, targets in hidden_rows(noise, row, 100):
         chosen = targets != IGNORED
         assert chosen.sum() == 150, "0.15 of 1000 symbols that are not special"
         assert (targets == row.symbols)[chosen].all() and (inputs == row.symbols)[~chosen].all()
         assert not (chosen & ~row.allowed).any() and inputs[chosen].max() <= MASK
         masked += int((inputs == MASK).sum())
-        kept += int((inputs == row.symbols)[chosen].sum())
+        unchanged += int((inputs == row.symbols)[chosen].sum())
         replaced += int(((inputs != row.symbols) & (inputs != MASK)).sum())
     # The symbols of a span share what becomes of them, so that there are fewer draws than symbols.
     draws = 15_000 if noise.kind == "mask_tokens" else 15_000 / 6
     assert within(masked / 15_000, 0.8, int(draws))
-    assert within(kept / 15_000, 0.1001, int(draws)) and within(replaced / 15_000, 0.0999, int(draws))
+    assert within(unchanged / 15_000, 0.1001, int(draws)) and within(replaced / 15_000, 0.0999, int(draws))
 
 
 def test_every_symbol_is_chosen_as_often_and_every_other_symbol_replaces_one_as_often() -> None:
     row = PlainRow(np.arange(22), np.arange(22) < 20, None, MASK, np.arange(5))
-    noise = MaskTokensConfig(rate=0.25, kept=0.0, replaced=1.0)
+    noise = MaskTokensConfig(rate=0.25, unchanged=0.0, replaced=1.0)
     rows = hidden_rows(noise, row, 2_000)
     places = np.mean([targets != IGNORED for _, targets in rows], axis=0)
     assert all(within(share, 0.25, 2_000) for share in places[:20]) and not places[20:].any()
@@ -91,10 +91,10 @@ def test_a_span_is_treated_alike_lies_in_one_segment_and_meets_no_other() -> Non
         for start, stop in spans:
             assert row.allowed[start:stop].all()
             masked, same = inputs[start:stop] == MASK, inputs[start:stop] == row.symbols[start:stop]
-            fate = "masked" if masked.all() else "kept" if same.all() else "replaced"
+            fate = "masked" if masked.all() else "unchanged" if same.all() else "replaced"
             assert fate != "replaced" or (not masked.any() and same.sum() <= 1)
             fates.add(fate)
-    assert fates == {"masked", "kept", "replaced"}
+    assert fates == {"masked", "unchanged", "replaced"}
 
 
 WORDS = np.array([True, False, True, False, False, True, True, False] * 25)
@@ -135,5 +135,7 @@ def test_nothing_is_hidden_of_special_symbols() -> None:
 
 
 def test_shares_of_more_than_all_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"kept 0.6 and replaced 0.5 share the same symbols; their sum is at most 1"):
-        MaskTokensConfig(kept=0.6, replaced=0.5)
+    with pytest.raises(
+        ConfigError, match=r"unchanged 0.6 and replaced 0.5 share the same symbols; their sum is at most 1"
+    ):
+        MaskTokensConfig(unchanged=0.6, replaced=0.5)

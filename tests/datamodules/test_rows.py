@@ -338,8 +338,8 @@ def test_an_evaluation_hides_the_same_for_every_seed_and_every_time() -> None:
 
 
 def test_an_evaluation_may_hide_otherwise_than_training() -> None:
-    measured = {"evaluation.noise": {"kind": "mask_tokens", "rate": 0.5, "kept": 0.0, "replaced": 0.0}}
-    same, other = config(**{"noise.rate": 0.5, "noise.kept": 0.0, "noise.replaced": 0.0}), config(**measured)
+    measured = {"evaluation.noise": {"kind": "mask_tokens", "rate": 0.5, "unchanged": 0.0, "replaced": 0.0}}
+    same, other = config(**{"noise.rate": 0.5, "noise.unchanged": 0.0, "noise.replaced": 0.0}), config(**measured)
     evaluations = [plain_batches(list(each.build().val_dataloader())) for each in (same, other)]
     assert evaluations[0] == evaluations[1] != plain_batches(list(config().build().val_dataloader()))
     assert plain_batches(training_batches(other, 5)) == plain_batches(training_batches(config(), 5))
@@ -606,7 +606,7 @@ def test_a_damaged_cache_says_what_to_remove(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_least_losses_are_known_of_words_that_are_all_behind_masks() -> None:
-    known = config(**{"noise.kept": 0.0, "noise.replaced": 0.0}).known_values()
+    known = config(**{"noise.unchanged": 0.0, "noise.replaced": 0.0}).known_values()
     assert known is not None and known.metric == "nats"
     assert known.values == {name: bits * math.log(2) for name, bits in TOPICS.known_masked_losses().items()}
     assert config().known_values() is None is config(tokenizer="bytes").known_values()

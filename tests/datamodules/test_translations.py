@@ -65,7 +65,7 @@ def test_what_does_not_go_together_is_refused(config: RowDataConfig) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"packing": "sentence_pair"}, "packing translations and a source of kind translations go together"),
         ({"source": "stdlib"}, "packing translations and a source of kind translations go together"),
-        ({"relation": "sentence_order"}, "of two translations no relation is to be told"),
+        ({"relation": "sentence_order"}, "of two translations no relation is predicted"),
         ({"source": "stdlib", "packing": "full_sentences", "restart": True}, "packing full_sentences has one; drop"),
     ]
     for changes, message in wrong:
