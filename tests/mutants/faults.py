@@ -24,6 +24,9 @@ MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
 DATA = "tests/datamodules/test_"
 MIXERS = "tests/mixers/test_"
+INDEPENDENT = (
+    "tests/contracts/test_independent_symbols.py::test_no_loss_falls_below_chance_where_symbols_are_independent"
+)
 RANKS = "tests/lit_transformers/test_pretraining_ranks.py::test_ranks_learn_and_measure_what_one_process_does"
 
 PATTERN_FAULTS = (
@@ -2590,6 +2593,30 @@ FAULTS = (
         "draw(log_probabilities, chance)",
         "log_probabilities.argmax(dim=-1)",
         (f"{MASKED}replaced_tokens.py::test_draws_follow_the_generator_and_carry_no_gradient",),
+    ),
+    Fault(
+        "denoising",
+        "a decoder reads what it is to write",
+        "datamodules/denoising/denoising.py",
+        "inputs[row, 1:length] = part.target[: length - 1]",
+        "inputs[row, : len(part.target)] = part.target",
+        (f"{INDEPENDENT}[lm]", f"{INDEPENDENT}[mass]"),
+    ),
+    Fault(
+        "masked",
+        "one hidden symbol of a row stands in it",
+        "datamodules/rows/noises.py",
+        "inputs[places[is_masked]] = row.mask",
+        "inputs[places[is_masked][1:]] = row.mask",
+        (f"{INDEPENDENT}[masked_lm]",),
+    ),
+    Fault(
+        "masked",
+        "a query sees the symbol that it is to predict",
+        "lit_transformers/tasks/permutation_lm.py",
+        "places - (~scored).sum(dim=1, keepdim=True) + 1, 0)",
+        "0 * places, 0)",
+        (f"{INDEPENDENT}[permutation_lm]",),
     ),
     Fault(
         "masked",
