@@ -33,22 +33,24 @@ class Order(Protocol[Visited]):
 
 
 class Endless:
-    """The ordinals of a shard in training: every pass has an order of its own, which the shards divide completely."""
+    """The ordinals of a shard in training: every pass has an order of its own, and the passes, one after another, are
+    dealt to the shards in turn. So the next rows of all ranks together are those that one process would read next."""
 
     def __init__(self, count: int, seed: int, shard: Shard) -> None:
         if count < shard.total:
             raise DataError(
                 f"source: {count} examples cannot feed {shard.total} readers (ranks x workers); use fewer or more data"
             )
-        self.total, self.seed, self.shard = count, seed, shard
-        self.count = len(range(shard.number, count, shard.total))
+        self.count, self.seed, self.shard = count, seed, shard
+
+    def epoch(self, place: int) -> tuple[int, int]:
+        """Returns the pass that a place of the shard is in, and its place among all of that pass."""
+        return divmod(self.shard.number + place * self.shard.total, self.count)
 
     def slice(self, start: int, stop: int) -> list[int]:
         """Returns the ordinals from place ``start`` to ``stop``, counted over all passes."""
-        return [self._at(*divmod(place, self.count)) for place in range(start, stop)]
-
-    def _at(self, epoch: int, place: int) -> int:
-        return int(shuffled(self.total, self.seed, epoch)[self.shard.number + place * self.shard.total])
+        places = (self.epoch(place) for place in range(start, stop))
+        return [int(shuffled(self.count, self.seed, epoch)[place]) for epoch, place in places]
 
     def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
         """Returns the batches of a window, which are sorted by length, in random order."""
@@ -87,8 +89,10 @@ class Visits:
 
     def slice(self, start: int, stop: int) -> list[Visit]:
         """Returns the visits from place ``start`` to ``stop``, counted over all passes; an evaluation has one."""
-        count = self.order.count if isinstance(self.order, Endless) else stop
-        return [Visit(ordinal, place // count) for place, ordinal in enumerate(self.order.slice(start, stop), start)]
+        ordinals = self.order.slice(start, stop)
+        if not isinstance(self.order, Endless):
+            return [Visit(ordinal, 0) for ordinal in ordinals]
+        return [Visit(ordinal, self.order.epoch(place)[0]) for place, ordinal in enumerate(ordinals, start)]
 
     def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
         """Returns the batches of a window as the order arranges them."""

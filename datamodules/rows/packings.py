@@ -5,6 +5,7 @@ Where rows begin and end follows from the sentences alone, so that the number of
 
 from __future__ import annotations
 
+from array import array
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -108,8 +109,8 @@ def _cut(starts: Integers, documents: Integers, most: int) -> tuple[Integers, In
 
 def _chain(following: Integers) -> Integers:
     """Returns 0, what follows it, what follows that, ..., until the end."""
-    steps = following.tolist()
-    chain, place = [], 0
+    steps = memoryview(np.ascontiguousarray(following))  # a list of as many numbers takes several times its memory
+    chain, place = array("q"), 0
     while place < len(steps):
         chain.append(place)
         place = steps[place]

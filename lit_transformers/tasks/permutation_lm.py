@@ -18,6 +18,7 @@ from lit_transformers.models.capabilities import OrderedOutput, OrderedRows, Row
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig
 from lit_transformers.stacks.block import add_losses
+from lit_transformers.tasks.counter_based import random_numbers, scrambled
 from lit_transformers.tasks.masked_lm import (
     MaskedLMConfig,
     MaskedMetric,
@@ -249,23 +250,3 @@ def places_of(batch: RowBatch, scored: Bool[Tensor, "b t"], order: Order) -> Int
     if order == "all":
         return places
     return torch.where(scored, places - (~scored).sum(dim=1, keepdim=True) + 1, 0)
-
-
-def random_numbers(example: Int[Tensor, " b"], scored: Bool[Tensor, "b t"]) -> Int[Tensor, "b t"]:
-    """Returns a pseudo-random number for each position, which follows from the ordinal of its row and the positions
-    that are predicted in it alone, so that it is the same on all ranks and in any batch."""
-    positions = torch.arange(1, scored.size(1) + 1, device=scored.device)
-    row = scrambled(example) + (scrambled(positions) * scored).sum(dim=1)
-    return scrambled(row[:, None] + positions * GOLDEN)
-
-
-GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-"""The step between the numbers that are scrambled, as in SplitMix64 (Steele et al. 2014)."""
-
-
-def scrambled(numbers: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
-    """Returns a bijection of 64-bit integers that looks random: the last function of SplitMix64, with shifts that keep
-    the sign. Products wrap around."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64)):
-        numbers = (numbers ^ (numbers >> shift)) * factor
-    return numbers ^ (numbers >> 31)

@@ -19,6 +19,7 @@ from lit_transformers.mixer import full_precision
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig
+from lit_transformers.tasks.counter_based import draw, random_numbers, uniform
 from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_sided, without_order
 from lit_transformers.tasks.pair_metric import PairMetric
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
@@ -65,7 +66,9 @@ class ReplacedTokensConfig(TaskConfig, kind="replaced_tokens"):
     what is read ("All-Tokens MLM"; arXiv:2003.10555, section 3.4).
     weight: of the network's loss; the generator's counts 1. The paper has 50 for detection. Where symbols are
     predicted, 1 makes the losses alike.
-    A draw that is the original symbol counts as original (section 2).
+    A draw that is the original symbol counts as original (section 2). Draws follow from the generator's probabilities,
+    the ordinal of a row, what is hidden in it and the number of the update alone (``counter_based``), so that they are
+    the same on all ranks; in evaluation, from the same numbers at every update.
     """
 
     reads: ClassVar[type[DataDescription]] = RowDescription
@@ -247,14 +250,14 @@ class ReplacedTokens(Task):
         return generator
 
     def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
-        output = self.predicted(self.network, batch)
+        output = self.predicted(self.network, batch, self.global_step)
         mean = token_mean(output.network.nats.sum(), output.network.scored)
         generator = token_mean(output.generator.nats.sum(), output.generator.scored)
         return self.training_output(mean._replace(loss=self.config.weight * mean.loss), output.aux, generator.loss)
 
-    def predicted(self, network: RowNetwork, batch: RowBatch) -> ReplacedOutput:
-        """Replaces hidden symbols, and returns what is predicted of the rows that result."""
-        drawn, hidden = self.drawn(batch), batch.targets != IGNORED
+    def predicted(self, network: RowNetwork, batch: RowBatch, step: int = 0) -> ReplacedOutput:
+        """Replaces hidden symbols, and returns what is predicted of the rows that result. step: of the draws."""
+        drawn, hidden = self.drawn(batch, step), batch.targets != IGNORED
         original = torch.where(hidden, batch.targets, batch.inputs)
         scored = hidden if self.config.predicts.endswith("at_masks") else batch.padding_mask
         predictions, aux = self.judged(network, batch._replace(inputs=drawn.symbols), original, scored)
@@ -275,18 +278,19 @@ class ReplacedTokens(Task):
         nats = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
         return Predictions.at(scored, nats, (logits > 0) == targets), dict(output.aux)
 
-    def drawn(self, batch: RowBatch) -> Drawn:
+    def drawn(self, batch: RowBatch, step: int = 0) -> Drawn:
         """Draws a symbol for every hidden one, without gradient, and measures the generator, if there is one."""
         hidden, targets = batch.targets != IGNORED, batch.targets[batch.targets != IGNORED]
+        chance = uniform(random_numbers(batch.example, hidden, step)[hidden])
         if self.generator is None:
-            draws = torch.randint_like(targets, self.data.vocabulary.size)
+            draws = (chance * self.data.vocabulary.size).long()
             none = torch.zeros_like(hidden)
             return Drawn(batch.inputs.masked_scatter(hidden, draws), Predictions(none.float(), none, none), {})
         output = read_rows(self.generator, batch)
         log_probabilities = self.generator.tokens.log_probabilities(self.generator.predict(output.hidden[hidden]))
-        draws = torch.distributions.Categorical(logits=log_probabilities.detach()).sample()
         predictions = Predictions.of_symbols(hidden, log_probabilities, targets)
-        return Drawn(batch.inputs.masked_scatter(hidden, draws), predictions, output.aux)
+        symbols = batch.inputs.masked_scatter(hidden, draw(log_probabilities, chance))
+        return Drawn(symbols, predictions, output.aux)
 
     def detection(self, hidden: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Returns the logit that each symbol was replaced, or of "All-Tokens MLM", that it is copied."""

@@ -24,13 +24,13 @@ from lit_transformers.mixers import AttentionConfig
 from lit_transformers.models import EncoderConfig, ModelConfig
 from lit_transformers.stacks import SharedConfig, UniversalConfig
 from lit_transformers.tasks import MaskedLMConfig
+from lit_transformers.tasks.counter_based import scrambled
 from lit_transformers.tasks.permutation_lm import (
     Order,
     PermutationLM,
     PermutationLMConfig,
     each,
     ordered_rows,
-    scrambled,
 )
 from lit_transformers.training.config import TrainingConfig
 

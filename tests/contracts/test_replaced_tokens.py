@@ -29,8 +29,7 @@ def electra(model: EncoderConfig = BERT, generator: dict[str, Any] = SMALL, **fi
 
 
 def drawn(task: ReplacedTokens, batch: RowBatch) -> tuple[Tensor, Tensor]:
-    """The rows that the discriminator reads after ``manual_seed(1)``, and the original ones."""
-    torch.manual_seed(1)
+    """The rows that the discriminator reads, and the original ones."""
     symbols = task.drawn(batch).symbols
     return symbols, torch.where(batch.targets != IGNORED, batch.targets, batch.inputs)
 
@@ -67,7 +66,6 @@ def test_the_loss_is_that_of_the_definition(predicts: Predicts) -> None:
     generator = F.nll_loss(
         task.generator.tokens.log_probabilities(guessed)[:, (1, 3)].flatten(0, 1), original[:, (1, 3)].flatten()
     )
-    torch.manual_seed(1)
     torch.testing.assert_close(task.training_step(batch, 0)["loss"], 3.0 * sum(terms) / len(terms) + generator)
 
 
@@ -116,10 +114,8 @@ def test_any_symbol_is_drawn_without_a_generator() -> None:
 
 def test_what_is_reported_is_counted_by_hand() -> None:
     task, batch = electra().eval(), rows(LENGTHS)
-    torch.manual_seed(1)
     with torch.no_grad():
         task.validation_step(batch, 0)
-        torch.manual_seed(1)
         output = task.predicted(task.network, batch)
     reported, hidden = task.metric.compute(), batch.targets != IGNORED
     assert reported["discriminator_nats"] == pytest.approx(output.network.nats[batch.padding_mask].mean().item())

@@ -99,7 +99,8 @@ def test_what_is_done_depends_on_seed_epoch_and_row_and_on_nothing_else() -> Non
         for number in range(readers):
             batches = config(batch_size=1, window=1).build().training().open(Shard(number, readers), number)
             for epoch in range(2):
-                rows[epoch] |= rows_of([*islice(batches, len(range(number, total, readers)))])
+                share = len(range((number - epoch * total) % readers, total, readers))
+                rows[epoch] |= rows_of([*islice(batches, share)])
         passes.append(rows)
     assert passes[0] == passes[1] == passes[2] and [len(epoch) for epoch in passes[0]] == [total, total]
     first, second = passes[0]

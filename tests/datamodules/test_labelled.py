@@ -95,14 +95,16 @@ def test_marked_places_are_those_of_the_row_that_begins_with_a_boundary() -> Non
 
 @settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 3), st.integers(0, 3))
-def test_the_shards_of_a_pass_are_disjoint_and_complete(count: int, ranks: int, passes: int, seed: int) -> None:
+def test_the_shards_read_together_what_one_reader_does_and_a_pass_is_complete(
+    count: int, ranks: int, passes: int, seed: int
+) -> None:
+    """Also where a pass ends between two shards, so that one of them begins the next one before the other."""
     total = min(ranks, count)
+    shards = [Endless(count, seed, Shard(number, total)).slice(0, passes * count) for number in range(total)]
+    together = [ordinal for ordinals in zip(*shards, strict=True) for ordinal in ordinals][: passes * count]
+    assert together == Endless(count, seed, Shard()).slice(0, passes * count)
     for epoch in range(passes):
-        ordinals: list[int] = []
-        for number in range(total):
-            order = Endless(count, seed, Shard(number, total))
-            ordinals += order.slice(epoch * order.count, (epoch + 1) * order.count)
-        assert sorted(ordinals) == list(range(count))
+        assert sorted(together[epoch * count : (epoch + 1) * count]) == list(range(count))
 
 
 @settings(max_examples=60)

@@ -24,6 +24,10 @@ MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
 DATA = "tests/datamodules/test_"
 MIXERS = "tests/mixers/test_"
+INDEPENDENT = (
+    "tests/contracts/test_independent_symbols.py::test_no_loss_falls_below_chance_where_symbols_are_independent"
+)
+RANKS = "tests/lit_transformers/test_pretraining_ranks.py::test_ranks_learn_and_measure_what_one_process_does"
 
 PATTERN_FAULTS = (
     Fault(
@@ -1207,6 +1211,18 @@ DATA_FAULTS = (
     ),
     Fault(
         "data",
+        "every shard goes through passes of its own",
+        "datamodules/core/windows.py",
+        "return divmod(self.shard.number + place * self.shard.total, self.count)",
+        "passes, own = divmod(place, len(range(self.shard.number, self.count, self.shard.total)))\n"
+        "        return passes, self.shard.number + own * self.shard.total",
+        (
+            f"{DATA}labelled.py::test_the_shards_read_together_what_one_reader_does_and_a_pass_is_complete",
+            f"{RANKS}[masked_lm-2]",
+        ),
+    ),
+    Fault(
+        "data",
         "the shards of an evaluation overlap",
         "datamodules/core/windows.py",
         "ordinals[shard.number :: shard.total]",
@@ -1383,10 +1399,10 @@ DATA_FAULTS = (
     ),
     Fault(
         "rows",
-        "a reader counts the epochs of all readers",
+        "a reader counts its own rows as those of all readers",
         "datamodules/core/windows.py",
-        "count = self.order.count if isinstance(self.order, Endless) else stop",
-        "count = self.order.total if isinstance(self.order, Endless) else stop",
+        "return [Visit(ordinal, self.order.epoch(place)[0]) for place",
+        "return [Visit(ordinal, place // self.order.count) for place",
         (f"{DATA}rows.py::test_what_is_hidden_depends_on_seed_epoch_and_row_and_on_nothing_else",),
     ),
     Fault(
@@ -2633,9 +2649,57 @@ FAULTS = (
         "masked",
         "the most likely symbol is drawn",
         "lit_transformers/tasks/replaced_tokens.py",
-        "torch.distributions.Categorical(logits=log_probabilities.detach()).sample()",
-        "log_probabilities.detach().argmax(dim=-1)",
+        "draw(log_probabilities, chance)",
+        "log_probabilities.argmax(dim=-1)",
         (f"{MASKED}replaced_tokens.py::test_draws_follow_the_generator_and_carry_no_gradient",),
+    ),
+    Fault(
+        "denoising",
+        "a decoder reads what it is to write",
+        "datamodules/denoising/denoising.py",
+        "inputs[row, 1:length] = part.target[: length - 1]",
+        "inputs[row, : len(part.target)] = part.target",
+        (f"{INDEPENDENT}[lm]", f"{INDEPENDENT}[mass]"),
+    ),
+    Fault(
+        "masked",
+        "one hidden symbol of a row stands in it",
+        "datamodules/rows/noises.py",
+        "inputs[places[is_masked]] = row.mask",
+        "inputs[places[is_masked][1:]] = row.mask",
+        (f"{INDEPENDENT}[masked_lm]",),
+    ),
+    Fault(
+        "masked",
+        "a query sees the symbol that it is to predict",
+        "lit_transformers/tasks/permutation_lm.py",
+        "places - (~scored).sum(dim=1, keepdim=True) + 1, 0)",
+        "0 * places, 0)",
+        (f"{INDEPENDENT}[permutation_lm]",),
+    ),
+    Fault(
+        "masked",
+        "what a generator draws depends on who draws first",
+        "lit_transformers/tasks/replaced_tokens.py",
+        "uniform(random_numbers(batch.example, hidden, step)[hidden])",
+        "torch.rand(len(targets), dtype=torch.float64, device=targets.device)",
+        (f"{RANKS}[replaced_tokens-2]",),
+    ),
+    Fault(
+        "masked",
+        "a generator draws the same at every update",
+        "lit_transformers/tasks/counter_based.py",
+        "row = row + scrambled(torch.tensor(step, device=row.device))",
+        "pass",
+        (f"{TASKS}counter_based.py::test_numbers_change_with_the_row_what_is_predicted_and_the_step",),
+    ),
+    Fault(
+        "masked",
+        "numbers from counters keep their sign",
+        "lit_transformers/tasks/counter_based.py",
+        "(numbers >> places) & ((1 << (64 - places)) - 1)",
+        "numbers >> places",
+        (f"{TASKS}counter_based.py::test_the_numbers_are_those_of_splitmix64",),
     ),
     Fault(
         "masked",
@@ -2664,7 +2728,7 @@ FAULTS = (
     Fault(
         "masked",
         "an order is the same in all rows",
-        "lit_transformers/tasks/permutation_lm.py",
+        "lit_transformers/tasks/counter_based.py",
         "row = scrambled(example) + (scrambled(positions) * scored).sum(dim=1)",
         "row = 0 * scrambled(example) + (scrambled(positions) * scored).sum(dim=1)",
         (
