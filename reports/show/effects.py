@@ -87,7 +87,7 @@ def _set_scale(panels: Sequence[Axes], effects: Sequence[RelativeEffect]) -> Non
     ticks = [tick for tick in _TICKS if tick <= largest] or [1]
     places = [*(-tick for tick in reversed(ticks)), 0, *ticks]
     for panel in panels:
-        panel.set_xticks(places, [f"{place:+,} %" if place else "0" for place in places])
+        panel.set_xticks(places, [f"{place:+,}" if place else "0" for place in places])
         panel.minorticks_off()
         panel.tick_params(axis="x", labelbottom=True)
     panels[0].set_xlim(-1.3 * max(largest, 1.0), 1.3 * max(largest, 1.0))
