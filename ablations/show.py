@@ -241,7 +241,10 @@ def reproduction_view(published: Study, reproductions: Sequence[Reproduction]) -
             Text(one.arm), str(one.seed), f"{one.published:.7g}", f"{one.repeated:.7g}", difference, deviation
         )
     equal = sum(one.is_equal for one in reproductions)
-    return Group(table, Text(f"{published.plan.metric.title}; {equal} of {len(reproductions)} equal to the last digit"))
+    summary = f"{published.plan.metric.title}; {equal} of {len(reproductions)} equal to the last digit"
+    if equal < len(reproductions):
+        summary += "; other processors and versions round otherwise, so do the same at the published commit here"
+    return Group(table, Text(summary))
 
 
 def tuning_table(metric: str, results: Iterable[TuningResult]) -> Table:
