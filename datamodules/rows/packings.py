@@ -109,7 +109,7 @@ def _cut(starts: Integers, documents: Integers, most: int) -> tuple[Integers, In
 
 def _chain(following: Integers) -> Integers:
     """Returns 0, what follows it, what follows that, ..., until the end."""
-    steps = memoryview(np.ascontiguousarray(following))  # a list of as many numbers takes several times its memory
+    steps = np.ascontiguousarray(following).data  # a list of as many numbers takes several times its memory
     chain, place = array("q"), 0
     while place < len(steps):
         chain.append(place)
