@@ -91,7 +91,7 @@ def half(length: int) -> int:
 def row_name(folder: Path, rows: Packed, documents: Documents, ordinal: int) -> str:
     """Returns the name of a row of the sentences in a folder: that of the document that it begins in, and its ordinal.
 
-    documents: of the split.
+    documents: the documents of the split.
     """
     sentences = opened(folder)
     sentence = np.searchsorted(sentences.symbols.starts, rows.starts[rows.first[ordinal]], side="right") - 1
@@ -108,7 +108,7 @@ def _cut(starts: Integers, documents: Integers, most: int) -> tuple[Integers, In
 
 
 def _chain(following: Integers) -> Integers:
-    """Returns 0, what follows it, what follows that, ..., until the end."""
+    """Returns the chain that begins at 0: the number that follows each one, until the end."""
     steps = np.ascontiguousarray(following).data  # a list of as many numbers takes several times its memory
     chain, place = array("q"), 0
     while place < len(steps):
