@@ -108,7 +108,7 @@ def _cut(starts: Integers, documents: Integers, most: int) -> tuple[Integers, In
 
 
 def _chain(following: Integers) -> Integers:
-    """Returns the chain that begins at 0: the number that follows each one, until the end."""
+    """Returns 0, what follows it, what follows that, ..., until the end."""
     steps = np.ascontiguousarray(following).data  # a list of as many numbers takes several times its memory
     chain, place = array("q"), 0
     while place < len(steps):
