@@ -16,12 +16,20 @@ import torch
 from scipy.stats import t as student
 
 from ablations.baselines import MASKED, SUMS, TRANSFORMER_XL
+from ablations.denoising import DENOISING
 from ablations.pairs import TRANSLATION
 from ablations.studies.universal_depth import ABLATION as UNIVERSAL_DEPTH
-from datamodules import LabelledDataConfig, LabelledEvaluationConfig, NeedleConfig
+from ablations.studies.xlnet_components import XLNET
+from datamodules import (
+    LabelledDataConfig,
+    LabelledEvaluationConfig,
+    MaskSpansConfig,
+    NeedleConfig,
+    SpanCorruptionConfig,
+)
 from lit_transformers.config import Plain
 from lit_transformers.runs import RunConfig, fit
-from lit_transformers.tasks import ClassificationConfig, ReplacedTokensConfig
+from lit_transformers.tasks import BiLMConfig, ClassificationConfig, ContrastiveConfig, ReplacedTokensConfig
 from lit_transformers.tasks.replaced_tokens import SymbolGeneratorConfig
 
 __all__ = ["CANARIES", "SEEDS", "Canary", "intervals", "score"]
@@ -90,6 +98,38 @@ CANARIES = {
             }
         ),
         "val/discriminator_nats",
+    ),
+    "symbols in random orders": Canary(
+        XLNET.override(
+            {
+                "task.directions": "forward",
+                "data.batch_size": 32,
+                "training.steps": 240,
+                "data.evaluation.examples": 1024,
+            }
+        ),
+        "val/nats",
+    ),
+    "symbols from one side": Canary(
+        MASKED.override(
+            {"model.causal": True, "task": BiLMConfig(), "training.steps": 150, "data.evaluation.examples": 256}
+        ),
+        "val/forward_nats",
+    ),
+    "contrasted n-grams": Canary(
+        MASKED.override(
+            {
+                "task": ContrastiveConfig(),
+                "data.noise": MaskSpansConfig(unchanged=0.0, replaced=0.0),
+                "data.evaluation.noise": None,
+                "training.steps": 350,
+                "data.evaluation.examples": 256,
+            }
+        ),
+        "val/nats",
+    ),
+    "corrupted spans": Canary(
+        DENOISING.override({"data.noise": SpanCorruptionConfig(), "training.steps": 400}), "val/nats"
     ),
 }
 """Canaries by kind of task. Their corpora are those of this Python and of installed packages, so that other versions

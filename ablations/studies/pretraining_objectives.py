@@ -44,9 +44,6 @@ ABLATION = Ablation(
             PublishedValue("objective=deshuffling", 73.17),
             PublishedValue("objective=prefix_lm", 80.69),
         ],
-        claims=[
-            "Architectures, by denoising: encoder-decoder 83.28, shared layers 82.81, decoder 74.70, prefix LM 81.82."
-        ],
     ),
     scales=DENOISING_SCALES,
 )

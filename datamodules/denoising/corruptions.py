@@ -48,7 +48,7 @@ class PlainText(NamedTuple):
 
 
 class Corrupted(NamedTuple):
-    """What is made of a row.
+    """The pair of a damaged row: what an encoder reads, and what a decoder writes.
 
     source  (s,) what the encoder reads, without the boundary that ends it
     target  (t,) what the decoder writes
@@ -72,11 +72,12 @@ class CorruptionConfig(Config):
 
     @property
     def permutes(self) -> bool:
-        """Hook: whether it changes the order of sentences, of which some row must then have two. By default not."""
+        """Hook: whether it changes the order of sentences, of which some row must then have two. By default it does
+        not."""
         return False
 
     def corrupt(self, text: PlainText, symbols: DenoisingSymbols, chance: np.random.Generator) -> Corrupted:
-        """Makes source and target of a row, by random numbers of ``chance`` alone."""
+        """Returns source and target of a row, by random numbers of ``chance`` alone."""
         raise NotImplementedError
 
     def longest(self, length: int) -> Longest:
@@ -99,7 +100,7 @@ class CorruptionConfig(Config):
         return None
 
     def at(self, epoch: int) -> CorruptionConfig:
-        """Hook: returns what is done in an epoch. By default the same in all."""
+        """Hook: returns what is done in an epoch. By default it is the same in all."""
         return self
 
     def every(self) -> tuple[CorruptionConfig, ...]:
@@ -111,11 +112,11 @@ class WholeTargetConfig(CorruptionConfig):
     """Base of what is done where the target is the whole row."""
 
     def damaged(self, text: PlainText, symbols: DenoisingSymbols, chance: np.random.Generator) -> PlainText:
-        """Returns the row as the encoder reads it. Where sentences begin is kept by what keeps sentences whole."""
+        """Returns the row as the encoder reads it, with the places where sentences begin if these stay whole."""
         raise NotImplementedError
 
     def damaged_length(self, symbols: float) -> float:
-        """Returns how many symbols are usually left of so many."""
+        """Returns how many symbols a damaged row usually has of so many."""
         raise NotImplementedError
 
     def corrupt(self, text: PlainText, symbols: DenoisingSymbols, chance: np.random.Generator) -> Corrupted:

@@ -50,7 +50,7 @@ class DenoisingDataConfig(TextDataConfig, kind="denoising"):
     """Rows of text as pairs (PairBatch): the encoder reads what is left of a row, the decoder writes what was there.
 
     length      symbols of the longest row with the boundary that ends it
-    batch_size  rows over all ranks together: each update reads as much text, whatever is made of it
+    batch_size  rows over all ranks together: each update reads as much text, whatever is done to it
     packing     what a row holds: full_sentences or doc_sentences of RoBERTa (arXiv:1907.11692, section 4.2;
                 ``packings.packed``), as many sentences as fit, with a separator between documents
     noise       what is done to a row; the table CORRUPTIONS lists the kinds
@@ -91,7 +91,7 @@ class DenoisingDataConfig(TextDataConfig, kind="denoising"):
 
     @property
     def tokens_per_step(self) -> int:
-        """Counts symbols of text, every row as the longest one: lengths are not known before rows are read."""
+        """Counts the symbols of text, every row as the longest one: lengths are not known before rows are read."""
         return self.batch_size * self.length
 
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
@@ -227,7 +227,8 @@ class DenoisingData(TextData):
 def paired(
     description: PairDescription, evaluated: bool, rows: list[DamagedRow], stream: int, cursor: str
 ) -> PairBatch:
-    """Makes a batch of rows; of none, a row with an empty source and no target, for a rank that has nothing left.
+    """Makes a batch of rows. Without rows it is one row with an empty source and no target, for a rank that has nothing
+    left.
 
     evaluated: whether the targets are needed as texts, to compare what is written with.
     """

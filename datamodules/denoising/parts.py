@@ -56,8 +56,8 @@ class SpanCorruptionConfig(CorruptionConfig, kind="span_corruption"):
     each other. In the code of T5 a row begins with what is visible and ends with a span.
 
     rate     the share of symbols that are hidden, rounded to a number, which is at least 1
-    mean     mean length of the spans, whose number it decides. None: places are drawn one by one, and those that follow
-             each other are a span (section 3.3.2: i.i.d., "replace spans"); T5 draws their number too
+    mean     the mean length of the spans, which decides how many there are. None: places are drawn one by one, and
+             those that follow each other are a span (section 3.3.2: i.i.d., "replace spans"); T5 draws their number too
     dropped  what is hidden leaves nothing behind, and is written without sentinels ("drop corrupted tokens")
     """
 
@@ -84,7 +84,7 @@ class SpanCorruptionConfig(CorruptionConfig, kind="span_corruption"):
         return is_hidden
 
     def spans(self, count: int) -> int:
-        """Returns how many spans there are, or at most, in so many symbols."""
+        """Returns how many spans there are in so many symbols, or may be at most."""
         total = count_of(self.rate, count)
         apart = count - total + 1
         return min(total, apart, total if self.mean is None else max(round(total / self.mean), 1))
@@ -194,5 +194,5 @@ class PhasesConfig(CorruptionConfig, kind="phases"):
 
 
 def widest(sizes: list[Longest]) -> Longest:
-    """Returns the longest source and the longest target of several."""
+    """Returns the sizes of the longest source and of the longest target among several pairs."""
     return Longest(max(size.source for size in sizes), max(size.target for size in sizes))

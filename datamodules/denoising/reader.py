@@ -1,4 +1,4 @@
-"""Reads a row of text by its ordinal, and makes of it what an encoder reads and what a decoder writes."""
+"""Reads a row of text by its ordinal, and turns it into what an encoder reads and what a decoder writes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SPECIAL = 1
 
 
 class DamagedRow(NamedTuple):
-    """A row with its ordinal in the split, and what is made of it."""
+    """A row with its ordinal in the split, and the pair that it becomes."""
 
     ordinal: int
     parts: Corrupted
 
     @property
     def length(self) -> int:
-        """Number of symbols of the longer side, with boundaries."""
+        """The number of symbols of the longer side, with boundaries."""
         return max(len(self.parts.source) + 1, len(self.parts.target) + self.parts.ends)
 
 
@@ -38,8 +38,8 @@ class DamagedReader(NamedTuple):
     """Reads the rows of the sentences in a folder. Cheap to pickle.
 
     length    symbols of the longest row with the boundary that ends it
-    variants  after so many epochs what is drawn returns; None: never
-    seed      numbers that decide, with the epoch and the ordinal of a row and nothing else, what is drawn for it
+    variants  the number of epochs after which what is drawn returns; None where it never does
+    seed      the numbers that decide, with the epoch and the ordinal of a row and nothing else, what is drawn for it
     """
 
     folder: Path

@@ -37,7 +37,7 @@ def minimal_pairs(
 ) -> list[MinimalPair]:
     """Returns so many pairs for each rule of a source, each row of one segment: [CLS] A [SEP].
 
-    length: tokens of the longest row. Raises DataError where a pair is longer.
+    length: the tokens of the longest row. Raises DataError where a pair is longer.
     """
 
     def row(text: bytes, number: int, rule: int) -> ReadRow:
@@ -62,7 +62,7 @@ class ThenPairs:
         self.visits, self.rows, self.pairs = visits, rows, pairs
 
     def slice(self, start: int, stop: int) -> list[Visit | MinimalPair]:
-        """Returns what stands from place ``start`` to ``stop``, fewer at the end."""
+        """Returns what stands from place ``start`` to ``stop``, which is less at the end."""
         return [
             *self.visits.slice(min(start, self.rows), min(stop, self.rows)),
             *self.pairs[max(start - self.rows, 0) : max(stop - self.rows, 0)],

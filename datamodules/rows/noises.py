@@ -96,12 +96,12 @@ class NoiseConfig(Config):
 
     @property
     def most_words(self) -> int:
-        """Hook: the most words that are hidden together. By default one."""
+        """Hook: the most words that are hidden together. By default it is one."""
         return 1
 
     @property
     def given(self) -> PhrasesConfig | None:
-        """Hook: the phrases that have to be known. None by default."""
+        """Hook: the phrases that have to be known. By default there are none."""
         return None
 
     def choose(self, row: PlainRow, chance: np.random.Generator) -> Chosen:
@@ -146,7 +146,7 @@ class NoiseConfig(Config):
         return self.disturb(row, HiddenRow(inputs, targets), chance)
 
     def disturb(self, row: PlainRow, hidden: HiddenRow, chance: np.random.Generator) -> HiddenRow:
-        """Hook: changes a row in which symbols were hidden further. By default nothing."""
+        """Hook: changes a row further in which symbols were hidden. By default it returns the row."""
         return hidden
 
 
@@ -182,8 +182,8 @@ class MaskSpansConfig(NoiseConfig, kind="mask_spans"):
     none of them hidden, follow one another; a span that fits nowhere is shortened. The last one ends where there are as
     many predictions as the rate asks for.
 
-    p        of the geometric distribution: the share of spans of one word, but for those that are too long
-    longest  words of the longest span: longer ones are drawn again, so that with p 0.2 and 10 the mean is 3.8
+    p        the parameter of the geometric distribution: the share of spans of one word, but for those too long
+    longest  the most words of a span: longer ones are drawn again, so that with p 0.2 and 10 the mean is 3.8
     """
 
     p: Annotated[float, Field(gt=0, lt=1)] = 0.2

@@ -91,7 +91,7 @@ def half(length: int) -> int:
 def row_name(folder: Path, rows: Packed, documents: Documents, ordinal: int) -> str:
     """Returns the name of a row of the sentences in a folder: that of the document that it begins in, and its ordinal.
 
-    documents: of the split.
+    documents: the documents of the split.
     """
     sentences = opened(folder)
     sentence = np.searchsorted(sentences.symbols.starts, rows.starts[rows.first[ordinal]], side="right") - 1

@@ -44,9 +44,9 @@ class ReadRow(NamedTuple):
 class RowReader(NamedTuple):
     """Reads the rows of the sentences in a folder. Cheap to pickle.
 
-    seed: numbers that decide, with the epoch and the ordinal of a row and nothing else, what is drawn for it: which
+    seed: the numbers that decide, with the epoch and the ordinal of a row and nothing else, what is drawn for it: which
     sentences of a pair are its first segment, their relation, what is hidden, and under which of the attention masks.
-    phrases: those that the noise asks for.
+    phrases: the phrases that the noise asks for.
     """
 
     folder: Path
@@ -69,7 +69,7 @@ class RowReader(NamedTuple):
         return len(self.packed.first)
 
     def name(self, documents: Documents, ordinal: int) -> str:
-        """Returns the name of a row (``row_name``). documents: of the split."""
+        """Returns the name of a row (``row_name``); ``documents`` are those of the split."""
         return row_name(self.folder, self.packed, documents, ordinal)
 
     def row(self, visit: Visit) -> ReadRow:

@@ -189,7 +189,7 @@ class RowDataConfig(TextDataConfig, kind="rows"):
 
     @staticmethod
     def masks_in(masks: AttentionMasksConfig | None) -> dict[str, Plain]:
-        """Returns attention masks as plain data by their name; nothing of none."""
+        """Returns attention masks as plain data by their name, and no entry where there are none."""
         return {} if masks is None else {"attention_masks": masks.to_dict()}
 
     @property
@@ -204,7 +204,7 @@ class RowDataConfig(TextDataConfig, kind="rows"):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The rules by which minimal pairs are made that are measured."""
+        """The rules of the minimal pairs that are measured, none where there are no pairs."""
         return tuple(self.source.minimal_pairs(0)) if self.evaluation.pairs else ()
 
     @property
@@ -367,7 +367,8 @@ TRAINING, EVALUATION = 1, 2
 
 
 class RowsShape(NamedTuple):
-    """rows: of a batch. window: number of batches that are sorted together. least: the minimum length of a row."""
+    """The sizes of batches: ``rows`` of a batch, ``window`` batches that are sorted together, and ``least``, the
+    minimum length of a row."""
 
     rows: int
     window: int
@@ -380,7 +381,7 @@ class RowsShape(NamedTuple):
 
 
 def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> RowBatch:
-    """Makes a batch of rows; of none, one row of padding, for a rank that has nothing left."""
+    """Makes a batch of rows. Without rows it is one row of padding, for a rank that has nothing left."""
     count = max(len(rows), 1)
     longest = max([shape.least, *(len(row.inputs) for row in rows)])
     inputs, segments = np.zeros((2, count, longest), np.int64)
@@ -410,14 +411,14 @@ def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> 
 
 
 def _orders(orders: list[npt.NDArray[np.int64]], longest: int) -> Tensor | None:
-    """Returns the orders of rows (b, t), 0 at padding; None of none."""
+    """Returns the orders of rows (b, t), 0 at padding; None where rows have no order."""
     if not orders:
         return None
     return torch.from_numpy(np.stack([np.pad(order, (0, longest - len(order))) for order in orders]))
 
 
 def _padded(phrases: list[npt.NDArray[np.int64]]) -> Tensor | None:
-    """Returns the phrases of rows (b, p, 3), with IGNORED after the last one of each; None of none."""
+    """Returns the phrases of rows (b, p, 3), with IGNORED after the last one of each; None where none are predicted."""
     if not phrases:
         return None
     padded = np.full((len(phrases), max(map(len, phrases)), 3), IGNORED, np.int64)

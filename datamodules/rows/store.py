@@ -71,8 +71,9 @@ def lines_of(document: Document) -> Iterator[Document]:
 class Sentences:
     """The sentences of a split: a view of files, of which only the parts in use are read.
 
-    symbols: of every sentence, each of which has some. documents: the ordinal of the first sentence of every document,
-    and at the end the number of sentences; a document may have none. Raises DataError where the cache is damaged.
+    symbols: the symbols of every sentence, each of which has some. documents: the ordinal of the first sentence of
+    every document, and at the end the number of sentences; a document may have none. Raises DataError where the cache
+    is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -85,7 +86,7 @@ class Sentences:
 
 
 class SentenceStore:
-    """The sentences of a corpus, by a tokenizer. Those of a split are made when it is first read, and stored.
+    """The sentences of a corpus, by a tokenizer. Those of a split are stored when it is first read.
 
     lines: whether a sentence is a line, whatever marks are within it. Raises DataError where a split is empty or cannot
     be read.
@@ -97,7 +98,7 @@ class SentenceStore:
         self.folder = cache_folder() / "rows" / canonical_hash(parts, 32)
 
     def folder_of(self, split: Split) -> Path:
-        """Returns the folder of the sentences of a split (``opened``), which are made where they are missing."""
+        """Returns the folder of the sentences of a split (``opened``), which are written where they are missing."""
         folder = self.folder / split
         if not (folder / META).exists():
             documents = self.corpus.documents(split)

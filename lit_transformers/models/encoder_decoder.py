@@ -1,7 +1,9 @@
-"""Encoder and decoder with cross-attention (Vaswani et al. 2017, arXiv:1706.03762, section 3.1)."""
+"""Encoder and decoder with cross-attention (Vaswani et al. 2017, arXiv:1706.03762, section 3.1), whose stacks may share
+their layers (Raffel et al. 2020, arXiv:1910.10683, section 3.2)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from jaxtyping import Bool, Float, Int
@@ -23,6 +25,10 @@ class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
 
     decoder_depth: None for as many layers as the encoder has. shared_tokens: whether both sides, if they have the same
     vocabulary, share their embeddings, and the softmax too if ``tokens.tied`` (arXiv:1706.03762, section 3.4).
+    shared_stacks: whether each layer of the decoder computes with the weights that the mixer and the feed-forward of
+    the encoder's layer have, those of their norms included (arXiv:1910.10683, section 3.2). Cross mixers are the
+    decoder's own; added positions, the norm after the last layer and halting units stay each stack's own. Both stacks
+    then are equally deep, and their mixers differ in memory at most.
 
     A source or a target is one segment, however long: added positions never restart within it, and if training draws an
     offset, both sides of a pair use the same one, so that positions of both stay aligned. A decoder mixer with a
@@ -35,6 +41,19 @@ class EncoderDecoderConfig(PairModelConfig, kind="encoder_decoder"):
     cross_mixer: MixerConfig = AttentionConfig()
     decoder_depth: Positive | None = None
     shared_tokens: bool = True
+    shared_stacks: bool = False
+
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        if not self.shared_stacks:
+            return
+        if self.decoder_depth not in (None, self.depth):
+            yield "stacks that share their layers are equally deep; set decoder_depth: null, or shared_stacks: false"
+        encoder, decoder = computed_by(self.mixer), computed_by(self.decoder_mixer)
+        unequal = [path for path in encoder | decoder if encoder.get(path) != decoder.get(path)]
+        if unequal:
+            reason = f"stacks that share their layers have one mixer, and decoder_mixer has another {unequal[0]}"
+            yield f"{reason} than mixer; set it to what mixer is, or shared_stacks: false"
 
     def build(self, data: DataDescription) -> EncoderDecoder:
         """Builds the network for the pairs that ``data`` describes. Raises ConfigError if the data have no sources."""
@@ -63,6 +82,27 @@ def with_unlimited_memory(mixer: MixerConfig) -> MixerConfig:
         return mixer
 
 
+def computed_by(mixer: MixerConfig) -> dict[str, Any]:
+    """Returns the fields of a mixer by their paths, without the lengths of memories, which change no weights."""
+    memories = dict(mixer.leaves_with(Memory))
+    return {path: value for path, value in mixer.leaves() if path not in memories}
+
+
+def share_parameters(module: nn.Module, other: nn.Module) -> None:
+    """Replaces the parameters of a module by those of another one, name by name.
+
+    Raises ConfigError where the same name has two shapes, because its size follows from the length of rows.
+    """
+    theirs = dict(other.named_parameters(remove_duplicate=False))
+    for name, parameter in list(module.named_parameters(remove_duplicate=False)):
+        if parameter.shape != theirs[name].shape:
+            shapes = f"{tuple(theirs[name].shape)} for sources and {tuple(parameter.shape)} for targets"
+            reason = f"{name} of a {type(module).__name__} depends on the length of rows and cannot be shared: it is"
+            raise ConfigError(f"{reason} {shapes}; make rows equally long, or set it to false", "shared_stacks")
+        owner, _, own_name = name.rpartition(".")
+        setattr(module.get_submodule(owner), own_name, theirs[name])
+
+
 class EncoderDecoder(PairNetwork):
     """The encoder reads a source once; the decoder's state is {"length": (b,) next position, "layers": the stack's}.
 
@@ -85,6 +125,16 @@ class EncoderDecoder(PairNetwork):
         self.decoder = decoder.build_stack("causal", pairs.length, config.cross_mixer)
         self.decoder_norm = config.final_norm()
         config.initialise(self, self.tokens)
+        if config.shared_stacks:
+            self.share_stacks()
+
+    def share_stacks(self) -> None:
+        """Gives the layers of the decoder the weights of the encoder's, as these were initialised."""
+        for encoder, decoder in zip(self.encoder.steps(), self.decoder.steps(), strict=True):
+            share_parameters(decoder.mixer, encoder.mixer)
+            share_parameters(decoder.mixer_norm, encoder.mixer_norm)
+            share_parameters(decoder.feedforward, encoder.feedforward)
+            share_parameters(decoder.feedforward_norm, encoder.feedforward_norm)
 
     def encode(
         self,

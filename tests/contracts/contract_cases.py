@@ -220,6 +220,7 @@ MODEL_CASES = (
     EncoderConfig(dim=DIM, heads=HEADS, depth=2),
     EncoderConfig(dim=DIM, heads=HEADS, depth=2, causal=True),
     EncoderConfig(dim=DIM, heads=HEADS, depth=2, mixer=AttentionConfig(encoding=XLConfig()), query_stream="learned"),
+    EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2, shared_stacks=True),
     EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=2, norm="post"),
 )
 

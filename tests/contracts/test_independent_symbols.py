@@ -37,10 +37,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ENCODER = {"kind": "encoder", "dim": 16, "heads": 2, "depth": 1, "positions": "learned", "segments": 2}
 XLNET = ENCODER | {"query_stream": "learned", "mixer": {"kind": "attention", "encoding": "xl", "memory": 8}}
 PAIRS = {"kind": "encoder_decoder", "dim": 16, "heads": 2, "depth": 1, "positions": "sinusoidal"}
-HIDDEN = {"kind": "mask_tokens", "rate": 0.25, "kept": 0.0, "replaced": 0.0}
-ONE = {"kind": "mask_spans", "rate": 0.07, "kept": 0.0, "replaced": 0.0}
+HIDDEN = {"kind": "mask_tokens", "rate": 0.25, "unchanged": 0.0, "replaced": 0.0}
+ONE = {"kind": "mask_spans", "rate": 0.07, "unchanged": 0.0, "replaced": 0.0}
 """Hides one word of a row, so that its n-gram is not told by how many are hidden."""
-SHOWN = {"data.noise.kept": 1.0}
+SHOWN = {"data.noise.unchanged": 1.0}
 """All that is to be predicted stands in the row."""
 
 

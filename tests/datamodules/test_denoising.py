@@ -84,9 +84,9 @@ def test_a_batch_has_the_boundary_where_pairs_have_it_and_counts_what_is_written
         data, boundary = data_config.build(), data_config.build().description.vocabulary.boundary
         reader = data.reader("train", (1, 0))
         for ordinal, (source, inputs, targets) in rows_of(training_batches(data_config, 4)).items():
-            made = reader.row(Visit(ordinal, 0)).parts
-            assert source == [*made.source, boundary] and inputs[0] == boundary
-            assert targets == [*made.target, *[boundary] * made.ends] and inputs[1:] == targets[:-1]
+            pair = reader.row(Visit(ordinal, 0)).parts
+            assert source == [*pair.source, boundary] and inputs[0] == boundary
+            assert targets == [*pair.target, *[boundary] * pair.ends] and inputs[1:] == targets[:-1]
             assert len(source) <= data.description.source_length and len(targets) <= data.description.length
 
 

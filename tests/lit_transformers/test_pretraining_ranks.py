@@ -24,7 +24,7 @@ TEXT = {"source": SOURCE, "tokenizer": "words", "length": 24, "batch_size": 8, "
 """A batch holds the rows that one process would take, because none is sorted by length."""
 ROWS = {"kind": "rows", "packing": "segment_pair", "evaluation": {"examples": 10}, **TEXT}
 DENOISING = {"kind": "denoising", "evaluation": {"examples": 10}, **TEXT}
-SPANS = {"kind": "mask_spans", "kept": 0.0, "replaced": 0.0}
+SPANS = {"kind": "mask_spans", "unchanged": 0.0, "replaced": 0.0}
 GENERATOR = {"overrides": {"dim": 4, "heads": 1}, "tie": "none"}
 CASES: dict[str, dict[str, Any]] = {
     "masked_lm": {"task": "masked_lm", "data": ROWS | {"relation": "next_sentence"}},

@@ -11,6 +11,7 @@ ORACLE = "tests/encodings/test_against_oracle.py::test_"
 POSITIONS = "tests/encodings/test_positions.py::test_"
 PROMISES = "tests/contracts/test_promises.py::test_"
 BLOCKS = "tests/contracts/test_blocks.py::test_"
+SHARED_STACKS = "tests/contracts/test_shared_stacks.py::test_"
 STREAMS = "tests/contracts/test_two_streams.py::test_"
 FAMILIES = "tests/contracts/test_families_of_parts.py::test_"
 COMPARISONS = "tests/reports/test_report_comparisons.py::test_"
@@ -835,6 +836,41 @@ STACK_FAULTS = (
         "padding_mask=padding_mask, offset=offset, start=start",
         "padding_mask=padding_mask, start=start",
         (f"{TASKS}models.py::test_both_sides_of_a_pair_count_from_the_same_random_offset",),
+    ),
+    Fault(
+        "models",
+        "a shared feed-forward is copied at the start and then trained by itself",
+        "lit_transformers/models/encoder_decoder.py",
+        "share_parameters(decoder.feedforward, encoder.feedforward)",
+        "decoder.feedforward.load_state_dict(encoder.feedforward.state_dict())",
+        (
+            f"{SHARED_STACKS}both_stacks_compute_with_the_same_weights_whose_gradients_add_up",
+            f"{SHARED_STACKS}shared_stacks_spend_what_two_spend_and_have_the_parameters_of_one_and_of_cross_attention",
+        ),
+    ),
+    Fault(
+        "models",
+        "shared stacks start from the weights of the decoder",
+        "lit_transformers/models/encoder_decoder.py",
+        "share_parameters(decoder.mixer, encoder.mixer)",
+        "share_parameters(encoder.mixer, decoder.mixer)",
+        (f"{SHARED_STACKS}shared_stacks_start_from_the_weights_of_an_encoder_that_is_not_shared",),
+    ),
+    Fault(
+        "models",
+        "stacks with mixers of two kinds share their layers",
+        "lit_transformers/models/encoder_decoder.py",
+        "if encoder.get(path) != decoder.get(path)]",
+        "if path not in encoder]",
+        (f"{SHARED_STACKS}stacks_that_cannot_be_shared_are_refused_with_a_way_out",),
+    ),
+    Fault(
+        "models",
+        "weights as long as rows are shared between rows of two lengths",
+        "lit_transformers/models/encoder_decoder.py",
+        "if parameter.shape != theirs[name].shape:",
+        "if parameter.dim() != theirs[name].dim():",
+        (f"{SHARED_STACKS}weights_that_are_as_long_as_rows_are_shared_between_rows_of_one_length_alone",),
     ),
 )
 
