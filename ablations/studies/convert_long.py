@@ -54,7 +54,7 @@ MINILM = RunConfig(
         embedding_norm=True,
         transform="gelu",
     ),
-    task=ClassificationConfig(frozen=True, layers=4, pooling="mean"),
+    task=ClassificationConfig(frozen=True, layers=3, pooling="mean"),
     data=LabelledDataConfig(
         source=SentencesConfig(
             corpus="imdb",
@@ -68,14 +68,14 @@ MINILM = RunConfig(
         evaluation=LabelledEvaluationConfig(examples=512),
     ),
     training=TrainingConfig(
-        steps=64,
-        optimizer=AdamWConfig(learning_rate=1e-2),
+        steps=128,
+        optimizer=AdamWConfig(learning_rate=3e-2),
         schedule=LinearDecayConfig(warmup=4),
     ),
     weights="minilm/weights.safetensors",
 )
-"""A linear layer on the fourth layer of MiniLM, over the first 512 tokens of reviews of at least 600 words: of 512 once
-in training, and of 512 others in evaluation. Half of them have 1,000 tokens or more, and 43 % more than 1,024."""
+"""A linear layer on the third layer of MiniLM, over the first 512 tokens of reviews of at least 600 words: twice of 512
+in training, and of 512 others in evaluation. 43 % of these have more than 1,024 tokens, none more than 2,048."""
 
 FINE_TUNED: Mapping[str, Any] = {
     "task.frozen": False,
