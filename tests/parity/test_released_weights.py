@@ -215,7 +215,7 @@ def test_a_linear_probe_of_a_released_minilm_tells_sentiment(tmp_path: Path, mon
     monkeypatch.setenv("LIT_WEIGHTS", str(tmp_path))
     example = Path(__file__).parents[2] / "examples" / "sst2_probe.yaml"
     record = fit(RunConfig.from_yaml(example).override({"training.steps": 125}), tmp_path / "run")
-    assert 0.74 < record.metrics["val/accuracy"] < 0.82
+    assert 0.74 < record["metrics"]["val/accuracy"] < 0.82
 
 
 @pytest.mark.parametrize("arm", ["reading=window_1024", "reading=big_bird_1024"])
