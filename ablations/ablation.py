@@ -164,7 +164,7 @@ class Ablation(Checked):
     A product compares, beside ``contrasts`` or else every arm with the baseline, the main effects of all factors and
     their two-way interactions. ``effects`` names the factors whose main effects are compared, each averaged over the
     levels of the others; then there are no interactions, and no contrasts but those that are named. The fewer a study
-    compares, the fewer seeds decide.
+    compares, the fewer seeds decide. ``preparation`` is the command that makes the weights which arms start from.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
     """
 
@@ -181,6 +181,7 @@ class Ablation(Checked):
     scales: Mapping[str, Scale] = field(default_factory=dict)
     contrasts: Sequence[Contrast] = ()
     effects: Sequence[str] | None = None
+    preparation: str = ""
 
     def check(self) -> None:
         arms = self.all_arms()

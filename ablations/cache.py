@@ -25,6 +25,10 @@ __all__ = ["cached_plan"]
 PACKAGES = ("lit_transformers", "datamodules", "ablations", "sweeps")
 
 
+FOLDERS = ("LIT_DATA", "LIT_WEIGHTS")
+"""Environment variables of the folders that relative paths of configs start from."""
+
+
 def cached_plan(
     runs: Path, study: Path, typed: str, request: Request, make: Callable[[], PlannedStudy]
 ) -> PlannedStudy:
@@ -32,7 +36,7 @@ def cached_plan(
 
     typed: the study as the command line names it, which is part of the plan's commands, as the folder of runs is.
     """
-    locations = [str(study.resolve()), typed, str(runs), os.environ.get("LIT_DATA", "")]
+    locations = [str(study.resolve()), typed, str(runs), *map(os.environ.get, FOLDERS)]
     name = canonical_hash([locations, request.arguments(), sys.version])
     cache_path = runs / "studies" / study.stem / "plans" / f"{name}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
@@ -66,9 +70,12 @@ def _source_files(runner: str) -> Iterator[Path]:
 
 
 def _data_paths(configs: Iterable[dict[str, Plain]]) -> list[Path]:
-    """Returns the files and folders that configs name, under LIT_DATA too, and the standard library if one reads it."""
-    strings = {string for config in configs for string in _strings_in(config.get("data"))}
-    candidates = {Path(base, string) for string in strings for base in ("", os.environ.get("LIT_DATA", ""))}
+    """Returns the files and folders that configs name as data or weights, under LIT_DATA and LIT_WEIGHTS too, and the
+    standard library if one reads it."""
+    named = ([config.get("data"), config.get("weights")] for config in configs)
+    strings = {string for values in named for string in _strings_in(values)}
+    bases = ["", *(os.environ.get(folder, "") for folder in FOLDERS)]
+    candidates = {Path(base, string) for string in strings for base in bases}
     existing = {path for path in candidates if path.exists()}
     if "stdlib" in strings:
         existing.add(Path(sysconfig.get_paths()["stdlib"]))

@@ -14,7 +14,7 @@ from ablations.arms import require_distinct, select
 from ablations.matching import match_arms
 from ablations.probing import measured_spending
 from lit_transformers.cli.amounts import count
-from lit_transformers.config import Config, ConfigError, Plain, parse_assignments
+from lit_transformers.config import Config, ConfigError, MissingFileError, Plain, parse_assignments
 from lit_transformers.records.floors import Floors, write_floors
 from lit_transformers.records.plan import (
     Contrast,
@@ -180,6 +180,9 @@ def make_plan(
         plan = replace(_with_references(plan, configs, runner), reach=runner.smallest_reach([*configs.values()]))
         plan.check()
         _require_small_margin(plan)
+    except MissingFileError as error:
+        remedy = f"; all of this study: {ablation.preparation}" if ablation.preparation else ""
+        raise ConfigError(f"{error}{remedy}", f"study {study}") from None
     except ConfigError as error:
         raise ConfigError(str(error), f"study {study}") from None
     words = [typed or study, *request.arguments()]

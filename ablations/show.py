@@ -73,6 +73,8 @@ def study_view(name: str, ablation: Ablation) -> Group:
     baseline_kinds = [f"{part} {kinds[f'{part}.kind']}" for part in SHOWN if f"{part}.kind" in kinds]
     if baseline_kinds:
         lines.append(Text(f"baseline: {', '.join(baseline_kinds)}"))
+    if ablation.preparation:
+        lines.append(Text(f"its arms start from weights that are made by: {ablation.preparation}"))
     lines += [Text(), _levels(ablation), Text(), _scales(ablation)]
     if ablation.published:
         lines += [Text(), _published(ablation)]

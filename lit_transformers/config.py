@@ -16,6 +16,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -52,6 +53,7 @@ __all__ = [
     "Heads",
     "Length",
     "Memory",
+    "MissingFileError",
     "NonNegative",
     "NonNegativeFloat",
     "Plain",
@@ -66,6 +68,8 @@ __all__ = [
     "TableLength",
     "Width",
     "canonical_hash",
+    "existing",
+    "named_by",
     "nearest",
     "parse_assignments",
     "plain_leaves",
@@ -168,6 +172,10 @@ class ConfigError(ValueError):
         return ConfigError(self.reason, f"{head}.{self.path}" if self.path else head)
 
 
+class MissingFileError(ConfigError):
+    """A config that names a file which does not exist, and which some command could make."""
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """Returns the end of an error message about a wrong name: the nearest names, or all of them."""
     candidates = sorted(names)
@@ -175,6 +183,19 @@ def nearest(name: str, names: Iterable[str]) -> str:
     if matches:
         return f"did you mean {' or '.join(matches)}?"
     return f"there are: {', '.join(candidates)}" if candidates else "there are none"
+
+
+def existing(path: str, *variables: str) -> Path | None:
+    """Returns a path below a folder that one of these environment variables names, the first one first, or as it is;
+    None where there is none."""
+    bases = [base for variable in variables if (base := os.environ.get(variable))]
+    return next((place for base in (*bases, "") if (place := Path(base, path)).exists()), None)
+
+
+def named_by(variable: str) -> str:
+    """Returns the part of a message which says what an environment variable names, if it is set."""
+    base = os.environ.get(variable)
+    return f"{variable} is {base}" if base else f"{variable}, the folder that relative paths start from, is not set"
 
 
 def canonical_hash(plain: Plain, length: int = 16) -> str:

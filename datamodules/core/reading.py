@@ -6,19 +6,31 @@ import bz2
 import gzip
 import json
 import lzma
-import os
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 from datamodules.core.errors import DataError
-from lit_transformers.config import nearest
+from lit_transformers.config import existing, named_by, nearest
 
-__all__ = ["COMPRESSIONS", "Entry", "Format", "Member", "cut", "damage", "format_of", "locate", "members", "parts"]
+__all__ = [
+    "COMPRESSIONS",
+    "Entry",
+    "Format",
+    "Member",
+    "cut",
+    "damage",
+    "existing",
+    "format_of",
+    "locate",
+    "members",
+    "named_by",
+    "parts",
+]
 
 COMPRESSIONS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tbz2", ".txz")
@@ -43,18 +55,16 @@ class Entry(NamedTuple):
     stream: BinaryIO
 
 
-def locate(path: str, field: str = "source.path") -> Path:
+def locate(path: str, field: str = "source.path", variables: Sequence[str] = ("LIT_DATA",)) -> Path:
     """Returns a path below the folder that LIT_DATA names, or as it is. Raises DataError where neither exists.
 
-    field: the field of the config that names it.
+    field: the field of the config that names it. variables: environment variables in place of LIT_DATA.
     """
-    base = os.environ.get("LIT_DATA")
-    below = Path(base, path) if base else Path(path)
-    for candidate in (below, Path(path)):
-        if candidate.exists():
-            return candidate
-    hint = f"LIT_DATA is {base}" if base else "LIT_DATA, the folder that relative paths start from, is not set"
-    raise DataError(f"{path}: no such file or folder ({hint}); correct {field} or LIT_DATA")
+    place = existing(path, *variables)
+    if place is None:
+        bases = "; ".join(map(named_by, variables))
+        raise DataError(f"{path}: no such file or folder ({bases}); correct {field} or {' or '.join(variables)}")
+    return place
 
 
 def format_of(name: str) -> Format | None:

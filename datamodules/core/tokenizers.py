@@ -371,7 +371,7 @@ class PretrainedTokenizerConfig(TokenizerConfig, kind="pretrained"):
     and <mask>, which are used as they are.
 
     path  a tokenizer.json of Hugging Face, or a vocab.txt of BERT, in which a line is a piece, and which is uncased
-          where no piece has a capital letter; relative to LIT_DATA or to the working folder
+          where no piece has a capital letter; relative to LIT_DATA, to LIT_WEIGHTS or to the working folder
     """
 
     learned: ClassVar[bool] = False
@@ -380,7 +380,7 @@ class PretrainedTokenizerConfig(TokenizerConfig, kind="pretrained"):
     errors: Errors = "strict"
 
     def build(self, documents: Documents | Iterable[Document]) -> PieceTokenizer:
-        path = locate(self.path, "tokenizer.path")
+        path = locate(self.path, "tokenizer.path", ("LIT_DATA", "LIT_WEIGHTS"))
         tokenizer = PieceTokenizer(_pretrained(path), self.errors)
         lacking = [name for name, names in SPECIAL_NAMES.items() if tokenizer.symbol(*names) is None]
         if lacking:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -19,10 +19,11 @@ from datamodules.core.examples import Example, Examples, ExamplesConfig
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
 from datamodules.core.reading import locate, members
 from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig, cached_tokenizer
+from datamodules.core.windows import shuffled
 from datamodules.rows.symbols import RowSymbols
 from datamodules.text.sources import SourceConfig
 from lit_transformers.batch import ClassLabels, LabelledDescription
-from lit_transformers.config import Plain, canonical_hash
+from lit_transformers.config import Plain, Positive, canonical_hash
 
 __all__ = ["LabelledSentences", "SentencesConfig"]
 
@@ -81,6 +82,8 @@ class SentencesConfig(ExamplesConfig, kind="sentences"):
     tokenizer  of the network that is fine-tuned
     learned_from  the source of text that a learned tokenizer was learned from; None for one that learns nothing
     length     tokens of the longest row, special symbols included; longer texts lose their end
+    shortest   words of the shortest text that is read, as spaces divide it
+    examples   examples of training, chosen at random and the same for all seeds; None for all
     """
 
     corpus: Name = "sst2"
@@ -88,6 +91,8 @@ class SentencesConfig(ExamplesConfig, kind="sentences"):
     tokenizer: TokenizerConfig = BytesConfig()
     learned_from: SourceConfig | None = None
     length: Annotated[int, Field(ge=8)] = 128
+    shortest: Positive = 1
+    examples: Positive | None = None
 
     def conflicts(self) -> Iterator[str]:
         if self.tokenizer.learned and self.learned_from is None:
@@ -112,7 +117,12 @@ class SentencesConfig(ExamplesConfig, kind="sentences"):
         return LabelledDescription(vocabulary=self.symbols.vocabulary, length=self.length, labels=labels)
 
     def protocol(self) -> dict[str, Plain]:
-        return {"corpus": self.corpus, "length": self.length}
+        return {
+            "corpus": self.corpus,
+            "length": self.length,
+            "shortest": self.shortest,
+            "examples of training": self.examples,
+        }
 
     def build(self) -> LabelledSentences:
         layout = LAYOUTS[self.corpus]
@@ -181,20 +191,41 @@ class LabelledSentences(Examples):
 
     def __init__(self, config: SentencesConfig, corpus: IndexedCorpus) -> None:
         self.config, self.corpus = config, corpus
+        self.places: dict[Split, Sequence[int]] = {}
         self.tokenizer, self.separator = config.built_tokenizer, config.symbols.separator
         tokenizer = canonical_hash(self.tokenizer.to_dict(), 32)
-        self.fingerprint = canonical_hash([corpus.fingerprint, tokenizer, config.length], 32)
+        self.fingerprint = canonical_hash(
+            [corpus.fingerprint, tokenizer, config.length, config.shortest, config.examples], 32
+        )
 
     def count(self, split: Split) -> int:
-        return len(self.corpus.documents(self._split(split)))
+        return len(self._places(self._split(split)))
 
     def example(self, split: Split, ordinal: int) -> Example:
-        text = self.corpus.documents(self._split(split))[ordinal].text
+        text = self.corpus.documents(self._split(split))[self._place(split, ordinal)].text
         symbols = self.tokenizer.encode(text[1:])[: self.config.length - 2].astype(np.int64)
         return Example(np.append(symbols, self.separator), text[0])
 
     def name(self, split: Split, ordinal: int) -> str:
-        return self.corpus.documents(self._split(split)).name(ordinal)
+        return self.corpus.documents(self._split(split)).name(self._place(split, ordinal))
+
+    def _place(self, split: Split, ordinal: int) -> int:
+        """Returns the place of an example among all that the corpus has of its split."""
+        return self._places(self._split(split))[ordinal]
+
+    def _places(self, split: Split) -> Sequence[int]:
+        """Returns the places of a split's examples in its part of the corpus. Raises DataError where there are none."""
+        if split not in self.places:
+            documents, config = self.corpus.documents(split), self.config
+            places: Sequence[int] = range(len(documents))
+            if config.shortest > 1:
+                places = [place for place in places if len(documents[place].text[1:].split()) >= config.shortest]
+            if config.examples is not None and split == "train":
+                places = [places[place] for place in sorted(shuffled(len(places), 0, 0)[: config.examples].tolist())]
+            if not places:
+                raise DataError(f"no text of {split} has {config.shortest} words; correct source.shortest")
+            self.places[split] = places
+        return self.places[split]
 
     def _split(self, split: Split) -> Split:
         """Returns the split that is read: that of validation where there is no third one."""

@@ -19,7 +19,7 @@ class RunConfig(Config):
     """All that a run depends on. ``seed`` is for the weights and dropout; the order of the data has its own seed.
 
     weights: a file of weights to start from, that of an import (weights.safetensors) or of another run
-    (checkpoint.ckpt); what it lacks of the heads starts as always.
+    (checkpoint.ckpt), relative to LIT_WEIGHTS or to the working folder; what it lacks of the heads starts as always.
     """
 
     runner: ClassVar[str] = "lit_transformers.runs.runner:RUNNER"

@@ -3,14 +3,12 @@ training and measuring, and nothing else: a gate's message or a line of progress
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from datamodules import Data
 from lit_transformers.config import Plain, canonical_hash
 from lit_transformers.runs.code import code_hash
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.folder import Identity
-from lit_transformers.runs.starting_weights import fingerprint
+from lit_transformers.runs.starting_weights import fingerprint, locate_weights
 
 __all__ = ["ROOTS", "code_of", "identity_of", "run_key", "training_key"]
 
@@ -19,9 +17,13 @@ ROOTS = ("lit_transformers.runs.train",)
 
 
 def run_key(config: RunConfig, data: Data | None = None) -> str:
-    """Returns the key of a run: a hash of its config, its data's content and the code of its numbers."""
+    """Returns the key of a run: a hash of its config, its data's content and the code of its numbers.
+
+    Weights are looked for before the data, whose tokenizer may be theirs.
+    """
+    plain = with_content(config)
     content = (data or config.data.build()).fingerprint
-    return canonical_hash({"config": with_content(config), "data": content, "code": code_of(config)})
+    return canonical_hash({"config": plain, "data": content, "code": code_of(config)})
 
 
 def training_key(config: RunConfig, data: Data) -> str:
@@ -34,7 +36,7 @@ def with_content(config: RunConfig) -> dict[str, Plain]:
     """Returns the config as plain data, with the content of the weights that it starts from in place of their path."""
     plain = config.to_dict()
     weights = plain.pop("weights")
-    return plain if weights is None else plain | {"weights": fingerprint(Path(weights))}
+    return plain if weights is None else plain | {"weights": fingerprint(locate_weights(weights))}
 
 
 def code_of(config: RunConfig) -> str:

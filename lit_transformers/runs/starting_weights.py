@@ -16,14 +16,23 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lit_transformers.cli.errors import first_line
-from lit_transformers.config import ConfigError, Dropout, Plain, TableLength
+from lit_transformers.config import ConfigError, Dropout, MissingFileError, Plain, TableLength, existing, named_by
 from lit_transformers.models import ModelConfig
 from lit_transformers.models.capabilities import RowNetwork
 from lit_transformers.records.files import replace_file
 from lit_transformers.tasks import Task
 from lit_transformers.training.checkpoints import read
 
-__all__ = ["StartingWeights", "differences", "fingerprint", "own_names", "read_weights", "start_from", "write_weights"]
+__all__ = [
+    "StartingWeights",
+    "differences",
+    "fingerprint",
+    "locate_weights",
+    "own_names",
+    "read_weights",
+    "start_from",
+    "write_weights",
+]
 
 HEADER = "lit_transformers"
 """The key under which a file of weights holds the config of their network, as JSON."""
@@ -36,6 +45,16 @@ class StartingWeights(NamedTuple):
     model: ModelConfig
     architecture: str
     tensors: dict[str, Tensor]
+
+
+def locate_weights(path: str) -> Path:
+    """Returns the file that ``weights`` of a run's config names: below the folder that LIT_WEIGHTS names, or as it is.
+    Raises MissingFileError where neither exists."""
+    place = existing(path, "LIT_WEIGHTS")
+    if place is None:
+        remedy = "python -m lit_transformers import and convert make such files"
+        raise MissingFileError(f"{path}: no such file ({named_by('LIT_WEIGHTS')}); {remedy}", "weights")
+    return place
 
 
 def read_weights(path: Path) -> StartingWeights:

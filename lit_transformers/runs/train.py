@@ -23,7 +23,7 @@ from lit_transformers.models.cost import flops_by_length
 from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, OUTPUTS
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.documents import write_documents, write_outputs
-from lit_transformers.runs.starting_weights import start_from
+from lit_transformers.runs.starting_weights import locate_weights, start_from
 from lit_transformers.runs.weight_reuse import offer, take_over
 from lit_transformers.training.averaging import Averager
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
@@ -59,7 +59,7 @@ def train(
     with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
         task = config.build_task(data)
     if config.weights is not None:
-        for line in start_from(task, Path(config.weights)):
+        for line in start_from(task, locate_weights(config.weights)):
             if is_first_rank():
                 print(line, flush=True)
     curves = Curves(config.training.log_every, config.tokens_per_step)

@@ -13,6 +13,7 @@ from ablations.catalog import RUNNER, find, load, names, uses_own_models, write_
 from ablations.plan import Request, make_plan
 from lit_transformers.checks.gates import check
 from lit_transformers.checks.miniature import miniature, probe_length
+from lit_transformers.config import ConfigError
 from lit_transformers.runner import runner_of
 
 
@@ -35,7 +36,7 @@ def test_a_study_resolves_at_every_scale(name: str) -> None:
 def test_a_study_names_its_source_and_the_protocol_of_its_cells(name: str) -> None:
     source, published = study(name).source, study(name).published
     if source is None:
-        assert published is None and name in ("everything", "everything_text", "mixers_pretrained"), (
+        assert published is None and name in ("everything", "everything_text", "mixers_pretrained", "convert_long"), (
             "a question of ours has no others' cells"
         )
         return
@@ -72,6 +73,16 @@ def test_the_parts_of_xlnet_are_measured_alike() -> None:
     }
     assert len(measured) == 1 and {order for order, *_ in measured} == {"none"}
     assert [arm for arm, config in configs.items() if not config.model.mixer.memory] == ["component=no_memory"]
+
+
+def test_a_study_whose_weights_are_missing_names_the_command_that_makes_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIT_WEIGHTS", str(tmp_path))
+    script = study("convert_long").preparation.split()[-1]
+    assert Path(__file__).parents[2].joinpath(script).is_file()
+    with pytest.raises(ConfigError, match=rf"^study convert_long: weights: minilm/.*: no such file .*sh {script}$"):
+        make_plan("convert_long", study("convert_long"), Request(), runs=tmp_path)
 
 
 @pytest.mark.slow

