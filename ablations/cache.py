@@ -23,8 +23,6 @@ from lit_transformers.records.files import write_json
 __all__ = ["cached_plan"]
 
 PACKAGES = ("lit_transformers", "datamodules", "ablations", "sweeps")
-
-
 FOLDERS = ("LIT_DATA", "LIT_WEIGHTS")
 """Environment variables of the folders that relative paths of configs start from."""
 

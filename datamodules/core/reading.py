@@ -17,20 +17,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, cast
 from datamodules.core.errors import DataError
 from lit_transformers.config import existing, named_by, nearest
 
-__all__ = [
-    "COMPRESSIONS",
-    "Entry",
-    "Format",
-    "Member",
-    "cut",
-    "damage",
-    "existing",
-    "format_of",
-    "locate",
-    "members",
-    "named_by",
-    "parts",
-]
+__all__ = ["COMPRESSIONS", "Entry", "Format", "Member", "cut", "damage", "format_of", "locate", "members", "parts"]
 
 COMPRESSIONS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tbz2", ".txz")
