@@ -29,6 +29,8 @@ CONTRACTS = (
     "tests/contracts/test_contrastive.py",
     "tests/contracts/test_denoising_contracts.py",
     "tests/contracts/test_permutation_lm.py",
+    "tests/contracts/test_bilm.py",
+    "tests/lit_transformers/test_counter_based.py",
     "tests/encodings/test_executors.py",
 )
 """The files with tests that run on any device."""

@@ -216,7 +216,7 @@ def test_symbols_that_a_language_model_of_rows_predicts_are_all_of_them_from_the
     """They are those of rows in which all symbols are predicted and none is hidden."""
     source = TopicsConfig(openers=2, forms=2, topics=2, words=4, content=1, sentences=4, documents=40, validation=0.3)
     data = RowDataConfig(source=source, tokenizer=WordsConfig(), length=14, batch_size=4)
-    in_place = data.override({"noise": MaskTokensConfig(rate=0.99, kept=1.0, replaced=0.0)}).build()
+    in_place = data.override({"noise": MaskTokensConfig(rate=0.99, unchanged=1.0, replaced=0.0)}).build()
     for unit in ("nats", "accuracy"):
         expected = floors(in_place, unit, 30)
         for direction, side in (("forward", "the symbol to the left"), ("backward", "the symbol to the right")):
