@@ -43,6 +43,14 @@ ABLATION = Ablation(
             "On QNLI, MRPC, SST-2 (accuracy) and SQuAD (F1) BERT has 88.4, 86.7, 92.7 and 88.5, without next sentences "
             "84.9, 86.5, 92.6 and 87.9, and from left to right too 84.3, 77.5, 92.1 and 77.8.",
         ],
+        remarks={
+            "both sides against left to right": (
+                "The measure and the scale: a language model predicts every symbol of a row and a masked one a "
+                "seventh, so that after 400 updates it has learned more of the rules; after 1,200 (one seed) all arms "
+                "know every pair. The source fine-tunes what a million updates have learned, on tasks that need a "
+                "representation from both sides, which minimal pairs, judged by the likelihood of a row, do not."
+            ),
+        },
     ),
     scales={
         "demo": Scale(seeds=Looks(4, 8, first_seed=1)),
