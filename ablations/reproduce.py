@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from ablations.floors import data_content
 from ablations.plan import PlannedStudy
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.records.plan import PlannedRun
@@ -97,7 +96,7 @@ def resolve(runner: str, plain: Mapping[str, Plain]) -> tuple[str, dict[str, Pla
     imported the runner."""
     loaded = load_runner(runner)
     config = loaded.config.from_dict(plain)
-    return loaded.run_key(config), config.to_dict(), data_content(runner, plain)
+    return loaded.run_key(config), config.to_dict(), loaded.data_content(config)
 
 
 def _record(run: Run) -> Record:

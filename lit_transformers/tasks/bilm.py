@@ -31,8 +31,8 @@ class BiLMConfig(TaskConfig, kind="bilm"):
     model from left to right.
 
     Nothing is hidden: where the data put [MASK] or another symbol, the original one is read. Special symbols are read
-    and never predicted, and no relation of segments is told. The second network reads the symbols of a row in reverse,
-    with positions that count from its end.
+    and never predicted, nor is a relation of segments. The second network reads the symbols of a row in reverse, with
+    positions that count from its end.
     """
 
     reads: ClassVar[type[DataDescription]] = RowDescription

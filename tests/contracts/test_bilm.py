@@ -194,8 +194,8 @@ def test_a_causal_encoder_has_one_order_and_predicts_nothing_from_both_sides() -
 
 
 def test_a_gate_says_of_a_causal_encoder_whether_it_sees_what_is_later() -> None:
-    asked = {gate.name: gate for gate in gates.check(LEFT_TO_RIGHT)}
-    assert all(gate.passed for gate in asked.values())
-    assert "largest change" in asked["no future where causal"].detail
+    results = {gate.name: gate for gate in gates.check(LEFT_TO_RIGHT)}
+    assert all(gate.passed for gate in results.values())
+    assert "largest change" in results["no future where causal"].detail
     (both,) = (gate for gate in gates.check(BERT) if gate.name == "no future where causal")
     assert both.passed and both.detail.startswith("not asked")
