@@ -2959,7 +2959,7 @@ FAULTS = (
         ),
     ),
     Fault(
-        "networks",
+        "models",
         "the padding of a target that begins late has positions beyond the table",
         "lit_transformers/models/encoder_decoder.py",
         "positions = positions.minimum(",
