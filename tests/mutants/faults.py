@@ -1885,6 +1885,52 @@ REPORT_FAULTS = (
     ),
     Fault(
         "floors",
+        "an arm that memorized its training rows counts as trained too little",
+        "reports/show/sections.py",
+        "for arm, floor in best.items() if arm not in self.gaps}",
+        "for arm, floor in best.items()}",
+        ("tests/reports/test_report_floors.py::test_an_arm_that_memorized_its_training_rows_is_an_answer",),
+    ),
+    Fault(
+        "floors",
+        "the training loss is that of the whole training",
+        "reports/judge/generalization.py",
+        "last = curve[-int(_LAST * len(curve)) :] if",
+        "last = curve if",
+        ("tests/reports/test_report_floors.py::test_an_arm_that_memorized_its_training_rows_is_an_answer",),
+    ),
+    Fault(
+        "floors",
+        "one run that learned its training rows answers for all of an arm",
+        "reports/judge/generalization.py",
+        "if max(known) > floor.value",
+        "if min(known) > floor.value",
+        (
+            "tests/reports/test_report_floors.py::"
+            "test_an_arm_was_trained_too_little_where_its_training_loss_does_not_refute_it",
+        ),
+    ),
+    Fault(
+        "floors",
+        "the baseline of data that several arms read may be below their floor",
+        "reports/judge/generalization.py",
+        "if floors.arms != (arm,) or gain is None",
+        "if gain is None",
+        (
+            "tests/reports/test_report_floors.py::"
+            "test_an_arm_was_trained_too_little_where_its_training_loss_does_not_refute_it",
+        ),
+    ),
+    Fault(
+        "floors",
+        "rows of another kind count as memorized",
+        "reports/judge/generalization.py",
+        "*(reference.value for reference in references[-1:])",
+        "*(reference.value for reference in references[:0])",
+        ("tests/reports/test_report_floors.py::test_an_arm_whose_training_rows_are_of_another_kind_memorized_none",),
+    ),
+    Fault(
+        "floors",
         "floors of other data than a published study has read are put into it",
         "ablations/floors.py",
         'if call_forked(runner, data_content, runner, configs[key]) != records[key].data.get("fingerprint"):',
