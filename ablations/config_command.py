@@ -44,7 +44,7 @@ def _is_study(target: str) -> bool:
 
 
 def _config_of(target: str, scale: str, arm: str | None, changes: list[str] | None) -> tuple[str, Config]:
-    """Returns the config of a study's arm, as it is before budgets are matched, or what else is named, with its path."""
+    """Returns the path and the config of a study's arm, before budgets are matched, or of what else is named."""
     values = parse_assignments(changes or [])
     if not _is_study(target):
         path, config = read_target(target)

@@ -20,7 +20,7 @@ Changes = Annotated[
 def config(
     target: Annotated[
         str,
-        typer.Argument(metavar="RUN|KIND", help="A run's folder, a YAML file, or a kind: window, model.mixer=window."),
+        typer.Argument(metavar="RUN|KIND", help="A run's folder, a YAML file, or a kind such as window."),
     ],
     other: Other = None,
     changes: Changes = None,
