@@ -1,4 +1,4 @@
-"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | kinds | config ..."""
+"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | config | ..."""
 
 from __future__ import annotations
 

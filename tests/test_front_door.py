@@ -11,18 +11,18 @@ import pytest
 import lit_transformers
 from lit_transformers import RunConfig, build_model, evaluate, fit, generate, load_checkpoint
 
-RUN = {
-    "model": {"kind": "language_model", "dim": 16, "heads": 2, "depth": 1},
-    "data": {"kind": "language", "segment_length": 16, "batch_size": 2, "evaluation": {"bytes": 64}},
-    "training": {"steps": 2, "device": "cpu"},
-}
+EXAMPLE = Path(__file__).parent.parent / "examples" / "own_text.yaml"
+SMALL = {
+    "model.dim": 16, "model.heads": 2, "model.depth": 1, "data.segment_length": 16, "data.batch_size": 2,
+    "data.source.piece": 64, "data.evaluation.bytes": 64, "training.steps": 2, "training.schedule.warmup": 0,
+    "training.device": "cpu",
+}  # fmt: skip
 
 
-def test_what_is_trained_is_loaded_measured_and_writes(tmp_path: Path) -> None:
+def test_the_example_of_ones_own_text_trains_and_is_loaded_measured_and_writes(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("all that is written is written again\n" * 60)
-    source = {"kind": "files", "path": str(text), "splits": "order", "validation": 0.2, "test": 0.2}
-    config = RunConfig.from_dict(RUN).override({"data.source": source})
+    config = RunConfig.from_yaml(EXAMPLE).override({"data.source.path": str(text), **SMALL})
     record = fit(config, tmp_path / "run")
     assert record["outcome"] == "finished"
     checkpoint = tmp_path / "run" / "checkpoint.ckpt"
