@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ablations import catalog
+from ablations.config_command import config
 from ablations.context import keep_context
 from ablations.floors import floors_of_published, missing_floors
 from ablations.launchers import cluster_for, require_fitting
@@ -99,6 +100,8 @@ python -m ablations restore xl_memory                          the runs of what 
 python -m ablations reproduce xl_recurrence                    a published run again by today's code, beside its value
 
 python -m ablations new longer_memory                          a study of your own, from a commented skeleton
+
+python -m ablations config xl_recurrence > mine.yaml           all of its config with docs, to change and fit
 
 python -m lit_transformers kinds                               what models, mixers, tasks and data can be chosen
 
@@ -388,6 +391,7 @@ def new(name: Annotated[str, typer.Argument(help="The study's name, or the path 
     out.print(f"{path} is there; edit it, then: python -m ablations plan {name}", markup=False, soft_wrap=True)
 
 
+app.command()(config)
 app.command()(worker)
 app.command()(tune)
 app.command()(wandb)

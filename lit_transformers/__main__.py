@@ -1,4 +1,4 @@
-"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | convert | kinds."""
+"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | config | ..."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from lit_transformers.cli.help_text import filled
 from lit_transformers.cli.startup import quick_imports
+from lit_transformers.config_command import config, schema
 
 app = typer.Typer(
     help="One model at a time: train a run again, measure a checkpoint, let it write, or exchange weights.",
@@ -321,6 +322,10 @@ def kinds(
 
     for line in described(RunConfig, path):
         print(line)
+
+
+app.command()(config)
+app.command()(schema)
 
 
 def main() -> None:

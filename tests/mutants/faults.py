@@ -3015,4 +3015,28 @@ FAULTS = (
             "test_the_padding_of_a_target_that_begins_late_needs_no_position_beyond_the_table",
         ),
     ),
+    Fault(
+        "configs",
+        "the schema takes fields that a config does not have",
+        "lit_transformers/json_schema.py",
+        '"additionalProperties": False',
+        '"additionalProperties": True',
+        ("tests/test_printed_config.py::test_the_schema_refuses_what_a_config_refuses",),
+    ),
+    Fault(
+        "configs",
+        "a printed config has its defaults and not its values",
+        "lit_transformers/cli/commented_config.py",
+        'yield f"{place} {scalar(plain_of(value))}"',
+        'yield f"{place} {scalar(plain_of(default))}"',
+        ("tests/test_printed_config.py::test_a_field_is_printed_with_its_doc_its_range_and_its_default",),
+    ),
+    Fault(
+        "configs",
+        "importing the package imports torch",
+        "lit_transformers/__init__.py",
+        "import importlib\n",
+        "import importlib\n\nimport torch  # noqa\n",
+        ("tests/test_front_door.py::test_importing_the_package_imports_no_torch_and_lists_its_names",),
+    ),
 )
