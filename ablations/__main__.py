@@ -146,7 +146,8 @@ def list_studies() -> None:
     """All studies with their questions."""
     from ablations.show import study_list
 
-    out.print(study_list(catalog.headline(catalog.find(name)) for name in catalog.names()))
+    own = [catalog.headline(catalog.own_folder() / f"{name}.py") for name in catalog.own_names()]
+    out.print(study_list([*own, *(catalog.headline(catalog.STUDIES / f"{name}.py") for name in catalog.names())]))
 
 
 @app.command()

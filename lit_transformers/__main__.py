@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from lit_transformers.cli.help_text import filled
+from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.cli.startup import quick_imports
 
 app = typer.Typer(
@@ -326,7 +327,7 @@ def kinds(
 def main() -> None:
     """Runs the command. Bad input prints one line on standard error and exits with status 2."""
     try:
-        filled(typer.main.get_command(app))()
+        filled(with_plugins(typer.main.get_command(app), load=True))()
     except ValueError as error:
         if type(error).__module__.partition(".")[0] not in OWN:  # looked up by name: importing them imports torch
             raise
