@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from ablations import catalog
 from ablations.context import keep_context
 from ablations.floors import floors_of_published, missing_floors

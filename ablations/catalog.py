@@ -15,7 +15,19 @@ from lit_transformers.config import ConfigError, nearest
 from lit_transformers.plugins import load_plugins
 from lit_transformers.project import read_project
 
-__all__ = ["RUNNER", "STUDIES", "Headline", "find", "headline", "load", "names", "own_folder", "own_names", "uses_own_models", "write_new"]
+__all__ = [
+    "RUNNER",
+    "STUDIES",
+    "Headline",
+    "find",
+    "headline",
+    "load",
+    "names",
+    "own_folder",
+    "own_names",
+    "uses_own_models",
+    "write_new",
+]
 
 STUDIES = Path(__file__).parent / "studies"
 RUNNER = "lit_transformers.runs.runner:RUNNER"

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.config import ConfigError, parse_assignments
 from lit_transformers.records.files import PLAN, RESULTS

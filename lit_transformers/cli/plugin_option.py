@@ -33,7 +33,7 @@ def _plugin_option(load: bool) -> Any:
             load_plugins()
 
     def carry(
-        plugin: list[str] | None = typer.Option(  # noqa: B008
+        plugin_names: list[str] | None = typer.Option(  # noqa: B008
             None, "--plugin", metavar="FILE", help=HELP, callback=enter, expose_value=False
         ),
     ) -> None:

@@ -6,6 +6,7 @@ import importlib
 import os
 from contextlib import suppress
 
+import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import ConfigError
 from lit_transformers.runner import load_runner
