@@ -14,6 +14,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -110,17 +111,25 @@ def plugin_arguments() -> list[str]:
 
 def plugins() -> list[Plugin]:
     """Returns all plug-ins of this process, each once: typed ones, those of the project file, and installed ones."""
-    named = {name: locate(name) for name in (*typed(), *read_project().plugins)}
-    installed = (
+    return list({plugin.address: plugin for plugin in (*_installed(), *_named())}.values())
+
+
+def _named() -> list[Plugin]:
+    return [locate(name) for name in (*typed(), *read_project().plugins)]
+
+
+@cache
+def _installed() -> tuple[Plugin, ...]:
+    """Returns the plug-ins of installed packages, whose metadata take long to read."""
+    return tuple(
         Plugin(f"{point.name} of {point.dist.name if point.dist else 'an installed package'}", point.module, None, None)
         for point in entry_points(group=GROUP)
     )
-    return list({plugin.address: plugin for plugin in (*installed, *named.values())}.values())
 
 
 def local_folders() -> set[Path]:
     """Returns the folders of plug-ins that are files, beside which their helper modules lie."""
-    return {p.folder for p in plugins() if p.folder is not None and p.file is not None and p.file.name != "__init__.py"}
+    return {p.folder for p in _named() if p.folder is not None and p.file is not None and p.file.name != "__init__.py"}
 
 
 def source_files() -> Iterator[Path]:
@@ -207,7 +216,10 @@ def configs_of(plugin: Plugin) -> list[type[Config]]:
         file = getattr(sys.modules.get(module), "__file__", None)
         return beside is not None and file is not None and Path(file).resolve().parent == beside
 
-    own = [config for config in _subclasses(Config) if config.kind and is_own(config.__module__)]
+    def is_current(config: type[Config]) -> bool:  # and not of an earlier import in a notebook
+        return getattr(sys.modules.get(config.__module__), config.__name__, None) is config
+
+    own = [config for config in _subclasses(Config) if config.kind and is_own(config.__module__) and is_current(config)]
     return [config for config in own if vars(config).get("__final__") and not inspect.isabstract(config)]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -107,7 +108,8 @@ def _checks_of(case: Config) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "written and read again", lambda: _round_trip(case)
     networks = dict(_networks(case))
     for place, network in networks.items():
-        yield f"gates ({place})", lambda network=network: gates.check(network)
+        prefix = f"{place}: " if len(networks) > 1 else ""
+        yield f"{prefix}gates", partial(_check_gates, network, prefix)
     if isinstance(case, MixerConfig):
         yield "FLOPs equal the count", lambda: _check_flops(case)
     if networks:
@@ -145,6 +147,11 @@ def _networks(case: Config) -> Iterator[tuple[str, ModelConfig]]:
             yield small.kind, small.override({"tokens": case})
         case TransitionConfig():
             yield small.kind, small.override({"feedforward": case})
+
+
+def _check_gates(network: ModelConfig, prefix: str) -> list[Gate]:
+    """Returns the gates of a model, each with a prefix of its name."""
+    return [Gate(f"{prefix}{gate.name}", gate.passed, gate.detail) for gate in gates.check(network)]
 
 
 def _round_trip(case: Config) -> str:
