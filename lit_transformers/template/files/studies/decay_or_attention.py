@@ -24,8 +24,8 @@ ABLATION = Ablation(
     factors={
         "mixer": {
             "attention": {},
-            "decay 4": {"model.mixer": DecayConfig(horizon=4)},
-            "decay 64": {"model.mixer": DecayConfig(horizon=64)},
+            "decay_4": {"model.mixer": DecayConfig(horizon=4)},
+            "decay_64": {"model.mixer": DecayConfig(horizon=64)},
         },
     },
     design="one_factor",
