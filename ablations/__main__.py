@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from ablations import catalog
 from ablations.config_command import config
 from ablations.context import keep_context
@@ -149,7 +150,8 @@ def list_studies() -> None:
     """All studies with their questions."""
     from ablations.show import study_list
 
-    out.print(study_list(catalog.headline(catalog.find(name)) for name in catalog.names()))
+    own = [catalog.headline(catalog.own_folder() / f"{name}.py") for name in catalog.own_names()]
+    out.print(study_list([*own, *(catalog.headline(catalog.STUDIES / f"{name}.py") for name in catalog.names())]))
 
 
 @app.command()

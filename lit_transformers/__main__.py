@@ -1,4 +1,4 @@
-"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | config | ..."""
+"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | config | init | ..."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.help_text import filled
+from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config_command import config, schema
 
@@ -328,10 +330,45 @@ app.command()(config)
 app.command()(schema)
 
 
+@app.command("check-plugin")
+def check_plugin(
+    plugin: Annotated[str, typer.Argument(help="A file or module with parts of your own.", metavar="FILE")],
+) -> None:
+    """Checks every part of a plug-in as those of this library are: leaks, padding, segments, gradients, fields, FLOPs.
+
+    The defaults of a config are checked, or what the plug-in lists as CASES. Exits with status 1 where a check failed.
+
+    Example: python -m lit_transformers check-plugin my_parts.py
+    """
+    from rich.console import Console
+
+    with quick_imports():
+        from lit_transformers.checks import contract
+    from lit_transformers.cli.contract_view import contract_view
+
+    parts = contract.check_plugin(plugin)
+    Console().print(contract_view(parts))
+    raise SystemExit(int(any(not check.passed for part in parts for check in part.checks)))
+
+
+@app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(help="Where to: a folder, new or without these files.")] = Path(),
+) -> None:
+    """Writes a small project of your own: a mixer, a data set, a study that compares, a test, and how to run them.
+
+    Example: python -m lit_transformers init my_project
+    """
+    from lit_transformers.template import write_project
+
+    for path in write_project(directory):
+        print(path)
+
+
 def main() -> None:
     """Runs the command. Bad input prints one line on standard error and exits with status 2."""
     try:
-        filled(typer.main.get_command(app))()
+        filled(with_plugins(typer.main.get_command(app), load=True))()
     except ValueError as error:
         if type(error).__module__.partition(".")[0] not in OWN:  # looked up by name: importing them imports torch
             raise

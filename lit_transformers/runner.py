@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lit_transformers.config import Config, ConfigError, Plain
+from lit_transformers.plugins import load_plugins
 from lit_transformers.records.context import ContextLoss
 from lit_transformers.records.record import Gate
 from lit_transformers.records.reference import Reference
@@ -107,7 +108,8 @@ def runner_of(config: Config) -> str:
 
 
 def load_runner(name: str) -> Runner:
-    """Returns the runner of a name such as ``package.module:RUNNER``, which imports its module."""
+    """Returns the runner of a name such as ``package.module:RUNNER``, which imports its module and all plug-ins."""
+    load_plugins()
     module, _, attribute = name.partition(":")
     runner: Runner = getattr(importlib.import_module(module), attribute)
     return runner

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from lit_transformers.config import Config
+from lit_transformers.plugins import local_folders
 
 PACKAGES = ("lit_transformers", "datamodules")
 
@@ -23,22 +24,42 @@ def code_hash(config: Config, roots: Iterable[str], packages: Sequence[str] = PA
 
 def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Returns the hash of every module of ``packages`` that ``roots`` and the config's classes import, of its syntax
-    tree without docstrings. A class of the config that is defined elsewhere brings its own package.
+    tree without docstrings. A class of the config that is defined elsewhere brings its own package, and one of a
+    plug-in that is a file the modules beside it which it imports.
 
     The tables in the packages' __init__ files are left out, with what they import: a new mixer leaves the runs of the
     others valid.
     """
     pending = [*roots, *sorted(modules_of(config))]
     followed = {*packages, *(module.split(".")[0] for module in modules_of(config))}
-    hashes: dict[str, str] = {}
+    folders, hashes = local_folders(), dict[str, str]()
     while pending:
         module = pending.pop()
-        path = source(module) if module.split(".")[0] in followed else None
-        if module in hashes or path is None or path.name == "__init__.py":
+        package = module.split(".")[0]
+        path = source(module) if package in followed or lies_beside(module, folders) else None
+        if module in hashes or path is None or (path.name == "__init__.py" and package in packages):
             continue
         hashes[module], imported = read(path)
-        pending.extend(imported)
+        parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        pending.extend(absolute(name, parent) for name in imported)
     return hashes
+
+
+def lies_beside(module: str, folders: Iterable[Path]) -> bool:
+    """Whether a module is a file of one of these folders, or of a package in it."""
+    parts = module.split(".")
+    return any(
+        folder.joinpath(*parts).with_suffix(".py").is_file() or folder.joinpath(*parts, "__init__.py").is_file()
+        for folder in folders
+    )
+
+
+def absolute(name: str, package: str) -> str:
+    """Returns the full name of a module that is imported in a package, where dots before it may stand for packages."""
+    try:
+        return importlib.util.resolve_name(name, package or None)
+    except ImportError:  # a relative import above the top package fails when it is run
+        return name.lstrip(".")
 
 
 def modules_of(config: Config) -> set[str]:
@@ -75,10 +96,11 @@ def read(path: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def imports(tree: ast.Module) -> Iterator[str]:
-    """Yields every module that a tree may import: for ``from a import b`` both a and a.b."""
+    """Yields every module that a tree may import, with its dots: for ``from a import b`` both a and a.b."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            yield base
+            yield from (f"{base}.{alias.name}" if node.module else f"{base}{alias.name}" for alias in node.names)

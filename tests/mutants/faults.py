@@ -25,6 +25,7 @@ MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
 STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
+PLUGINS = "tests/lit_transformers/test_plugins.py::test_"
 MIXERS = "tests/mixers/test_"
 INDEPENDENT = (
     "tests/contracts/test_independent_symbols.py::test_no_loss_falls_below_chance_where_symbols_are_independent"
@@ -3038,5 +3039,43 @@ FAULTS = (
         "import importlib\n",
         "import importlib\n\nimport torch  # noqa\n",
         ("tests/test_front_door.py::test_importing_the_package_imports_no_torch_and_lists_its_names",),
+        "plugins",
+        "the key of a run leaves out the helpers of a plug-in",
+        "lit_transformers/runs/code.py",
+        "if package in followed or lies_beside(module, folders) else None",
+        "if package in followed else None",
+        (f"{PLUGINS}the_key_of_a_run_covers_a_plugin_and_its_helpers_and_no_other_run_does",),
+    ),
+    Fault(
+        "plugins",
+        "the key of a run leaves out what a package imports relatively",
+        "lit_transformers/runs/code.py",
+        "pending.extend(absolute(name, parent) for name in imported)",
+        "pending.extend(imported)",
+        (f"{PLUGINS}the_key_of_a_run_covers_what_a_package_imports_relatively",),
+    ),
+    Fault(
+        "plugins",
+        "a kind of a plug-in takes the place of one that is there",
+        "lit_transformers/plugins.py",
+        "if config.kind in kinds:",
+        "if kinds.pop(config.kind, None) is None and False:",
+        (f"{PLUGINS}a_fault_of_a_plugin_is_one_line_that_names_it_with_file_and_line",),
+    ),
+    Fault(
+        "plugins",
+        "processes do not inherit what was typed",
+        "lit_transformers/plugins.py",
+        "os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(addresses))",
+        "os.pathsep.join(dict.fromkeys(addresses))",
+        (f"{PLUGINS}what_was_typed_is_inherited_by_processes_and_repeated_by_commands",),
+    ),
+    Fault(
+        "plugins",
+        "a study of the working folder hides one of the suite",
+        "ablations/catalog.py",
+        "if study in suite and study in own:",
+        "if study in suite and study in own and False:",
+        (f"{PLUGINS}studies_of_the_working_folder_are_named_beside_ours_and_a_name_of_both_is_refused",),
     ),
 )
