@@ -1,4 +1,4 @@
-"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | config | init | ..."""
+"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | config | init ..."""
 
 from __future__ import annotations
 
