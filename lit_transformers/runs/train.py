@@ -58,6 +58,7 @@ def train(
     )
     with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
         task = config.build_task(data)
+    task.reports_training = False
     if config.weights is not None:
         for line in start_from(task, locate_weights(config.weights)):
             if is_first_rank():
