@@ -119,6 +119,8 @@ class Data(L.LightningDataModule, ABC):
     def __init__(self, config: DataConfig) -> None:
         super().__init__()
         self.config = config
+        self.selection_split: Split | None = None
+        """The split that validations of training read in place of the one that is measured; None for the same."""
         self._position: Position | None = None
         self._loaded: Mapping[str, Plain] | None = None
 
@@ -188,8 +190,13 @@ class Data(L.LightningDataModule, ABC):
     def train_dataloader(self) -> TrainingLoader:
         return TrainingLoader(self.training, self._resume_position)
 
+    @property
+    def validated_split(self) -> Split:
+        """The split that ``val_dataloader`` reads."""
+        return self.selection_split or self.validation_split
+
     def val_dataloader(self) -> EvaluationLoader:
-        return self.evaluation_dataloader(self.validation_split)
+        return self.evaluation_dataloader(self.validated_split)
 
     def test_dataloader(self) -> EvaluationLoader:
         return self.evaluation_dataloader("test")

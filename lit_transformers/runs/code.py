@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from lit_transformers.config import Config
+from lit_transformers.config import Config, ConfigError
+from lit_transformers.training.config import CallbackConfig
 
 PACKAGES = ("lit_transformers", "datamodules")
 
@@ -26,15 +28,17 @@ def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str
     tree without docstrings. A class of the config that is defined elsewhere brings its own package.
 
     The tables in the packages' __init__ files are left out, with what they import: a new mixer leaves the runs of the
-    others valid.
+    others valid. Of a callback's class that is installed, and not one's own, its module alone is hashed.
     """
-    pending = [*roots, *sorted(modules_of(config))]
-    followed = {*packages, *(module.split(".")[0] for module in modules_of(config))}
+    callbacks = set(modules_of_callbacks(config))
+    pending = [*roots, *sorted({*modules_of(config), *callbacks})]
+    own = {*modules_of(config), *(module for module in callbacks if not is_installed(module))}
+    followed = {*packages, *(module.split(".")[0] for module in own)}
     hashes: dict[str, str] = {}
     while pending:
         module = pending.pop()
-        path = source(module) if module.split(".")[0] in followed else None
-        if module in hashes or path is None or path.name == "__init__.py":
+        path = source(module) if module in callbacks or module.split(".")[0] in followed else None
+        if module in hashes or path is None or (path.name == "__init__.py" and module not in callbacks):
             continue
         hashes[module], imported = read(path)
         pending.extend(imported)
@@ -49,6 +53,27 @@ def modules_of(config: Config) -> set[str]:
             if isinstance(part, Config):
                 modules |= modules_of(part)
     return modules
+
+
+def modules_of_callbacks(config: Config) -> Iterator[str]:
+    """Yields the modules that define the classes of callbacks in a config tree. Raises ConfigError where a class cannot
+    be imported, or by no other process."""
+    for value in vars(config).values():
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, CallbackConfig):
+                module = part.callback_type.__module__
+                if source(module) is None:
+                    reason = "is in no file that other processes could import; write it into a module"
+                    raise ConfigError(f"{part.path} {reason}", "training.callbacks")
+                yield module
+            elif isinstance(part, Config):
+                yield from modules_of_callbacks(part)
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module is among the installed packages."""
+    path, folders = source(module), {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return path is not None and any(path.is_relative_to(folder) for folder in folders)
 
 
 @cache

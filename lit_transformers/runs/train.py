@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import lightning as L
 import torch
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 from datamodules import Data
@@ -31,6 +32,7 @@ from lit_transformers.training.checkpoints import TRAINING, read
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.pruning import Bars, Pruned, Pruner
 from lit_transformers.training.ranks import is_first_rank
+from lit_transformers.training.selection import Selection
 from lit_transformers.training.stopping import Stop
 
 __all__ = ["contents", "make_trainer", "quiet", "train", "usable"]
@@ -44,12 +46,14 @@ def train(
     stopping: Stop,
     keep_every: float = 30.0,
     observers: Callable[[Curves], list[L.Callback]] = lambda curves: [],
+    loggers: Sequence[Logger] = (),
 ) -> tuple[dict[str, float], dict[str, Plain], dict[str, Plain]]:
     """Trains from the checkpoint, if there is one, and measures. Returns the metrics, the measured times and speeds,
     and the observations of the network.
 
     training_key: of all runs with identical training, whose weights are taken over. keep_every: seconds between
-    checkpoints. observers: returns callbacks that show the run, and its curves, and change nothing of it.
+    checkpoints. observers: returns callbacks that show the run, and its curves, and change nothing of it. loggers:
+    receive what the task logs.
     """
     L.seed_everything(config.seed, workers=True, verbose=False)
     is_single = config.training.devices == 1  # several ranks would have to agree on the donor
@@ -58,7 +62,7 @@ def train(
     )
     with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
         task = config.build_task(data)
-    task.reports_training = False
+    task.reports_training = bool(loggers)
     if config.weights is not None:
         for line in start_from(task, locate_weights(config.weights)):
             if is_first_rank():
@@ -75,16 +79,25 @@ def train(
         callbacks.append(Pruner(bars, checkpointer))
     if config.training.average:
         callbacks.append(Averager(config.training.average))
+    callbacks += [callback.build() for callback in config.training.callbacks]
+    selection = None if config.training.stop is None else Selection(config.training.stop, config.training.keep == "best")
+    if selection is not None:
+        callbacks.append(selection)
+        data.selection_split = "validation"
     with quiet():
         evaluation_seconds = 0.0
-        trainer = make_trainer(config.training, directory, [*callbacks, checkpointer])
+        trainer = make_trainer(config.training, directory, [*callbacks, checkpointer], loggers)
         try:
             trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
         except Pruned:
             if is_first_rank():
                 curves.write(directory / CURVES)
             raise
-        if checkpointer.validated_at != config.training.steps or not task.metric.per_document():
+        steps, validated_split = trainer.global_step, data.validated_split
+        measured_step = steps if selection is None else selection.measured_step(steps)
+        data.selection_split = None
+        is_measured = checkpointer.validated_at == measured_step and validated_split == data.validated_split
+        if not is_measured or not task.metric.per_document():
             trainer.validate(task, data, verbose=False)
             evaluation_seconds = task.evaluation_seconds
     losses, outputs = task.metric.per_document(), task.metric.outputs()
@@ -98,10 +111,14 @@ def train(
     training_seconds = checkpointer.spent()
     timings = {
         "seconds": training_seconds + evaluation_seconds,
-        "tokens_per_second": config.training.steps * config.tokens_per_step / training_seconds,
+        "tokens_per_second": steps * config.tokens_per_step / training_seconds,
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
+    if steps < config.training.steps:
+        timings["steps"] = steps
+    if selection is not None:
+        timings["measured_step"] = measured_step
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     continued = config.data.describes is LanguageDescription
     source, length = config.task.counted_lengths(data.description)
@@ -110,7 +127,9 @@ def train(
     return metrics, timings, observations
 
 
-def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Callback]) -> L.Trainer:
+def make_trainer(
+    training: TrainingConfig, directory: Path, callbacks: list[L.Callback], loggers: Sequence[Logger] = ()
+) -> L.Trainer:
     """Returns a Trainer that follows the config, with Lightning's optional features switched off."""
     return L.Trainer(
         max_steps=training.steps,
@@ -126,7 +145,8 @@ def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Ca
         num_sanity_val_steps=0,
         callbacks=callbacks,
         default_root_dir=directory,
-        logger=False,
+        logger=list(loggers) or False,
+        log_every_n_steps=training.log_every,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
