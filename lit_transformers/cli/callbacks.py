@@ -5,17 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterable
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
 from lit_transformers.config import ConfigError
 from lit_transformers.plain_yaml import read_yaml
 
-__all__ = ["LOGGERS", "Callbacks", "LoggerName", "Loggers", "callback_assignments", "require_loggers"]
+__all__ = ["Callbacks", "ChosenLoggers", "LoggerName", "Loggers", "callback_assignments", "chosen_loggers"]
 
 LoggerName = Literal["csv", "mlflow", "tensorboard", "trackio", "wandb"]
-LOGGERS: tuple[str, ...] = get_args(LoggerName)
 Callbacks = Annotated[
     list[str] | None,
     typer.Option(
@@ -28,6 +27,13 @@ Loggers = Annotated[
     list[LoggerName] | None,
     typer.Option("--logger", help="A Lightning logger of every run; changes no number. wandb is --wandb offline."),
 ]
+
+
+class ChosenLoggers(NamedTuple):
+    """wandb: whether runs are sent to Weights & Biases; names: the other loggers."""
+
+    wandb: str
+    names: tuple[str, ...]
 
 
 def callback_assignments(specifications: Iterable[str]) -> list[str]:
@@ -48,10 +54,11 @@ def callback_assignments(specifications: Iterable[str]) -> list[str]:
     return [f"training.callbacks={json.dumps(callbacks)}"] if callbacks else []
 
 
-def require_loggers(names: Iterable[str] | None) -> tuple[str, ...]:
-    """Returns the loggers, each once. Raises ConfigError for one whose package is not installed."""
-    chosen = tuple(dict.fromkeys(names or ()))
+def chosen_loggers(names: Iterable[LoggerName] | None, wandb: str = "disabled") -> ChosenLoggers:
+    """Returns what ``--logger`` and ``--wandb`` ask for. Raises ConfigError for a logger that is not installed."""
+    chosen = dict.fromkeys(names or ())
     for name in chosen:
         if name != "csv" and importlib.util.find_spec(name) is None:
             raise ConfigError(f"needs the package {name}: pip install 'lit-transformers[loggers]'", f"--logger {name}")
-    return chosen
+    mode = "offline" if "wandb" in chosen and wandb == "disabled" else wandb
+    return ChosenLoggers(mode, tuple(name for name in chosen if name != "wandb"))

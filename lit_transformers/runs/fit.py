@@ -82,7 +82,9 @@ def fit(
             record.gates = tuple(gates.check(config.model, report))
             if all(gate.passed for gate in record.gates):
                 observers = partial(_observers, report, wandb_run)
-                results = train(config, data, directory, identity.training_key, stopping, keep_every, observers, loggers)
+                results = train(
+                    config, data, directory, identity.training_key, stopping, keep_every, observers, loggers
+                )
                 record.metrics, timings, record.observed = results
                 record.measured |= timings
                 if "steps" in timings:

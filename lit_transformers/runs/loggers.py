@@ -39,7 +39,9 @@ def open_loggers(config: LoggerConfig | None, directory: Path, record: Record) -
         try:
             logger = _open(name, config or LoggerConfig(), directory, record)
         except ModuleNotFoundError as error:
-            raise ConfigError(f"needs {error.name}: pip install 'lit-transformers[loggers]'", f"logger {name}") from None
+            raise ConfigError(
+                f"needs {error.name}: pip install 'lit-transformers[loggers]'", f"logger {name}"
+            ) from None
         rest = {part: value for part, value in record.config.items() if part not in ("model", "task", "training")}
         logger.log_hyperparams({"run_key": record.key, **rest})  # the task logs the rest of the config by itself
         loggers.append(logger)

@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy
 
-from datamodules import Data
+from datamodules import Data, Split
 from lit_transformers.batch import LanguageDescription
 from lit_transformers.checks.observe import observe
 from lit_transformers.config import ConfigError, Plain
@@ -26,6 +26,7 @@ from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.documents import write_documents, write_outputs
 from lit_transformers.runs.starting_weights import locate_weights, start_from
 from lit_transformers.runs.weight_reuse import offer, take_over
+from lit_transformers.tasks import Task
 from lit_transformers.training.averaging import Averager
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
 from lit_transformers.training.checkpoints import TRAINING, read
@@ -36,6 +37,9 @@ from lit_transformers.training.selection import Selection
 from lit_transformers.training.stopping import Stop
 
 __all__ = ["contents", "make_trainer", "quiet", "train", "usable"]
+
+SELECTED_ON: Split = "validation"
+"""The split that ends a run early and selects its weights, whichever one is measured."""
 
 
 def train(
@@ -60,30 +64,16 @@ def train(
     donor = (
         take_over(directory, training_key, CHECKPOINT) if is_single and config.training.validate_every is None else None
     )
-    with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
-        task = config.build_task(data)
+    task = starting_task(config, data)
     task.reports_training = bool(loggers)
-    if config.weights is not None:
-        for line in start_from(task, locate_weights(config.weights)):
-            if is_first_rank():
-                print(line, flush=True)
     curves = Curves(config.training.log_every, config.tokens_per_step)
     checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, contents(config, data, training_key), stopping)
-    callbacks: list[L.Callback] = [
-        curves,
-        *observers(curves),
-        DivergenceCheck(),
-    ]
-    bars = Bars.read(directory)
-    if bars:
-        callbacks.append(Pruner(bars, checkpointer))
-    if config.training.average:
-        callbacks.append(Averager(config.training.average))
-    callbacks += [callback.build() for callback in config.training.callbacks]
-    selection = None if config.training.stop is None else Selection(config.training.stop, config.training.keep == "best")
-    if selection is not None:
-        callbacks.append(selection)
-        data.selection_split = "validation"
+    selection = (
+        None if config.training.stop is None else Selection(config.training.stop, config.training.keep == "best")
+    )
+    data.selection_split = None if selection is None else SELECTED_ON
+    acting = list(acting_callbacks(config.training, Bars.read(directory), checkpointer))
+    callbacks = [curves, *observers(curves), DivergenceCheck(), *acting, *([selection] if selection else [])]
     with quiet():
         evaluation_seconds = 0.0
         trainer = make_trainer(config.training, directory, [*callbacks, checkpointer], loggers)
@@ -93,11 +83,10 @@ def train(
             if is_first_rank():
                 curves.write(directory / CURVES)
             raise
-        steps, validated_split = trainer.global_step, data.validated_split
+        steps, data.selection_split = trainer.global_step, None
         measured_step = steps if selection is None else selection.measured_step(steps)
-        data.selection_split = None
-        is_measured = checkpointer.validated_at == measured_step and validated_split == data.validated_split
-        if not is_measured or not task.metric.per_document():
+        is_other_split = selection is not None and data.validation_split != SELECTED_ON
+        if checkpointer.validated_at != measured_step or is_other_split or not task.metric.per_document():
             trainer.validate(task, data, verbose=False)
             evaluation_seconds = task.evaluation_seconds
     losses, outputs = task.metric.per_document(), task.metric.outputs()
@@ -125,6 +114,26 @@ def train(
     lengths = flops_by_length(task.network, length, continued, source)
     observations = observe(task, data.val_dataloader()) | {"flops_by_length": [list(row) for row in lengths]}
     return metrics, timings, observations
+
+
+def starting_task(config: RunConfig, data: Data) -> Task:
+    """Builds the task with the weights that training starts from."""
+    with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
+        task = config.build_task(data)
+    if config.weights is not None:
+        for line in start_from(task, locate_weights(config.weights)):
+            if is_first_rank():
+                print(line, flush=True)
+    return task
+
+
+def acting_callbacks(training: TrainingConfig, bars: Bars | None, checkpointer: Checkpointer) -> Iterator[L.Callback]:
+    """Yields the callbacks that end training or change its weights, and those of others."""
+    if bars:
+        yield Pruner(bars, checkpointer)
+    if training.average:
+        yield Averager(training.average)
+    yield from (callback.build() for callback in training.callbacks)
 
 
 def make_trainer(

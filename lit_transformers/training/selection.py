@@ -52,7 +52,9 @@ class Selection(Callback):
         if not math.isfinite(value):
             return False
         gain = math.inf if self.best is None else self.best - value
-        return (gain if goal_of(self.config.metric) == "minimize" or self.best is None else -gain) > self.config.min_delta
+        return (
+            gain if goal_of(self.config.metric) == "minimize" or self.best is None else -gain
+        ) > self.config.min_delta
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if self.weights:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.plugins.environments import LightningEnvironment
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from datamodules import Data, DataError
-from lit_transformers.config import ConfigError
+from datamodules import Data
 from lit_transformers.runs import RunConfig
 from lit_transformers.tasks import Task
 
-QUIET: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False} | {
-    name: False for name in ("enable_progress_bar", "enable_model_summary")
-}
+QUIET: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False} | dict.fromkeys(
+    ("enable_progress_bar", "enable_model_summary"), False
+)
 
 
 def built(config: RunConfig) -> tuple[Task, Data]:
@@ -40,7 +35,9 @@ FLAGS: dict[str, dict[str, Any]] = {
     "precision 64-true": {"precision": "64-true"},
     "precision bf16-mixed": {"precision": "bf16-mixed", "gradient_clip_val": 0.5},
     "precision bf16-mixed by value": {
-        "precision": "bf16-mixed", "gradient_clip_val": 0.5, "gradient_clip_algorithm": "value",
+        "precision": "bf16-mixed",
+        "gradient_clip_val": 0.5,
+        "gradient_clip_algorithm": "value",
     },
     "precision bf16-true": {"precision": "bf16-true"},
     "plugins": {"plugins": [MixedPrecision("bf16-mixed", "cpu"), LightningEnvironment()]},
@@ -60,7 +57,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "inference_mode": {"inference_mode": False},
     "use_distributed_sampler": {"use_distributed_sampler": False},
     "reload_dataloaders_every_n_epochs": {"reload_dataloaders_every_n_epochs": 1, "limit_train_batches": 2},
-    "enable_*": {name: True for name in ("enable_checkpointing", "enable_progress_bar", "enable_model_summary")},
+    "enable_*": dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), True),
     "num_sanity_val_steps": {"num_sanity_val_steps": 2},
     "sync_batchnorm": {"sync_batchnorm": True},
     "log_every_n_steps": {"log_every_n_steps": 1},
