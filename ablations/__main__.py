@@ -49,6 +49,7 @@ from ablations.results import comparisons_of, write_report
 from ablations.tune_command import tune
 from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
+from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import RESULTS
@@ -212,12 +213,14 @@ def run(
     wandb: Wandb = "disabled", storage: Storage = None, launcher: Launcher = "local",
     slurm: Slurm = None, devices: Devices = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
     memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False, until: Until = None, max_hours: MaxHours = None,
+    callbacks: Callbacks = None, loggers: Loggers = None,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
     require_fitting(launcher, slurm, {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run})
     deadline = _deadline(until, max_hours, seeds)
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
+    changes, chosen = [*changes, *callback_assignments(callbacks or ())], chosen_loggers(loggers, wandb)
     request = request_of(scale, changes, seeds, device)
     planned: PlannedStudy | None = plan_for(study, runs, request, in_server=launcher == "local")
     assert planned is not None
@@ -240,7 +243,15 @@ def run(
             return rows
         cluster = cluster_for(study, runs, request, slurm or [], storage) if launcher == "slurm" else None
         share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)
-        options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb, deadline=deadline)
+        options = options_for(
+            planned,
+            share,
+            limits,
+            retry_failed=retry_failed,
+            wandb=chosen.wandb,
+            loggers=chosen.names,
+            deadline=deadline,
+        )
         if cluster is None:
             ended = {row.ticket.key for row in rows if row.state.over}
             out.print(f"{planned.study}: {remaining_work(estimate(planned, runs), ended, share.workers)}", markup=False)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
+from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.help_text import filled
 from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.cli.startup import quick_imports
@@ -36,6 +37,8 @@ def fit(
         typer.Option("--to", help="Where to: an empty folder, or the run's own.", show_default="beside RUN"),
     ] = None,
     changes: Assignments = None,
+    callbacks: Callbacks = None,
+    loggers: Loggers = None,
 ) -> None:
     """Trains the run that RUN describes, or goes on with it from its checkpoint.
 
@@ -45,16 +48,24 @@ def fit(
 
     with quick_imports():
         from lit_transformers import runs
+        from lit_transformers.runs.loggers import LoggerConfig
+        from lit_transformers.runs.wandb_logging import WandbConfig
     from lit_transformers.cli.cores import limit_threads
     from lit_transformers.cli.progress import shown
     from lit_transformers.config import parse_assignments
     from lit_transformers.training.ranks import is_first_rank
 
     limit_threads()
-    config = runs.RunConfig.from_yaml(run).override(parse_assignments(changes or []))
+    changes = [*(changes or ()), *callback_assignments(callbacks or ())]
+    config, chosen = runs.RunConfig.from_yaml(run).override(parse_assignments(changes)), chosen_loggers(loggers)
+    wandb_config = WandbConfig() if chosen.wandb == "offline" else None
     with shown(Console(stderr=True)) as report:
         try:
-            record = runs.fit(config, directory or run.parent, report if is_first_rank() else None)
+            report = report if is_first_rank() else None
+            logger_config = LoggerConfig(chosen.names)
+            record = runs.fit(
+                config, directory or run.parent, report, wandb_config=wandb_config, logger_config=logger_config
+            )
         except runs.Interrupted as stop:
             print(stop, file=sys.stderr)
             raise SystemExit(143) from None

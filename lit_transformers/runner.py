@@ -23,10 +23,16 @@ __all__ = ["Fit", "Runner", "load_runner", "runner_of"]
 
 class Fit(Protocol):
     """Does a run in its directory and returns its record as its file holds it. ``report`` receives its progress;
-    ``wandb_config`` says how it is sent to Weights & Biases."""
+    ``wandb_config`` says how it is sent to Weights & Biases, ``logger_config`` which loggers it has besides."""
 
     def __call__(
-        self, config: Any, directory: Path, report: Callable[[Any], None] | None = None, *, wandb_config: Any = None
+        self,
+        config: Any,
+        directory: Path,
+        report: Callable[[Any], None] | None = None,
+        *,
+        wandb_config: Any = None,
+        logger_config: Any = None,
     ) -> dict[str, Plain]: ...
 
 

@@ -17,6 +17,7 @@ from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, made_a
 from datamodules.core.stored import StoredSymbols, SymbolWriter
 from datamodules.core.tokenizers import (
     BPEConfig,
+    DecodedText,
     Tokenizer,
     TokenizerConfig,
     cached_tokenizer,
@@ -96,7 +97,7 @@ def tokenizers_of(metadata: Mapping[str, Plain]) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _vocabularies(source: Tokenizer, target: Tokenizer) -> Vocabularies:
-    return Vocabularies(source.vocabulary, target.vocabulary, target.decode)
+    return Vocabularies(source.vocabulary, target.vocabulary, DecodedText(target))
 
 
 class StoredPairs(Pairs):

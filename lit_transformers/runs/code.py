@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from lit_transformers.config import Config
+from lit_transformers.config import Config, ConfigError
 from lit_transformers.plugins import local_folders
+from lit_transformers.training.config import CallbackConfig
 
 PACKAGES = ("lit_transformers", "datamodules")
 
@@ -28,16 +30,19 @@ def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str
     plug-in that is a file the modules beside it which it imports.
 
     The tables in the packages' __init__ files are left out, with what they import: a new mixer leaves the runs of the
-    others valid.
+    others valid. Of a callback's class that is installed, and not one's own, its module alone is hashed.
     """
-    pending = [*roots, *sorted(modules_of(config))]
-    followed = {*packages, *(module.split(".")[0] for module in modules_of(config))}
+    callbacks = set(modules_of_callbacks(config))
+    pending = [*roots, *sorted({*modules_of(config), *callbacks})]
+    own = {*modules_of(config), *(module for module in callbacks if not is_installed(module))}
+    followed = {*packages, *(module.split(".")[0] for module in own)}
     folders, hashes = local_folders(), dict[str, str]()
     while pending:
         module = pending.pop()
         package = module.split(".")[0]
-        path = source(module) if package in followed or lies_beside(module, folders) else None
-        if module in hashes or path is None or (path.name == "__init__.py" and package in packages):
+        path = source(module) if {module, package} & {*callbacks, *followed} or lies_beside(module, folders) else None
+        is_table = path is not None and path.name == "__init__.py" and package in packages and module not in callbacks
+        if module in hashes or path is None or is_table:
             continue
         hashes[module], imported = read(path)
         parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
@@ -70,6 +75,27 @@ def modules_of(config: Config) -> set[str]:
             if isinstance(part, Config):
                 modules |= modules_of(part)
     return modules
+
+
+def modules_of_callbacks(config: Config) -> Iterator[str]:
+    """Yields the modules that define the classes of callbacks in a config tree. Raises ConfigError where a class cannot
+    be imported, or by no other process."""
+    for value in vars(config).values():
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, CallbackConfig):
+                module = part.callback_type.__module__
+                if source(module) is None:
+                    reason = "is in no file that other processes could import; write it into a module"
+                    raise ConfigError(f"{part.path} {reason}", "training.callbacks")
+                yield module
+            elif isinstance(part, Config):
+                yield from modules_of_callbacks(part)
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module is among the installed packages."""
+    path, folders = source(module), {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return path is not None and any(path.is_relative_to(folder) for folder in folders)
 
 
 @cache

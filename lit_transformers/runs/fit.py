@@ -21,10 +21,11 @@ from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError, Memory, Plain
 from lit_transformers.records.files import RUN, replace_file
 from lit_transformers.records.record import VERSION, Record, record_to_plain, write_record
-from lit_transformers.runs.config import RunConfig, describe
+from lit_transformers.runs.config import RunConfig, describe, spent
 from lit_transformers.runs.environment import environment, is_disk_full, peak_memory, reason
 from lit_transformers.runs.folder import claim
 from lit_transformers.runs.keys import identity_of
+from lit_transformers.runs.loggers import LoggerConfig, open_loggers
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
 from lit_transformers.training.callbacks import Curves, Interrupted
@@ -43,6 +44,7 @@ def fit(
     report: Report | None = None,
     keep_every: float = 30.0,
     wandb_config: WandbConfig | None = None,
+    logger_config: LoggerConfig | None = None,
 ) -> dict[str, Plain]:
     """Trains, measures, and writes the record, and returns it as its file holds it. That of a finished run is read.
 
@@ -50,6 +52,7 @@ def fit(
     Raises ConfigError or DataError before anything starts, also where the directory holds another run, and Interrupted
     after SIGTERM, with a checkpoint written.
     keep_every: seconds between checkpoints. wandb_config: how the run is sent to Weights & Biases; None for not at all.
+    logger_config: the loggers that it has besides.
     """
     data = config.data.build()
     require_device(config.training)
@@ -60,7 +63,7 @@ def fit(
         return record_to_plain(finished)
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / RUN, lambda fresh: fresh.write_text(config.to_yaml(), encoding="utf-8"))
-    started, start_time = datetime.now(UTC), time.monotonic()
+    started, start_time, description = datetime.now(UTC), time.monotonic(), describe(config, data)
     record = Record(
         version=VERSION,
         key=identity.key,
@@ -69,18 +72,23 @@ def fit(
         config=config.to_dict(),
         data={"name": config.data.name, "fingerprint": data.content},
         protocol=protocol(config),
-        cost=describe(config, data)._asdict(),
+        cost=description._asdict(),
         environment=environment(config.training, identity.library),
         measured={"started": started.isoformat(timespec="seconds")},
     )
+    loggers = open_loggers(logger_config, directory, record)
     with stop_requests() as stopping, open_wandb_run(wandb_config, directory, record) as wandb_run:
         try:
             record.gates = tuple(gates.check(config.model, report))
             if all(gate.passed for gate in record.gates):
                 observers = partial(_observers, report, wandb_run)
-                results = train(config, data, directory, identity.training_key, stopping, keep_every, observers)
+                results = train(
+                    config, data, directory, identity.training_key, stopping, keep_every, observers, loggers
+                )
                 record.metrics, timings, record.observed = results
                 record.measured |= timings
+                if "steps" in timings:
+                    record.cost = spent(description, config, timings["steps"])._asdict()
                 record.outcome = "finished"
             else:
                 failures = ", ".join(f"{gate.name} ({gate.detail})" for gate in record.gates if not gate.passed)

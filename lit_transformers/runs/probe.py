@@ -41,7 +41,9 @@ def probe(config: RunConfig) -> StepProbe:
     data = config.data.build()
     clock = _Clock()
     with quiet(), tempfile.TemporaryDirectory() as folder:
-        make_trainer(training, Path(folder), [clock]).fit(config.build_task(data), data)
+        task = config.build_task(data)
+        task.reports_training = False
+        make_trainer(training, Path(folder), [clock]).fit(task, data)
     durations = np.diff(clock.times)[WARM:]
     return StepProbe(float(np.quantile(durations, 0.25)), float(peak_memory()))
 
