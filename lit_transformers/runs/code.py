@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Iterator, Sequence
+import site
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +18,11 @@ PACKAGES = ("lit_transformers", "datamodules")
 
 def code_hash(config: Config, roots: Iterable[str], packages: Sequence[str] = PACKAGES) -> str:
     """Returns a hash of the modules on a path: see ``modules_on_path``."""
-    hashes = modules_on_path(config, roots, packages)
+    return hash_of_modules(modules_on_path(config, roots, packages))
+
+
+def hash_of_modules(hashes: Mapping[str, str]) -> str:
+    """Returns one hash of modules, given the hash of each."""
     text = "\n".join(f"{module} {hashes[module]}" for module in sorted(hashes))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -39,6 +45,42 @@ def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str
         hashes[module], imported = read(path)
         pending.extend(imported)
     return hashes
+
+
+def files_of_project(module: str) -> dict[str, Path]:
+    """Returns the file of a module, and of every module of the same project that it imports, by name.
+
+    The project is the top-level package that the module is in or, without one, its folder; of an installed package it
+    is the folder of the module alone, since a version of it is not edited.
+    """
+    path = source(module)
+    if path is None:
+        return {}
+    is_package = path.name == "__init__.py"
+    depth = module.count(".") + is_package
+    base = path.parents[depth]
+    project = path.parent if depth == 0 or _is_installed(path) else base / module.split(".")[0]
+    pending, files = [module], dict[str, Path]()
+    while pending:
+        name = pending.pop()
+        file = _file_below(base, name)
+        if name in files or file is None or not file.is_relative_to(project):
+            continue
+        files[name] = file
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        pending.extend(read(file, package)[1])
+    return files
+
+
+def _file_below(base: Path, module: str) -> Path | None:
+    """Returns the file of a module in a folder of modules, without importing anything."""
+    place = base.joinpath(*module.split("."))
+    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+
+
+def _is_installed(path: Path) -> bool:
+    folders = {*site.getsitepackages(), *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))}
+    return any(path.is_relative_to(folder) for folder in folders)
 
 
 def modules_of(config: Config) -> set[str]:
@@ -64,21 +106,26 @@ def source(module: str) -> Path | None:
 
 
 @cache
-def read(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Returns the hash of a file's syntax tree, and the modules that it imports."""
+def read(path: Path, package: str = "") -> tuple[str, tuple[str, ...]]:
+    """Returns the hash of a file's syntax tree, and the modules that it imports. package: that of relative imports."""
     tree = ast.parse(path.read_bytes())
-    imported = tuple(sorted(set(imports(tree))))
+    imported = tuple(sorted(set(imports(tree, package))))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imported
 
 
-def imports(tree: ast.Module) -> Iterator[str]:
-    """Yields every module that a tree may import: for ``from a import b`` both a and a.b."""
+def imports(tree: ast.Module, package: str = "") -> Iterator[str]:
+    """Yields every module that a tree may import: for ``from a import b`` both a and a.b. Relative imports are those of
+    a module in ``package``, and left out without one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.level == 0 or package):
+            module = node.module or ""
+            if node.level:
+                module = ".".join([*package.split(".")[: package.count(".") + 2 - node.level], *module.split(".")])
+            module = module.strip(".")
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
