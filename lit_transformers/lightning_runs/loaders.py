@@ -103,18 +103,15 @@ class RepeatedLoader(DataLoader[Any]):
         skipped = self.order.begin(_generators(self))
         with self.order.drawing():
             batches = super().__iter__()
-        repeated = _Batches(batches, self.order)
+        repeated = _Batches(batches, self.order, _length(self))
         for _ in range(skipped):
             next(repeated)
         return repeated
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what is needed to go on at the batch that follows those of training."""
-        try:
-            len(self)
-            used = self.order.batches
-        except TypeError:  # of a loader without length Lightning reads a batch ahead
-            used = self.order.trained
+        # Of a loader without length Lightning reads a batch ahead.
+        used = self.order.trained if _length(self) is None else self.order.batches
         return {"number": self.order.number, "used": used, "generators": self.order.generators}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -124,19 +121,30 @@ class RepeatedLoader(DataLoader[Any]):
 
 
 class _Batches:
-    """The batches of one pass, counted."""
+    """The batches of one pass, counted. A loader of a known ``length`` is not asked for more: its sampler would draw
+    once more from its generator, and Lightning asks only where it resumes at the end of an epoch."""
 
-    def __init__(self, batches: Iterator[Any], order: Pass) -> None:
-        self.batches, self.order = batches, order
+    def __init__(self, batches: Iterator[Any], order: Pass, length: int | None) -> None:
+        self.batches, self.order, self.length = batches, order, length
 
     def __iter__(self) -> _Batches:
         return self
 
     def __next__(self) -> Any:
+        if self.order.batches == self.length:
+            raise StopIteration
         with self.order.drawing():
             batch = next(self.batches)
         self.order.batches += 1
         return batch
+
+
+def _length(loader: DataLoader[Any]) -> int | None:
+    """Returns the number of batches of a pass; None where it is not known."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
 
 
 def _generators(loader: DataLoader[Any]) -> list[torch.Generator]:
