@@ -53,7 +53,7 @@ def cached_plan(
 def _stamp(study: Path, plan: PlannedStudy) -> str:
     """Returns a hash of a plan's inputs: code by its content, data by names, sizes and times of files."""
     digest = hashlib.sha256()
-    for path in (study, *_source_files(plan.runner), *source_files()):
+    for path in (study, *_source_files(plan.runner), *source_files(), *map(Path, plan.sources)):
         digest.update(f"{path.resolve()}\0".encode() + path.read_bytes() + b"\0")
     for folder in _data_paths(plan.configs.values()):
         for line in _file_stamps(folder):
@@ -72,7 +72,7 @@ def _source_files(runner: str) -> Iterator[Path]:
 def _data_paths(configs: Iterable[dict[str, Plain]]) -> list[Path]:
     """Returns the files and folders that configs name as data or weights, under LIT_DATA and LIT_WEIGHTS too, and the
     standard library if one reads it."""
-    named = ([config.get("data"), config.get("weights")] for config in configs)
+    named = ([config.get("data"), config.get("model"), config.get("weights")] for config in configs)
     strings = {string for values in named for string in _strings_in(values)}
     bases = ["", *(os.environ.get(folder, "") for folder in FOLDERS)]
     candidates = {Path(base, string) for string in strings for base in bases}

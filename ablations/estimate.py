@@ -46,7 +46,8 @@ class TimeEstimate(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """A finished run: training FLOPs per second, seconds of training only, seconds in all, and its hardware."""
+    """A finished run: training FLOPs per second, which are not a number where FLOPs are not known, seconds of training
+    only, seconds in all, and its hardware."""
 
     rate: float
     training: float
@@ -65,7 +66,8 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
         keys = [run.key for run in arm.runs]
         trains = arm.name not in planned.repeated
         durations = [done.whole - (0 if trains else done.training) for key in keys if (done := finished.get(key))]
-        in_proportion = SECONDS_BESIDE_TRAINING + trains * planned.costs[arm.name]["train_flops"] / rate
+        flops = planned.costs[arm.name]["train_flops"]
+        in_proportion = SECONDS_BESIDE_TRAINING + trains * (math.nan if flops is None else flops) / rate
         seconds_per_run = statistics.median(durations) if durations else in_proportion
         seconds |= dict.fromkeys(keys, seconds_per_run)
     return TimeEstimate(seconds, basis, needs_cuda)
@@ -77,7 +79,8 @@ def _rate(plan_runs: list[FinishedRun], runs: Path, needs_cuda: bool, runner: st
     The time of evaluation is left out, since a run that only writes token by token does not tell how fast others train.
     """
     records = sorted(runs.glob("*/record.json")) if not plan_runs else []
-    samples = plan_runs or [done for done in _finished_runs(records, needs_cuda) if done.training >= ENOUGH_SECONDS]
+    others = (done for done in _finished_runs(records, needs_cuda) if done.training >= ENOUGH_SECONDS)
+    samples = [done for done in plan_runs or others if done.rate > 0]
     if samples:
         machine = statistics.mode(done.hardware for done in samples)
         rates = [done.rate for done in samples if done.hardware == machine]
@@ -100,11 +103,13 @@ def _finished_runs(records: Iterable[Path], needs_cuda: bool) -> Iterator[Finish
         with suppress(OSError, ValueError, RecursionError, KeyError, TypeError, ZeroDivisionError):
             record = load_record(path)
             cost, measured = record.cost, record.measured
-            training = cost["tokens"] / measured["tokens_per_second"]
+            tokens, flops = cost["tokens"], cost["train_flops"]
+            training = measured["training_seconds"] if tokens is None else tokens / measured["tokens_per_second"]
             hardware = record.environment["hardware"]
-            done = FinishedRun(cost["train_flops"] / training, training, measured["seconds"], hardware)
+            rate = math.nan if flops is None else flops / training
+            done = FinishedRun(rate, training, measured["seconds"], hardware)
             is_wanted = " CPU, " not in hardware if needs_cuda else hardware == processor()
-            if record.outcome == "finished" and is_wanted and done.rate > 0:
+            if record.outcome == "finished" and is_wanted and training > 0:
                 yield done
 
 

@@ -18,20 +18,20 @@ NOISE = 5
 
 
 class MatchedCost(Protocol):
-    """What a run costs, as computed without training."""
+    """What a run costs, as computed without training; None where it is not known."""
 
     @property
     def parameters(self) -> int: ...
     @property
-    def train_flops(self) -> float: ...
+    def train_flops(self) -> float | None: ...
     @property
-    def tokens(self) -> int: ...
+    def tokens(self) -> int | None: ...
 
 
 Describe = Callable[[Any], MatchedCost]
 Measure = Callable[[Config], float]
 
-_MEASURES: dict[str, Callable[[MatchedCost], float]] = {
+_MEASURES: dict[str, Callable[[MatchedCost], float | None]] = {
     "tokens": lambda cost: cost.tokens,
     "parameters": lambda cost: cost.parameters,
     "flops": lambda cost: cost.train_flops,
@@ -49,7 +49,10 @@ def match_arms(
 
     @cache
     def spending(config: Config) -> float:
-        return measure(config) if measure else _MEASURES[match.on](describe(config))
+        budget = measure(config) if measure else _MEASURES[match.on](describe(config))
+        if budget is None:
+            raise ConfigError(f"the {match.on} of its runs are not known; match another budget", "match")
+        return budget
 
     target = spending(configs[baseline])
     solved, reached = dict(configs), {}

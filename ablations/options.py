@@ -152,7 +152,7 @@ def share_for(
     cuda = bool(devices & {"auto", "cuda"}) and bool(cuda_devices())
     ranks = max(training.get("devices", 1) for training in settings)
     if memory is None and not cuda:  # on a CUDA device it is not known without trying
-        memory = ranks * memory_of(int(max(cost["parameters"] for cost in planned.costs.values())))
+        memory = ranks * memory_of(int(max(cost["parameters"] or 0 for cost in planned.costs.values())))
     if "cuda" in devices and not cuda:
         raise ConfigError(
             "no CUDA device is to be found here; take another machine, or --device cpu", "training.device"

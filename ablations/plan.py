@@ -70,14 +70,16 @@ class PlannedStudy:
     """The runs of a study: its plan, their configs by key, and what they cost by arm.
 
     ``runner`` names the object that does a run; ``repeated`` has the arms that are trained as an earlier arm is and
-    only measured in another way.
+    only measured in another way; ``sources`` are the files outside of the suite whose code computes the numbers.
+    A cost that is not known is None.
     """
 
     plan: Plan
     configs: dict[str, dict[str, Plain]]
-    costs: dict[str, dict[str, float]]
+    costs: dict[str, dict[str, float | None]]
     runner: str
     repeated: Sequence[str] = ()
+    sources: Sequence[str] = ()
 
     @property
     def study(self) -> str:
@@ -175,6 +177,7 @@ def make_plan(
         resolved = _with_values(ablation.resolve(request.scale, request.changes), tuned or {})
         configs, matched = _match_budgets(ablation, resolved, name, runs)
         _require_effects(configs, runner)
+        runner.require_metric(configs[resolved.arms[0].name], resolved.metric.name)
         configs_by_key, runs_by_arm = _list_runs(resolved, configs, request.seeds or resolved.most_seeds, runner)
         costs = {arm: dict(runner.describe(config)._asdict()) for arm, config in configs.items()}
         plan = _plan(study, ablation, request, resolved, matched, runs_by_arm)
@@ -194,7 +197,8 @@ def make_plan(
         protocol=f"{_protocol(configs, costs)}, {_seeds_text(plan.arms)}",
         commands={verb: as_typed(["python", "-m", "ablations", verb, *words], runs) for verb, words in verbs.items()},
     )
-    return PlannedStudy(plan, configs_by_key, costs, name, _repeated(configs, runner))
+    sources = sorted({str(path) for config in configs.values() for path in runner.source_files(config)})
+    return PlannedStudy(plan, configs_by_key, costs, name, _repeated(configs, runner), sources)
 
 
 def _repeated(configs: dict[str, Config], runner: Runner) -> list[str]:
@@ -315,14 +319,22 @@ def _published(published: Published, ablation: Ablation) -> PublishedNumbers:
     return PublishedNumbers(protocol, published.metric, tuple(cells), claims, published.margin, published.remarks)
 
 
-def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float]]) -> str:
-    """Returns our protocol in a line, without the seeds: the corpus, the budget and the size of the baseline."""
+def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float | None]]) -> str:
+    """Returns our protocol in a line, without the seeds: the corpus, the budget and the size of the baseline.
+
+    Where tokens are not counted, the budget is its updates.
+    """
     baseline = next(iter(configs))
     # The kind of the data is one level below it: data.source.kind, or data.generator.kind.
     source_kinds = (value for path, value in configs[baseline].leaves() if re.fullmatch(r"data\.\w+\.kind", path))
     corpus = next(source_kinds, None)
     parts = [str(corpus)] if corpus else []
-    parts.append(f"{count(costs[baseline]['tokens'])} training tokens")
+    tokens = costs[baseline]["tokens"]
+    parts.append(
+        f"{count(configs[baseline].get('training.steps'))} updates"
+        if tokens is None
+        else f"{count(tokens)} training tokens"
+    )
     parts.append(f"{count(costs[baseline]['parameters'])} parameters")
     return ", ".join(parts)
 

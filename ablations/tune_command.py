@@ -77,6 +77,8 @@ def tune(
         raise ConfigError("a budget is of trials or of tokens, not of both", "--trials")
     budget = Budget(tokens=tokens) if tokens else Budget(trials or TRIALS)
     tuning = prepare(study, request_of(scale, changes, seeds, device), runs, own=with_mixer_space)
+    if tokens and not all(arm.price for arm in tuning.arms):
+        raise ConfigError("the tokens of its runs are not known; give a number of --trials", "--tokens")
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     share = share_for(tuning.planned, len(tuning.arms), workers, threads, limits.needed)
     options = options_for(tuning.planned, share, limits, retry_failed=retry_failed, wandb=wandb)

@@ -58,7 +58,7 @@ def prepare(study: str, request: Request, runs: Path = Path("runs"), *, own: boo
         config: Config = runner.from_dict(planned.configs[planned_arm.runs[0].key])
         trial_config(config, {})  # raises where data have no splits
         space = searched(config, fixed | set(arm.overrides), own=own)
-        arms.append(SearchedArm(arm.name, config, space, int(planned.costs[arm.name]["tokens"])))
+        arms.append(SearchedArm(arm.name, config, space, int(planned.costs[arm.name]["tokens"] or 0)))
     _require_same_search(arms)
     goal = Goal(ablation.metric.name, ablation.metric.goal)
     return PreparedTuning(planned, ablation, request, arms, goal, study, own)

@@ -66,6 +66,15 @@ def no_smallest_reach(configs: Sequence[Any]) -> int | None:
     return None
 
 
+def any_metric(config: Any, metric: str) -> None:
+    """Does nothing: which metrics a record will hold is known when there is one."""
+
+
+def no_source_files(config: Any) -> Sequence[Path]:
+    """Returns nothing: all code of these runs is the suite's, or of the package of the runner."""
+    return ()
+
+
 def no_preload() -> None:
     """Does nothing: a run begins with what its module has imported."""
 
@@ -103,6 +112,8 @@ class Runner:
     context_losses: Callable[[Path], Sequence[ContextLoss]] = no_context_losses
     smallest_reach: Callable[[Sequence[Any]], int | None] = no_smallest_reach
     preload: Callable[[], None] = no_preload
+    require_metric: Callable[[Any, str], None] = any_metric
+    source_files: Callable[[Any], Sequence[Path]] = no_source_files
 
 
 def runner_of(config: Config) -> str:

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 
-def count(value: float) -> str:
-    """Formats a count with a decimal prefix: 492000 becomes 492 k."""
+def count(value: float | None) -> str:
+    """Formats a count with a decimal prefix, 492000 as 492 k, or as a dash where it is unknown."""
+    if value is None:
+        return "-"
     return scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E", "Z")).strip()
 
 

@@ -16,25 +16,27 @@ from lit_transformers.cli.errors import first_line
 from lit_transformers.config import Plain
 from lit_transformers.records.machine import processor
 from lit_transformers.training.callbacks import Diverged
-from lit_transformers.training.config import TrainingConfig
 
 
-def environment(training: TrainingConfig, library: str) -> dict[str, Plain]:
-    """Returns versions, hardware and code (``library`` is its hash); nothing names a person, a machine or a secret."""
+def environment(device: str, library: str) -> dict[str, Plain]:
+    """Returns versions, hardware and code (``library`` is its hash); nothing names a person, a machine or a secret.
+
+    device: what the run's config asks for, auto, cpu or cuda.
+    """
     names = ("torch", "lightning", "torchmetrics", "numpy")
     return {
         "python": platform.python_version(),
         **{name: version(name) for name in names},
-        "hardware": hardware(training),
+        "hardware": hardware(device),
         "threads": torch.get_num_threads(),
         "commit": commit(),
         "library": library,
     }
 
 
-def hardware(training: TrainingConfig) -> str:
+def hardware(device: str) -> str:
     """Returns the name of the device that the run uses."""
-    if training.device != "cpu" and torch.cuda.is_available():
+    if device != "cpu" and torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return processor()
 

@@ -17,9 +17,11 @@ from lit_transformers.runs.environment import peak_memory
 from lit_transformers.runs.fit import require_device
 from lit_transformers.runs.train import make_trainer, quiet
 
-__all__ = ["StepProbe", "probe"]
+__all__ = ["STEPS", "StepClock", "StepProbe", "probe"]
 
 WARM, TIMED = 4, 20
+STEPS = WARM + TIMED
+"""The steps of a probe. The first ones are not timed."""
 
 
 class StepProbe(NamedTuple):
@@ -37,18 +39,17 @@ def probe(config: RunConfig) -> StepProbe:
     """
     require_device(config.training)
     L.seed_everything(config.seed, workers=True, verbose=False)
-    training = config.training.override({"steps": WARM + TIMED, "validate_every": None})
+    training = config.training.override({"steps": STEPS, "validate_every": None})
     data = config.data.build()
-    clock = _Clock()
+    clock = StepClock()
     with quiet(), tempfile.TemporaryDirectory() as folder:
         task = config.build_task(data)
         task.reports_training = False
         make_trainer(training, Path(folder), [clock]).fit(task, data)
-    durations = np.diff(clock.times)[WARM:]
-    return StepProbe(float(np.quantile(durations, 0.25)), float(peak_memory()))
+    return clock.measured()
 
 
-class _Clock(Callback):
+class StepClock(Callback):
     """Records the time at which every step ends."""
 
     def __init__(self) -> None:
@@ -58,3 +59,8 @@ class _Clock(Callback):
         if task.device.type == "cuda":
             torch.cuda.synchronize(task.device)
         self.times.append(time.perf_counter())
+
+    def measured(self) -> StepProbe:
+        """Returns the lower quartile of the times of the steps, and the memory of the process so far."""
+        durations = np.diff(self.times)[WARM:]
+        return StepProbe(float(np.quantile(durations, 0.25)), float(peak_memory()))

@@ -108,7 +108,7 @@ class _Sender(Callback):
             return
         new_points, self.sent = self.curves.points[self.sent :], len(self.curves.points)
         for (step, tokens), points in groupby(new_points, key=lambda point: point[:2]):
-            self.wandb_run.log({"tokens": tokens, **{name: value for _, _, name, value in points}}, step)
+            self.wandb_run.log(_counted(tokens) | {name: value for _, _, name, value in points}, step)
 
 
 @contextmanager
@@ -195,7 +195,12 @@ def upload_finished_run(wandb_config: WandbConfig | None, directory: Path, recor
         for (step, tokens), step_points in groupby(
             points, key=lambda point: (int(point["step"]), int(point["tokens"]))
         ):
-            wandb_run.log({"tokens": tokens, **{point["name"]: float(point["value"]) for point in step_points}}, step)
+            wandb_run.log(_counted(tokens) | {point["name"]: float(point["value"]) for point in step_points}, step)
+
+
+def _counted(tokens: int) -> dict[str, float]:
+    """Returns the tokens of a point, unless the run counts none."""
+    return {"tokens": tokens} if tokens else {}
 
 
 def _tables(directory: Path) -> dict[str, Any]:

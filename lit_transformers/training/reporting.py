@@ -30,10 +30,13 @@ Report = Callable[[Progress], None]
 
 
 class ProgressReporter(Callback):
-    """Reports the progress of training every so many seconds, and the beginning of an evaluation after it."""
+    """Reports the progress of training every so many seconds, and the beginning of an evaluation after it.
 
-    def __init__(self, report: Report | None, every: float = 0.2) -> None:
-        self.report, self.every = report, every
+    loss: the name of the loss in what a training step returns.
+    """
+
+    def __init__(self, report: Report | None, every: float = 0.2, loss: str = "nats") -> None:
+        self.report, self.every, self.loss = report, every, loss
         self.reported_at = self.started = 0.0
         self.first_step = 0
 
@@ -47,8 +50,8 @@ class ProgressReporter(Callback):
         self.reported_at = now
         step, steps = trainer.global_step, int(trainer.max_steps)
         pace = (now - self.started) / max(1, step - self.first_step)
-        nats = float(outputs["nats"])
-        self.report(Progress(step, steps, nats, measured(trainer), pace * (steps - step), "fit"))
+        loss = float(outputs[self.loss]) if self.loss in outputs else math.nan
+        self.report(Progress(step, steps, loss, measured(trainer), pace * (steps - step), "fit"))
 
     def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if self.report is not None and trainer.state.fn == "validate":

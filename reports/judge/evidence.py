@@ -103,7 +103,8 @@ def gather(study: Study, notes: list[str]) -> Evidence:
     transform = _logarithm if ratio else np.asarray
     runs = [run for run in study.runs if run.missing is None]
     values = {(run.arm, run.seed): float(transform(run.value)) for run in runs}
-    measure = measure_of(study.plan.metric.name)
+    documents = next((documents for run in runs if (documents := run.documents()) is not None), None)
+    measure = measure_of(study.plan.metric.name, documents.others if documents else ())
     documented = _documented(runs, study.plan.metric.name, measure, notes) if measure else []
     if measure is None or not documented:
         return Evidence(values, ratio)

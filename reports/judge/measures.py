@@ -6,7 +6,7 @@ Every metric is thus a smooth function of totals over documents, and all get int
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,13 +34,14 @@ class Measure:
     needs: tuple[str, ...] = ()
 
 
-def measure_of(metric: str) -> Measure | None:
+def measure_of(metric: str, columns: Container[str] = ()) -> Measure | None:
     """Returns the measure of a metric such as ``val/bpb`` or ``val/accuracy@20``, or None where there is none.
 
-    The number after ``@`` is a length: only examples of that length count.
+    The number after ``@`` is a length: only examples of that length count. columns: the names of what is known of each
+    document; a metric that is among them is its mean over the documents.
     """
     name, _, length = metric.rpartition("/")[2].partition("@")
-    measure = _MEASURES.get(name)
+    measure = _mean_of(name) if name in columns else _MEASURES.get(name)
     if measure is None or not length:
         return measure
     if not length.isdigit():

@@ -43,7 +43,10 @@ class DocumentLosses:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Learning curves by name, each [points, 2] of tokens seen (ascending) and value, and the documents, if any."""
+    """Learning curves by name, each [points, 2] of tokens seen (ascending) and value, and the documents, if any.
+
+    Where a run counts no tokens, its curves have its steps in their place.
+    """
 
     curves: Mapping[str, Array] = field(default_factory=dict)
     documents: DocumentLosses | None = None
@@ -142,7 +145,7 @@ def _add_point(points: dict[str, dict[float, float]], row: Mapping[str, str | No
     if not name or not tokens or not value:
         return
     try:
-        x, y = float(tokens), float(value)
+        x, y = float(tokens) or float(row.get("step") or 0), float(value)
     except ValueError:
         return
     if math.isfinite(x) and math.isfinite(y):

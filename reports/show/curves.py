@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reports.judge.fairness import cost_of
 from reports.judge.matrix import Matrix
 from reports.read.measurements import Array, thinned
 from reports.read.records import Study
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 TRAINING_LOSS = "train/loss"
 _TRAINING = ("train/loss", "train/nats")
-_TOKENS = "tokens seen in training"
 _PANELS_ACROSS = 2
 _LEGEND_COLUMNS = 5
 
@@ -79,7 +79,7 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for panel, (name, by_arm) in zip(panels, curves.items(), strict=True):
         ends = _panel(panel, by_arm, styles)
-        panel.set_xlabel(_TOKENS)
+        panel.set_xlabel(_progress(findings.study))
         panel.xaxis.set_major_formatter(ticks)
         panel.set_ylabel(_title(findings, name))
         if panel is panels[-1]:
@@ -99,7 +99,7 @@ def battery_curves(findings: Findings, battery: Matrix, curves: Curves) -> Figur
     figure = Figure(figsize=(9.0, 2.3 * count + 0.16 * len(styles)), layout="constrained")
     panels = figure.subplots(count, _PANELS_ACROSS, squeeze=False)
     for panel in panels[-1]:
-        panel.set_xlabel(_TOKENS)
+        panel.set_xlabel(_progress(findings.study))
     for panel, task in zip_longest(panels.flat, battery.tasks):
         if task is None:
             panel.set_axis_off()
@@ -112,6 +112,12 @@ def battery_curves(findings: Findings, battery: Matrix, curves: Curves) -> Figur
     handles = [Line2D([], [], linewidth=1.6, label=label(level), **style) for level, style in styles.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False, fontsize=8)
     return figure
+
+
+def _progress(study: Study) -> str:
+    """Returns what the curves are drawn over: the tokens of training or, where no run counts them, its steps."""
+    counted = any(cost_of(run, "tokens") is not None for run in study.runs)
+    return "tokens seen in training" if counted else "steps of training"
 
 
 def _title(findings: Findings, name: str) -> str:

@@ -32,7 +32,7 @@ def tuned(study: Study, decimals: int) -> Table:
             Cell(arm.trials),
             Cell(arm.pruned),
             Cell(arm.failed),
-            Cell(arm.tokens),
+            Cell(arm.tokens or None),
             Cell(arm.value),
             Cell("none finished" if arm.values is None else " ".join(assignments(arm.values))),
         )

@@ -54,7 +54,8 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchedArm:
-    """An arm to tune: a run's config, and its search space. price: the tokens of a whole run."""
+    """An arm to tune: a run's config, and its search space. price: the tokens of a whole run; 0 where none are counted.
+    """
 
     name: str
     config: Config

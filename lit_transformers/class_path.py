@@ -1,0 +1,47 @@
+"""Finds classes by their import path, those of the working folder too."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from lit_transformers.cli.errors import first_line
+from lit_transformers.config import ConfigError, nearest
+
+__all__ = ["import_class", "import_module"]
+
+
+def import_class(class_path: str) -> type[Any]:
+    """Returns the class of a path such as ``package.module.Class``. Raises ConfigError where there is none."""
+    module_name, _, name = class_path.rpartition(".")
+    if not module_name:
+        raise ConfigError(f"a class is written package.module.Class, not {class_path!r}")
+    module = import_module(module_name)
+    value = getattr(module, name, None)
+    if not isinstance(value, type):
+        classes = [attribute for attribute, other in vars(module).items() if isinstance(other, type)]
+        raise ConfigError(f"module {module_name} has no class {name!r}; {nearest(name, classes)}")
+    return value
+
+
+def import_module(name: str) -> ModuleType:
+    """Imports a module that is installed or lies in the working folder. Raises ConfigError where it cannot be."""
+    folder = str(Path.cwd())
+    if not {"", folder} & {*sys.path}:  # an installed command has its own folder there instead
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if not f"{name}.".startswith(f"{missing}."):  # the module is there, and one that it imports is not
+            raise ConfigError(f"module {name} cannot be imported: {first_line(error)}") from None
+        parent, _, _ = missing.rpartition(".")
+        places = getattr(sys.modules.get(parent), "__path__", None) if parent else [folder]
+        names = [f"{parent}.{module.name}" if parent else module.name for module in pkgutil.iter_modules(places)]
+        raise ConfigError(f"there is no module {missing!r}; {nearest(missing, names)}") from None
+    except Exception as error:
+        raise ConfigError(f"module {name} cannot be imported: {type(error).__name__}: {first_line(error)}") from None

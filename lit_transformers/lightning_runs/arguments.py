@@ -1,0 +1,104 @@
+"""Arguments of functions and classes as plain data, checked against their signatures."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict as PydanticConfig
+
+from lit_transformers.class_path import import_class
+from lit_transformers.config import ConfigError, Plain, nearest
+
+__all__ = ["as_class", "build", "checked_arguments", "class_paths", "files_named"]
+
+CLASS_PATH, INIT_ARGS = "class_path", "init_args"
+"""The keys of an argument that is an object itself: its class and the arguments of that, as LightningCLI has them."""
+
+
+def checked_arguments(function: Callable[..., Any], arguments: Mapping[str, Plain], name: str) -> dict[str, Any]:
+    """Returns arguments, by name, with the types of their annotations: a tuple for a list, a Path for a string.
+
+    function: what they are for, a class too; name: its name in errors. An annotation that pydantic does not know is
+    not checked, and an argument that is an object itself is left as it is.
+    Raises ConfigError, at the argument, for one that is unknown, missing or of another type.
+    """
+    parameters = {p.name: p for p in inspect.signature(function).parameters.values()}
+    takes_any = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+    named = {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    for argument in arguments:
+        if argument not in named and not takes_any:
+            raise ConfigError(f"{name} takes no argument {argument!r}; {nearest(argument, named)}", argument)
+    for argument, parameter in named.items():
+        if parameter.default is parameter.empty and argument not in arguments:
+            raise ConfigError(f"{name} needs a value for {argument!r}", argument)
+    hints = _annotations(function)
+    return {n: value if as_class(value) else _typed(value, hints.get(n, Any), n) for n, value in arguments.items()}
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the types of the arguments; none where a name in an annotation cannot be resolved."""
+    annotated = function.__init__ if isinstance(function, type) else inspect.unwrap(function)  # type: ignore[misc]
+    try:
+        return get_type_hints(annotated, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _typed(value: Plain, hint: Any, name: str) -> Any:
+    """Returns a value of plain data as its annotation has it. Raises ConfigError for one of another type."""
+    try:
+        text = json.dumps(value)
+        adapter = TypeAdapter(hint, config=PydanticConfig(arbitrary_types_allowed=True))
+    except PydanticUserError:
+        return value
+    except (TypeError, ValueError):
+        raise ConfigError(f"an argument is plain data, or {{{CLASS_PATH}, {INIT_ARGS}}}; got {value!r}", name) from None
+    try:
+        return adapter.validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first["msg"][:1].lower() + first["msg"][1:]
+        if "isinstance" in first["type"] or "isinstance" in reason:
+            reason = f"an object is written {{{CLASS_PATH}: ..., {INIT_ARGS}: ...}}"
+        raise ConfigError(f"{reason}; got {value!r}", name) from None
+    except PydanticUserError:
+        return value
+
+
+def as_class(value: Plain) -> bool:
+    """Whether an argument stands for an object, by its class and the arguments of that."""
+    return isinstance(value, Mapping) and CLASS_PATH in value and {*value} <= {CLASS_PATH, INIT_ARGS}
+
+
+def build(class_path: str, init_args: Mapping[str, Plain]) -> Any:
+    """Builds an object, and those that its arguments stand for. Raises ConfigError as ``checked_arguments`` does."""
+    built_class = import_class(class_path)
+    arguments = checked_arguments(built_class, init_args, built_class.__name__)
+    objects = {
+        name: build(value[CLASS_PATH], value.get(INIT_ARGS, {})) for name, value in init_args.items() if as_class(value)
+    }
+    return built_class(**arguments | objects)
+
+
+def class_paths(class_path: str, init_args: Mapping[str, Plain]) -> list[str]:
+    """Returns the class of an object and those of its arguments."""
+    nested = (value for value in init_args.values() if as_class(value))
+    return [
+        class_path,
+        *(path for value in nested for path in class_paths(value[CLASS_PATH], value.get(INIT_ARGS, {}))),
+    ]
+
+
+def files_named(plain: Plain) -> list[Path]:
+    """Returns the files and folders that strings anywhere in plain data are the paths of."""
+    if isinstance(plain, Mapping):
+        return [path for value in plain.values() for path in files_named(value)]
+    if isinstance(plain, list | tuple):
+        return [path for value in plain for path in files_named(value)]
+    is_path = isinstance(plain, str) and plain.strip(". ") and len(plain) < 1000 and "\0" not in plain
+    return [path] if is_path and (path := Path(plain)).exists() else []

@@ -1,0 +1,118 @@
+"""What a module logs, by the names that records have, and the values of single examples that it may hand over.
+
+A module that logs ``val_loss`` and ``test_loss``, or ``val/loss``, or in its validation ``loss``, has ``val/loss`` in
+its record: the metric of a study has one name, whichever split is measured.
+
+``validation_step`` and ``test_step`` may return, in a mapping, ``example_values``: the value of a metric for each
+example of the batch, by the metric's name in the record without ``val/``. Its mean is the metric, and intervals are
+over examples too: ``return {"example_values": {"accuracy": (logits.argmax(1) == labels).float()}}``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from lit_transformers.config import ConfigError
+from lit_transformers.training.callbacks import Checkpointer, Interrupted
+
+__all__ = ["EXAMPLE_VALUES", "ExampleValues", "LoggedNames", "logged_in_record"]
+
+EXAMPLE_VALUES = "example_values"
+PREFIX = re.compile(r"^(?:val|valid|validation|test)[/_.-](?=.)")
+
+
+def logged_in_record(logged: Mapping[str, Any]) -> dict[str, float]:
+    """Returns what was logged by its names in a record. Of two that would have the same, each is below its own."""
+    names = [name for name in logged if not name.endswith("_step")]
+    short = [PREFIX.sub("", name.removesuffix("_epoch")) for name in names]
+    return {
+        f"val/{name if short.count(name) == 1 else whole}": float(logged[whole])
+        for name, whole in zip(short, names, strict=True)
+    }
+
+
+class LoggedNames(Callback):
+    """Adds to the metrics of a validation or a test their names in records, by which pruning, progress and curves know
+    them. ``measured`` holds those of the last one."""
+
+    def __init__(self) -> None:
+        self.before: dict[str, Any] = {}
+        self.measured: dict[str, float] = {}
+
+    def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.before = dict(trainer.callback_metrics)
+
+    def on_test_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.before = dict(trainer.callback_metrics)
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self._add(trainer)
+
+    def on_test_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self._add(trainer)
+
+    def _add(self, trainer: L.Trainer) -> None:
+        """Adds the names of what has changed since the start, which leaves out what training has logged."""
+        metrics = trainer.callback_metrics
+        logged = {name: value for name, value in metrics.items() if self.before.get(name) is not value}
+        self.measured = logged_in_record(logged)
+        for name, value in self.measured.items():
+            metrics[name] = torch.tensor(value)
+
+
+class ExampleValues(Callback):
+    """Collects the values of single examples of a measurement, and stops it where that is asked for.
+
+    ``values`` holds those of each metric, in the order of the examples.
+    """
+
+    def __init__(self, checkpointer: Checkpointer | None = None) -> None:
+        self.checkpointer = checkpointer
+        self.values: dict[str, list[float]] = {}
+
+    def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.values = {}
+
+    def on_validation_batch_end(
+        self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int, loader: int = 0
+    ) -> None:
+        self._collect(outputs)
+
+    def on_test_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.values = {}
+        if self.checkpointer is not None:
+            self.checkpointer.stop.listen()
+
+    def on_test_batch_end(
+        self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int, loader: int = 0
+    ) -> None:
+        self._collect(outputs)
+        if self.checkpointer is not None and self.checkpointer.stop():
+            raise Interrupted("stopped while it was measured; run again to measure it")
+
+    def _collect(self, outputs: Any) -> None:
+        by_name = outputs.get(EXAMPLE_VALUES) if isinstance(outputs, Mapping) else None
+        for name, values in (by_name or {}).items():
+            if not name.isidentifier():
+                raise ConfigError(f"{name!r} is no name of a column of values", EXAMPLE_VALUES)
+            self.values.setdefault(name, []).extend(torch.as_tensor(values).double().flatten().tolist())
+
+    def rows(self) -> Sequence[Any]:
+        """Returns a row for each example as ``write_documents`` takes them. Raises ConfigError where metrics have
+        values of different numbers of examples."""
+        counts = {name: len(values) for name, values in self.values.items()}
+        if len({*counts.values()}) > 1:
+            raise ConfigError(f"metrics have values of different numbers of examples: {counts}", EXAMPLE_VALUES)
+        example = namedtuple("example", ["document", "nats", "tokens", "bytes", *self.values])  # type: ignore[misc]
+        return [example(number, 0.0, 1, 1, *row) for number, row in enumerate(zip(*self.values.values(), strict=True))]
+
+    def means(self) -> dict[str, float]:
+        """Returns the mean of each metric over its examples, by its name in a record."""
+        return {f"val/{name}": sum(values) / len(values) for name, values in self.values.items() if values}

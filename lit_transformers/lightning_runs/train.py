@@ -1,0 +1,203 @@
+"""Trains and measures a LightningModule: all of the suite's own that computes the numbers of such a run.
+
+A run's key covers this module and all that it imports (``keys.ROOTS``).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+import torch.distributed
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers.logger import DummyLogger, Logger
+from lightning.pytorch.plugins.environments import LightningEnvironment
+
+from lit_transformers.config import Plain
+from lit_transformers.lightning_runs.config import LightningRunConfig
+from lit_transformers.lightning_runs.loaders import DataOrder
+from lit_transformers.lightning_runs.metrics import ExampleValues, LoggedNames
+from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS
+from lit_transformers.runs.documents import write_documents
+from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck, amid_update
+from lit_transformers.training.checkpoints import TRAINING
+from lit_transformers.training.pruning import Bars, Pruned, Pruner
+from lit_transformers.training.ranks import is_first_rank, mean_over_ranks
+from lit_transformers.training.stopping import Stop
+
+__all__ = ["LOSS", "built", "make_trainer", "train", "trainer_switches"]
+
+LOSS = "loss"
+"""The name of the loss in what a training step returns to Lightning."""
+
+
+def train(
+    config: LightningRunConfig,
+    directory: Path,
+    training_key: str,
+    checkpoint: Path | None,
+    stopping: Stop,
+    keep_every: float,
+    observers: Callable[[Curves], list[Callback]],
+    loggers: Sequence[Logger] = (),
+) -> tuple[dict[str, float], dict[str, Plain], dict[str, Plain]]:
+    """Trains from a checkpoint, if there is one, and measures. Returns the metrics, the measured times and speeds, and
+    an empty mapping, for nothing is observed of a network that is not known.
+
+    training_key: of all runs with identical training. keep_every: seconds between checkpoints. observers: returns
+    callbacks that show the run, and its curves, and change nothing of it. loggers: receive what the module logs.
+    """
+    L.seed_everything(config.seed, workers=True, verbose=False)
+    module, data = built(config)
+    order = DataOrder(config.seed, int(os.environ.get("RANK", "0")))
+    order.attach(module if data is None else data)
+    curves = Curves(config.training.log_every, tokens_per_step=0)
+    extra = {"config": config.to_dict(), TRAINING: training_key}
+    checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, extra, stopping)
+    names, bars = LoggedNames(), Bars.read(directory)
+    callbacks = [order, names, TrainingLoss(curves, [DivergenceCheck(), *observers(curves)])]
+    if bars:
+        callbacks.append(Pruner(bars, checkpointer))
+    trainer = make_trainer(config, directory, [*callbacks, checkpointer], loggers)
+    try:
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    except Pruned:
+        if is_first_rank():
+            curves.write(directory / CURVES)
+        raise
+    steps, training_seconds = trainer.global_step, checkpointer.spent()
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # one rank measures all examples, each once
+    metrics: dict[str, float] = {}
+    measuring_since = time.monotonic()
+    if is_first_rank():
+        metrics = measure(config, directory, module, data, checkpointer, [names, *callbacks[2:3]])
+        curves.write(directory / CURVES)
+    timings: dict[str, Plain] = {
+        "seconds": training_seconds + time.monotonic() - measuring_since,
+        "training_seconds": training_seconds,
+        "steps": steps,
+        "steps_per_second": steps / training_seconds,
+    }
+    return metrics, timings, {}
+
+
+def measure(
+    config: LightningRunConfig,
+    directory: Path,
+    module: L.LightningModule,
+    data: L.LightningDataModule | None,
+    checkpointer: Checkpointer,
+    callbacks: list[Callback],
+) -> dict[str, float]:
+    """Measures a trained module on the split of its config, and writes the values of single examples, if it hands over
+    any. Returns the metrics by their names in a record."""
+    examples = ExampleValues(checkpointer)
+    names = next(callback for callback in callbacks if isinstance(callback, LoggedNames))
+    trainer = single_trainer(config, directory, [examples, *callbacks, checkpointer])
+    run = trainer.test if config.data.evaluation.split == "test" else trainer.validate
+    run(module, datamodule=data, verbose=False)
+    if examples.values:
+        write_documents(directory / DOCUMENTS, examples.rows(), str)
+    return examples.means() | names.measured
+
+
+def built(config: LightningRunConfig) -> tuple[L.LightningModule, L.LightningDataModule | None]:
+    """Builds the module and its data. What that draws of torch's random numbers does not move what comes after."""
+    with torch.random.fork_rng(devices=[]):
+        module = config.model.build()
+    with torch.random.fork_rng(devices=[]):
+        data = config.data.build()
+    return module, data
+
+
+def trainer_switches(directory: Path, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
+    """Returns the arguments by which a Trainer writes and shows nothing of its own, but for what loggers receive."""
+    return {
+        "num_nodes": 1,
+        "num_sanity_val_steps": 0,
+        "default_root_dir": directory,
+        "logger": [*loggers] or DummyLogger(),  # so that a module which writes images or texts to its logger finds one
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+
+
+def make_trainer(
+    config: LightningRunConfig, directory: Path, callbacks: list[Callback], loggers: Sequence[Logger] = ()
+) -> L.Trainer:
+    """Returns a Trainer that follows the config."""
+    training, arguments = config.training, config.trainer_arguments
+    accumulate = arguments.get("accumulate_grad_batches", 1)
+    return L.Trainer(
+        max_steps=training.steps,
+        accelerator={"cuda": "gpu"}.get(training.device, training.device),
+        devices=training.devices,
+        strategy="ddp" if training.devices > 1 else "auto",
+        val_check_interval=accumulate * (training.validate_every or training.steps + 1),
+        check_val_every_n_epoch=None,
+        log_every_n_steps=training.log_every,
+        callbacks=callbacks,
+        **arguments | trainer_switches(directory, loggers),
+    )
+
+
+def single_trainer(config: LightningRunConfig, directory: Path, callbacks: list[Callback]) -> L.Trainer:
+    """Returns a Trainer of one process, on the device of the config, whatever started this process."""
+    return L.Trainer(
+        max_steps=config.training.steps,
+        accelerator={"cuda": "gpu"}.get(config.training.device, config.training.device),
+        devices=1,
+        plugins=[LightningEnvironment()],
+        callbacks=callbacks,
+        **config.trainer_arguments | trainer_switches(directory),
+    )
+
+
+class TrainingLoss(Callback):
+    """Adds the loss of training, and what validations measure, to the curves, and shows each step to other callbacks as
+    the library's own tasks show theirs. A step without a loss, as of several optimizers, adds no point."""
+
+    def __init__(self, curves: Curves, others: list[Callback]) -> None:
+        self.curves, self.others = curves, others
+        self.update: list[torch.Tensor] = []
+
+    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        for other in self.others:
+            other.on_train_start(trainer, task)
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        loss = outputs.get(LOSS) if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, torch.Tensor):
+            self.update.append(loss.detach().float().mean())
+        step = trainer.global_step
+        if not amid_update(trainer, i):
+            # Lightning has divided each loss by the number of batches of the update.
+            total, self.update = sum(self.update, torch.zeros(())) if self.update else None, []
+            if total is not None and step % self.curves.every == 0:
+                self.curves.points.append((step, 0, "train/loss", float(mean_over_ranks(total))))
+        shown = {LOSS: loss, "nats": loss} if isinstance(loss, torch.Tensor) else {LOSS: math.nan, "nats": 0.0}
+        for other in self.others:
+            other.on_train_batch_end(trainer, task, shown, batch, i)
+
+    def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        for other in self.others:
+            other.on_validation_start(trainer, task)
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.curves.on_validation_end(trainer, task)
+        for other in self.others:
+            other.on_validation_end(trainer, task)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.curves.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.curves.load_state_dict(state)

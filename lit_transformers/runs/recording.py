@@ -1,0 +1,94 @@
+"""What a run does around its work, whatever it trains: it claims its folder, listens for a request to stop, is sent to
+Weights & Biases, and leaves a record that names its surroundings and the reason of a failure."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from lightning.pytorch.loggers import Logger
+
+from lit_transformers.config import ConfigError, Plain
+from lit_transformers.records.files import RUN, replace_file
+from lit_transformers.records.record import Gate, Record, record_to_plain, write_record
+from lit_transformers.runs.environment import is_disk_full, peak_memory, reason
+from lit_transformers.runs.folder import Identity, claim
+from lit_transformers.runs.loggers import LoggerConfig, open_loggers
+from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
+from lit_transformers.training.callbacks import Interrupted
+from lit_transformers.training.pruning import Pruned
+from lit_transformers.training.ranks import is_first_rank
+from lit_transformers.training.stopping import Stop, stop_requests
+
+__all__ = ["Results", "recorded"]
+
+
+class Results(NamedTuple):
+    """What a finished run has measured: its metrics, its times and speeds, and what was observed of its network.
+
+    cost: what it has spent, where that is not what was planned.
+    """
+
+    metrics: dict[str, float]
+    measured: dict[str, Plain]
+    observed: dict[str, Plain]
+    cost: dict[str, Plain] | None = None
+
+
+def recorded(
+    directory: Path,
+    identity: Identity,
+    blank: Callable[[], Record],
+    check: Callable[[], tuple[Gate, ...]],
+    work: Callable[[Stop, WandbRun | None, Sequence[Logger]], Results],
+    wandb_config: WandbConfig | None,
+    logger_config: LoggerConfig | None,
+    faults: tuple[type[Exception], ...] = (),
+) -> dict[str, Plain]:
+    """Does a run and writes its record, and returns it as its file holds it. That of a finished run is read.
+
+    blank: returns the record of a run that has only begun. check: returns its gates. work: trains and measures.
+    An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
+    Raises ConfigError and ``faults``, which are of what was typed, also where the directory holds another run, and
+    Interrupted after SIGTERM, with a checkpoint written.
+    """
+    finished = claim(directory, identity)
+    if finished is not None:
+        upload_finished_run(wandb_config, directory, finished)
+        return record_to_plain(finished)
+    directory.mkdir(parents=True, exist_ok=True)
+    replace_file(directory / RUN, lambda fresh: fresh.write_text(identity.config.to_yaml(), encoding="utf-8"))
+    started, start_time = datetime.now(UTC), time.monotonic()
+    record = blank()
+    record.measured = {"started": started.isoformat(timespec="seconds")}
+    loggers = open_loggers(logger_config, directory, record)
+    with stop_requests() as stopping, open_wandb_run(wandb_config, directory, record) as wandb_run:
+        try:
+            record.gates = check()
+            if all(gate.passed for gate in record.gates):
+                results = work(stopping, wandb_run, loggers)
+                record.metrics, record.observed = results.metrics, results.observed
+                record.measured |= results.measured
+                record.cost = results.cost or record.cost
+                record.outcome = "finished"
+            else:
+                failures = ", ".join(f"{gate.name} ({gate.detail})" for gate in record.gates if not gate.passed)
+                record.outcome, record.reason = "invalid", f"a gate failed: {failures}"
+        except (Interrupted, KeyboardInterrupt, ConfigError, *faults):
+            raise
+        except Pruned as end:
+            record.outcome, record.reason, record.metrics = "pruned", str(end), end.metrics
+            record.measured |= {"steps": end.step}
+        except Exception as error:
+            traceback.print_exc()
+            record.reason, record.resumable = reason(error), is_disk_full(error)
+    ended_at = datetime.now(UTC).isoformat(timespec="seconds")
+    record.measured |= {"ended": ended_at, "peak_memory_bytes": peak_memory()}
+    record.measured.setdefault("seconds", time.monotonic() - start_time)
+    if is_first_rank():
+        write_record(directory, record)
+    return record_to_plain(record)
