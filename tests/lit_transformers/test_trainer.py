@@ -16,9 +16,8 @@ from datamodules import Data
 from lit_transformers.runs import RunConfig
 from lit_transformers.tasks import Task
 
-QUIET: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False} | dict.fromkeys(
-    ("enable_progress_bar", "enable_model_summary"), False
-)
+SILENT = dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+QUIET: dict[str, Any] = {"accelerator": "cpu", "logger": False} | SILENT
 
 
 def built(config: RunConfig) -> tuple[Task, Data]:
@@ -57,7 +56,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "inference_mode": {"inference_mode": False},
     "use_distributed_sampler": {"use_distributed_sampler": False},
     "reload_dataloaders_every_n_epochs": {"reload_dataloaders_every_n_epochs": 1, "limit_train_batches": 2},
-    "enable_*": dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary"), True),
+    "enable_*": dict.fromkeys(SILENT, True),
     "num_sanity_val_steps": {"num_sanity_val_steps": 2},
     "sync_batchnorm": {"sync_batchnorm": True},
     "log_every_n_steps": {"log_every_n_steps": 1},
