@@ -2969,4 +2969,26 @@ FAULTS = (
             "test_the_padding_of_a_target_that_begins_late_needs_no_position_beyond_the_table",
         ),
     ),
+    Fault(
+        "reports",
+        "the headline is of the first contrast though the study names others",
+        "reports/show/sections.py",
+        "chosen = named or self._first()",
+        "chosen = self._first()",
+        (
+            "tests/reports/test_report_answer.py::"
+            "test_the_headline_is_of_the_comparisons_that_the_study_names_by_verdict",
+        ),
+    ),
+    Fault(
+        "reports",
+        "a main effect that means nothing alone answers the question",
+        "reports/show/sections.py",
+        "return (*there, *kept)",
+        "return tuple(chosen)",
+        (
+            "tests/reports/test_report_answer.py::"
+            "test_an_interaction_takes_the_place_of_main_effects_that_mean_nothing_alone",
+        ),
+    ),
 )
