@@ -330,7 +330,9 @@ def _protocol(configs: dict[str, Config], costs: dict[str, dict[str, float | Non
     parts = [str(corpus)] if corpus else []
     tokens = costs[baseline]["tokens"]
     parts.append(
-        f"{count(configs[baseline].get('training.steps'))} updates" if tokens is None else f"{count(tokens)} training tokens"
+        f"{count(configs[baseline].get('training.steps'))} updates"
+        if tokens is None
+        else f"{count(tokens)} training tokens"
     )
     parts.append(f"{count(costs[baseline]['parameters'])} parameters")
     return ", ".join(parts)

@@ -258,6 +258,10 @@ def tuning_table(metric: str, results: Iterable[TuningResult]) -> Table:
         best = "" if result.value is None else f"{result.value:.4g}"
         counts = (str(number) for number in (result.trials, result.pruned, result.failed))
         table.add_row(
-            Text(result.arm), *counts, count(result.tokens or None), best, Text("\n".join(assignments(result.values or {})))
+            Text(result.arm),
+            *counts,
+            count(result.tokens or None),
+            best,
+            Text("\n".join(assignments(result.values or {}))),
         )
     return table

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic import ConfigDict as PydanticConfig
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from lit_transformers.class_path import import_class
 from lit_transformers.config import ConfigError, Plain, nearest
@@ -88,7 +88,10 @@ def build(class_path: str, init_args: Mapping[str, Plain]) -> Any:
 def class_paths(class_path: str, init_args: Mapping[str, Plain]) -> list[str]:
     """Returns the class of an object and those of its arguments."""
     nested = (value for value in init_args.values() if as_class(value))
-    return [class_path, *(path for value in nested for path in class_paths(value[CLASS_PATH], value.get(INIT_ARGS, {})))]
+    return [
+        class_path,
+        *(path for value in nested for path in class_paths(value[CLASS_PATH], value.get(INIT_ARGS, {}))),
+    ]
 
 
 def files_named(plain: Plain) -> list[Path]:

@@ -27,7 +27,14 @@ __all__ = ["Cost", "FirstBatch", "check", "describe", "first_batch", "require_me
 
 SHOWN = 3
 """The most names of parameters in the detail of a gate."""
-LEFT_OUT = ("precision", "limit_train_batches", "limit_val_batches", "limit_test_batches", "overfit_batches", "profiler")
+LEFT_OUT = (
+    "precision",
+    "limit_train_batches",
+    "limit_val_batches",
+    "limit_test_batches",
+    "overfit_batches",
+    "profiler",
+)
 """Arguments of the Trainer that do not hold for a single batch, or that another device is for."""
 
 

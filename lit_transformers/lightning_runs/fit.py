@@ -56,9 +56,7 @@ def fit(
         shown = partial(observers, report, wandb_run, loss=LOSS)
         with quiet():
             checkpoint = usable(directory / CHECKPOINT)
-            return Results(
-                *train(config, directory, identity.training_key, checkpoint, stopping, keep_every, shown)
-            )
+            return Results(*train(config, directory, identity.training_key, checkpoint, stopping, keep_every, shown))
 
     def gates() -> tuple[Gate, ...]:
         return tuple(check(config))

@@ -8,10 +8,9 @@ module has a ``fingerprint``: a string, or a method that returns one.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
-from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
+from lit_transformers.config import Config, ConfigError, canonical_hash
 from lit_transformers.lightning_runs.arguments import class_paths, files_named
 from lit_transformers.lightning_runs.config import LightningRunConfig
 from lit_transformers.runs.code import files_of_project, hash_of_modules, modules_on_path, read

@@ -91,7 +91,9 @@ def protocol(config: RunConfig) -> dict[str, Plain]:
 def require_device(training: TrainingConfig) -> None:
     """Raises ConfigError where the config requires a device or ranks that are not available."""
     require_machine(
-        training.device, training.devices, f"torchrun --nproc-per-node {training.devices} -m lit_transformers fit RUN.yaml"
+        training.device,
+        training.devices,
+        f"torchrun --nproc-per-node {training.devices} -m lit_transformers fit RUN.yaml",
     )
     if training.precision == "bf16" and not torch.cuda.is_available():
         raise ConfigError(
