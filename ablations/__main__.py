@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from ablations import catalog
+from ablations.config_command import config
 from ablations.context import keep_context
 from ablations.floors import floors_of_published, missing_floors
 from ablations.launchers import cluster_for, require_fitting
@@ -47,6 +49,7 @@ from ablations.results import comparisons_of, write_report
 from ablations.tune_command import tune
 from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
+from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import RESULTS
@@ -100,6 +103,8 @@ python -m ablations reproduce xl_recurrence                    a published run a
 
 python -m ablations new longer_memory                          a study of your own, from a commented skeleton
 
+python -m ablations config xl_recurrence > mine.yaml           all of its config with docs, to change and fit
+
 python -m lit_transformers kinds                               what models, mixers, tasks and data can be chosen
 
 Exit status: 0 all is well, 1 runs or gates failed, 2 bad input, 130 or 143 stopped.
@@ -146,7 +151,8 @@ def list_studies() -> None:
     """All studies with their questions."""
     from ablations.show import study_list
 
-    out.print(study_list(catalog.headline(catalog.find(name)) for name in catalog.names()))
+    own = [catalog.headline(catalog.own_folder() / f"{name}.py") for name in catalog.own_names()]
+    out.print(study_list([*own, *(catalog.headline(catalog.STUDIES / f"{name}.py") for name in catalog.names())]))
 
 
 @app.command()
@@ -207,12 +213,14 @@ def run(
     wandb: Wandb = "disabled", storage: Storage = None, launcher: Launcher = "local",
     slurm: Slurm = None, devices: Devices = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
     memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False, until: Until = None, max_hours: MaxHours = None,
+    callbacks: Callbacks = None, loggers: Loggers = None,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
     require_fitting(launcher, slurm, {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run})
     deadline = _deadline(until, max_hours, seeds)
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
+    changes, chosen = [*changes, *callback_assignments(callbacks or ())], chosen_loggers(loggers, wandb)
     request = request_of(scale, changes, seeds, device)
     planned: PlannedStudy | None = plan_for(study, runs, request, in_server=launcher == "local")
     assert planned is not None
@@ -235,7 +243,15 @@ def run(
             return rows
         cluster = cluster_for(study, runs, request, slurm or [], storage) if launcher == "slurm" else None
         share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)
-        options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb, deadline=deadline)
+        options = options_for(
+            planned,
+            share,
+            limits,
+            retry_failed=retry_failed,
+            wandb=chosen.wandb,
+            loggers=chosen.names,
+            deadline=deadline,
+        )
         if cluster is None:
             ended = {row.ticket.key for row in rows if row.state.over}
             out.print(f"{planned.study}: {remaining_work(estimate(planned, runs), ended, share.workers)}", markup=False)
@@ -388,6 +404,7 @@ def new(name: Annotated[str, typer.Argument(help="The study's name, or the path 
     out.print(f"{path} is there; edit it, then: python -m ablations plan {name}", markup=False, soft_wrap=True)
 
 
+app.command()(config)
 app.command()(worker)
 app.command()(tune)
 app.command()(wandb)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ablations.plan import PlannedStudy, Request
 from lit_transformers.config import Plain, canonical_hash
+from lit_transformers.plugins import plugins, source_files
 from lit_transformers.records.files import write_json
 
 __all__ = ["cached_plan"]
@@ -34,7 +35,8 @@ def cached_plan(
 
     typed: the study as the command line names it, which is part of the plan's commands, as the folder of runs is.
     """
-    locations = [str(study.resolve()), typed, str(runs), *map(os.environ.get, FOLDERS)]
+    addresses = [plugin.address for plugin in plugins()]
+    locations = [str(study.resolve()), typed, str(runs), *map(os.environ.get, FOLDERS), *addresses]
     name = canonical_hash([locations, request.arguments(), sys.version])
     cache_path = runs / "studies" / study.stem / "plans" / f"{name}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
@@ -51,7 +53,7 @@ def cached_plan(
 def _stamp(study: Path, plan: PlannedStudy) -> str:
     """Returns a hash of a plan's inputs: code by its content, data by names, sizes and times of files."""
     digest = hashlib.sha256()
-    for path in (study, *_source_files(plan.runner), *map(Path, plan.sources)):
+    for path in (study, *_source_files(plan.runner), *source_files(), *map(Path, plan.sources)):
         digest.update(f"{path.resolve()}\0".encode() + path.read_bytes() + b"\0")
     for folder in _data_paths(plan.configs.values()):
         for line in _file_stamps(folder):

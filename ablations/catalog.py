@@ -1,4 +1,4 @@
-"""Finds and loads studies, by name in the ``studies`` folder or by the path of a user's own file."""
+"""Finds and loads studies: of this suite or of the working folder by name, any other by the path of its file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,22 @@ from typing import NamedTuple
 from ablations.ablation import Ablation
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import ConfigError, nearest
+from lit_transformers.plugins import load_plugins
+from lit_transformers.project import read_project
 
-__all__ = ["RUNNER", "STUDIES", "Headline", "find", "headline", "load", "names", "uses_own_models", "write_new"]
+__all__ = [
+    "RUNNER",
+    "STUDIES",
+    "Headline",
+    "find",
+    "headline",
+    "load",
+    "names",
+    "own_folder",
+    "own_names",
+    "uses_own_models",
+    "write_new",
+]
 
 STUDIES = Path(__file__).parent / "studies"
 RUNNER = "lit_transformers.runs.runner:RUNNER"
@@ -29,17 +43,36 @@ class Headline(NamedTuple):
 
 
 def names(folder: Path = STUDIES) -> list[str]:
-    """Returns the names of all studies, in alphabetical order."""
+    """Returns the names of all studies of a folder, in alphabetical order."""
     return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
 
 
-def find(study: str, folder: Path = STUDIES) -> Path:
-    """Returns the file of a study, given by name or as a path ending in .py. Raises ConfigError where there is none."""
+def own_folder() -> Path:
+    """Returns the folder of the studies of the working folder, which need not exist: that of the suite itself where the
+    suite lies in the working folder, in its checkout."""
+    return STUDIES if STUDIES.is_relative_to(Path.cwd()) else Path(read_project().studies)
+
+
+def own_names() -> list[str]:
+    """Returns the names of the studies of the working folder, in alphabetical order: of the files that define one."""
+    folder = own_folder()
+    if folder == STUDIES:
+        return []
+    return [name for name in names(folder) if b"ABLATION" in (folder / f"{name}.py").read_bytes()]
+
+
+def find(study: str) -> Path:
+    """Returns the file of a study, given by name or as a path ending in .py. Raises ConfigError where there is none, or
+    where this suite and the working folder both have one of that name."""
     if not study.endswith(".py"):
-        study_names = names(folder)
-        if study not in study_names:
-            raise ConfigError(f"no study {study!r}; {nearest(study, study_names)}")
-        return folder / f"{study}.py"
+        suite, own = names(), own_names()
+        if study not in (*suite, *own):
+            raise ConfigError(f"no study {study!r}; {nearest(study, (*suite, *own))}")
+        path = (STUDIES if study in suite else own_folder()) / f"{study}.py"
+        if study in suite and study in own:
+            own_path = own_folder() / path.name
+            raise ConfigError(f"{own_path} has the name of a study of this suite, {path}; rename it", f"study {study}")
+        return path
     path = Path(study)
     if not path.is_file() or path.stem.startswith(("_", ".")):
         raise ConfigError("there is no such file", study)
@@ -56,6 +89,7 @@ def load(path: Path) -> Ablation:
     sys.modules[name] = module
     try:
         with quick_imports():
+            load_plugins()
             spec.loader.exec_module(module)
     except ConfigError as error:
         raise ConfigError(str(error), place) from None
@@ -104,15 +138,19 @@ def uses_own_models(path: Path) -> bool:
     return not modules.isdisjoint(("lit_transformers.runs", "ablations.baselines", "ablations.pairs"))
 
 
-def write_new(study: str, folder: Path = STUDIES) -> Path:
-    """Writes the commented skeleton of a study and returns its path. Raises ConfigError for a bad or used name."""
-    path = Path(study) if study.endswith(".py") else folder / f"{study}.py"
+def write_new(study: str) -> Path:
+    """Writes the commented skeleton of a study into the working folder and returns its path. Raises ConfigError for a
+    bad or used name."""
+    path = Path(study) if study.endswith(".py") else own_folder() / f"{study}.py"
     name = path.stem if study.endswith(".py") else study  # a name that contains a folder would leave this one
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise ConfigError(f"a study's name is a Python name such as longer_memory, not {name!r}")
     if path.exists():
         raise ConfigError("is there already; choose another name or edit it", str(path))
+    if not study.endswith(".py") and name in names():
+        raise ConfigError(f"this suite has a study {name!r}; choose another name", str(path))
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text((Path(__file__).parent / "skeleton.txt").read_text(encoding="utf-8"), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror}", str(path)) from None

@@ -169,6 +169,7 @@ def options_for(
     *,
     retry_failed: bool,
     wandb: str,
+    loggers: tuple[str, ...] = (),
     deadline: float | None = None,
 ) -> Options:
     """Builds the launch options of a plan's runs. deadline: the monotonic time at which they stop."""
@@ -184,6 +185,7 @@ def options_for(
         limits.seconds,
         limits.memory,
         deadline,
+        loggers,
     )
 
 

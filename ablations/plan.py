@@ -15,6 +15,7 @@ from ablations.matching import match_arms
 from ablations.probing import measured_spending
 from lit_transformers.cli.amounts import count
 from lit_transformers.config import Config, ConfigError, MissingFileError, Plain, parse_assignments
+from lit_transformers.plugins import plugin_arguments
 from lit_transformers.records.floors import Floors, write_floors
 from lit_transformers.records.plan import (
     Contrast,
@@ -57,8 +58,8 @@ class Request:
         return parse_assignments(self.assignments)
 
     def arguments(self) -> list[str]:
-        """Returns the request as words of a command line."""
-        words = ["--scale", self.scale]
+        """Returns the request as words of a command line, with the plug-ins that were typed."""
+        words = [*plugin_arguments(), "--scale", self.scale]
         for assignment in self.assignments:
             words += ["--set", assignment]
         return words + (["--seeds", str(self.seeds)] if self.seeds else [])

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import Config, ConfigError, canonical_hash
 from lit_transformers.records.files import write_json

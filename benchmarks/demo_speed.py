@@ -125,6 +125,7 @@ def worker(name: str, blocks: int, steps: int, tiny: bool) -> None:
         curves = Curves(config.training.log_every, config.tokens_per_step)
         callbacks = [curves, ProgressReporter(lambda progress: None), DivergenceCheck(), Turns(), checkpointer]
         trainer, task = make_trainer(config.training, Path(folder), callbacks), config.build_task(data)
+        task.reports_training = False
         trainer.fit(task, data)
         for _ in range(blocks // 4 + WARM):
             clock, processor = wait()

@@ -168,7 +168,9 @@ def measure(case: OverheadCase, chunks: int, folder: Path) -> tuple[list[StepSec
     callbacks = [alternate, curves, ProgressReporter(lambda progress: None), DivergenceCheck(), checkpointer]
     trainer = make_trainer(config.training, folder, callbacks)
     with quiet():
-        trainer.fit(config.build_task(data), data)
+        task = config.build_task(data)
+        task.reports_training = False
+        trainer.fit(task, data)
         return alternate.pairs[WARM:], timed(lambda: checkpointer.save(trainer))
 
 

@@ -308,7 +308,9 @@ def measure(case: PretrainingCase, chunks: int, folder: Path) -> list[ChunkRates
     callbacks = [turns, curves, ProgressReporter(lambda progress: None), DivergenceCheck(), checkpointer]
     trainer = make_trainer(config.training, folder, callbacks)
     with quiet():
-        trainer.fit(config.build_task(data), data)
+        task = config.build_task(data)
+        task.reports_training = False
+        trainer.fit(task, data)
     return turns.rates[WARM:]
 
 

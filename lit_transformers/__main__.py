@@ -1,4 +1,4 @@
-"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | export | convert | kinds."""
+"""python -m lit_transformers fit | evaluate | generate | translate | summarize | import | config | init ..."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+import lit_transformers.cli.search_path  # noqa: F401  # isort: split
+from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.help_text import filled
+from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.cli.startup import quick_imports
+from lit_transformers.config_command import config, schema
 
 app = typer.Typer(
     help="One model at a time: train a run again, measure a checkpoint, let it write, or exchange weights.",
@@ -33,6 +37,8 @@ def fit(
         typer.Option("--to", help="Where to: an empty folder, or the run's own.", show_default="beside RUN"),
     ] = None,
     changes: Assignments = None,
+    callbacks: Callbacks = None,
+    loggers: Loggers = None,
 ) -> None:
     """Trains the run that RUN describes, or goes on with it from its checkpoint.
 
@@ -42,16 +48,24 @@ def fit(
 
     with quick_imports():
         from lit_transformers import runs
+        from lit_transformers.runs.loggers import LoggerConfig
+        from lit_transformers.runs.wandb_logging import WandbConfig
     from lit_transformers.cli.cores import limit_threads
     from lit_transformers.cli.progress import shown
     from lit_transformers.config import parse_assignments
     from lit_transformers.training.ranks import is_first_rank
 
     limit_threads()
-    config = runs.RunConfig.from_yaml(run).override(parse_assignments(changes or []))
+    changes = [*(changes or ()), *callback_assignments(callbacks or ())]
+    config, chosen = runs.RunConfig.from_yaml(run).override(parse_assignments(changes)), chosen_loggers(loggers)
+    wandb_config = WandbConfig() if chosen.wandb == "offline" else None
     with shown(Console(stderr=True)) as report:
         try:
-            record = runs.fit(config, directory or run.parent, report if is_first_rank() else None)
+            report = report if is_first_rank() else None
+            logger_config = LoggerConfig(chosen.names)
+            record = runs.fit(
+                config, directory or run.parent, report, wandb_config=wandb_config, logger_config=logger_config
+            )
         except runs.Interrupted as stop:
             print(stop, file=sys.stderr)
             raise SystemExit(143) from None
@@ -323,10 +337,49 @@ def kinds(
         print(line)
 
 
+app.command()(config)
+app.command()(schema)
+
+
+@app.command("check-plugin")
+def check_plugin(
+    plugin: Annotated[str, typer.Argument(help="A file or module with parts of your own.", metavar="FILE")],
+) -> None:
+    """Checks every part of a plug-in as those of this library are: leaks, padding, segments, gradients, fields, FLOPs.
+
+    The defaults of a config are checked, or what the plug-in lists as CASES. Exits with status 1 where a check failed.
+
+    Example: python -m lit_transformers check-plugin my_parts.py
+    """
+    from rich.console import Console
+
+    with quick_imports():
+        from lit_transformers.checks import contract
+    from lit_transformers.cli.contract_view import contract_view
+
+    parts = contract.check_plugin(plugin)
+    Console().print(contract_view(parts))
+    raise SystemExit(int(any(not check.passed for part in parts for check in part.checks)))
+
+
+@app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(help="Where to: a folder, new or without these files.")] = Path(),
+) -> None:
+    """Writes a small project of your own: a mixer, a data set, a study that compares, a test, and how to run them.
+
+    Example: python -m lit_transformers init my_project
+    """
+    from lit_transformers.template import write_project
+
+    for path in write_project(directory):
+        print(path)
+
+
 def main() -> None:
     """Runs the command. Bad input prints one line on standard error and exits with status 2."""
     try:
-        filled(typer.main.get_command(app))()
+        filled(with_plugins(typer.main.get_command(app), load=True))()
     except ValueError as error:
         if type(error).__module__.partition(".")[0] not in OWN:  # looked up by name: importing them imports torch
             raise

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple, Self, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, Plain, nearest
 
 IGNORED = -100
 """A target that is not predicted: padding, a boundary between documents, or context already scored."""
@@ -34,6 +35,68 @@ class Vocabulary:
     boundary: int
     unit: Unit
     byte_lengths: tuple[int, ...] | None
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Plain]) -> Self:
+        """Returns the vocabulary of ``dataclasses.asdict``, as a file holds that."""
+        lengths = plain["byte_lengths"]
+        return cls(**{**plain, "byte_lengths": None if lengths is None else tuple(lengths)})
+
+
+class Detokenizer(ABC):
+    """Turns the symbols of a target into its text. A checkpoint holds it as plain data, in which ``kind`` names the
+    class; the classes of data sets are known once ``datamodules`` is imported."""
+
+    kind: ClassVar[str]
+    kinds: ClassVar[dict[str, type[Detokenizer]]] = {}
+
+    def __init_subclass__(cls, kind: str, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.kind = kind
+        Detokenizer.kinds[kind] = cls
+
+    @abstractmethod
+    def __call__(self, symbols: Sequence[int]) -> str:
+        """Returns the text of symbols."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Plain]:
+        """Returns what ``restored`` needs."""
+
+    @classmethod
+    @abstractmethod
+    def restored(cls, plain: Mapping[str, Plain]) -> Self:
+        """Returns the detokenizer that ``to_dict`` described."""
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Plain]) -> Detokenizer:
+        """Returns the detokenizer of plain data with its kind. Raises ConfigError for an unknown kind."""
+        if plain["kind"] not in Detokenizer.kinds:
+            importlib.import_module("datamodules")  # by name: the library does not depend on data sets
+        if plain["kind"] not in Detokenizer.kinds:
+            raise ConfigError(f"no kind {plain['kind']!r}; {nearest(plain['kind'], Detokenizer.kinds)}", "detokenize")
+        return Detokenizer.kinds[plain["kind"]].restored(plain)
+
+
+@final
+class SpelledNumbers(Detokenizer, kind="numbers"):
+    """Writes symbols as numbers between spaces."""
+
+    def __call__(self, symbols: Sequence[int]) -> str:
+        return " ".join(str(int(symbol)) for symbol in symbols)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SpelledNumbers)
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def to_dict(self) -> dict[str, Plain]:
+        return {}
+
+    @classmethod
+    def restored(cls, plain: Mapping[str, Plain]) -> Self:
+        return cls()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +128,26 @@ class DataDescription(ABC):
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
         """Returns a description of this kind, for random rows of ``length`` tokens."""
 
+    @final
+    def to_dict(self) -> dict[str, Plain]:
+        """Returns the description as plain data; ``source`` is None where it is the object in ``vocabulary``."""
+        values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        if getattr(self, "source", None) is self.vocabulary:
+            values["source"] = None
+        return {"kind": self.kind} | values
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Plain]) -> DataDescription:
+        """Returns the description that ``to_dict`` wrote, of whatever kind. Raises ConfigError where there is none."""
+        kinds = {description.kind: description for description in DataDescription.__subclasses__()}
+        try:
+            values = {name: _READERS.get(name, _tuples)(value) for name, value in plain.items() if name != "kind"}
+            if "source" in values:
+                values["source"] = values["source"] or values["vocabulary"]
+            return kinds[plain["kind"]](**values)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"holds no description of data ({type(error).__name__}: {error})", "data") from None
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +176,10 @@ class StringDescription(DataDescription):
 
 
 class Labels(ABC):
-    """What the labels of examples are. ``dtype`` is the type of their tensor in a batch."""
+    """What the labels of examples are. ``dtype`` is the type of their tensor in a batch, ``kind`` their name in
+    checkpoints."""
 
+    kind: ClassVar[str]
     dtype: ClassVar[torch.dtype]
 
     @abstractmethod
@@ -107,6 +192,7 @@ class Labels(ABC):
 class ClassLabels(Labels):
     """One of ``count`` classes, which are numbered from 0."""
 
+    kind = "classes"
     dtype = torch.long
 
     count: int
@@ -120,6 +206,7 @@ class ClassLabels(Labels):
 class NumberLabels(Labels):
     """A real number, for regression."""
 
+    kind = "numbers"
     dtype = torch.float32
 
     def random(self, count: int) -> Float[Tensor, " b"]:
@@ -151,7 +238,7 @@ class PairDescription(DataDescription):
 
     source         the vocabulary of the sources; the same object where both sides share one vocabulary
     source_length  tokens of the longest training source, with the boundary that ends it
-    detokenize     a function that turns the symbols of a target into its text
+    detokenize     turns the symbols of a target into its text
     usual          tokens of a source and of a target for which costs are counted, and of the text that both are made
                    of, which is what a run's tokens count; None: the longest source and target, and target tokens
     placed         whether targets begin at positions of their own (``PairBatch.start``); ``length`` is then that of
@@ -163,13 +250,14 @@ class PairDescription(DataDescription):
 
     source: Vocabulary
     source_length: int
-    detokenize: Callable[[Sequence[int]], str]
+    detokenize: Detokenizer
     usual: tuple[int, int, int] | None = None
     placed: bool = False
 
     @classmethod
     def for_probe(cls, vocabulary: Vocabulary, length: int) -> Self:
-        return cls(vocabulary=vocabulary, length=length, source=vocabulary, source_length=length, detokenize=str)
+        detokenize = SpelledNumbers()
+        return cls(vocabulary=vocabulary, length=length, source=vocabulary, source_length=length, detokenize=detokenize)
 
 
 @final
@@ -214,6 +302,39 @@ class RowDescription(DataDescription):
             predictions=predictions,
             relations=2,
         )
+
+
+def _plain(value: Any) -> Plain:
+    match value:
+        case Vocabulary():
+            return asdict(value)
+        case ClassLabels() | NumberLabels():
+            return {"kind": value.kind} | asdict(value)
+        case Detokenizer():
+            return {"kind": value.kind} | value.to_dict()
+    return value
+
+
+def _tuples(value: Plain) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _vocabulary(plain: Plain) -> Vocabulary | None:
+    return None if plain is None else Vocabulary.from_dict(plain)
+
+
+def _labels(plain: Plain) -> Labels:
+    values = {name: value for name, value in plain.items() if name != "kind"}
+    return {"classes": ClassLabels, "numbers": NumberLabels}[plain["kind"]](**values)
+
+
+_READERS: dict[str, Callable[[Plain], Any]] = {
+    "vocabulary": _vocabulary,
+    "source": _vocabulary,
+    "labels": _labels,
+    "detokenize": Detokenizer.from_dict,
+}
+"""The fields of descriptions that are not plain, and what reads them."""
 
 
 class TextBatch(NamedTuple):

@@ -73,6 +73,7 @@ __all__ = [
     "nearest",
     "parse_assignments",
     "plain_leaves",
+    "plain_of",
     "table",
 ]
 
@@ -245,7 +246,7 @@ class Config:
     def to_dict(self) -> dict[str, Plain]:
         """Returns the config as plain data: lists for tuples, ``kind`` first where a field could hold several kinds."""
         tag = {"kind": self.kind} if self.kind else {}
-        return tag | {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return tag | {f.name: plain_of(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120)
@@ -493,11 +494,12 @@ def _parse_leaf(value: Any, hint: Any) -> Any:
         raise ConfigError(f"{reason}; got {first['input']!r}", where) from None
 
 
-def _plain(value: Any) -> Plain:
+def plain_of(value: Any) -> Plain:
+    """Returns the value of a field as plain data."""
     if isinstance(value, Config):
         return value.to_dict()
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_of(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain_of(item) for item in value]
     return str(value) if isinstance(value, Path) else value

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lit_transformers.config import Config, ConfigError, Plain
+from lit_transformers.plugins import load_plugins
 from lit_transformers.records.context import ContextLoss
 from lit_transformers.records.record import Gate
 from lit_transformers.records.reference import Reference
@@ -22,10 +23,16 @@ __all__ = ["Fit", "Runner", "load_runner", "runner_of"]
 
 class Fit(Protocol):
     """Does a run in its directory and returns its record as its file holds it. ``report`` receives its progress;
-    ``wandb_config`` says how it is sent to Weights & Biases."""
+    ``wandb_config`` says how it is sent to Weights & Biases, ``logger_config`` which loggers it has besides."""
 
     def __call__(
-        self, config: Any, directory: Path, report: Callable[[Any], None] | None = None, *, wandb_config: Any = None
+        self,
+        config: Any,
+        directory: Path,
+        report: Callable[[Any], None] | None = None,
+        *,
+        wandb_config: Any = None,
+        logger_config: Any = None,
     ) -> dict[str, Plain]: ...
 
 
@@ -118,7 +125,8 @@ def runner_of(config: Config) -> str:
 
 
 def load_runner(name: str) -> Runner:
-    """Returns the runner of a name such as ``package.module:RUNNER``, which imports its module."""
+    """Returns the runner of a name such as ``package.module:RUNNER``, which imports its module and all plug-ins."""
+    load_plugins()
     module, _, attribute = name.partition(":")
     runner: Runner = getattr(importlib.import_module(module), attribute)
     return runner

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ROUGES", "confusion", "matthews", "metric_of", "rouge_of_each", "rouge_signature", "streams"]
+__all__ = ["ROUGES", "confusion", "goal_of", "matthews", "metric_of", "rouge_of_each", "rouge_signature", "streams"]
 
 ROUGES = ("rouge1", "rouge2", "rougeL")
+LOSSES = frozenset({"nats", "perplexity", "bpb", "mse"})
+"""The last word of the names of metrics of which less is better; of all others more is."""
+
+
+def goal_of(metric: str) -> Literal["minimize", "maximize"]:
+    """Returns what is better of a metric of validations, by its name, such as ``val/relation_nats`` or ``nats@8``."""
+    last_word = metric.rpartition("/")[2].partition("@")[0].rpartition("_")[2]
+    return "minimize" if last_word in LOSSES else "maximize"
 
 
 def metric_of(name: str) -> Any:

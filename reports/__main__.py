@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+import lit_transformers.cli.search_path  # noqa: F401  # isort: split
+from lit_transformers.cli.plugin_option import with_plugins
 from lit_transformers.config import ConfigError, parse_assignments
 from lit_transformers.records.files import PLAN, RESULTS
 from lit_transformers.records.study_folder import PLAIN_SCALE, folder_name, require_name
@@ -167,7 +169,7 @@ def _print_path(path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status. Bad input ends in one line on standard error."""
     try:
-        typer.main.get_command(app).main(arguments, prog_name="python -m reports")
+        with_plugins(typer.main.get_command(app)).main(arguments, prog_name="python -m reports")
     except SystemExit as system_exit:
         return system_exit.code if isinstance(system_exit.code, int) else 0
     except (ReportError, ConfigError) as error:

@@ -19,7 +19,8 @@ from reports.read.records import ReportError, Study, load_study
 from reports.read.results import read_results, write_results
 from reports.report import render, write_study
 
-PUBLISHED = Path(__file__).parents[1] / "published"
+PUBLISHED = Path("published")
+"""The folder of the working folder in which studies are published: in a checkout, that of the repository."""
 
 
 def publish(runs: Path, folder: str, to: Path = PUBLISHED, replace: bool = False) -> Path:

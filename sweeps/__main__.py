@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.commands import run_command
 from sweeps.options import Runs, Storage
 

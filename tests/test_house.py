@@ -21,7 +21,10 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("lit_transformers", "datamodules", "sweeps", "reports", "ablations")
 SOURCES = sorted(
-    path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if "published" not in path.parts
+    path
+    for package in PACKAGES
+    for path in (ROOT / package).rglob("*.py")
+    if "published" not in path.parts and not path.is_relative_to(ROOT / "lit_transformers" / "template" / "files")
 )
 MODELS = (
     "lit_transformers.stacks.block",
@@ -165,7 +168,8 @@ def test_a_command_imports_commands_of_its_own_alone() -> None:
 @pytest.mark.slow
 def test_reports_read_records_and_know_no_model_and_no_study() -> None:
     for module, target in crossings("reports"):
-        light = (f"lit_transformers.{name}" for name in ("cli.amounts", "config", "records", "scores"))
+        names = ("cli.amounts", "cli.plugin_option", "cli.search_path", "config", "records", "scores")
+        light = (f"lit_transformers.{name}" for name in names)
         assert below(target, "sweeps", *light), f"{module} imports {target}"
 
 

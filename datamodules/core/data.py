@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, final
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Timer
 
 from datamodules.core.documents import Shard, Split
 from datamodules.core.errors import DataError
@@ -102,6 +103,14 @@ def row_conflicts(ranks: int, batch_size: int, evaluation_batch_size: int | None
             yield f"{name}: {count} rows cannot be shared by {ranks} ranks; make it a multiple of them"
 
 
+def is_endless(trainer: L.Trainer) -> bool:
+    """Whether nothing that a trainer was given ends a fit to batches that do not end; validations, after which a
+    callback may end it, are something."""
+    is_timed = any(isinstance(callback, Timer) for callback in trainer.callbacks)
+    is_limited = isinstance(trainer.limit_train_batches, int) or isinstance(trainer.val_check_interval, int)
+    return trainer.max_steps == -1 and trainer.max_epochs != -1 and not is_timed and not is_limited
+
+
 class Data(L.LightningDataModule, ABC):
     """Batches of one kind. A checkpoint holds the position of training, so that resuming gives the next batch."""
 
@@ -110,6 +119,8 @@ class Data(L.LightningDataModule, ABC):
     def __init__(self, config: DataConfig) -> None:
         super().__init__()
         self.config = config
+        self.selection_split: Split | None = None
+        """The split that validations of training read in place of the one that is measured; None for the same."""
         self._position: Position | None = None
         self._loaded: Mapping[str, Plain] | None = None
 
@@ -164,18 +175,34 @@ class Data(L.LightningDataModule, ABC):
         return canonical_hash(self.identity() | {"evaluation": self.measures()}, 32)
 
     def setup(self, stage: str | None = None) -> None:
-        """Starts a new fit at the beginning; a checkpoint, which is loaded after this, sets the position."""
+        """Starts a new fit at the beginning; a checkpoint, which is loaded after this, sets the position.
+
+        Raises DataError where nothing would end the fit: batches of training do not end, and so no epoch does.
+        """
         if stage == "fit":
             self._position = self._loaded = None
+            if self.trainer is not None and is_endless(self.trainer):
+                raise DataError(
+                    f"batches of training do not end, so {self.trainer.max_epochs} epochs never do; give the Trainer "
+                    "max_steps, max_time or a whole number as limit_train_batches, or max_epochs=-1 to go on for ever"
+                )
 
     def train_dataloader(self) -> TrainingLoader:
         return TrainingLoader(self.training, self._resume_position)
 
+    @property
+    def validated_split(self) -> Split:
+        """The split that ``val_dataloader`` reads."""
+        return self.selection_split or self.validation_split
+
     def val_dataloader(self) -> EvaluationLoader:
-        return self.evaluation_dataloader(self.validation_split)
+        return self.evaluation_dataloader(self.validated_split)
 
     def test_dataloader(self) -> EvaluationLoader:
         return self.evaluation_dataloader("test")
+
+    def predict_dataloader(self) -> EvaluationLoader:
+        return self.evaluation_dataloader(self.validation_split)
 
     def evaluation_dataloader(self, split: Split) -> EvaluationLoader:
         """Returns a loader of one pass over a split; ordinals in the batches are those in that split."""
@@ -215,6 +242,8 @@ class Data(L.LightningDataModule, ABC):
 
     def _resume_position(self, reading: Reading) -> Position:
         """Returns the position to resume from. Raises DataError where the checkpoint has other data or ranks."""
+        if self.trainer is not None and self.trainer.overfit_batches:
+            return reading.start()
         if self._position is None and self._loaded:
             self._check(self._loaded["of"])
             ranks = self._loaded["ranks"]

@@ -236,7 +236,7 @@ class IndexedDocuments(Documents):
         if not len(self):
             raise DataError(
                 f"source: no document falls to the split {split!r}; give it a larger fraction, more files, "
-                "or cut one large file in order (source.splits=order)"
+                "or cut one large file in order (data.source.splits=order)"
             )
 
     def __len__(self) -> int:
@@ -277,7 +277,7 @@ class IndexedDocuments(Documents):
         if len(self) < shard.total:
             raise DataError(
                 f"source: {len(self)} {self.split} documents cannot feed {shard.total} readers (ranks x workers); "
-                "use fewer workers or a smaller source.piece"
+                "use fewer workers or a smaller data.source.piece"
             )
         return _Shuffled(self, shard, seed)
 

@@ -42,7 +42,7 @@ class Entry(NamedTuple):
     stream: BinaryIO
 
 
-def locate(path: str, field: str = "source.path", variables: Sequence[str] = ("LIT_DATA",)) -> Path:
+def locate(path: str, field: str = "data.source.path", variables: Sequence[str] = ("LIT_DATA",)) -> Path:
     """Returns a path below the folder that LIT_DATA names, or as it is. Raises DataError where neither exists.
 
     field: the field of the config that names it. variables: environment variables in place of LIT_DATA.
@@ -127,7 +127,7 @@ def _lines(member: Member, field: str) -> Iterator[Entry]:
         if not isinstance(record, dict):
             raise DataError(f"{place}: not a JSON object but {type(record).__name__}")
         if field not in record:
-            raise DataError(f"{place}: no field {field!r}; {nearest(field, record)} (set source.column)")
+            raise DataError(f"{place}: no field {field!r}; {nearest(field, record)} (set data.source.column)")
         yield Entry(row, _text(record[field], place, field))
 
 
@@ -140,7 +140,7 @@ def _parquet(member: Member, column: str) -> Iterator[Entry]:
         table = parquet.ParquetFile(source)
         if column not in table.schema_arrow.names:
             hint = nearest(column, table.schema_arrow.names)
-            raise DataError(f"{member.name}: no column {column!r}; {hint} (set source.column)")
+            raise DataError(f"{member.name}: no column {column!r}; {hint} (set data.source.column)")
         row = 0
         for batch in table.iter_batches(batch_size=1024, columns=[column]):
             for value in batch.column(0).to_pylist():
@@ -152,7 +152,7 @@ def _parquet(member: Member, column: str) -> Iterator[Entry]:
 
 def _text(value: object, place: str, field: str) -> BinaryIO:
     if not isinstance(value, str):
-        raise DataError(f"{place}: {field!r} holds {type(value).__name__}, not text (set source.column)")
+        raise DataError(f"{place}: {field!r} holds {type(value).__name__}, not text (set data.source.column)")
     try:
         return BytesIO(value.encode())
     except UnicodeEncodeError as error:

@@ -8,9 +8,10 @@ import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from pydantic import Field
 from datamodules.core.documents import Document, Documents, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.reading import locate
-from lit_transformers.batch import Vocabulary
+from lit_transformers.batch import Detokenizer, Vocabulary
 from lit_transformers.config import Config, Plain, Positive, canonical_hash
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "BytesConfig",
     "Characters",
     "CharactersConfig",
+    "DecodedText",
     "PieceTokenizer",
     "PretrainedTokenizerConfig",
     "Specials",
@@ -483,6 +485,25 @@ def tokenizer_from_dict(plain: Mapping[str, Plain]) -> Tokenizer:
             f"tokenizer: not the description of one (kind {kind!r}); there are {', '.join(classes)}"
         ) from None
     return tokenizer
+
+
+@final
+@dataclass(frozen=True)
+class DecodedText(Detokenizer, kind="decoded"):
+    """Decodes symbols by a tokenizer. Symbols that it does not have, such as sentinels, stand for no text and are left
+    out."""
+
+    tokenizer: Tokenizer
+
+    def __call__(self, symbols: Sequence[int]) -> str:
+        return self.tokenizer.decode([symbol for symbol in symbols if symbol < self.tokenizer.vocabulary.size])
+
+    def to_dict(self) -> dict[str, Plain]:
+        return {"tokenizer": self.tokenizer.to_dict()}
+
+    @classmethod
+    def restored(cls, plain: Mapping[str, Plain]) -> Self:
+        return cls(tokenizer_from_dict(plain["tokenizer"]))
 
 
 def cached_tokenizer(config: TokenizerConfig, documents: Documents | Iterable[Document], corpus: str) -> Tokenizer:

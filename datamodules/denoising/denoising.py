@@ -14,7 +14,7 @@ from datamodules.core.data import row_conflicts
 from datamodules.core.documents import SPLITS, Shard, Split
 from datamodules.core.errors import DataError
 from datamodules.core.loading import Reading
-from datamodules.core.tokenizers import Tokenizer, tokenizer_from_dict
+from datamodules.core.tokenizers import DecodedText, Tokenizer, tokenizer_from_dict
 from datamodules.core.windows import Endless, Once, Visit, Visits, Windows
 from datamodules.denoising.corruptions import CorruptionConfig, TextInfillingConfig
 from datamodules.denoising.parts import widest
@@ -137,7 +137,7 @@ class DenoisingDataConfig(TextDataConfig, kind="denoising"):
             length=longest.target,
             source=symbols.vocabulary,
             source_length=longest.source,
-            detokenize=partial(symbols.text_of, tokenizer),
+            detokenize=DecodedText(tokenizer),
             usual=(*self.noise.usual(self.length), self.length),
             placed=any(noise.placed for noise in self.noises),
         )

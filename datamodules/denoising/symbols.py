@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -54,10 +53,6 @@ class DenoisingSymbols(NamedTuple):
                 byte_lengths=None if lengths is None else (*lengths, *(0 for _ in numbers)),
             )
         return cls(vocabulary, rows.mask, rows.separator, np.array(numbers, np.int64), drawable)
-
-    def text_of(self, tokenizer: Tokenizer, symbols: Sequence[int]) -> str:
-        """Returns the text of symbols; sentinels and what else stands for no text are left out."""
-        return tokenizer.decode([symbol for symbol in symbols if symbol < tokenizer.vocabulary.size])
 
 
 def _own_sentinels(tokenizer: Tokenizer, count: int) -> list[int]:

@@ -72,7 +72,7 @@ class ReviewsConfig(ExamplesConfig, kind="reviews"):
         paths = sorted(folder.glob(f"*{split}*.jsonl*"))
         if len(paths) != 1:
             number = f"{len(paths)} files" if paths else "no file"
-            raise DataError(f"{folder}: {number} called *{split}*.jsonl; correct source.path or LIT_DATA")
+            raise DataError(f"{folder}: {number} called *{split}*.jsonl; correct data.source.path or LIT_DATA")
         return paths[0]
 
     def _text(self, path: Path, member: Member, row: int, line: bytes) -> Text:

@@ -131,7 +131,7 @@ class SentencesConfig(ExamplesConfig, kind="sentences"):
         try:
             stamps = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
         except OSError as error:
-            raise DataError(f"{error.filename}: no such file; correct source.path or LIT_DATA") from None
+            raise DataError(f"{error.filename}: no such file; correct data.source.path or LIT_DATA") from None
         texts = (text for split, name in layout.files.items() for text in _texts(layout, place, name, split))
         return LabelledSentences(self, index_corpus(["sentences", self.corpus, stamps], "", WHOLE, texts))
 
@@ -155,7 +155,8 @@ def _texts(layout: CorpusLayout, place: Path, name: str, split: Split) -> Iterat
             content = bytes([layout.labels.index(label)]) + text.encode()
         except (ValueError, KeyError, IndexError, TypeError):
             reason = f"no text with one of the labels {', '.join(layout.labels)}"
-            raise DataError(f"{path.name}/{name}:{row + 1}: {reason}; correct source.corpus or source.path") from None
+            place = f"{path.name}/{name}:{row + 1}"
+            raise DataError(f"{place}: {reason}; correct data.source.corpus or data.source.path") from None
         yield Text(name, split, BytesIO(content), path, row=row)
 
 
@@ -183,7 +184,7 @@ def _lines(path: Path, name: str, layout: CorpusLayout) -> Iterator[str]:
         with ZipFile(path) as archive, archive.open(name) as stream:
             yield from TextIOWrapper(stream, layout.encoding)
     except (BadZipFile, KeyError) as error:
-        raise DataError(f"{path}: {str(error).strip(chr(34))}; fetch it again or correct source.corpus") from None
+        raise DataError(f"{path}: {str(error).strip(chr(34))}; fetch it again or correct data.source.corpus") from None
 
 
 class LabelledSentences(Examples):
@@ -223,7 +224,7 @@ class LabelledSentences(Examples):
             if config.examples is not None and split == "train":
                 places = [places[place] for place in sorted(shuffled(len(places), 0, 0)[: config.examples].tolist())]
             if not places:
-                raise DataError(f"no text of {split} has {config.shortest} words; correct source.shortest")
+                raise DataError(f"no text of {split} has {config.shortest} words; correct data.source.shortest")
             self.places[split] = places
         return self.places[split]
 

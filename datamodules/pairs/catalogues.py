@@ -164,7 +164,7 @@ def _parsed(polib: ModuleType, content: bytes, name: str) -> Any:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(f"{name}:{line}: not UTF-8 ({error.reason}); convert the file to UTF-8") from None
     if not text.strip():
-        raise DataError(f"{name}: empty, there is no message to read; fetch it again or correct source.path")
+        raise DataError(f"{name}: empty, there is no message to read; fetch it again or correct data.source.path")
     try:
         return polib.pofile(text)
     except OSError as error:

@@ -57,7 +57,7 @@ class Cleaning(NamedTuple):
             counts |= _cut_counts(keep & long_source, keep & long_target)
         if not keep.any():
             reasons = "; ".join(f"{number:,} {outcome}" for outcome, number in counts.items() if number)
-            raise DataError(f"source: no pair of {split} is left ({reasons}); clean less, or correct source.path")
+            raise DataError(f"source: no pair of {split} is left ({reasons}); clean less, or correct data.source.path")
         return Cleaned(None if keep.all() else np.flatnonzero(keep), counts)
 
     def _refuse(self, pairs: Pairs, split: Split, lengths: Lengths, long: Mask) -> None:

@@ -129,9 +129,10 @@ def _field_texts(record: dict[str, Any], column: str, place: str) -> list[str]:
     for name in column.split("."):
         if not isinstance(value, dict) or name not in value:
             hint = nearest(name, value) if isinstance(value, dict) else f"it is {json.dumps(value)[:40]}"
-            raise DataError(f"{place}: no {column!r}; {hint} (set source.source, source.target)")
+            raise DataError(f"{place}: no {column!r}; {hint} (set data.source.source, data.source.target)")
         value = value[name]
     texts = value if isinstance(value, list) else [value]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise DataError(f"{place}: {column!r} holds {type(value).__name__}, not text; set source.source, source.target")
+        content = f"{column!r} holds {type(value).__name__}, not text"
+        raise DataError(f"{place}: {content}; set data.source.source, data.source.target")
     return texts

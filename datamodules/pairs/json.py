@@ -140,12 +140,12 @@ def parsed(content: bytes, place: str) -> Any:
 def _field_texts(record: dict[str, Any], field: str, side: str, place: str) -> list[str]:
     """Returns the texts of a field: its text, or those of its list. Raises DataError."""
     if field not in record:
-        raise DataError(f"{place}: no field {field!r}; {nearest(field, record)} (set source.{side})")
+        raise DataError(f"{place}: no field {field!r}; {nearest(field, record)} (set data.source.{side})")
     value = record[field]
     texts = value if isinstance(value, list) else [value]
     if not texts or not all(isinstance(text, str) for text in texts):
         content = "an empty list" if value == [] else "no text"
-        raise DataError(f"{place}: {field!r} holds {content}; set source.{side} to a field of text")
+        raise DataError(f"{place}: {field!r} holds {content}; set data.source.{side} to a field of text")
     return texts
 
 
@@ -159,6 +159,6 @@ def _meeting(member: Member, path: Path) -> Iterator[Text]:
             for question in [*meeting["general_query_list"], *meeting["specific_query_list"]]
         ]
     except (KeyError, TypeError) as error:
-        raise DataError(f"{member.name}: no meeting of QMSum ({error} is missing); correct source.path") from None
+        raise DataError(f"{member.name}: no meeting of QMSum ({error} is missing); correct data.source.path") from None
     for row, (query, answer) in enumerate(questions):
         yield pair_text(member.name, split, row, Texts(f"{query}\n{turns}", (answer,)), path)

@@ -223,7 +223,7 @@ class PairData(Data):
             [f"train: {self.cleaned('train', True)}", *self.pairs.reading_messages("train")] if is_fitting else []
         )
         is_testing = self.trainer is not None and self.trainer.state.fn == "test"
-        split: Split = "test" if is_testing else self.validation_split
+        split: Split = "test" if is_testing else self.validated_split
         messages += [f"{split}: {self.cleaned(split, False)}", *self.pairs.reading_messages(split)]
         print(f"pairs of {self.config.name}: {'; '.join(dict.fromkeys(messages))}", file=sys.stderr, flush=True)
 

@@ -51,7 +51,7 @@ class ParallelConfig(TextPairsConfig, kind="parallel"):
     def corpus(self) -> IndexedCorpus:
         folder = locate(self.path)
         if not folder.is_dir():
-            raise DataError(f"{folder}: a file; source.path is the folder of files such as train.{self.source}")
+            raise DataError(f"{folder}: a file; data.source.path is the folder of files such as train.{self.source}")
         candidates = [(split, self._file_pair(folder, split)) for split in SPLITS]
         files = [(split, file_pair) for split, file_pair in candidates if file_pair is not None]
         key = ["parallel", [[split, stamps([*file_pair])] for split, file_pair in files]]
@@ -74,12 +74,12 @@ class ParallelConfig(TextPairsConfig, kind="parallel"):
         matching = sorted(stem for stem in stems if _split_of_stem(stem) == split)
         if len(matching) > 1:
             raise DataError(
-                f"{folder}: several files for {split} ({', '.join(matching)}); set source.{split} to one of them"
+                f"{folder}: several files for {split} ({', '.join(matching)}); set data.source.{split} to one of them"
             )
         if not matching and split == "train":
             raise DataError(
-                f"{folder}: no files train{suffixes[0]} and train{suffixes[1]}; set source.path, source.source, "
-                "source.target or source.train to what is there"
+                f"{folder}: no files train{suffixes[0]} and train{suffixes[1]}; set data.source.path, "
+                "data.source.source, data.source.target or data.source.train to what is there"
             )
         return matching[0] if matching else None
 
@@ -138,7 +138,7 @@ def _file(folder: Path, name: str) -> Listed:
         if (path := folder / f"{name}{suffix}").is_file():
             return Listed(path, f"{name}{suffix}")
     raise DataError(
-        f"{folder / name}: no such file, nor with {', '.join(COMPRESSIONS)}; correct source.path or the names"
+        f"{folder / name}: no such file, nor with {', '.join(COMPRESSIONS)}; correct data.source.path or the names"
     )
 
 
@@ -153,7 +153,7 @@ def _texts(split: Split, file_pair: _FilePair) -> Iterator[Text]:
             yield pair_text(file_pair.source.name, split, row, Texts(source, (target,)), file_pair.source.path)
     for file, count in zip(file_pair, counts, strict=True):
         if not count:
-            raise DataError(f"{file.path}: empty, there is no line to read; fetch it again or correct source.path")
+            raise DataError(f"{file.path}: empty, there is no line to read; fetch it again or correct data.source.path")
     if counts[0] != counts[1]:
         raise DataError(
             f"{file_pair.source.path} has {counts[0]:,} lines and {file_pair.target.name} {counts[1]:,}: parallel "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from datamodules.core.documents import Split
 from datamodules.core.tokenizers import Symbols, TokenizerConfig
-from lit_transformers.batch import Vocabulary
+from lit_transformers.batch import Detokenizer, Vocabulary
 from lit_transformers.config import Config, Plain
 
 __all__ = ["Languages", "Lengths", "Longest", "Pair", "Pairs", "PairsConfig", "PairsRead", "Vocabularies"]
@@ -47,7 +47,7 @@ class Vocabularies(NamedTuple):
 
     source: Vocabulary
     target: Vocabulary
-    detokenize: Callable[[Sequence[int]], str]
+    detokenize: Detokenizer
 
 
 class PairsRead(NamedTuple):

@@ -17,6 +17,7 @@ from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, made_a
 from datamodules.core.stored import StoredSymbols, SymbolWriter
 from datamodules.core.tokenizers import (
     BPEConfig,
+    DecodedText,
     Tokenizer,
     TokenizerConfig,
     cached_tokenizer,
@@ -96,7 +97,7 @@ def tokenizers_of(metadata: Mapping[str, Plain]) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _vocabularies(source: Tokenizer, target: Tokenizer) -> Vocabularies:
-    return Vocabularies(source.vocabulary, target.vocabulary, target.decode)
+    return Vocabularies(source.vocabulary, target.vocabulary, DecodedText(target))
 
 
 class StoredPairs(Pairs):
@@ -105,7 +106,7 @@ class StoredPairs(Pairs):
     def __init__(self, corpus: IndexedCorpus, how: PairsRead) -> None:
         self.corpus, self.fingerprint = corpus, corpus.fingerprint
         if not corpus.count("train"):
-            raise DataError("source: no pair to train on; correct source.path, or what names the split train")
+            raise DataError("source: no pair to train on; correct data.source.path, or what names the split train")
         if how.source_tokenizer is None:
             self.target = self.source = self._learned_tokenizer(how.tokenizer, (0, 1), "both")
         else:
@@ -151,7 +152,8 @@ class StoredPairs(Pairs):
 
     def _documents(self, split: Split) -> IndexedDocuments:
         if not self.corpus.count(split):
-            raise DataError(f"source: no pair in the split {split!r}; correct source.path, or what names that split")
+            remedy = "correct data.source.path, or what names that split"
+            raise DataError(f"source: no pair in the split {split!r}; {remedy}")
         return self.corpus.documents(split)
 
     def _folder(self, split: Split) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from datamodules.pairs.source import Languages, Longest, Pair, Pairs, PairsConfi
 from datamodules.strings.generators.addition import AdditionConfig
 from datamodules.strings.generators.generator import GeneratorConfig, random_of
 from datamodules.strings.generators.words import CopyConfig, ReverseConfig
-from lit_transformers.batch import IGNORED, Vocabulary
+from lit_transformers.batch import IGNORED, SpelledNumbers, Vocabulary
 from lit_transformers.config import NonNegative, Plain, Positive, canonical_hash
 
 __all__ = ["StringPairs", "StringPairsConfig"]
@@ -68,12 +68,7 @@ class StringPairsConfig(PairsConfig, kind="strings"):
 
     def vocabularies(self, metadata: Mapping[str, Plain]) -> Vocabularies:
         vocabulary = Vocabulary(size=self.generator.symbols, boundary=0, unit="piece", byte_lengths=None)
-        return Vocabularies(vocabulary, vocabulary, spelled)
-
-
-def spelled(symbols: Iterable[int]) -> str:
-    """Returns symbols as numbers between spaces."""
-    return " ".join(str(int(symbol)) for symbol in symbols)
+        return Vocabularies(vocabulary, vocabulary, SpelledNumbers())
 
 
 class StringPairs(Pairs):
@@ -107,7 +102,7 @@ class StringPairs(Pairs):
         return self.requested_lengths[place], number
 
     def references(self, split: Split, ordinal: int) -> tuple[str, ...]:
-        return (spelled(self.pair(split, ordinal).target),)
+        return (SpelledNumbers()(self.pair(split, ordinal).target.tolist()),)
 
     def name(self, split: Split, ordinal: int) -> str:
         length, number = self._place(split, ordinal)

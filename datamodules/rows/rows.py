@@ -320,7 +320,7 @@ class RowData(TextData):
         if relation in ("next_sentence", "sentence_structure") and len(rows.documents) < 3:
             raise DataError(
                 f"source: the split {split!r} has one document, and no other document for a sentence that is not next; "
-                "use more documents, a smaller source.piece, or another relation"
+                "use more documents, a smaller data.source.piece, or another relation"
             )
         return RowReader(
             self.store.folder_of(split),

@@ -30,7 +30,8 @@ class EvaluationConfig(Config):
     stride      the next row starts so many symbols later; below segment_length, each symbol is scored once, with more
                 context, and every row starts from an empty state. None: segment_length
     documents   only the first documents, at most so many
-    bytes       only the first documents, as many as together reach so many bytes
+    bytes       only the first documents, as many as together reach so many bytes. A document is measured as a whole, so
+                that a long one goes far beyond: shorter ones are made by source.piece
     split       what validation reads; testing reads test
     """
 

@@ -58,7 +58,7 @@ SPLIT_NAMES: dict[str, Split] = {
     "dev": "validation",
     "test": "test",
 }
-NO_SPLIT = "its name and folders name no split (train, validation or test); set source.splits=hash, or rename it"
+NO_SPLIT = "its name and folders name no split (train, validation or test); set data.source.splits=hash, or rename it"
 
 
 class SourceConfig(Config):
@@ -194,7 +194,8 @@ class FilesConfig(SourceConfig, kind="files"):
 
     def _in_order(self, path: Path, member: Member) -> Iterator[Text]:
         if format_of(member.name) in ("lines", "parquet") or format_of(path.name) == "tar":
-            raise DataError(f"{member.name}: source.splits=order cuts plain text by bytes; set source.splits=hash")
+            reason = "data.source.splits=order cuts plain text by bytes"
+            raise DataError(f"{member.name}: {reason}; set data.source.splits=hash")
         size = path.stat().st_size if member.path else _unpacked_size(path, member.name)
         test, validation = int(size * self.test), int(size * self.validation)
         sizes: list[tuple[Split, int]] = [("train", size - test - validation), ("validation", validation)]
@@ -251,7 +252,7 @@ def files_of(path: str, wanted: Callable[[str], object] = format_of) -> list[Lis
     else:
         files = [Listed(file, name) for file, name in walk(location) if wanted(name)]
     if not any(file.path.stat().st_size for file in files):
-        raise DataError(f"{location}: empty, there is no text to read; correct source.path")
+        raise DataError(f"{location}: empty, there is no text to read; correct data.source.path")
     return files
 
 

@@ -79,7 +79,8 @@ def defining_fields(config: ComparedRun) -> tuple[Any, ...]:
     """Returns the fields that differ by definition: data, sizes, the budget, the weights that training starts from, and
     how results are measured."""
     model, training = config.model, config.training
-    budget = (training.steps, training.accumulate, training.average)
+    selection = (training.stop, training.keep, training.stop and training.validate_every, training.callbacks)
+    budget = (training.steps, training.accumulate, training.average, selection)
     widths = {path: model.get(path) for path in model.widths()}
     return config.data, widths, model.heads, model.depths(), budget, config.weights, config.task.protocol()
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from lit_transformers.cli.help_text import filled
+from lit_transformers.cli.plugin_option import with_plugins
 
 __all__ = ["complain", "run_command"]
 
@@ -19,7 +20,7 @@ OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "cla
 def run_command(commands: typer.Typer, name: str, arguments: Sequence[str] | None) -> int:
     """Runs a command and returns its exit status. Bad input ends in one line on standard error."""
     try:
-        filled(typer.main.get_command(commands)).main(arguments, prog_name=name)
+        filled(with_plugins(typer.main.get_command(commands))).main(arguments, prog_name=name)
     except SystemExit as exit_request:
         return exit_request.code if isinstance(exit_request.code, int) else 0
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Does a run of a LightningModule, from a config to a record, as ``lit_transformers.runs.fit`` does those of its own."""
+"""Does a run of a LightningModule, from a config to a record, as ``lit_transformers.runs.fit`` does the library's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fit(
             environment=environment(config.training.device, identity.library),
         )
 
-    def work(stopping: Stop, wandb_run: WandbRun | None) -> Results:
+    def work(record: Record, stopping: Stop, wandb_run: WandbRun | None) -> Results:
         shown = partial(observers, report, wandb_run, loss=LOSS)
         with quiet():
             checkpoint = usable(directory / CHECKPOINT)

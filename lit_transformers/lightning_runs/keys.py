@@ -64,9 +64,7 @@ def code_of(config: LightningRunConfig) -> str:
     """Returns a hash of the code that computes the run's numbers."""
     own = modules_on_path(config, ROOTS)
     users = {
-        name: read(file, name if file.name == "__init__.py" else name.rpartition(".")[0])[0]
-        for module in modules_of_classes(config)
-        for name, file in files_of_project(module).items()
+        name: read(file)[0] for module in modules_of_classes(config) for name, file in files_of_project(module).items()
     }
     return hash_of_modules(own | users)
 

@@ -158,9 +158,11 @@ class EncoderDecoder(PairNetwork):
         start: Int[Tensor, " n"] | None = None,
     ) -> ModelOutput:
         positions, start = positions_of(symbols, start if state is None else state["length"])
+        length = start + (symbols.size(1) if padding_mask is None else padding_mask.sum(dim=1))
+        # The padding of a row that begins late would lie beyond the longest row, for which a table has no vectors.
+        positions = positions.minimum((length - 1).clamp(min=0)[:, None])
         ctx = Context(positions, True, padding_mask, source, source_padding_mask, offset=offset)
         output = self.decoder(self.tokens.embed(symbols), ctx, None if state is None else state["layers"])
-        length = start + (symbols.size(1) if padding_mask is None else padding_mask.sum(dim=1))
         return ModelOutput(self.decoder_norm(output.y), {"length": length, "layers": output.state}, dict(output.aux))
 
     def forward(

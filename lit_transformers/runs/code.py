@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import site
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from lit_transformers.config import Config
+from lit_transformers.config import Config, ConfigError
+from lit_transformers.plugins import local_folders
+from lit_transformers.training.config import CallbackConfig
 
 PACKAGES = ("lit_transformers", "datamodules")
 
@@ -29,22 +30,45 @@ def hash_of_modules(hashes: Mapping[str, str]) -> str:
 
 def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Returns the hash of every module of ``packages`` that ``roots`` and the config's classes import, of its syntax
-    tree without docstrings. A class of the config that is defined elsewhere brings its own package.
+    tree without docstrings. A class of the config that is defined elsewhere brings its own package, and one of a
+    plug-in that is a file the modules beside it which it imports.
 
     The tables in the packages' __init__ files are left out, with what they import: a new mixer leaves the runs of the
-    others valid.
+    others valid. Of a callback's class that is installed, and not one's own, its module alone is hashed.
     """
-    pending = [*roots, *sorted(modules_of(config))]
-    followed = {*packages, *(module.split(".")[0] for module in modules_of(config))}
-    hashes: dict[str, str] = {}
+    callbacks = set(modules_of_callbacks(config))
+    pending = [*roots, *sorted({*modules_of(config), *callbacks})]
+    own = {*modules_of(config), *(module for module in callbacks if not is_installed(module))}
+    followed = {*packages, *(module.split(".")[0] for module in own)}
+    folders, hashes = local_folders(), dict[str, str]()
     while pending:
         module = pending.pop()
-        path = source(module) if module.split(".")[0] in followed else None
-        if module in hashes or path is None or path.name == "__init__.py":
+        package = module.split(".")[0]
+        path = source(module) if {module, package} & {*callbacks, *followed} or lies_beside(module, folders) else None
+        is_table = path is not None and path.name == "__init__.py" and package in packages and module not in callbacks
+        if module in hashes or path is None or is_table:
             continue
         hashes[module], imported = read(path)
-        pending.extend(imported)
+        parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        pending.extend(absolute(name, parent) for name in imported)
     return hashes
+
+
+def lies_beside(module: str, folders: Iterable[Path]) -> bool:
+    """Whether a module is a file of one of these folders, or of a package in it."""
+    parts = module.split(".")
+    return any(
+        folder.joinpath(*parts).with_suffix(".py").is_file() or folder.joinpath(*parts, "__init__.py").is_file()
+        for folder in folders
+    )
+
+
+def absolute(name: str, package: str) -> str:
+    """Returns the full name of a module that is imported in a package, where dots before it may stand for packages."""
+    try:
+        return importlib.util.resolve_name(name, package or None)
+    except ImportError:  # a relative import above the top package fails when it is run
+        return name.lstrip(".")
 
 
 def files_of_project(module: str) -> dict[str, Path]:
@@ -56,31 +80,20 @@ def files_of_project(module: str) -> dict[str, Path]:
     path = source(module)
     if path is None:
         return {}
-    is_package = path.name == "__init__.py"
-    depth = module.count(".") + is_package
+    depth = module.count(".") + (path.name == "__init__.py")
     base = path.parents[depth]
-    project = path.parent if depth == 0 or _is_installed(path) else base / module.split(".")[0]
+    project = path.parent if depth == 0 or is_installed(module) else base / module.split(".")[0]
     pending, files = [module], dict[str, Path]()
     while pending:
         name = pending.pop()
-        file = _file_below(base, name)
+        place = base.joinpath(*name.split("."))
+        file = next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
         if name in files or file is None or not file.is_relative_to(project):
             continue
         files[name] = file
-        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        pending.extend(read(file, package)[1])
+        parent = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        pending.extend(absolute(imported, parent) for imported in read(file)[1])
     return files
-
-
-def _file_below(base: Path, module: str) -> Path | None:
-    """Returns the file of a module in a folder of modules, without importing anything."""
-    place = base.joinpath(*module.split("."))
-    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
-
-
-def _is_installed(path: Path) -> bool:
-    folders = {*site.getsitepackages(), *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))}
-    return any(path.is_relative_to(folder) for folder in folders)
 
 
 def modules_of(config: Config) -> set[str]:
@@ -91,6 +104,27 @@ def modules_of(config: Config) -> set[str]:
             if isinstance(part, Config):
                 modules |= modules_of(part)
     return modules
+
+
+def modules_of_callbacks(config: Config) -> Iterator[str]:
+    """Yields the modules that define the classes of callbacks in a config tree. Raises ConfigError where a class cannot
+    be imported, or by no other process."""
+    for value in vars(config).values():
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, CallbackConfig):
+                module = part.callback_type.__module__
+                if source(module) is None:
+                    reason = "is in no file that other processes could import; write it into a module"
+                    raise ConfigError(f"{part.path} {reason}", "training.callbacks")
+                yield module
+            elif isinstance(part, Config):
+                yield from modules_of_callbacks(part)
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module is among the installed packages."""
+    path, folders = source(module), {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return path is not None and any(path.is_relative_to(folder) for folder in folders)
 
 
 @cache
@@ -106,26 +140,22 @@ def source(module: str) -> Path | None:
 
 
 @cache
-def read(path: Path, package: str = "") -> tuple[str, tuple[str, ...]]:
-    """Returns the hash of a file's syntax tree, and the modules that it imports. package: that of relative imports."""
+def read(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Returns the hash of a file's syntax tree, and the modules that it imports."""
     tree = ast.parse(path.read_bytes())
-    imported = tuple(sorted(set(imports(tree, package))))
+    imported = tuple(sorted(set(imports(tree))))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imported
 
 
-def imports(tree: ast.Module, package: str = "") -> Iterator[str]:
-    """Yields every module that a tree may import: for ``from a import b`` both a and a.b. Relative imports are those of
-    a module in ``package``, and left out without one."""
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Yields every module that a tree may import, with its dots: for ``from a import b`` both a and a.b."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.level == 0 or package):
-            module = node.module or ""
-            if node.level:
-                module = ".".join([*package.split(".")[: package.count(".") + 2 - node.level], *module.split(".")])
-            module = module.strip(".")
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            yield base
+            yield from (f"{base}.{alias.name}" if node.module else f"{base}{alias.name}" for alias in node.names)

@@ -12,7 +12,7 @@ from lit_transformers.records.reference import Reference
 from lit_transformers.tasks import CausalLMConfig, Task, TaskConfig
 from lit_transformers.training.config import TrainingConfig
 
-__all__ = ["Description", "RunConfig", "describe", "references"]
+__all__ = ["Description", "RunConfig", "describe", "references", "spent"]
 
 
 class RunConfig(Config):
@@ -90,6 +90,12 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
         cost.state_bytes,
         cost.decoding_state,
     )
+
+
+def spent(description: Description, config: RunConfig, steps: int) -> Description:
+    """Returns what a run has cost that ended after so many steps: the tokens that it has read, and their FLOPs."""
+    tokens = steps * config.tokens_per_step
+    return description._replace(tokens=tokens, train_flops=3 * description.flops_per_token * tokens)
 
 
 def references(config: RunConfig, metric: str) -> tuple[Reference, ...]:

@@ -18,9 +18,10 @@ from datamodules import DataError
 from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError, Memory, Plain
 from lit_transformers.records.record import VERSION, Record
-from lit_transformers.runs.config import RunConfig, describe
+from lit_transformers.runs.config import RunConfig, describe, spent
 from lit_transformers.runs.environment import environment
 from lit_transformers.runs.keys import identity_of
+from lit_transformers.runs.loggers import LoggerConfig, open_loggers
 from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun
@@ -38,6 +39,7 @@ def fit(
     report: Report | None = None,
     keep_every: float = 30.0,
     wandb_config: WandbConfig | None = None,
+    logger_config: LoggerConfig | None = None,
 ) -> dict[str, Plain]:
     """Trains, measures, and writes the record, and returns it as its file holds it. That of a finished run is read.
 
@@ -45,10 +47,12 @@ def fit(
     Raises ConfigError or DataError before anything starts, also where the directory holds another run, and Interrupted
     after SIGTERM, with a checkpoint written.
     keep_every: seconds between checkpoints. wandb_config: how the run is sent to Weights & Biases; None for not at all.
+    logger_config: the loggers that it has besides.
     """
     data = config.data.build()
     require_device(config.training)
     identity = identity_of(config, data)
+    description = describe(config, data)
 
     def blank() -> Record:
         return Record(
@@ -59,13 +63,17 @@ def fit(
             config=config.to_dict(),
             data={"name": config.data.name, "fingerprint": data.content},
             protocol=protocol(config),
-            cost=describe(config, data)._asdict(),
+            cost=description._asdict(),
             environment=environment(config.training.device, identity.library),
         )
 
-    def work(stopping: Stop, wandb_run: WandbRun | None) -> Results:
+    def work(record: Record, stopping: Stop, wandb_run: WandbRun | None) -> Results:
         shown = partial(observers, report, wandb_run)
-        return Results(*train(config, data, directory, identity.training_key, stopping, keep_every, shown))
+        loggers = open_loggers(logger_config, directory, record)
+        results = Results(*train(config, data, directory, identity.training_key, stopping, keep_every, shown, loggers))
+        if "steps" in results.measured:
+            record.cost = spent(description, config, results.measured["steps"])._asdict()
+        return results
 
     def check() -> tuple[gates.Gate, ...]:
         return tuple(gates.check(config.model, report))

@@ -43,7 +43,9 @@ def probe(config: RunConfig) -> StepProbe:
     data = config.data.build()
     clock = StepClock()
     with quiet(), tempfile.TemporaryDirectory() as folder:
-        make_trainer(training, Path(folder), [clock]).fit(config.build_task(data), data)
+        task = config.build_task(data)
+        task.reports_training = False
+        make_trainer(training, Path(folder), [clock]).fit(task, data)
     return clock.measured()
 
 

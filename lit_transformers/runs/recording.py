@@ -37,13 +37,14 @@ def recorded(
     identity: Identity,
     blank: Callable[[], Record],
     check: Callable[[], tuple[Gate, ...]],
-    work: Callable[[Stop, WandbRun | None], Results],
+    work: Callable[[Record, Stop, WandbRun | None], Results],
     wandb_config: WandbConfig | None,
     faults: tuple[type[Exception], ...] = (),
 ) -> dict[str, Plain]:
     """Does a run and writes its record, and returns it as its file holds it. That of a finished run is read.
 
-    blank: returns the record of a run that has only begun. check: returns its gates. work: trains and measures.
+    blank: returns the record of a run that has only begun. check: returns its gates. work: trains and measures, and
+    may change what its record says of costs.
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
     Raises ConfigError and ``faults``, which are of what was typed, also where the directory holds another run, and
     Interrupted after SIGTERM, with a checkpoint written.
@@ -61,7 +62,7 @@ def recorded(
         try:
             record.gates = check()
             if all(gate.passed for gate in record.gates):
-                results = work(stopping, wandb_run)
+                results = work(record, stopping, wandb_run)
                 record.metrics, record.observed = results.metrics, results.observed
                 record.measured |= results.measured
                 record.outcome = "finished"

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import lightning as L
 import torch
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy
 
-from datamodules import Data
+from datamodules import Data, Split
 from lit_transformers.batch import LanguageDescription
 from lit_transformers.checks.observe import observe
 from lit_transformers.config import ConfigError, Plain
@@ -25,15 +26,20 @@ from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.documents import write_documents, write_outputs
 from lit_transformers.runs.starting_weights import locate_weights, start_from
 from lit_transformers.runs.weight_reuse import offer, take_over
+from lit_transformers.tasks import Task
 from lit_transformers.training.averaging import Averager
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck
 from lit_transformers.training.checkpoints import TRAINING, read
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.pruning import Bars, Pruned, Pruner
 from lit_transformers.training.ranks import is_first_rank
+from lit_transformers.training.selection import Selection
 from lit_transformers.training.stopping import Stop
 
 __all__ = ["contents", "make_trainer", "quiet", "train", "usable"]
+
+SELECTED_ON: Split = "validation"
+"""The split that ends a run early and selects its weights, whichever one is measured."""
 
 
 def train(
@@ -44,46 +50,43 @@ def train(
     stopping: Stop,
     keep_every: float = 30.0,
     observers: Callable[[Curves], list[L.Callback]] = lambda curves: [],
+    loggers: Sequence[Logger] = (),
 ) -> tuple[dict[str, float], dict[str, Plain], dict[str, Plain]]:
     """Trains from the checkpoint, if there is one, and measures. Returns the metrics, the measured times and speeds,
     and the observations of the network.
 
     training_key: of all runs with identical training, whose weights are taken over. keep_every: seconds between
-    checkpoints. observers: returns callbacks that show the run, and its curves, and change nothing of it.
+    checkpoints. observers: returns callbacks that show the run, and its curves, and change nothing of it. loggers:
+    receive what the task logs.
     """
     L.seed_everything(config.seed, workers=True, verbose=False)
     is_single = config.training.devices == 1  # several ranks would have to agree on the donor
     donor = (
         take_over(directory, training_key, CHECKPOINT) if is_single and config.training.validate_every is None else None
     )
-    with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
-        task = config.build_task(data)
-    if config.weights is not None:
-        for line in start_from(task, locate_weights(config.weights)):
-            if is_first_rank():
-                print(line, flush=True)
+    task = starting_task(config, data)
+    task.reports_training = bool(loggers)
     curves = Curves(config.training.log_every, config.tokens_per_step)
     checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, contents(config, data, training_key), stopping)
-    callbacks: list[L.Callback] = [
-        curves,
-        *observers(curves),
-        DivergenceCheck(),
-    ]
-    bars = Bars.read(directory)
-    if bars:
-        callbacks.append(Pruner(bars, checkpointer))
-    if config.training.average:
-        callbacks.append(Averager(config.training.average))
+    selection = (
+        None if config.training.stop is None else Selection(config.training.stop, config.training.keep == "best")
+    )
+    data.selection_split = None if selection is None else SELECTED_ON
+    acting = list(acting_callbacks(config.training, Bars.read(directory), checkpointer))
+    callbacks = [curves, *observers(curves), DivergenceCheck(), *acting, *([selection] if selection else [])]
     with quiet():
         evaluation_seconds = 0.0
-        trainer = make_trainer(config.training, directory, [*callbacks, checkpointer])
+        trainer = make_trainer(config.training, directory, [*callbacks, checkpointer], loggers)
         try:
             trainer.fit(task, data, ckpt_path=usable(directory / CHECKPOINT), weights_only=True)
         except Pruned:
             if is_first_rank():
                 curves.write(directory / CURVES)
             raise
-        if checkpointer.validated_at != config.training.steps or not task.metric.per_document():
+        steps, data.selection_split = trainer.global_step, None
+        measured_step = steps if selection is None else selection.measured_step(steps)
+        is_other_split = selection is not None and data.validation_split != SELECTED_ON
+        if checkpointer.validated_at != measured_step or is_other_split or not task.metric.per_document():
             trainer.validate(task, data, verbose=False)
             evaluation_seconds = task.evaluation_seconds
     losses, outputs = task.metric.per_document(), task.metric.outputs()
@@ -97,10 +100,14 @@ def train(
     training_seconds = checkpointer.spent()
     timings = {
         "seconds": training_seconds + evaluation_seconds,
-        "tokens_per_second": config.training.steps * config.tokens_per_step / training_seconds,
+        "tokens_per_second": steps * config.tokens_per_step / training_seconds,
         "evaluation_tokens_per_second": sum(loss.tokens for loss in losses) / task.evaluation_seconds,
         "trained_by": donor,
     }
+    if steps < config.training.steps:
+        timings["steps"] = steps
+    if selection is not None:
+        timings["measured_step"] = measured_step
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     continued = config.data.describes is LanguageDescription
     source, length = config.task.counted_lengths(data.description)
@@ -109,7 +116,29 @@ def train(
     return metrics, timings, observations
 
 
-def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Callback]) -> L.Trainer:
+def starting_task(config: RunConfig, data: Data) -> Task:
+    """Builds the task with the weights that training starts from."""
+    with torch.random.fork_rng(devices=[]):  # what building draws does not move what dropout and sampling draw
+        task = config.build_task(data)
+    if config.weights is not None:
+        for line in start_from(task, locate_weights(config.weights)):
+            if is_first_rank():
+                print(line, flush=True)
+    return task
+
+
+def acting_callbacks(training: TrainingConfig, bars: Bars | None, checkpointer: Checkpointer) -> Iterator[L.Callback]:
+    """Yields the callbacks that end training or change its weights, and those of others."""
+    if bars:
+        yield Pruner(bars, checkpointer)
+    if training.average:
+        yield Averager(training.average)
+    yield from (callback.build() for callback in training.callbacks)
+
+
+def make_trainer(
+    training: TrainingConfig, directory: Path, callbacks: list[L.Callback], loggers: Sequence[Logger] = ()
+) -> L.Trainer:
     """Returns a Trainer that follows the config, with Lightning's optional features switched off."""
     return L.Trainer(
         max_steps=training.steps,
@@ -125,7 +154,8 @@ def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Ca
         num_sanity_val_steps=0,
         callbacks=callbacks,
         default_root_dir=directory,
-        logger=False,
+        logger=list(loggers) or False,
+        log_every_n_steps=training.log_every,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

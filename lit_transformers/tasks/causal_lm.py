@@ -164,9 +164,11 @@ class CausalLM(Task):
         self.metric.update(nats, batch.targets, batch.document)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
         checkpoint["states"] = from_all_ranks(map_state(Tensor.cpu, self.states))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
         self.kept_states = checkpoint["states"]
 
     def on_train_start(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
@@ -41,6 +42,13 @@ class ClassifiedExample(NamedTuple):
     bytes: int
     correct: int
     label: int
+
+
+class ClassProbabilities(NamedTuple):
+    """What is predicted of an example: its ordinal, and the probability of each class."""
+
+    document: int
+    probabilities: tuple[float, ...]
 
 
 class ClassificationMetric(PooledMetric):
@@ -84,3 +92,6 @@ class Classification(PooledTask):
 
     def nll(self, outputs: Float[Tensor, "b c"], batch: LabelledBatch) -> Float[Tensor, " b"]:
         return F.cross_entropy(outputs, batch.labels, reduction="none")
+
+    def prediction(self, document: int, outputs: list[float]) -> ClassProbabilities:
+        return ClassProbabilities(document, tuple(torch.tensor(outputs).softmax(dim=0).tolist()))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -48,6 +49,16 @@ class ExampleMetric(Metric, ABC):
         """Returns the rows of the documents of all ranks, by ordinal. All ranks must call it."""
         with self.sync_context():
             return self.rows()
+
+    @staticmethod
+    def joined(predictions: Iterable[Iterable[Any]]) -> list[Any]:
+        """Returns one row for each document, by ordinal, of what ``Trainer.predict`` returned: the sums of its rows."""
+        documents: dict[int, Any] = {}
+        for row in chain.from_iterable(predictions):
+            before = documents.get(row.document)
+            sums = row[1:] if before is None else map(sum, zip(before[1:], row[1:], strict=True))
+            documents[row.document] = type(row)(row.document, *sums)
+        return [documents[document] for document in sorted(documents)]
 
     def outputs(self) -> Sequence[dict[str, Plain]]:
         """Hook: returns the texts decoded for the examples of all ranks, by ordinal. All ranks must call it.

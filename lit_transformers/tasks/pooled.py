@@ -153,6 +153,16 @@ class PooledTask(Task):
     def evaluation_output(self, batch: LabelledBatch) -> Float[Tensor, "b o"]:
         return self.predict(read_whole(self.evaluator(), batch), batch)
 
+    @abstractmethod
+    def prediction(self, document: int, outputs: list[float]) -> Any:
+        """Returns what is predicted of the example of that ordinal, given its outputs."""
+
+    def predict_step(self, batch: LabelledBatch, batch_index: int) -> list[Any]:
+        """Returns the ``prediction`` of every example; rows of padding have none."""
+        real = batch.padding_mask.any(dim=1)
+        outputs = self.evaluation_output(batch)[real].tolist()
+        return [self.prediction(*pair) for pair in zip(batch.example[real].tolist(), outputs, strict=True)]
+
     def validation_step(self, batch: LabelledBatch, batch_index: int) -> None:
         real = batch.padding_mask.any(dim=1)  # a rank that has finished gets rows of padding
         if real.any():

@@ -36,6 +36,13 @@ class EstimatedExample(NamedTuple):
     squared_error: float
 
 
+class EstimatedNumber(NamedTuple):
+    """What is predicted of an example: its ordinal and a number."""
+
+    document: int
+    number: float
+
+
 class RegressionMetric(PooledMetric):
     """The mean squared error, mse, and nats per example."""
 
@@ -68,3 +75,6 @@ class Regression(PooledTask):
 
     def nll(self, outputs: Float[Tensor, "b 1"], batch: LabelledBatch) -> Float[Tensor, " b"]:
         return (outputs[:, 0] - batch.labels).square() / 2
+
+    def prediction(self, document: int, outputs: list[float]) -> EstimatedNumber:
+        return EstimatedNumber(document, outputs[0])

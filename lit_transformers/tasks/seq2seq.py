@@ -16,7 +16,7 @@ from lit_transformers.models.capabilities import PairModelConfig, PairNetwork, r
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
-from lit_transformers.tasks.text_metric import Scores, TextMetric, signatures
+from lit_transformers.tasks.text_metric import Scores, TextMetric, Written, signatures
 from lit_transformers.training.config import TrainingConfig
 
 WRITTEN: frozenset[Scores] = frozenset({"bleu", "chrf", "rouge"})
@@ -130,6 +130,17 @@ class Seq2Seq(Task):
             return
         hypotheses = self.write(real.source, real.source_padding_mask) if self.writes else None
         self.metric.update(self.evaluation_output(real), real, hypotheses)
+
+    def predict_step(self, batch: PairBatch, batch_index: int) -> Sequence[Any]:
+        """Returns the text written for every source, with its references (``Written``); where targets begin at
+        positions that are not known before, the losses of every target."""
+        if self.data.placed:
+            return super().predict_step(batch, batch_index)
+        real = real_rows(batch)
+        if not len(real.source):
+            return []
+        texts = self.write(real.source, real.source_padding_mask)
+        return [Written(*row) for row in zip(real.example.tolist(), texts, real.references, strict=True)]
 
     def write(self, source: Int[Tensor, "b s"], padding_mask: Bool[Tensor, "b s"]) -> Sequence[str]:
         """Decodes every source and returns the texts."""

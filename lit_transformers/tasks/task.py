@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import lightning as L
 import torch
 from jaxtyping import Bool, Float
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.utilities.enums import GradClipAlgorithmType
 from torch import Tensor, nn
 
 from lit_transformers.batch import DataDescription
-from lit_transformers.config import Config, Plain
+from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.mixer import Mixer
 from lit_transformers.models.cost import ModelCost
 from lit_transformers.models.model import ModelConfig, Network
@@ -22,6 +24,7 @@ from lit_transformers.tasks.example_metric import ExampleMetric
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.ranks import mean_over_ranks
 from lit_transformers.training.shards import put_together, shard
+from lit_transformers.training.training_log import TrainingLog
 
 
 class TokenMean(NamedTuple):
@@ -79,8 +82,15 @@ class TaskConfig(Config):
         return {}
 
 
+DESCRIPTION = "data_description"
+"""The key in a checkpoint of what a task knows of its data, beside its hyperparameters, which loggers receive."""
+
+
 class Task(L.LightningModule, ABC):
-    """Trains and measures a network, independently of its kind."""
+    """Trains and measures a network, independently of its kind.
+
+    ``reports_training``: whether training is logged (``training_log``); a run of this suite keeps curves of its own.
+    """
 
     config: TaskConfig
     network: Network
@@ -93,6 +103,9 @@ class Task(L.LightningModule, ABC):
         super().__init__()
         self.model_config, self.data = model, config.reads.of(data, config.kind)
         self.config, self.training_config = config, training or TrainingConfig()
+        parts = {"config": self.config, "model": self.model_config, "training": self.training_config}
+        self.save_hyperparameters({name: part.to_dict() for name, part in parts.items()})
+        self.reports_training, self.training_log = True, TrainingLog()
         self.evaluation_seconds = self._evaluation_began = 0.0
         self._random: list[Tensor] = []
         self._targets: Tensor | None = None
@@ -123,17 +136,44 @@ class Task(L.LightningModule, ABC):
         total = mean.loss + sum(
             aux.values(), start=torch.zeros((), device=self.device) if added_loss is None else added_loss
         )
-        loss, batches = total, self.training_config.accumulate
+        loss, batches = total, self.batches_of_update
         if batches > 1:
             loss = total * mean.targets * batches  # the trainer divides by the number of batches
             self._targets = mean.targets + (0 if self._targets is None else self._targets)
         return {"loss": loss, "total": total.detach(), "nats": mean.nats, "aux": dict(aux), "targets": mean.targets}
 
+    @property
+    def batches_of_update(self) -> int:
+        """The number of batches of an update: that of the trainer, and without one that of the config."""
+        trainer = self._trainer
+        return self.training_config.accumulate if trainer is None else trainer.accumulate_grad_batches
+
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divides gradients that are sums by the number of targets, before their norm is clipped."""
+        """Divides gradients that are sums by the number of targets, before their norm is logged and clipped."""
         if self._targets is not None:
             count, self._targets = float(self._targets), None
             torch._foreach_div_([p.grad for p in self.parameters() if p.grad is not None], count)
+        if self.reports_training:
+            self.training_log.update(self, optimizer)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
+        if self.reports_training:
+            self.training_log.batch(self, outputs, batch)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clips gradients. Lightning refuses to under mixed precision where the optimizer is fused, because float16
+        gradients are scaled until its step; those of bfloat16 are not."""
+        plugin = self.trainer.precision_plugin
+        if isinstance(plugin, MixedPrecision) and plugin.scaler is None:
+            algorithm = GradClipAlgorithmType(gradient_clip_algorithm or GradClipAlgorithmType.NORM)
+            Precision.clip_gradients(plugin, optimizer, gradient_clip_val or 0.0, algorithm)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def evaluator(self) -> Any:
         """Returns the network for evaluation: with the same parameters, and with the overrides in ``evaluation``."""
@@ -148,6 +188,52 @@ class Task(L.LightningModule, ABC):
 
     def begin_evaluation(self) -> None:
         """Hook: called before the first batch that is measured and after the last."""
+
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        **parts: Any,
+    ) -> Self:
+        """Returns the task of a checkpoint, of a run or of any trainer, in evaluation mode; ``Task`` builds that of
+        whatever kind. Nothing in the file is executed, unless ``weights_only`` is False.
+
+        parts: ``config``, ``model``, ``data`` or ``training``, in place of those in the checkpoint. ``hparams_file`` is
+        not needed. Raises ConfigError where the file holds no such task, or another part is given.
+        """
+        place = str(checkpoint_path)
+        contents = torch.load(checkpoint_path, map_location or "cpu", weights_only=weights_only is not False)
+        hyperparameters = contents.get(cls.CHECKPOINT_HYPER_PARAMS_KEY) or {}
+        if not {"config", "model", "training"} <= hyperparameters.keys() or DESCRIPTION not in contents:
+            way_out = "of a run before there were any: lit_transformers.runs.load reads it"
+            raise ConfigError(f"holds no hyperparameters of a task; it is not of one, or is {way_out}", place)
+        given: dict[str, Any] = {
+            "config": TaskConfig.from_dict(hyperparameters["config"]),
+            "model": ModelConfig.from_dict(hyperparameters["model"]),
+            "data": DataDescription.from_dict(contents[DESCRIPTION]),
+            "training": TrainingConfig.from_dict(hyperparameters["training"]),
+        }
+        if unknown := parts.keys() - given.keys():
+            raise ConfigError(f"takes {', '.join(given)}, not {', '.join(sorted(unknown))}", "load_from_checkpoint")
+        given |= parts
+        task = given["config"].build(given["model"], given["data"], given["training"])
+        if not isinstance(task, cls):
+            raise ConfigError(f"holds a {type(task).__name__}, not a {cls.__name__}; load it by Task", place)
+        task.load_state_dict(contents["state_dict"], strict=strict is not False)
+        first = next(iter(contents["state_dict"].values()), None)
+        return task.to(first.device).eval() if first is not None else task.eval()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint[DESCRIPTION] = self.data.to_dict()
+        if self.reports_training:
+            checkpoint["tokens"] = self.training_log.tokens()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.training_log.go_on(checkpoint.get("tokens", 0))
 
     def configure_model(self) -> None:
         """Shards the network, and what is trained beside it, over the ranks if the strategy is fsdp."""
@@ -176,6 +262,23 @@ class Task(L.LightningModule, ABC):
             if isinstance(module, Mixer):
                 module.after_step()
 
+    def predict_step(self, batch: Any, batch_index: int) -> Sequence[Any]:
+        """Returns what is predicted of the examples of a batch that this rank has read: by default the row of each in
+        ``metric``, its losses and counts by name, with its ordinal as ``document``.
+
+        A document that lies in several batches has a row of each; ``ExampleMetric.joined`` adds them up.
+        """
+        self.metric.reset()
+        self.validation_step(batch, batch_index)
+        return self.metric.rows()
+
+    def on_predict_epoch_start(self) -> None:
+        self.on_validation_epoch_start()
+
+    def on_predict_epoch_end(self) -> None:
+        self._restore_random_numbers()
+        self.metric.reset()
+
     def on_validation_epoch_start(self) -> None:
         """Seeds the random numbers, so that a mixer that draws some in evaluation (for hashing, say) draws the same for
         the same weights, and those of training are not affected."""
@@ -200,9 +303,16 @@ class Task(L.LightningModule, ABC):
         self._end_evaluation("test")
 
     def _end_evaluation(self, name: str) -> None:
+        self._restore_random_numbers()
+        results = self.metric.compute()  # reads the sums, so the device has finished its work
+        self.evaluation_seconds = time.perf_counter() - self._evaluation_began
+        self.training_log.leave_out(self.evaluation_seconds)
+        # All ranks have computed the same values. Their maximum is that value to the last bit, and a callback that
+        # monitors one finds it on every rank.
+        named = {f"{name}/{key}": value for key, value in results.items()}
+        self.log_dict(named, reduce_fx="max", sync_dist=self.trainer.world_size > 1)
+
+    def _restore_random_numbers(self) -> None:
         for restore, state in zip((torch.set_rng_state, torch.cuda.set_rng_state), self._random, strict=False):
             restore(state)
         self.begin_evaluation()
-        results = self.metric.compute()  # reads the sums, so the device has finished its work
-        self.evaluation_seconds = time.perf_counter() - self._evaluation_began
-        self.log_dict({f"{name}/{key}": value for key, value in results.items()}, rank_zero_only=True)

@@ -110,6 +110,7 @@ class Checkpointer(Callback):
         self.saved_at = time.monotonic()
         self.started: float | None = None
         self.validated_at, self.earlier = 0, 0.0
+        self.ended = False
         self.random: list[dict[str, torch.Tensor]] = []
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
@@ -156,6 +157,7 @@ class Checkpointer(Callback):
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.stop.listen()
+        trainer.should_stop |= self.ended
         random_states, self.random = self.random, []
         if not random_states:
             if trainer.global_rank:  # the first rank continues as a single process; others drop out other channels
@@ -167,10 +169,10 @@ class Checkpointer(Callback):
             torch.cuda.set_rng_state(random_state["cuda"].cpu())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"validated_at": self.validated_at, "spent": self.spent()}
+        return {"validated_at": self.validated_at, "spent": self.spent(), "ended": self.ended}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.validated_at, self.earlier = state["validated_at"], state["spent"]
+        self.validated_at, self.earlier, self.ended = state["validated_at"], state["spent"], state["ended"]
 
     def _save_if_due(self, trainer: L.Trainer) -> None:
         stopping = self._agreed(trainer, self.stop())
@@ -188,7 +190,9 @@ class Checkpointer(Callback):
         return bool(mean_over_ranks(torch.tensor(float(vote), device=trainer.strategy.root_device)) > 0)
 
     def save(self, trainer: L.Trainer) -> None:
-        """Writes the checkpoint now. All ranks take part, and the first one writes."""
+        """Writes the checkpoint now. All ranks take part, and the first one writes. Where a callback has ended training
+        early, a run that goes on from it does not train further."""
+        self.ended = bool(trainer.should_stop)
         if trainer.is_global_zero:
             replace_file(self.path, lambda fresh: trainer.save_checkpoint(fresh))
         else:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterator
+from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from lightning.pytorch.callbacks import Callback, Checkpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from pydantic import Field
 from torch import nn
 
-from lit_transformers.config import Config, Fraction, NonNegative, NonNegativeFloat, Positive, PositiveFloat, table
+from lit_transformers.config import (
+    Config,
+    ConfigError,
+    Fraction,
+    NonNegative,
+    NonNegativeFloat,
+    Plain,
+    Positive,
+    PositiveFloat,
+    table,
+)
 from lit_transformers.space import Interval, Space
 
 
@@ -159,6 +173,52 @@ class AverageConfig(Config):
         return range(steps - (self.last - 1) * self.every, steps + 1, self.every)
 
 
+class StopConfig(Config):
+    """By which validations a run ends early, or selects its weights. They read the validation split, whatever is
+    measured at the end.
+
+    metric: by its name in records; whether less or more is better follows from it. patience: training ends after so
+    many validations in a row without an improvement by more than ``min_delta``; None: it never does.
+    """
+
+    metric: Annotated[str, Field(pattern=r"^val/.+")] = "val/nats"
+    patience: Positive | None = 3
+    min_delta: NonNegativeFloat = 0.0
+
+
+class CallbackConfig(Config):
+    """A Lightning callback that this library does not know. It may change every number of a run, so its class, its
+    arguments and the source of its class are part of the run's key.
+
+    path: module:Class, which can be imported; arguments: of the class, by name.
+    """
+
+    path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    arguments: dict[str, Plain] = field(default_factory=dict)
+
+    @property
+    def callback_type(self) -> type[Callback]:
+        """The class. Raises ConfigError where it cannot be imported, or is no callback that a run can have."""
+        module, _, name = self.path.partition(":")
+        try:
+            named = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"{self.path} cannot be imported: {error}", "training.callbacks") from None
+        if not (isinstance(named, type) and issubclass(named, Callback)):
+            raise ConfigError(f"{self.path} is no class of Lightning callbacks", "training.callbacks")
+        if issubclass(named, Checkpoint):
+            reason = "a run writes its own checkpoint; training.keep says of which weights"
+            raise ConfigError(f"{self.path} writes checkpoints, and {reason}", "training.callbacks")
+        return named
+
+    def build(self) -> Callback:
+        """Makes the callback. Raises ConfigError where its class refuses the arguments."""
+        try:
+            return self.callback_type(**self.arguments)
+        except (TypeError, ValueError, MisconfigurationException) as error:
+            raise ConfigError(f"{self.path} refuses its arguments: {error}", "training.callbacks") from None
+
+
 class TrainingConfig(Config):
     """The budget of training and how it is spent.
 
@@ -167,7 +227,8 @@ class TrainingConfig(Config):
     precision: "bf16" needs CUDA; compile: run the network through torch.compile; validate_every: steps between
     validations (None for the end alone); log_every: steps between points of the training curve; device: "auto" takes
     CUDA where there is one; devices: ranks; strategy: whether each rank holds the whole network ("ddp") or, between
-    passes, a part of it ("fsdp").
+    passes, a part of it ("fsdp"); stop: by which validations training ends early or weights are selected; keep: whether
+    the last weights are measured and kept, or those of the best validation by ``stop``; callbacks: those of others.
     """
 
     steps: Positive = 1000
@@ -183,8 +244,12 @@ class TrainingConfig(Config):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Positive = 1
     strategy: Literal["ddp", "fsdp"] = "ddp"
+    stop: StopConfig | None = None
+    keep: Literal["last", "best"] = "last"
+    callbacks: tuple[CallbackConfig, ...] = ()
 
     def conflicts(self) -> Iterator[str]:
+        yield from self._selection_conflicts()
         if self.strategy == "fsdp" and self.devices == 1:
             yield "strategy fsdp cuts a network over several devices; set devices too"
         if self.strategy == "fsdp" and self.compile:
@@ -196,6 +261,16 @@ class TrainingConfig(Config):
                 f"average takes the weights of {self.average.last} updates, every {self.average.every}, and there are "
                 f"{self.steps} in all; set average.last or average.every lower"
             )
+
+    def _selection_conflicts(self) -> Iterator[str]:
+        if self.keep == "best" and self.stop is None:
+            yield "keep best is by the metric of stop; set stop too, with patience null to train to the end"
+        if self.stop and (self.validate_every is None or self.validate_every > self.steps):
+            yield f"stop looks at validations, and there are none in {self.steps} steps; set validate_every lower"
+        if self.stop and self.average:
+            yield "average takes the last weights of all steps, which stop may end or replace; set one of both to null"
+        if self.keep == "best" and self.strategy == "fsdp":
+            yield "keep best takes whole weights, of which strategy fsdp leaves each rank a part; set keep to last"
 
     def learn(self, network: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
         """Returns the optimizer and its schedule; each takes one step for every update."""

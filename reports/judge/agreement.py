@@ -8,7 +8,8 @@ the other direction, or where the source prints equal numbers and we resolve a d
 two are equal, it agrees if the difference of the source is smaller than the margin, and else disagrees. It is
 *unresolved* where there is no verdict, or neither better, worse nor equal.
 It is *not asked* where the baseline does not beat the floor, or gains nothing from the context in which arms differ: a
-model that has learned less than anyone gets, or uses no more than all arms see, says nothing of the question.
+model that has learned less than anyone gets, or uses no more than all arms see, says nothing of the question. An arm
+whose data are its own counts as the baseline of these, unless what it learned does not generalize (``generalization``).
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ def _facts(study: Study) -> Iterator[tuple[str, str]]:
     yield "Evaluation", ", ".join(_protocol([record.protocol for record in _records(study)]))
     yield "Tuning", _tuning(study)
     yield "Selection", _selection(study)
+    yield "Stopped early", _stopped_early(study)
     yield "Hardware", "; ".join(environments(study, "hardware"))
     yield "Code", "; ".join(_code(study))
     yield "Repeated", "; ".join(repetitions(study.reproductions))
@@ -135,13 +136,31 @@ def _tuning(study: Study) -> str:
 
 
 def _selection(study: Study) -> str:
-    """Returns the split that hyperparameters were selected on and the one that is reported.
-
-    The reported weights are the last ones, for no run keeps its best ones.
-    """
+    """Returns the splits that hyperparameters and weights were selected on, and the one that is reported."""
     tuning, split = study.plan.tuning, study.plan.metric.name.partition("/")[0]
+    trained = [record.config.get("training") or {} for record in _records(study)]
+    by = sorted({training["stop"]["metric"] for training in trained if training.get("keep") == "best"})
+    weights = f"weights by {' or '.join(by)} on the validation split" if by else ""
     if tuning is not None and tuning.selected_on:
-        return f"hyperparameters on the {tuning.selected_on} split, reported on {tuning.reported_on}"
+        parts = (f"hyperparameters on the {tuning.selected_on} split", weights, f"reported on {tuning.reported_on}")
+        return ", ".join(part for part in parts if part)
     if split not in ("val", "test"):
-        return ""
-    return f"none, the last weights are measured on the {'validation' if split == 'val' else 'test'} split"
+        return weights
+    measured = {"val": "validation"}.get(split, split)
+    if weights and split == "val":
+        evaluations = [(record.config.get("data") or {}).get("evaluation") or {} for record in _records(study)]
+        measured = " or ".join(sorted({str(evaluation.get("split", "validation")) for evaluation in evaluations}))
+    return f"{f'{weights},' if weights else 'none, the last weights are'} measured on the {measured} split"
+
+
+def _stopped_early(study: Study) -> str:
+    """Returns after how many of its steps each arm ended that did before the last one, and what that means."""
+    arms = []
+    for arm in study.arm_names:
+        records = [run.record for run in study.finished(arm) if run.record and "steps" in run.record.measured]
+        ends = sorted({record.measured["steps"] for record in records})
+        if ends:
+            planned = max(record.config["training"]["steps"] for record in records)
+            steps = f"{ends[0]:,}" if len(ends) == 1 else f"{ends[0]:,} to {ends[-1]:,}"
+            arms.append(f"{arm} after {steps} of {planned:,} steps")
+    return f"{'; '.join(arms)}; arms have not read equally many tokens" if arms else ""

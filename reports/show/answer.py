@@ -26,9 +26,9 @@ def headline(findings: Findings) -> str:
     """Returns one sentence on the main result, its size and interval; without a finished run, on why there is none.
 
     Before it stands why no answer can be expected, where the baseline does not beat its floor or gains nothing from the
-    context in which arms differ.
+    context in which arms differ; after it, which arms have learned what does not generalize.
     """
-    return " ".join(filter(None, [why_no_answer(findings), _main_result(findings)]))
+    return " ".join(filter(None, [why_no_answer(findings), _main_result(findings), *_gaps(findings)]))
 
 
 def why_no_answer(findings: Findings) -> str:
@@ -43,6 +43,13 @@ def _too_little_training(findings: Findings) -> Iterator[str]:
         name = "the baseline" if arm == findings.study.plan.baseline else arm
         reached = f"{name} reaches {mean} {findings.metric.title}"
         yield f"Trained too little to answer: {reached}, and what anyone gets is {reachable} ({floor.name})."
+
+
+def _gaps(findings: Findings) -> Iterator[str]:
+    for arm, gap in findings.gaps.items():
+        training, validation = (fixed(value, findings.decimals) for value in (gap.training, gap.validation))
+        learned = " by heart" if gap.memorized else ", and little of that holds for the rows that are measured"
+        yield f"{arm} learned its training rows{learned} (training loss {training}, validation {validation})."
 
 
 def _too_little_context(findings: Findings) -> Iterator[str]:

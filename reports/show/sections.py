@@ -16,6 +16,7 @@ from lit_transformers.records.reference import Reference
 from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
 from reports.judge.fairness import cost_of, environments, mean_cost, provenance, spent
+from reports.judge.generalization import GeneralizationGap, generalization_gap
 from reports.judge.matrix import DECODING_STATE, Matrix, accuracy_matrix
 from reports.judge.significance import bleu_tests
 from reports.judge.statistics import ConfidenceInterval
@@ -80,10 +81,21 @@ class Findings:
         return {self.study.plan.baseline: own} | {other.arms[0]: other for other in own.others} if own else {}
 
     @cached_property
+    def gaps(self) -> dict[str, GeneralizationGap]:
+        """By name, the arms that are no better than the floor of their data though they were not trained too little."""
+        gaps = {
+            arm: generalization_gap(self.study, arm, floors, self.references.get(arm, ()))
+            for arm, floors in self.floors.items()
+            if arm != self.study.plan.baseline
+        }
+        return {arm: gap for arm, gap in gaps.items() if gap}
+
+    @cached_property
     def below_floor(self) -> dict[str, Reference]:
-        """The baselines of all data that are no better than the best floor, by name, with that floor."""
+        """The baselines of all data that are no better than the best floor, by name, with that floor: they were trained
+        too little. What ``gaps`` holds is an answer."""
         best = {arm: floor for arm, floors in self.floors.items() if (floor := floors.best(self.metric))}
-        gains = {arm: self.study.gain_over(floor, arm) for arm, floor in best.items()}
+        gains = {arm: self.study.gain_over(floor, arm) for arm, floor in best.items() if arm not in self.gaps}
         return {arm: best[arm] for arm, gain in gains.items() if gain is not None and gain <= 0}
 
     @property

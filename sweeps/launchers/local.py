@@ -44,7 +44,8 @@ class Options(NamedTuple):
     """How runs are done: by which runner, on what share of the machine, and which metric of a record decides.
 
     time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
-    deadline: the monotonic time at which all runs stop, as by a SIGALRM.
+    deadline: the monotonic time at which all runs stop, as by a SIGALRM. loggers: by which each run is shown, besides
+    Weights & Biases.
     """
 
     runner: str
@@ -56,6 +57,7 @@ class Options(NamedTuple):
     time_limit: float | None = None
     memory_limit: int | None = None
     deadline: float | None = None
+    loggers: tuple[str, ...] = ()
 
 
 class Summary(NamedTuple):
@@ -203,6 +205,7 @@ def _start_run(state: _Launch, row: Row, claim: int) -> None:
         options.study,
         options.wandb,
         options.time_limit,
+        options.loggers,
     )
     row.state, row.reason = State.STARTING, None
     row.taken += 1

@@ -17,6 +17,7 @@ from lit_transformers.runner import load_runner
 from sweeps.ledger.ticket import Ticket
 
 if TYPE_CHECKING:
+    from lit_transformers.runs.loggers import LoggerConfig
     from lit_transformers.runs.wandb_logging import WandbConfig
 
 __all__ = ["BUSY", "INTERRUPTED", "Fault", "News", "RunOrder", "perform", "reporter"]
@@ -56,6 +57,8 @@ class RunOrder(NamedTuple):
     """Whether runs are sent to Weights & Biases: disabled, offline or online."""
     time_limit: float | None = None
     """Seconds after which its parent stops it. A run that an earlier, shorter limit stopped is resumed."""
+    loggers: tuple[str, ...] = ()
+    """The names of the loggers that runs have besides Weights & Biases."""
 
     @property
     def directory(self) -> Path:
@@ -80,7 +83,8 @@ def perform(order: RunOrder, report: Callable[[Any], None] | None) -> Record | F
         _apply_share(order)
         config = runner.config.from_dict(order.ticket.config)
         try:
-            return parse_record(runner.fit(config, order.directory, report, wandb_config=_wandb_config(order)))
+            shown = {"wandb_config": _wandb_config(order), "logger_config": _logger_config(order)}
+            return parse_record(runner.fit(config, order.directory, report, **shown))
         except runner.interrupted:
             return None
     except Exception as error:
@@ -121,6 +125,15 @@ def _failure_reason(error: Exception) -> str:
         return "out of memory"
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _logger_config(order: RunOrder) -> LoggerConfig | None:
+    """Returns which loggers the run has, or None where it has none."""
+    if not order.loggers:
+        return None
+    from lit_transformers.runs.loggers import LoggerConfig
+
+    return LoggerConfig(order.loggers, order.study, order.ticket.arm)
 
 
 def _apply_share(order: RunOrder) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 from multiprocessing.connection import Client, Connection
 
+import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.runner import load_runner
 from sweeps.process.order import Fault, RunOrder, perform, reporter

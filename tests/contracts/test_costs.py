@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from contract_cases import (
@@ -20,12 +18,12 @@ from contract_cases import (
     name,
     promises,
 )
-from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lit_transformers.attention.patterns import BLOCK
-from lit_transformers.batch import PairDescription, Vocabulary
+from lit_transformers.batch import PairDescription, SpelledNumbers, Vocabulary
+from lit_transformers.checks.contract import count_flops
 from lit_transformers.checks.miniature import probe_data
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixer import Context, MixerConfig, Shape
@@ -38,13 +36,6 @@ from lit_transformers.stacks.block import BlockConfig
 from lit_transformers.stacks.feedforward import FeedForwardConfig, TransitionConfig
 
 TOLERANCE = 0.02
-
-
-def count_flops(module: nn.Module, *inputs: Any) -> int:
-    """Counted in the forward pass; the unfused kernel is the one whose products the counter sees on every device."""
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        module(*inputs)
-    return counter.get_total_flops()
 
 
 @mixers("causal")
@@ -163,7 +154,7 @@ def test_the_flops_of_a_network_for_pairs_are_those_counted(stack: StackConfig, 
     config = EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=4, decoder_depth=2, stack=stack, shared_tokens=False)
     vocabulary = Vocabulary(size=11, boundary=0, unit="byte", byte_lengths=None)
     data = PairDescription(
-        vocabulary=vocabulary, length=target, source=vocabulary, source_length=source, detokenize=str
+        vocabulary=vocabulary, length=target, source=vocabulary, source_length=source, detokenize=SpelledNumbers()
     )
     network = config.build(data)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:

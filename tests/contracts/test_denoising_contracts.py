@@ -16,7 +16,7 @@ from datamodules.denoising.corruptions import PlainText
 from datamodules.denoising.denoising import paired
 from datamodules.denoising.reader import DamagedRow
 from datamodules.denoising.symbols import DenoisingSymbols
-from lit_transformers.batch import IGNORED, PairBatch, PairDescription, Vocabulary
+from lit_transformers.batch import IGNORED, PairBatch, PairDescription, SpelledNumbers, Vocabulary
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings.positions import LearnedConfig, SinusoidalConfig
 from lit_transformers.models import EncoderDecoderConfig
@@ -40,7 +40,7 @@ def described(kind: str) -> PairDescription:
         length=longest.target,
         source=VOCABULARY,
         source_length=longest.source,
-        detokenize=str,
+        detokenize=SpelledNumbers(),
         placed=CORRUPTIONS[kind].placed,
     )
 

@@ -10,8 +10,7 @@ import dataclasses
 import zlib
 from collections.abc import Iterator
 from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from allocations import Kept
 from contract_cases import CASES, DIM, HEADS, SMALL
 from torch import Tensor, nn
 
+from lit_transformers.checks.contract import other_value
 from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import Config, field_types
 from lit_transformers.encodings import EncodingConfig, LearnedRelativeConfig, RotaryConfig, XLConfig
@@ -171,24 +171,6 @@ def config_pair(knob: Knob) -> tuple[Config, Config]:
         base = next(case for case in cases if type(case) is knob.config)
         value = other_value(getattr(base, knob.field), field_types(knob.config)[knob.field])
     return base, base.override({knob.field: value})
-
-
-def other_value(value: Any, hint: Any) -> Any:
-    """A value of the type that is not ``value``."""
-    if get_origin(hint) is Annotated:
-        return other_value(value, get_args(hint)[0])
-    if get_origin(hint) in (Union, UnionType):
-        members = [member for member in get_args(hint) if member is not NoneType]
-        return 2 if members == [int] or get_origin(members[0]) is Annotated else other_value(value, members[0])
-    if get_origin(hint) is Literal:
-        return next(choice for choice in get_args(hint) if choice != value)
-    if hint is bool:
-        return not value
-    if hint is int:
-        return value + 1
-    if hint is float:
-        return 2 * value if value >= 0.5 else value + 0.3
-    raise TypeError(f"list a value in LISTED: none is found from {hint}")
 
 
 def network_of(config: Config) -> ModelConfig:

@@ -11,7 +11,7 @@ from contract_cases import DIM, HEADS, KINDS, STACK_CASES, Case, name, randomise
 from numerics import same
 from torch import Tensor
 
-from lit_transformers.batch import PairDescription, Vocabulary
+from lit_transformers.batch import PairDescription, SpelledNumbers, Vocabulary
 from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError
 from lit_transformers.mixers import AttentionConfig, SynthesizerConfig
@@ -133,7 +133,9 @@ def test_weights_that_are_as_long_as_rows_are_shared_between_rows_of_one_length_
     config = SHARED.override({"mixer": mixer, "decoder_mixer": mixer})
     assert config.build(DATA)
     vocabulary = DATA.vocabulary
-    longer = PairDescription(vocabulary=vocabulary, length=LENGTH, source=vocabulary, source_length=12, detokenize=str)
+    longer = PairDescription(
+        vocabulary=vocabulary, length=LENGTH, source=vocabulary, source_length=12, detokenize=SpelledNumbers()
+    )
     with pytest.raises(ConfigError, match=r"shared_stacks: .* depends on the length of rows .* make rows equally long"):
         config.build(longer)
 

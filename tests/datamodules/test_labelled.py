@@ -383,7 +383,7 @@ def test_missing_reviews_name_the_place_and_the_variable(tmp_path: Path, monkeyp
     monkeypatch.delenv("LIT_DATA", raising=False)
     with pytest.raises(DataError, match=r"imdb: no such file or folder \(LIT_DATA.* is not set\)"):
         ReviewsConfig().build()
-    with pytest.raises(DataError, match=r"no file called \*train\*.jsonl; correct source.path or LIT_DATA"):
+    with pytest.raises(DataError, match=r"no file called \*train\*.jsonl; correct data.source.path or LIT_DATA"):
         ReviewsConfig(path=str(tmp_path)).build()
 
 

@@ -93,7 +93,7 @@ def test_pairs_of_the_hub_are_trained_on_and_resumed(data_sets: Path) -> None:
 def test_a_wrong_column_names_the_nearest(data_sets: Path) -> None:
     with pytest.raises(DataError, match=r"no column 'artical'; did you mean article\?"):
         read_pairs(local_source(data_sets / "cnn_dailymail", source="artical"))
-    with pytest.raises(DataError, match=r"train:1: no 'translation.dee'; did you mean .*de.* \(set source.source"):
+    with pytest.raises(DataError, match=r"train:1: no 'translation.dee'; did you mean .*de.* \(set data.source.source"):
         read_pairs(local_source(data_sets / "wmt14", target="translation.dee"))
     with pytest.raises(DataError, match=r"train:1: 'translation' holds dict, not text"):
         read_pairs(local_source(data_sets / "wmt14", target="translation"))

@@ -63,7 +63,7 @@ def test_files_may_be_compressed_and_named(parallel: Path) -> None:
         (parallel / f"news.{language}.txt.xz").write_bytes(lzma.compress(f"news {language}\n".encode()))
         (parallel / f"valid.{language}.gz").write_bytes(gzip.compress((parallel / f"valid.{language}").read_bytes()))
         (parallel / f"valid.{language}").unlink()
-    with pytest.raises(DataError, match=r"several files for test \(test2016, test2017\); set source.test to one"):
+    with pytest.raises(DataError, match=r"several files for test \(test2016, test2017\); set data.source.test to one"):
         read_pairs(ParallelConfig(path=str(parallel)))
     config = ParallelConfig(path=str(parallel), test="test2017", train="news.{}.txt")
     assert read_pairs(config) == [Texts("news en", ("news de",))]
@@ -116,12 +116,12 @@ def test_a_damaged_archive_is_named(parallel: Path) -> None:
 
 
 def test_missing_parallel_files_say_what_is_looked_for(parallel: Path) -> None:
-    with pytest.raises(DataError, match=r"no files train.fr and train.de; set source.path, source.source"):
+    with pytest.raises(DataError, match=r"no files train.fr and train.de; set data.source.path, data.source.source"):
         (parallel / "train.de").unlink()
         read_pairs(ParallelConfig(path=str(parallel), source="fr"))
     with pytest.raises(DataError, match=r"train.de: no such file, nor with .gz, .bz2, .xz"):
         read_pairs(ParallelConfig(path=str(parallel)))
-    with pytest.raises(DataError, match=r"a file; source.path is the folder of files such as train.en"):
+    with pytest.raises(DataError, match=r"a file; data.source.path is the folder of files such as train.en"):
         read_pairs(ParallelConfig(path=str(parallel / "train.en")))
     with pytest.raises(ConfigError, match="source and target are both 'en'"):
         ParallelConfig(path=str(parallel), target="en")
@@ -144,9 +144,9 @@ def broken_lines() -> Iterator[tuple[str, str]]:
     yield "[1]", r"train.jsonl:2: not a JSON object but list"
     yield (
         '{"source": "x", "traget": "y"}',
-        r"train.jsonl:2: no field 'target'; did you mean traget\? \(set source.target\)",
+        r"train.jsonl:2: no field 'target'; did you mean traget\? \(set data.source.target\)",
     )
-    yield '{"source": 1, "target": "y"}', r"train.jsonl:2: 'source' holds no text; set source.source"
+    yield '{"source": 1, "target": "y"}', r"train.jsonl:2: 'source' holds no text; set data.source.source"
     yield '{"source": "x", "target": []}', r"train.jsonl:2: 'target' holds an empty list"
     yield '{"source": "\\ud800", "target": "y"}', r"train.jsonl:2: holds a character that UTF-8 cannot write"
 

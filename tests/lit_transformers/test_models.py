@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.batch import IGNORED, LanguageDescription, PairDescription, Vocabulary
+from lit_transformers.batch import IGNORED, LanguageDescription, PairDescription, SpelledNumbers, Vocabulary
 from lit_transformers.checks.miniature import probe_data
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
@@ -156,7 +156,7 @@ def paired(source: int, target: int, same_vocabulary: bool = False) -> PairDescr
         length=7,
         source=target_vocabulary if same_vocabulary else vocabulary(source),
         source_length=9,
-        detokenize=str,
+        detokenize=SpelledNumbers(),
     )
 
 

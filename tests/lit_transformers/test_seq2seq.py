@@ -71,6 +71,19 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def test_the_padding_of_a_target_that_begins_late_needs_no_position_beyond_the_table() -> None:
+    """MASS writes symbols at their original positions, in a batch that is as wide as its longest span."""
+    task, _ = task_of(SHORT.override({"model.positions": "learned", "model.dropout": 0.0}))
+    network = task.eval().network
+    last = network.decoder.entry.positions.max_length - 1
+    source, symbols = torch.randint(4, (2, 5)), torch.randint(4, (2, 4))
+    padding_mask = torch.tensor([[True, True, False, False], [True, True, True, True]])
+    start = torch.tensor([last - 1, 0])
+    padded = network(source, symbols, None, padding_mask, start).hidden
+    alone = network(source[:1], symbols[:1, :2], start=start[:1]).hidden
+    torch.testing.assert_close(padded[:1, :2], alone)
+
+
 @pytest.mark.slow
 def test_a_model_learns_to_copy_and_every_length_is_measured_apart(learned: Path) -> None:
     record = json.loads((learned / "record.json").read_text())

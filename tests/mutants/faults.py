@@ -25,6 +25,7 @@ MASKED = "tests/contracts/test_"
 PROBES = "tests/lit_transformers/test_probes.py::test_"
 STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
+PLUGINS = "tests/lit_transformers/test_plugins.py::test_"
 MIXERS = "tests/mixers/test_"
 INDEPENDENT = (
     "tests/contracts/test_independent_symbols.py::test_no_loss_falls_below_chance_where_symbols_are_independent"
@@ -1885,6 +1886,52 @@ REPORT_FAULTS = (
     ),
     Fault(
         "floors",
+        "an arm that memorized its training rows counts as trained too little",
+        "reports/show/sections.py",
+        "for arm, floor in best.items() if arm not in self.gaps}",
+        "for arm, floor in best.items()}",
+        ("tests/reports/test_report_floors.py::test_an_arm_that_memorized_its_training_rows_is_an_answer",),
+    ),
+    Fault(
+        "floors",
+        "the training loss is that of the whole training",
+        "reports/judge/generalization.py",
+        "last = curve[-int(_LAST * len(curve)) :] if",
+        "last = curve if",
+        ("tests/reports/test_report_floors.py::test_an_arm_that_memorized_its_training_rows_is_an_answer",),
+    ),
+    Fault(
+        "floors",
+        "one run that learned its training rows answers for all of an arm",
+        "reports/judge/generalization.py",
+        "if max(known) > floor.value",
+        "if min(known) > floor.value",
+        (
+            "tests/reports/test_report_floors.py::"
+            "test_an_arm_was_trained_too_little_where_its_training_loss_does_not_refute_it",
+        ),
+    ),
+    Fault(
+        "floors",
+        "the baseline of data that several arms read may be below their floor",
+        "reports/judge/generalization.py",
+        "if floors.arms != (arm,) or gain is None",
+        "if gain is None",
+        (
+            "tests/reports/test_report_floors.py::"
+            "test_an_arm_was_trained_too_little_where_its_training_loss_does_not_refute_it",
+        ),
+    ),
+    Fault(
+        "floors",
+        "rows of another kind count as memorized",
+        "reports/judge/generalization.py",
+        "*(reference.value for reference in references[-1:])",
+        "*(reference.value for reference in references[:0])",
+        ("tests/reports/test_report_floors.py::test_an_arm_whose_training_rows_are_of_another_kind_memorized_none",),
+    ),
+    Fault(
+        "floors",
         "floors of other data than a published study has read are put into it",
         "ablations/floors.py",
         'if call_forked(runner, data_content, runner, configs[key]) != records[key].data.get("fingerprint"):',
@@ -2957,5 +3004,78 @@ FAULTS = (
             "tests/ablations/test_reproduce.py::"
             "test_runs_are_done_again_although_they_are_there_and_enter_the_publication_on_request",
         ),
+    ),
+    Fault(
+        "models",
+        "the padding of a target that begins late has positions beyond the table",
+        "lit_transformers/models/encoder_decoder.py",
+        "positions = positions.minimum(",
+        "_ = positions.minimum(",
+        (
+            "tests/lit_transformers/test_seq2seq.py::"
+            "test_the_padding_of_a_target_that_begins_late_needs_no_position_beyond_the_table",
+        ),
+    ),
+    Fault(
+        "configs",
+        "the schema takes fields that a config does not have",
+        "lit_transformers/json_schema.py",
+        '"additionalProperties": False',
+        '"additionalProperties": True',
+        ("tests/test_printed_config.py::test_the_schema_refuses_what_a_config_refuses",),
+    ),
+    Fault(
+        "configs",
+        "a printed config has its defaults and not its values",
+        "lit_transformers/cli/commented_config.py",
+        'yield f"{place} {scalar(plain_of(value))}"',
+        'yield f"{place} {scalar(plain_of(default))}"',
+        ("tests/test_printed_config.py::test_a_field_is_printed_with_its_doc_its_range_and_its_default",),
+    ),
+    Fault(
+        "configs",
+        "importing the package imports torch",
+        "lit_transformers/__init__.py",
+        "import importlib\n",
+        "import importlib\n\nimport torch  # noqa\n",
+        ("tests/test_front_door.py::test_importing_the_package_imports_no_torch_and_lists_its_names",),
+        "plugins",
+        "the key of a run leaves out the helpers of a plug-in",
+        "lit_transformers/runs/code.py",
+        "if package in followed or lies_beside(module, folders) else None",
+        "if package in followed else None",
+        (f"{PLUGINS}the_key_of_a_run_covers_a_plugin_and_its_helpers_and_no_other_run_does",),
+    ),
+    Fault(
+        "plugins",
+        "the key of a run leaves out what a package imports relatively",
+        "lit_transformers/runs/code.py",
+        "pending.extend(absolute(name, parent) for name in imported)",
+        "pending.extend(imported)",
+        (f"{PLUGINS}the_key_of_a_run_covers_what_a_package_imports_relatively",),
+    ),
+    Fault(
+        "plugins",
+        "a kind of a plug-in takes the place of one that is there",
+        "lit_transformers/plugins.py",
+        "if config.kind in kinds:",
+        "if kinds.pop(config.kind, None) is None and False:",
+        (f"{PLUGINS}a_fault_of_a_plugin_is_one_line_that_names_it_with_file_and_line",),
+    ),
+    Fault(
+        "plugins",
+        "processes do not inherit what was typed",
+        "lit_transformers/plugins.py",
+        "os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(addresses))",
+        "os.pathsep.join(dict.fromkeys(addresses))",
+        (f"{PLUGINS}what_was_typed_is_inherited_by_processes_and_repeated_by_commands",),
+    ),
+    Fault(
+        "plugins",
+        "a study of the working folder hides one of the suite",
+        "ablations/catalog.py",
+        "if study in suite and study in own:",
+        "if study in suite and study in own and False:",
+        (f"{PLUGINS}studies_of_the_working_folder_are_named_beside_ours_and_a_name_of_both_is_refused",),
     ),
 )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from study_on_disk import key_of, name_of, product_arms, write_json, write_product
 
@@ -17,12 +18,14 @@ from lit_transformers.records.plan import Margin, Metric
 from lit_transformers.records.reference import Reference
 from reports.gallery import read_entry, summary
 from reports.judge.agreement import judge_comparisons
+from reports.read.measurements import Measurements
 from reports.read.records import Study, load_study
 from reports.read.results import read_results, write_results
 from reports.report import find
 from reports.show.answer import headline
 from reports.show.distances import recovered_bits
 from reports.show.figures import drawings
+from reports.show.overview import unasked
 from reports.show.sections import Findings, all_tables, floor_text
 
 ON, _, OFF, _ = map(name_of, product_arms())
@@ -91,6 +94,71 @@ def test_arms_that_read_other_data_are_compared_with_the_floor_of_these(runs: Pa
     mean = findings.study.mean_of(second)
     assert mean is not None
     assert table_of(findings, "floors")[1] == [second, "copies", 2.2, pytest.approx(2.2 - mean)]
+
+
+def study_with_own_data(
+    runs: Path,
+    training: tuple[float, ...],
+    floor: float = 3.6,
+    arms: tuple[str, ...] = (OFF,),
+    possible: tuple[Reference, ...] = (),
+) -> Study:
+    """A study whose baseline reaches about 2.5, and OFF about 2.7, where the floor of its own data is 2.6.
+
+    floor: of the baseline's data. training: the loss at the end of each run of OFF, in the unit of the metric; a run
+    after these has no curve.
+    """
+    study = study_with(runs, {"pairs": floor})
+    assert study.floors
+    levels = iter(training)
+    curves = {
+        run.key: {"train/bpb": np.array([[step, 8.0 if step < 9 else level] for step in range(12)])}
+        for run in study.of(OFF)
+        for level in [next(levels, None)]
+        if level is not None
+    }
+    measured = tuple(replace(run, measurements=Measurements(curves.get(run.key, {}))) for run in study.runs)
+    own = Floors(key_of(OFF, 0), (Reference("pairs", 2.6),), arms=arms)
+    plan = replace(study.plan, references=possible)
+    return replace(study, plan=plan, runs=measured, floors=replace(study.floors, arms=(ON,), others=(own,)))
+
+
+def test_an_arm_that_memorized_its_training_rows_is_an_answer(runs: Path, tmp_path: Path) -> None:
+    study = study_with_own_data(runs, (0.25, 0.5, 0.75))
+    write_results(study, tmp_path / RESULTS)
+    entry = read_entry(tmp_path)
+    mean = entry.findings.study.mean_of(OFF)
+    assert headline(entry.findings).startswith("Recurrence on vs off: bits per byte lower by 0.")
+    assert headline(entry.findings).endswith(
+        f": better. {OFF} learned its training rows by heart (training loss 0.5000, validation {mean:.4f})."
+    )
+    assert [judged.agreement for judged in entry.judged] == ["agrees"] and not unasked([entry], "report.md").rows
+
+
+def test_an_arm_whose_training_rows_are_of_another_kind_memorized_none(runs: Path) -> None:
+    known = (Reference("frequencies", 8.0), Reference("everything", 1.0))
+    for training, possible, memorized in ((1.5, (), True), (1.5, known, False), (0.5, known, True)):
+        [gap] = Findings(study_with_own_data(runs, (training,) * 3, possible=possible), ()).gaps.values()
+        assert gap.memorized == memorized
+    findings = find(study_with_own_data(runs, (1.5,) * 3, possible=known))
+    assert f"{OFF} learned its training rows, and little of that holds for the rows that are" in headline(findings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training": (0.5, 0.5, 2.2)},
+        {"training": (0.5, 0.5)},
+        {"training": (0.5,) * 3, "arms": (OFF, name_of(product_arms()[3]))},
+        {"training": (0.5,) * 3, "floor": 2.4},
+    ],
+    ids=["one run learned too little", "one run without a curve", "data of several arms", "baseline below its floor"],
+)
+def test_an_arm_was_trained_too_little_where_its_training_loss_does_not_refute_it(
+    runs: Path, changes: dict[str, Any]
+) -> None:
+    findings = Findings(study_with_own_data(runs, **changes), ())
+    assert not findings.gaps and not findings.can_answer([OFF]) and OFF in findings.below_floor
 
 
 def test_of_a_metric_that_rises_the_highest_floor_is_the_best(runs: Path) -> None:

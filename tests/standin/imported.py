@@ -18,7 +18,7 @@ NOTE = "processes.json"
 IMPORTER = os.getpid()
 
 
-def fit(config: RunConfig, directory: Path, report: Any = None, *, wandb_config: None = None) -> dict[str, Plain]:
+def fit(config: RunConfig, directory: Path, report: Any = None, **further: None) -> dict[str, Plain]:
     (directory / NOTE).write_text(json.dumps([IMPORTER, os.getpid()]))
     return run.fit(config, directory, report)
 

@@ -142,6 +142,7 @@ def fit(
     progress: Callable[[Progress], None] | None = None,
     *,
     wandb_config: None = None,
+    logger_config: None = None,
 ) -> dict[str, Plain]:
     """The first of several ranks writes the files; the others only go through the same steps."""
     stop, is_first = False, os.environ.get("RANK", "0") == "0"

@@ -1,0 +1,56 @@
+"""``python -m ablations config STUDY``: the whole config of a study's arm, with its docs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ablations import catalog
+from ablations.options import Scale, Set
+from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target
+from lit_transformers.config import Config, ConfigError, nearest, parse_assignments
+
+__all__ = ["config"]
+
+
+def config(
+    target: Annotated[
+        str, typer.Argument(metavar="STUDY|RUN|KIND", help="A study, a run's folder, a YAML file, or a kind.")
+    ],
+    scale: Scale = "demo",
+    arm: Annotated[
+        str | None, typer.Option("--arm", metavar="NAME", help="One of the study's arms.", show_default="the baseline")
+    ] = None,
+    other: Other = None,
+    changes: Set = None,
+) -> None:
+    """The whole config of an arm with every default, type, range and doc, as YAML that fit takes. --diff OTHER: a table
+    of the paths in which another arm of the study, another study, or a run differs."""
+    path, first = _config_of(target, scale, arm, changes)
+    if other is None:
+        name = f"{target}, scale {scale}, {arm or 'the baseline'}" if target in catalog.names() else target
+        print_config(first, path, name)
+        return
+    if _is_study(target) and other in catalog.load(catalog.find(target)).resolve(scale).configs:
+        second = _config_of(target, scale, other, changes)[1]
+    else:
+        second = _config_of(other, scale, None, changes)[1]
+    print_differences((other, second), (arm or target, first))
+
+
+def _is_study(target: str) -> bool:
+    return target.endswith(".py") or target in catalog.names()
+
+
+def _config_of(target: str, scale: str, arm: str | None, changes: list[str] | None) -> tuple[str, Config]:
+    """Returns the path and the config of a study's arm, before budgets are matched, or of what else is named."""
+    values = parse_assignments(changes or [])
+    if not _is_study(target):
+        path, config = read_target(target)
+        return path, config.override(values)
+    configs = catalog.load(catalog.find(target)).resolve(scale, values).configs
+    name = arm or next(iter(configs))
+    if name not in configs:
+        raise ConfigError(f"no arm is called {name!r}; {nearest(name, configs)}", f"study {target}")
+    return "", configs[name]

@@ -1,0 +1,77 @@
+"""What a script or a notebook does with the library: ``from lit_transformers import fit, load_checkpoint``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lit_transformers.config import Config, Plain
+from lit_transformers.decoding.sampling import SamplingConfig
+from lit_transformers.decoding.write import write
+from lit_transformers.runs import RunConfig, load
+from lit_transformers.runs import evaluate as evaluate_checkpoint
+from lit_transformers.runs import fit as fit_run
+from lit_transformers.tasks import Task
+
+__all__ = ["build_model", "evaluate", "fit", "generate", "load_checkpoint"]
+
+Run = RunConfig | Mapping[str, Plain] | str | Path
+"""A run's config, its plain data, or the path of its YAML file."""
+
+
+def _config(run: Run) -> RunConfig:
+    if isinstance(run, Config):
+        return run
+    return RunConfig.from_yaml(run) if isinstance(run, str | Path) else RunConfig.from_dict(run)
+
+
+def build_model(run: Run) -> Task:
+    """Returns the LightningModule of a run with fresh weights, built for the run's data; its network is ``.network``.
+
+    Raises ConfigError for a wrong config, and DataError where the data that it describes are not there.
+    """
+    config = _config(run)
+    return config.build_task(config.data.build())
+
+
+def load_checkpoint(checkpoint: str | Path) -> Task:
+    """Returns the trained LightningModule of a run's checkpoint.ckpt, ready to use (``eval``). Nothing in the file is
+    executed. Raises ConfigError for a file that is damaged or is no checkpoint of this suite."""
+    return load(Path(checkpoint))[0]
+
+
+def evaluate(checkpoint: str | Path, changes: Mapping[str, Plain] | None = None) -> dict[str, float]:
+    """Measures a trained model again and returns its metrics by name.
+
+    changes: values by paths of its run's config, such as {"data.evaluation.documents": 8}.
+    """
+    return evaluate_checkpoint(Path(checkpoint), dict(changes or {}))
+
+
+def generate(
+    checkpoint: str | Path,
+    prompt: str = "",
+    length: int = 256,
+    *,
+    temperature: float = 0.8,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    beams: int = 1,
+    memory: int | None = None,
+    seed: int = 0,
+) -> str:
+    """Returns the prompt and ``length`` symbols after it. The options are those of the command of this name.
+
+    Raises ConfigError where the checkpoint is not that of a causal_lm.
+    """
+    sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    return "".join(write(Path(checkpoint), prompt, length, sampling, beams, memory))
+
+
+def fit(run: Run, directory: str | Path) -> dict[str, Plain]:
+    """Trains a run, or goes on with it from its checkpoint, and returns its record: "outcome", "metrics" and the rest.
+
+    directory: an empty folder, or the run's own; it holds checkpoint.ckpt afterwards. Raises ConfigError or DataError
+    before anything starts.
+    """
+    return fit_run(_config(run), Path(directory))

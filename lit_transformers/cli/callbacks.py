@@ -1,0 +1,64 @@
+"""Callbacks and loggers on a command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterable
+from typing import Annotated, Literal, NamedTuple
+
+import typer
+
+from lit_transformers.config import ConfigError
+from lit_transformers.plain_yaml import read_yaml
+
+__all__ = ["Callbacks", "ChosenLoggers", "LoggerName", "Loggers", "callback_assignments", "chosen_loggers"]
+
+LoggerName = Literal["csv", "mlflow", "tensorboard", "trackio", "wandb"]
+Callbacks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--callback",
+        metavar="MODULE:CLASS",
+        help="A Lightning callback of every run, also 'MODULE:CLASS{patience: 3}'; part of its key. Repeatable.",
+    ),
+]
+Loggers = Annotated[
+    list[LoggerName] | None,
+    typer.Option("--logger", help="A Lightning logger of every run; changes no number. wandb is --wandb offline."),
+]
+
+
+class ChosenLoggers(NamedTuple):
+    """wandb: whether runs are sent to Weights & Biases; names: the other loggers."""
+
+    wandb: str
+    names: tuple[str, ...]
+
+
+def callback_assignments(specifications: Iterable[str]) -> list[str]:
+    """Returns what ``--set`` is given for callbacks: nothing, or all of them as training.callbacks.
+
+    Raises ConfigError where arguments are no mapping in YAML.
+    """
+    callbacks = []
+    for specification in specifications:
+        path, brace, text = specification.partition("{")
+        try:
+            arguments = read_yaml(brace + text) if brace else {}
+        except ValueError as error:
+            raise ConfigError(f"{specification!r}: the arguments are no YAML: {error}", "--callback") from None
+        if not isinstance(arguments, dict):
+            raise ConfigError(f"{specification!r}: write module:Class or module:Class{{name: value}}", "--callback")
+        callbacks.append({"path": path.strip(), "arguments": arguments})
+    return [f"training.callbacks={json.dumps(callbacks)}"] if callbacks else []
+
+
+def chosen_loggers(names: Iterable[LoggerName] | None, wandb: str = "disabled") -> ChosenLoggers:
+    """Returns what ``--logger`` and ``--wandb`` ask for. Raises ConfigError for a logger that is not installed."""
+    chosen = dict.fromkeys(names or ())
+    for name in chosen:
+        if name != "csv" and importlib.util.find_spec(name) is None:
+            raise ConfigError(f"needs the package {name}: pip install 'lit-transformers[loggers]'", f"--logger {name}")
+    mode = "offline" if "wandb" in chosen and wandb == "disabled" else wandb
+    return ChosenLoggers(mode, tuple(name for name in chosen if name != "wandb"))

@@ -1,0 +1,45 @@
+"""The option ``--plugin``, which every command has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from lit_transformers.plugins import add_plugins, load_plugins
+
+__all__ = ["with_plugins"]
+
+HELP = "A file or module with parts of your own: mixers, data, tasks. Repeatable."
+
+
+def with_plugins(command: Any, load: bool = False) -> Any:
+    """Returns a command whose inner commands take ``--plugin``. load: whether plug-ins are imported before any of them
+    runs; else that is done where a study or a runner is loaded."""
+    inner_commands = getattr(command, "commands", None)
+    if inner_commands is None:
+        command.params.append(_plugin_option(load))
+    for inner in (inner_commands or {}).values():
+        with_plugins(inner, load)
+    return command
+
+
+def _plugin_option(load: bool) -> Any:
+    """Returns the option, which typer makes as that of a command without a function of its own."""
+
+    def enter(names: list[str] | None) -> None:
+        add_plugins(names or ())
+        if load:
+            load_plugins()
+
+    def carry(
+        plugin_names: list[str] | None = typer.Option(  # noqa: B008
+            None, "--plugin", metavar="FILE", help=HELP, callback=enter, expose_value=False
+        ),
+    ) -> None:
+        """Does nothing."""
+
+    app = typer.Typer(add_completion=False)
+    app.command()(carry)
+    command: Any = typer.main.get_command(app)
+    return command.params[0]

@@ -1,0 +1,56 @@
+"""``config`` and ``schema``: a whole config with its docs, two configs side by side, and the schema for editors."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target
+from lit_transformers.config import parse_assignments
+
+__all__ = ["config", "schema"]
+
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Override a path of it. Repeatable.")
+]
+
+
+def config(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="RUN|KIND", help="A run's folder, a YAML file, or a kind such as window."),
+    ],
+    other: Other = None,
+    changes: Changes = None,
+) -> None:
+    """Prints a whole config with every default, type, range and doc, as YAML that fit takes.
+
+    Of a KIND only the part is printed, at its path. With --diff OTHER: a table of the paths in which both differ. The
+    config of a study is printed by: python -m ablations config STUDY
+
+    Example: python -m lit_transformers config runs/3f2a9c0e11d2b470 > mine.yaml
+
+    Example: python -m lit_transformers config model.mixer=window
+
+    Example: python -m lit_transformers config --diff runs/A runs/B
+    """
+    values = parse_assignments(changes or [])
+    path, first = read_target(target)
+    first = first.override(values)
+    if other is None:
+        print_config(first, path, target)
+    else:
+        print_differences((other, read_target(other)[1].override(values)), (target, first))
+
+
+def schema() -> None:
+    """Prints the JSON schema of a run's config, by which editors complete fields and kinds and mark what is wrong.
+
+    Example: python -m lit_transformers schema > run.schema.json
+    """
+    from lit_transformers.json_schema import config_schema
+    from lit_transformers.runs import RunConfig
+
+    print(json.dumps(config_schema(RunConfig), indent=1, ensure_ascii=False))

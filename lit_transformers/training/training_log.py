@@ -1,0 +1,87 @@
+"""What a task logs of its training under a trainer of one's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from lit_transformers.batch import PairBatch
+from lit_transformers.training.ranks import mean_over_ranks
+
+__all__ = ["TrainingLog"]
+
+
+class TrainingLog:
+    """Logs training by ``LightningModule.log``, under names that begin with train/.
+
+    Of every batch: loss, which is differentiated (the mean of all ranks), nats, which is plotted, and auxiliary losses.
+    Every so many updates as the trainer's log_every_n_steps says: learning_rate and gradient_norm (of the whole
+    gradient, before it is clipped; not under float16, which scales it) of the update, tokens, the symbols that were
+    read since the first update by all ranks, and tokens_per_second since they were last logged, without the time of
+    validations. Padding is no token; sources and targets both are. They are counted on the device, and read when they
+    are logged or saved.
+    """
+
+    def __init__(self) -> None:
+        self._seen = self._reported = self._step = 0
+        self._unread: Tensor | None = None
+        self._since: float | None = None
+
+    def batch(self, task: L.LightningModule, outputs: Mapping[str, Any], batch: Any) -> None:
+        """Counts and logs a batch of training, given what ``training_step`` has returned."""
+        trainer = task.trainer
+        if trainer.barebones:
+            return
+        count = tokens_of(batch)
+        self._unread = count if self._unread is None else self._unread + count
+        if self._since is None:  # the first batch, which prepares much, is not timed
+            self._since, self._reported = time.monotonic(), self.tokens()
+        losses = {"loss": outputs["total"], "nats": outputs["nats"], **outputs["aux"]}
+        for name, loss in losses.items():
+            task.log(f"train/{name}", loss.detach(), prog_bar=name == "loss", sync_dist=trainer.world_size > 1)
+        if trainer.global_step % trainer.log_every_n_steps == 0 and trainer.global_step != self._step:
+            self._step = trainer.global_step
+            now, tokens = time.monotonic(), self.tokens()
+            task.log("train/tokens", float(tokens))
+            if now > self._since and tokens > self._reported:
+                task.log("train/tokens_per_second", (tokens - self._reported) / (now - self._since), prog_bar=True)
+            self._since, self._reported = now, tokens
+
+    def update(self, task: L.LightningModule, optimizer: torch.optim.Optimizer) -> None:
+        """Logs the learning rate and the norm of the gradient of the update that follows, where it is logged at all."""
+        trainer = task.trainer
+        if trainer.barebones or (trainer.global_step + 1) % trainer.log_every_n_steps:
+            return
+        task.log("train/learning_rate", float(optimizer.param_groups[0]["lr"]))
+        if getattr(trainer.precision_plugin, "scaler", None) is None:
+            norm = torch.nn.utils.get_total_norm([p.grad for p in task.parameters() if p.grad is not None])
+            task.log("train/gradient_norm", norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+    def leave_out(self, seconds: float) -> None:
+        """Leaves the time of a validation out of the rate."""
+        if self._since is not None:
+            self._since += seconds
+
+    def tokens(self) -> int:
+        """Returns the number of tokens that all ranks have read. All ranks must call it."""
+        if self._unread is not None:
+            ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+            self._seen += round(float(mean_over_ranks(self._unread)) * ranks)
+            self._unread = None
+        return self._seen
+
+    def go_on(self, tokens: int) -> None:
+        """Counts on from the tokens of a checkpoint."""
+        self._seen, self._unread, self._since = tokens, None, None
+
+
+def tokens_of(batch: Any) -> Tensor:
+    """Returns the number of symbols of a batch that are not padding, as a tensor on its device."""
+    count = batch.padding_mask.sum(dtype=torch.float64)
+    return count + batch.source_padding_mask.sum() if isinstance(batch, PairBatch) else count

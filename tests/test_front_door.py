@@ -1,0 +1,48 @@
+"""The front door of the library: ``from lit_transformers import ...``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lit_transformers
+from lit_transformers import RunConfig, build_model, evaluate, fit, generate, load_checkpoint
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "own_text.yaml"
+SMALL = {
+    "model.dim": 16, "model.heads": 2, "model.depth": 1, "data.segment_length": 16, "data.batch_size": 2,
+    "data.source.piece": 64, "data.evaluation.bytes": 64, "training.steps": 2, "training.schedule.warmup": 0,
+    "training.device": "cpu",
+}  # fmt: skip
+
+
+def test_the_example_of_ones_own_text_trains_and_is_loaded_measured_and_writes(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("all that is written is written again\n" * 60)
+    config = RunConfig.from_yaml(EXAMPLE).override({"data.source.path": str(text), **SMALL})
+    record = fit(config, tmp_path / "run")
+    assert record["outcome"] == "finished"
+    checkpoint = tmp_path / "run" / "checkpoint.ckpt"
+    assert evaluate(checkpoint)["val/bpb"] == pytest.approx(record["metrics"]["val/bpb"])
+    written = generate(checkpoint, "all ", 3, temperature=0.0)
+    assert written.startswith("all ") and len(written) > 4
+    trained, fresh = load_checkpoint(str(checkpoint)), build_model(tmp_path / "run" / "run.yaml")
+    assert not trained.training
+    sizes = {name: value.shape for name, value in fresh.state_dict().items()}
+    assert sizes == {name: value.shape for name, value in trained.state_dict().items()}
+
+
+def test_importing_the_package_imports_no_torch_and_lists_its_names() -> None:
+    code = "import lit_transformers, sys; assert 'build_model' in dir(lit_transformers); print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert answer.stdout.strip() == "False"
+
+
+def test_every_name_of_the_front_door_is_there_and_no_other() -> None:
+    for name in lit_transformers.__all__:
+        assert getattr(lit_transformers, name).__doc__, name
+    with pytest.raises(AttributeError, match="has no attribute 'build'"):
+        lit_transformers.build  # noqa: B018

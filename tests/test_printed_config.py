@@ -1,0 +1,119 @@
+"""Printed configs are read back unchanged, and the schema of editors takes what ``Config`` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from ablations import catalog
+from ablations.config_command import config as print_study
+from lit_transformers.cli.commented_config import commented_lines, differences
+from lit_transformers.cli.printed_config import read_target
+from lit_transformers.config import ConfigError
+from lit_transformers.json_schema import config_schema, docs_of
+from lit_transformers.mixers import WindowConfig
+from lit_transformers.runs import RunConfig
+
+SCHEMA = config_schema(RunConfig)
+
+
+@pytest.fixture(scope="module")
+def configs() -> dict[str, RunConfig]:
+    """The configs of all arms of all studies, at every scale."""
+    configs = {}
+    for name in catalog.names():
+        study = catalog.load(catalog.find(name))
+        for scale in study.scales or ("demo",):
+            for arm, config in study.resolve(scale).configs.items():
+                assert isinstance(config, RunConfig)
+                configs[f"{name} {scale} {arm}"] = config
+    return configs
+
+
+def test_the_schema_takes_the_config_of_every_arm_of_every_study(configs: dict[str, RunConfig]) -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    validator = Draft202012Validator(SCHEMA)
+    assert len(configs) > 100
+    for name, config in configs.items():
+        assert validator.is_valid(config.to_dict()), name
+
+
+def test_a_printed_config_is_read_back_unchanged(configs: dict[str, RunConfig], tmp_path: Path) -> None:
+    baselines = {name.split()[0]: config for name, config in configs.items()}
+    for name, config in baselines.items():
+        text = "\n".join(commented_lines(config))
+        path = tmp_path / "run.yaml"
+        path.write_text(text, encoding="utf-8")
+        assert RunConfig.from_yaml(path) == config, name
+        assert all(len(line) <= 80 for line in text.splitlines() if line.lstrip().startswith("#")), name
+
+
+WRONG = {
+    "an unknown field": {"model": {"kind": "language_model", "depht": 2}},
+    "an unknown kind": {"model": {"kind": "language_model", "mixer": {"kind": "atention"}}},
+    "a field of another kind": {"model": {"kind": "language_model", "mixer": {"kind": "attention", "window": 8}}},
+    "no kind": {"data": {"segment_length": 8}, "task": {"loss": "full"}, "model": {"dim": 8}},
+    "out of range": {"training": {"steps": 0}},
+    "another type": {"seed": "3"},
+    "no choice": {"training": {"device": "gpu"}},
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_the_schema_refuses_what_a_config_refuses(case: str) -> None:
+    with pytest.raises(ConfigError):
+        RunConfig.from_dict(WRONG[case])
+    assert not Draft202012Validator(SCHEMA).is_valid(WRONG[case])
+
+
+def test_the_schema_takes_the_name_of_a_kind_for_its_defaults() -> None:
+    assert Draft202012Validator(SCHEMA).is_valid({"data": {"kind": "language", "tokenizer": "characters"}})
+
+
+def test_docs_are_of_one_field_each_and_of_bases_too() -> None:
+    docs = docs_of(WindowConfig)
+    assert docs["dilation"].startswith("the step between the keys of a window")
+    assert docs["dilation"].endswith("1 is none.")
+    assert docs["global_projections"].startswith("whether they have their own query")
+    assert docs["smallest"] == docs["schedule"]
+    assert docs["dropout"] == "of the attention weights."
+
+
+def test_a_field_is_printed_with_its_doc_its_range_and_its_default() -> None:
+    lines = [*commented_lines(WindowConfig(window=8))]
+    place = lines.index("window: 8")
+    comment = " ".join(line.removeprefix("# ") for line in lines[place - 5 : place])
+    assert "keys that a query sees on each side" in comment
+    assert comment.endswith("integer >= 1 or list of integer >= 1. default 128")
+
+
+def test_a_kind_is_named_alone_or_by_its_path() -> None:
+    assert read_target("window") == read_target("model.mixer=window") == ("model.mixer", WindowConfig())
+    with pytest.raises(ConfigError, match="did you mean window"):
+        read_target("windov")
+    with pytest.raises(ConfigError, match=r"data.*source.path: FilesConfig needs a value"):
+        read_target("data.source=files")
+
+
+def test_differences_have_both_values_and_nothing_that_is_equal() -> None:
+    first = RunConfig()
+    second = first.override({"model.mixer": {"kind": "window", "window": 8}, "seed": 3})
+    paths = differences(first, second)
+    assert paths["seed"] == ("0", "3")
+    assert paths["model.mixer.window"] == ("", "8")
+    assert paths["model.mixer.same_length"] == ("false", "")
+    assert "model.mixer.dropout" not in paths
+
+
+def test_a_study_is_printed_by_its_arm_with_what_is_set(capsys: pytest.CaptureFixture[str]) -> None:
+    study = catalog.load(catalog.find("xl_recurrence"))
+    arm = [*study.resolve("demo").configs][-1]
+    print_study("xl_recurrence", "demo", arm, None, ["training.steps=7"])
+    text = capsys.readouterr().out
+    assert text.startswith("# yaml-language-server: $schema=run.schema.json\n")
+    assert RunConfig.from_dict(yaml.safe_load(text)) == study.resolve("demo", {"training.steps": 7}).configs[arm]
+    with pytest.raises(ConfigError, match="no arm is called 'no'"):
+        print_study("xl_recurrence", "demo", "no", None, None)
