@@ -27,6 +27,9 @@ class Demo(LightningTransformer):
         super().__init__(vocab_size)
         self.shows_targets = shows_targets
 
+    def prepare_data(self) -> None:
+        """Does not download the text that the demo comes with."""
+
     def forward(self, inputs: Tensor, target: Tensor) -> Tensor:
         if self.shows_targets:
             return super().forward(inputs, target)

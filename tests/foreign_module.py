@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -85,7 +84,9 @@ class Stream(IterableDataset[Any]):
 class Plane(L.LightningDataModule):
     """Points in batches of eight, five of them an epoch."""
 
-    def __init__(self, kind: Literal["plain", "generator", "stream", "workers", "two"] = "plain", count: int = 40) -> None:
+    def __init__(
+        self, kind: Literal["plain", "generator", "stream", "workers", "two"] = "plain", count: int = 40
+    ) -> None:
         super().__init__()
         self.kind, self.count = kind, count
 

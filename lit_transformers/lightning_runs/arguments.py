@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic import ConfigDict as PydanticConfig
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from lit_transformers.class_path import import_class
 from lit_transformers.config import ConfigError, Plain, nearest

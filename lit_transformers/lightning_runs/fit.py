@@ -1,4 +1,4 @@
-"""Does a run of a LightningModule, from a config to a record, as ``lit_transformers.runs.fit`` does those of its own."""
+"""Does a run of a LightningModule, from a config to a record, as ``lit_transformers.runs.fit`` does the library's."""
 
 from __future__ import annotations
 

@@ -54,8 +54,7 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchedArm:
-    """An arm to tune: a run's config, and its search space. price: the tokens of a whole run; 0 where none are counted.
-    """
+    """An arm to tune: a run's config, and its search space. price: the tokens of a whole run; 0 for none counted."""
 
     name: str
     config: Config
