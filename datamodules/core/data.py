@@ -103,7 +103,7 @@ def row_conflicts(ranks: int, batch_size: int, evaluation_batch_size: int | None
             yield f"{name}: {count} rows cannot be shared by {ranks} ranks; make it a multiple of them"
 
 
-def is_endless(trainer: L.Trainer) -> bool:
+def is_endless(trainer: Any) -> bool:
     """Whether nothing that a trainer was given ends a fit to batches that do not end; validations, after which a
     callback may end it, are something."""
     is_timed = any(isinstance(callback, Timer) for callback in trainer.callbacks)
@@ -242,7 +242,8 @@ class Data(L.LightningDataModule, ABC):
 
     def _resume_position(self, reading: Reading) -> Position:
         """Returns the position to resume from. Raises DataError where the checkpoint has other data or ranks."""
-        if self.trainer is not None and self.trainer.overfit_batches:
+        trainer: Any = self.trainer
+        if trainer is not None and trainer.overfit_batches:
             return reading.start()
         if self._position is None and self._loaded:
             self._check(self._loaded["of"])
