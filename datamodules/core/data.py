@@ -107,7 +107,7 @@ def is_endless(trainer: Any) -> bool:
     """Whether nothing that a trainer was given ends a fit to batches that do not end; validations, after which a
     callback may end it, are something."""
     is_timed = any(isinstance(callback, Timer) for callback in trainer.callbacks)
-    is_limited = isinstance(trainer.limit_train_batches, int) or isinstance(trainer.val_check_interval, int)
+    is_limited = isinstance(trainer.limit_train_batches, int) or not isinstance(trainer.val_check_interval, float)
     return trainer.max_steps == -1 and trainer.max_epochs != -1 and not is_timed and not is_limited
 
 
