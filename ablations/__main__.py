@@ -95,6 +95,8 @@ python -m ablations wandb xl_recurrence                        a W&B sweep; its 
 
 python -m ablations remark diet_masks                          its remarks on what disagrees, into what is published
 
+python -m ablations answers                                    what answers the questions, beside what is published
+
 python -m ablations floors star_links                          floors of what was published before they were measured
 
 python -m ablations restore xl_memory                          the runs of what is published, for run to go on with
@@ -325,6 +327,21 @@ def remark(study: Study, folder: PublishedIn = None, scale: Scale = "demo", chan
     numbers = catalog.load(path).published
     directory = publication_of(path, folder, scale, changes)
     print_publication(publish_remarks(directory, numbers.remarks if numbers else {}))
+
+
+@app.command()
+def answers(folder: PublishedIn = None) -> None:
+    """Which comparisons answer the questions of all that is published, beside results whose plans do not say it."""
+    from reports.publish import PUBLISHED, published
+    from reports.read.answers import write_answers
+    from reports.read.results import read_results
+
+    plans = {path.name: read_results(path / RESULTS).plan for path in published(folder or PUBLISHED)}
+    stated = {
+        name: catalog.load(catalog.find(plan.study)).answer for name, plan in plans.items() if plan.answer is None
+    }
+    path = write_answers(folder or PUBLISHED, {name: answer for name, answer in stated.items() if answer})
+    out.print(f"{path}; now all reports: python -m reports gallery --render", markup=False, soft_wrap=True)
 
 
 @app.command()

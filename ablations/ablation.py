@@ -164,7 +164,10 @@ class Ablation(Checked):
     A product compares, beside ``contrasts`` or else every arm with the baseline, the main effects of all factors and
     their two-way interactions. ``effects`` names the factors whose main effects are compared, each averaged over the
     levels of the others; then there are no interactions, and no contrasts but those that are named. The fewer a study
-    compares, the fewer seeds decide. ``preparation`` is the command that makes the weights which arms start from.
+    compares, the fewer seeds decide. ``answer`` names the comparisons that answer the question, with which a report
+    begins: contrasts or, without any, arms that are compared with the baseline, or factors of a product; by default the
+    first contrast, the main effects of the first factor, or every arm against the baseline. ``preparation`` is the
+    command that makes the weights which arms start from.
     The constructor raises ConfigError for a mistyped path, a value out of range, or two arms that are the same run.
     """
 
@@ -181,6 +184,7 @@ class Ablation(Checked):
     scales: Mapping[str, Scale] = field(default_factory=dict)
     contrasts: Sequence[Contrast] = ()
     effects: Sequence[str] | None = None
+    answer: Sequence[str] = ()
     preparation: str = ""
 
     def check(self) -> None:
@@ -203,6 +207,7 @@ class Ablation(Checked):
         for number, cell in enumerate(self.published.cells if self.published else ()):
             select(arms, cell.arm, f"published.cells.{number}")
         self._check_remarks(arms)
+        self._check_answer(arms)
         for scale in self.scales or ("demo",):
             self.resolve(scale)
 
@@ -213,6 +218,17 @@ class Ablation(Checked):
             if name not in compared:
                 kind = "contrast" if self.contrasts else "arm but the baseline"
                 raise ConfigError(f"no {kind} is called {name!r}; {nearest(name, compared)}", "published.remarks")
+
+    def _check_answer(self, arms: Sequence[Arm]) -> None:
+        """Raises ConfigError for an answer by a comparison that the study does not make."""
+        compared = [contrast.name for contrast in self.contrasts]
+        if not compared and self.effects is None:
+            compared = [arm.name for arm in arms[1:]]
+        if self.design == "product" and len(self.factors) > 1:
+            compared += self.factors if self.effects is None else self.effects
+        for number, name in enumerate(self.answer):
+            if name not in compared:
+                raise ConfigError(f"no comparison is called {name!r}; {nearest(name, compared)}", f"answer.{number}")
 
     def all_arms(self) -> list[Arm]:
         """Returns every arm of the design, including those that a scale leaves out."""

@@ -27,7 +27,7 @@ __all__ = ["ASSUMED_RATE", "ENOUGH_SECONDS", "TimeEstimate", "estimate"]
 SMALL_MODEL_SHARE = 1 / 3
 """The fraction of a plain matrix product's speed that training small models reaches: attention, norms and loops."""
 SECONDS_BESIDE_TRAINING = 3.0
-"""What a run takes beside its training: reading its data, its gates, and its evaluation."""
+"""What a run takes beside its training, until one of the same plan has finished."""
 ENOUGH_SECONDS = 20.0
 """Seconds of training that a run needs before its speed is used for others. A start takes a few seconds."""
 ASSUMED_DEVICE = "one A100 of 40 GB"
@@ -56,10 +56,13 @@ class FinishedRun(NamedTuple):
 
 
 def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
-    """Estimates the seconds of every run: the median of its arm's runs, else in proportion to its training FLOPs. A run
-    that takes over the training of another one takes what it needs beside."""
+    """Estimates the seconds of every run: the median of its arm's runs, else in proportion to its training FLOPs, with
+    what finished runs of the plan took beside training: their start, their gates and their evaluation. A run that takes
+    over the training of another one takes what it needs beside."""
     needs_cuda = any((config.get("training") or {}).get("device") == "cuda" for config in planned.configs.values())
     finished = {key: done for key in planned.configs for done in _finished_runs([runs / key / RECORD], needs_cuda)}
+    besides = [done.whole - done.training for done in finished.values()]
+    beside = statistics.median(besides) if besides else SECONDS_BESIDE_TRAINING
     rate, basis = _rate(list(finished.values()), runs, needs_cuda, planned.runner)
     seconds: dict[str, float] = {}
     for arm in planned.plan.arms:
@@ -67,7 +70,7 @@ def estimate(planned: PlannedStudy, runs: Path) -> TimeEstimate:
         trains = arm.name not in planned.repeated
         durations = [done.whole - (0 if trains else done.training) for key in keys if (done := finished.get(key))]
         flops = planned.costs[arm.name]["train_flops"]
-        in_proportion = SECONDS_BESIDE_TRAINING + trains * (math.nan if flops is None else flops) / rate
+        in_proportion = beside + trains * (math.nan if flops is None else flops) / rate
         seconds_per_run = statistics.median(durations) if durations else in_proportion
         seconds |= dict.fromkeys(keys, seconds_per_run)
     return TimeEstimate(seconds, basis, needs_cuda)

@@ -229,6 +229,7 @@ def _plan(
         looks=LookPlan(resolved.looks) if resolved.looks else None,
         contrasts=_contrasts(ablation, resolved),
         effects=None if ablation.effects is None else tuple(ablation.effects),
+        answer=tuple(ablation.answer) or None,
         published=_published(ablation.published, ablation) if ablation.published else None,
         left_out=tuple(LeftOut(arm, reason) for arm, reason in resolved.left_out.items()),
     )

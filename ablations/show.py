@@ -17,6 +17,7 @@ from ablations.catalog import Headline
 from ablations.estimate import TimeEstimate
 from ablations.plan import PlannedStudy
 from lit_transformers.cli.amounts import assignments, count
+from lit_transformers.cli.names import BreakableName
 from lit_transformers.records.plan import Plan
 from sweeps.ledger.ticket import State
 from sweeps.live import Row, clock
@@ -143,7 +144,7 @@ def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str]
         keys, cost = [run.key for run in arm.runs], planned.costs[arm.name]
         matched = plan.match and plan.match.per_arm.get(arm.name)
         table.add_row(
-            Text(arm.name),
+            BreakableName(arm.name),
             str(len(keys)),
             str(sum(key in done for key in keys)),
             *(count(cost[name]) for name in ("parameters", "flops_per_token", "train_flops", "tokens")),
@@ -179,7 +180,7 @@ def gate_table(results: Mapping[str, Sequence[Any]]) -> Group:
         marks = [
             Text("-", style="dim") if name not in by_name else _verdict_cell(by_name[name].passed) for name in names
         ]
-        table.add_row(Text(arm), *marks)
+        table.add_row(BreakableName(arm), *marks)
         failures += [Text(f"{arm}: {gate.name}: {gate.detail}", style="red") for gate in gates if not gate.passed]
     return Group(table, *failures)
 
@@ -200,7 +201,7 @@ def preliminary_view(plan: Plan, rows: Sequence[Row]) -> Group:
                 f"{value / reference if reference else math.nan:.3g}" if by_ratio else f"{value - reference:+.3g}"
             )
         table.add_row(
-            Text(f"{arm} (baseline)" if arm == baseline else arm),
+            BreakableName(f"{arm} (baseline)" if arm == baseline else arm),
             "-" if value is None else f"{value:.4g}",
             comparison,
         )
@@ -215,13 +216,18 @@ def _verdict_cell(passed: bool) -> Text:
 def status_view(rows: Sequence[Row], metric: str, active_runs: Mapping[str, ActiveRun]) -> Group:
     """Shows the state of every run by records, checkpoints and locks, and its worker by the ledger."""
     table = plain_table("arm", "seed", "run", metric)
-    add_columns(table)
+    for column in table.columns[1:3]:
+        column.no_wrap = True
+    if active_runs:
+        add_columns(table)
+    else:
+        table.add_column("state")
     for row in rows:
         state = row.state.value + (f": {row.reason}" if row.reason else "")
         value = "" if row.value is None else f"{row.value:.4g}"
         key = row.ticket.key
         status_cells = cells(active_runs[key]) if key in active_runs and not row.state.over else [Text(state)]
-        table.add_row(Text(row.ticket.arm), str(row.ticket.seed), key, value, *status_cells)
+        table.add_row(BreakableName(row.ticket.arm), str(row.ticket.seed), key, value, *status_cells)
     return Group(table, Text(summary_line(rows)))
 
 

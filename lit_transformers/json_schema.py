@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -91,9 +90,9 @@ def _reference(config: type[Config], definitions: dict[str, Plain]) -> dict[str,
 
 def _choice(config: type[Config], definitions: dict[str, Plain]) -> dict[str, Plain]:
     """Returns the schema of a config with kinds: the name of one, for its defaults, or the fields of one."""
-    members = [{"enum": [*config.kinds]}]
+    members: list[Plain] = [{"enum": [*config.kinds]}]
     for kind, part in config.kinds.items():
-        tag = {"required": [] if kind == config.implied else ["kind"]}
+        tag: dict[str, Plain] = {"required": [] if kind == config.implied else ["kind"]}
         members.append({"allOf": [_reference(part, definitions), tag]})
     return {"description": summary_of(config), "oneOf": members}
 
@@ -109,20 +108,9 @@ def _mapping(config: type[Config], definitions: dict[str, Plain]) -> dict[str, P
         if default is REQUIRED:
             required.append(field.name)
         else:
-            properties[field.name]["default"] = plain_default(config, field.name)
+            properties[field.name]["default"] = plain_of(default)
     schema = {"description": summary_of(config), "type": "object", "properties": properties}
     return schema | {"required": required, "additionalProperties": False}
-
-
-def plain_default(config: type[Config], name: str) -> Plain:
-    """Returns the default of a field as plain data."""
-    return _plain_defaults(config).get(name)
-
-
-@cache
-def _plain_defaults(config: type[Config]) -> dict[str, Plain]:
-    fields = dataclasses.fields(config)  # type: ignore[arg-type]
-    return {field.name: plain_of(value) for field in fields if (value := default_of(field)) is not REQUIRED}
 
 
 def _field(hint: Any, definitions: dict[str, Plain]) -> dict[str, Plain]:

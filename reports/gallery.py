@@ -24,6 +24,7 @@ from reports.judge.agreement import (
 from reports.judge.effects import relative_effects
 from reports.judge.fairness import environments, repetitions
 from reports.publish import PUBLISHED, published
+from reports.read.answers import with_answer
 from reports.read.records import ReportError
 from reports.read.results import read_results
 from reports.report import PAGE, PUBLIC_FORMATS, REPORT, find, render_site
@@ -85,7 +86,7 @@ def read_entries(folder: Path) -> list[GalleryEntry]:
 
 def read_entry(directory: Path) -> GalleryEntry:
     """Reads one published study from its folder."""
-    findings = find(read_results(directory / RESULTS))
+    findings = find(with_answer(read_results(directory / RESULTS), directory))
     return GalleryEntry(directory.name, findings, tuple(judge_comparisons(findings)))
 
 

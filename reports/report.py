@@ -13,6 +13,7 @@ from lit_transformers.records.plan import Plan
 from reports.judge.comparisons import compare
 from reports.judge.fairness import environments
 from reports.judge.statistics import RESAMPLES
+from reports.read.answers import with_answer
 from reports.read.records import Study, load_study
 from reports.read.results import read_results, write_results
 from reports.show.answer import answer, headline
@@ -95,13 +96,15 @@ def write_study(
 def render(directory: Path, console: Console | None = None, unmatched: bool = False, public: bool = False) -> Path:
     """Writes report.md, report.csv, report.tex, page.html and the figures beside the results.jsonl of a folder.
 
-    Everything is made from that file alone: the same file gives the same bytes. Without a console nothing is printed.
+    Everything is made from that file alone, but for the answer of a publication that was stated later: the same file
+    gives the same bytes. Without a console nothing is printed.
     ``unmatched``: give verdicts also between arms whose matched budgets differ. ``public``: write report.md and the PNG
     files that it shows, and nothing else; ``render_site`` makes the rest. Returns the path of report.md.
 
     Raises ReportError where no results.jsonl can be read, OSError where the folder cannot be written.
     """
-    findings = find(read_results(directory / RESULTS), unmatched)
+    study = read_results(directory / RESULTS)
+    findings = find(with_answer(study, directory) if public else study, unmatched)
     tables = all_tables(findings)
     formats = PUBLIC_FORMATS if public else FORMATS
     captions = draw_figures(findings, directory, formats)

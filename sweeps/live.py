@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lit_transformers.cli.amounts import clock
+from lit_transformers.cli.names import BreakableName
 from sweeps.ledger.ticket import State, Ticket
 
 __all__ = ["Board", "Row", "clock"]
@@ -153,7 +154,9 @@ class Board:
             state.truncate(48, overflow="ellipsis")
             time_left = clock(row.seconds_left) if row.state.active else ""
             value = "" if row.value is None else _number(row.value)
-            table.add_row(Text(row.ticket.arm), str(row.ticket.seed), state, step, _number(row.loss), time_left, value)
+            table.add_row(
+                BreakableName(row.ticket.arm), str(row.ticket.seed), state, step, _number(row.loss), time_left, value
+            )
         hidden = len(self._rows) - len(rows)
         return Group(table, *([Text(f"and {hidden} more", style="dim")] if hidden else []), self._total_line())
 

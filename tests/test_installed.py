@@ -70,7 +70,7 @@ def test_a_project_of_ones_own_goes_from_init_to_its_publication(installed: Path
     assert "causal, streams" in outputs["check-plugin"] and "failed" not in outputs["check-plugin"]
     assert (tmp_path / "studies" / "another_question.py").is_file()
     (report,) = (tmp_path / "published").glob("decay_or_attention*/report.md")
-    assert "decay_64" in report.read_text(encoding="utf-8")
+    assert "decay64" in report.read_text(encoding="utf-8")
     assert files(installed) == before
 
 

@@ -33,6 +33,7 @@ def configs() -> dict[str, RunConfig]:
     return configs
 
 
+@pytest.mark.slow
 def test_the_schema_takes_the_config_of_every_arm_of_every_study(configs: dict[str, RunConfig]) -> None:
     Draft202012Validator.check_schema(SCHEMA)
     validator = Draft202012Validator(SCHEMA)
@@ -41,13 +42,16 @@ def test_the_schema_takes_the_config_of_every_arm_of_every_study(configs: dict[s
         assert validator.is_valid(config.to_dict()), name
 
 
-def test_a_printed_config_is_read_back_unchanged(configs: dict[str, RunConfig], tmp_path: Path) -> None:
+def test_a_printed_config_is_read_back_unchanged_and_is_of_the_schema(
+    configs: dict[str, RunConfig], tmp_path: Path
+) -> None:
     baselines = {name.split()[0]: config for name, config in configs.items()}
     for name, config in baselines.items():
         text = "\n".join(commented_lines(config))
         path = tmp_path / "run.yaml"
         path.write_text(text, encoding="utf-8")
         assert RunConfig.from_yaml(path) == config, name
+        assert Draft202012Validator(SCHEMA).is_valid(yaml.safe_load(text)), name
         assert all(len(line) <= 80 for line in text.splitlines() if line.lstrip().startswith("#")), name
 
 

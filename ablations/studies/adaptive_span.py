@@ -19,6 +19,7 @@ FIXED = {"model.mixer.learns": "fixed", "model.mixer.penalty": 0.0}
 
 ABLATION = Ablation(
     question="Do spans that heads learn lose anything against a full span, and what do they save?",
+    answer=["span=full"],
     source=Source("Sukhbaatar et al. 2019", arxiv="1905.07799", table="3"),
     baseline=CHARACTERS.override({"model.mixer": AdaptiveSpanConfig(span=256, ramp=16, penalty=2e-5)}),
     factors={

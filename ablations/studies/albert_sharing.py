@@ -10,6 +10,7 @@ WIDE = {"model.embedding_dim": None}
 
 ABLATION = Ablation(
     question="What do shared layers and embeddings narrower than the layers cost, and what do they save?",
+    answer=["all shared against nothing, narrow", "narrow against wide, all"],
     source=Source("Lan et al. 2020", arxiv="1909.11942", table="3 and 4"),
     baseline=MASKED.override(
         {"model.depth": 4, "model.stack": SharedConfig(), "model.embedding_dim": 16, "model.transform": "gelu"}

@@ -11,6 +11,7 @@ PAIRS = {"data.packing": "segment_pair"}
 
 ABLATION = Ablation(
     question="Does BERT need to tell which sentence is next, and to predict from both sides?",
+    answer=["next sentences", "both sides against left to right"],
     source=Source("Devlin et al. 2019", arxiv="1810.04805", table="5"),
     baseline=MASKED.override(
         PAIRS

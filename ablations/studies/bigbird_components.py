@@ -14,6 +14,7 @@ random blocks alone, 3 by windows alone, and all by global ones. The sum of what
 
 ABLATION = Ablation(
     question="Which of BigBird's random, window and global blocks does an encoder need?",
+    answer=["random blocks beside both", "random and window against random", "global blocks beside both"],
     source=Source("Zaheer et al. 2020", arxiv="2007.14062", table="1"),
     baseline=SUMS.override({"model.mixer": BigBirdConfig(block=16, random=1)}),
     factors={

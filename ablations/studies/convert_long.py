@@ -95,6 +95,8 @@ FINE_TUNED: Mapping[str, Any] = {
 
 ABLATION = Ablation(
     question="What does a pretrained encoder lose by sparse attention, and gain by reading more of a review?",
+    answer=["a window in place of attention", "blocks in place of attention"]
+    + [f"{length} tokens by {mixer} against 512" for length in LENGTHS[1:] for mixer in MIXERS],
     baseline=MINILM,
     factors={
         "reading": {

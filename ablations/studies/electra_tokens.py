@@ -8,6 +8,7 @@ from lit_transformers.tasks import MaskedLMConfig
 
 ABLATION = Ablation(
     question="Does detection of replaced symbols teach more than their prediction, and is it for its many targets?",
+    answer=["detection against prediction, all tokens", "all tokens against 15 %"],
     source=Source("Clark et al. 2020", arxiv="2003.10555", table="5"),
     baseline=ELECTRA.override({"task.generator.width": 1.0}),
     design="explicit",

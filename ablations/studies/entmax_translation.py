@@ -8,6 +8,7 @@ from lit_transformers.mixers import EntmaxConfig
 
 ABLATION = Ablation(
     question="Does a translator gain where attention may be exactly zero, with a fixed or a learned alpha?",
+    answer=["alpha 1.5 against the softmax", "learned alpha against the softmax"],
     source=Source("Correia et al. 2019", arxiv="1909.00015", table="1"),
     baseline=TRANSLATION,
     factors={

@@ -116,6 +116,7 @@ GPU: Mapping[str, Any] = {**MAD, "training.steps": 4000}
 
 ABLATION = Ablation(
     question="At equal parameters, which causal mixer learns to recall, copy, memorise and match, and at what cost?",
+    answer=["mixer"],
     baseline=RunConfig(
         model=LanguageModelConfig(
             dim=64, heads=4, depth=2, norm="pre", mixer=AttentionConfig(encoding=ROTARY)

@@ -39,6 +39,7 @@ def measured(rounds: int | None) -> dict[str, object]:
 
 ABLATION = Ablation(
     question="How many rounds of hashing does a model need, in training and when it is measured?",
+    answer=["8 rounds against 1, trained full", "trained lsh1 against full, 1 round"],
     source=Source("Kitaev et al. 2020", arxiv="2001.04451", table="2"),
     baseline=RunConfig(
         model=LanguageModelConfig(

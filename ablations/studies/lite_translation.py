@@ -14,6 +14,7 @@ FLAT = {"demo": 96, "gpu": 144, "paper": 704}
 
 ABLATION = Ablation(
     question="At equal multiply-adds, does a translator gain by leaving what is near to convolutions?",
+    answer=["layers=lsra"],
     source=Source("Wu et al. 2020", arxiv="2004.11886", table="1 and 2"),
     baseline=TRANSLATION,
     factors={

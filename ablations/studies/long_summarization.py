@@ -11,6 +11,7 @@ LENGTHS = (384, 1024, 4096, 16_384)
 
 ABLATION = Ablation(
     question="Is a windowed encoder that reads a long document better than full attention that reads its beginning?",
+    answer=[f"window reading {length} against full reading the beginning" for length in LENGTHS],
     source=Source("Zaheer et al. 2020", arxiv="2007.14062", table="4"),
     baseline=DOCSTRINGS,
     factors={

@@ -13,6 +13,7 @@ LIGHT = ConvolutionConfig(kernel=KERNELS)
 
 ABLATION = Ablation(
     question="Is half attention and half convolution better than either alone, at equal FLOPs?",
+    answer=["branches=attention", "branches=convolution"],
     source=Source("Wu et al. 2020", arxiv="2004.11886", table="2"),
     baseline=CHARACTERS.override(
         {

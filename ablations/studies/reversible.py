@@ -16,6 +16,7 @@ from lit_transformers.stacks import ReversibleConfig
 
 ABLATION = Ablation(
     question="Do reversible layers learn as well as residual ones, and what do they save?",
+    answer=["stack"],
     source=Source("Kitaev et al. 2020", arxiv="2001.04451", table="4 and figure 3"),
     baseline=CHARACTERS,
     factors={

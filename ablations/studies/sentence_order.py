@@ -23,6 +23,7 @@ PAIRS = {"data.packing": "segment_pair"}
 
 ABLATION = Ablation(
     question="What does a network that learned which segment is next know of their order, and the other way round?",
+    answer=["order, learned from next sentences", "next sentences, learned from order"],
     source=Source("Lan et al. 2020", arxiv="1909.11942", table="5"),
     baseline=MASKED.override(
         PAIRS | {"model.segments": 2, "data.relation": "sentence_order", "training.steps": 1200},

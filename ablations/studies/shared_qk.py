@@ -11,6 +11,7 @@ XL = XLConfig()
 
 ABLATION = Ablation(
     question="Does attention lose anything when queries and keys are the same?",
+    answer=["queries_and_keys=shared"],
     source=Source("Kitaev et al. 2020", arxiv="2001.04451", table="figure 3"),
     baseline=CHARACTERS.override({"model.positions": None, "model.mixer": AttentionConfig(encoding=XL)}),
     factors={

@@ -34,6 +34,7 @@ PAPER = without("data", CHARACTERS_PAPER)
 
 ABLATION = Ablation(
     question="Is it the data that decides between a strided and a fixed pattern?",
+    answer=[f"strided against fixed, {data}" for data in DATA],
     source=Source("Child et al. 2019", arxiv="1904.10509", table="2"),
     baseline=CHARACTERS.override(
         {"model.positions": None, "model.mixer": AttentionConfig(encoding=XLConfig()), "data.source": PERIODIC}

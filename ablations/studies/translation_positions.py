@@ -22,6 +22,12 @@ def relative(encoding: ShawConfig) -> dict[str, Any]:
 
 ABLATION = Ablation(
     question="Do distances serve a translator better than positions, how far must they reach, and where do they enter?",
+    answer=[
+        "distances up to 16 against sinusoids",
+        "distances up to 4 against 16",
+        "keys alone against both tables",
+        "values alone against both tables",
+    ],
     source=Source("Shaw et al. 2018", arxiv="1803.02155", table="1 to 3"),
     baseline=TRANSLATION,
     factors={

@@ -45,6 +45,7 @@ nothing."""
 
 ABLATION = Ablation(
     question="Does applying one block again and again generalise to longer strings than those of training?",
+    answer=[f"universal against transformer, {kind}" for kind in STRINGS],
     source=Source("Dehghani et al. 2019", arxiv="1807.03819", table="4"),
     baseline=RunConfig(
         model=LanguageModelConfig(

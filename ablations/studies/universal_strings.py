@@ -11,6 +11,7 @@ from lit_transformers.stacks import HaltingConfig, SequentialConfig
 
 ABLATION = Ablation(
     question="Does a Universal Transformer carry copying, reversing and adding to longer strings than a plain one?",
+    answer=[f"universal against transformer, {kind}" for kind in ("copy", "reverse", "addition")],
     source=Source("Dehghani et al. 2019", arxiv="1807.03819", table="4"),
     baseline=STRINGS,
     factors={

@@ -8,6 +8,7 @@ from lit_transformers.stacks import HaltingConfig, SharedConfig, UniversalConfig
 
 ABLATION = Ablation(
     question="At equal parameters, does a translator gain where one wide block is applied again and again?",
+    answer=["stack=universal"],
     source=Source("Dehghani et al. 2019", arxiv="1807.03819", table="7"),
     baseline=TRANSLATION,
     factors={

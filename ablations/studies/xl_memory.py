@@ -27,6 +27,7 @@ def evaluated(memory: int) -> dict[str, object]:
 
 ABLATION = Ablation(
     question="Which positions gain when memory grows after training?",
+    answer=[f"memory x2 against x1, {kind}" for kind in ENCODINGS],
     source=Source("Dai et al. 2019", arxiv="1901.02860", table="6"),
     baseline=TRANSFORMER_XL.override({"training.validate_every": None}),
     factors={

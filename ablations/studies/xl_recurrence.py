@@ -24,6 +24,7 @@ FOUR_ARMS = {
 
 ABLATION = Ablation(
     question="Does segment recurrence help a language model, and does it need relative positions?",
+    answer=["recurrence on against off, xl, full loss", "xl against sinusoidal, recurrence on, full loss"],
     source=Source("Dai et al. 2019", arxiv="1901.02860", table="6"),
     baseline=TRANSFORMER_XL,
     factors={

@@ -5,16 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterable
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, nearest
 from lit_transformers.plain_yaml import read_yaml
 
-__all__ = ["Callbacks", "ChosenLoggers", "LoggerName", "Loggers", "callback_assignments", "chosen_loggers"]
+__all__ = ["Callbacks", "ChosenLoggers", "Loggers", "callback_assignments", "chosen_loggers"]
 
-LoggerName = Literal["csv", "mlflow", "tensorboard", "trackio", "wandb"]
+LOGGERS = ("csv", "mlflow", "tensorboard", "trackio", "wandb")
 Callbacks = Annotated[
     list[str] | None,
     typer.Option(
@@ -24,8 +24,10 @@ Callbacks = Annotated[
     ),
 ]
 Loggers = Annotated[
-    list[LoggerName] | None,
-    typer.Option("--logger", help="A Lightning logger of every run; changes no number. wandb is --wandb offline."),
+    list[str] | None,
+    typer.Option(
+        "--logger", metavar="NAME", help=f"{', '.join(LOGGERS)}: a logger of every run. Changes no number. Repeatable."
+    ),
 ]
 
 
@@ -54,10 +56,13 @@ def callback_assignments(specifications: Iterable[str]) -> list[str]:
     return [f"training.callbacks={json.dumps(callbacks)}"] if callbacks else []
 
 
-def chosen_loggers(names: Iterable[LoggerName] | None, wandb: str = "disabled") -> ChosenLoggers:
-    """Returns what ``--logger`` and ``--wandb`` ask for. Raises ConfigError for a logger that is not installed."""
+def chosen_loggers(names: Iterable[str] | None, wandb: str = "disabled") -> ChosenLoggers:
+    """Returns what ``--logger`` and ``--wandb`` ask for; ``--logger wandb`` is ``--wandb offline``. Raises ConfigError
+    for a logger that is not known or not installed."""
     chosen = dict.fromkeys(names or ())
     for name in chosen:
+        if name not in LOGGERS:
+            raise ConfigError(f"no logger {name!r}; {nearest(name, LOGGERS)}", "--logger")
         if name != "csv" and importlib.util.find_spec(name) is None:
             raise ConfigError(f"needs the package {name}: pip install 'lit-transformers[loggers]'", f"--logger {name}")
     mode = "offline" if "wandb" in chosen and wandb == "disabled" else wandb

@@ -43,7 +43,7 @@ class SplitConfig(Config):
 
 
 class DataModuleConfig(Config):
-    """A LightningDataModule: its class and its arguments, as those of a module; None where a module has its own data."""
+    """A LightningDataModule: its class and its arguments, as those of a module; None where a module has its own."""
 
     class_path: str | None = None
     init_args: dict[str, Plain] = field(default_factory=dict)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+
+from lightning.pytorch.loggers import Logger
 
 from lit_transformers.config import Plain
 from lit_transformers.lightning_runs.config import LightningRunConfig
@@ -14,6 +17,7 @@ from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.records.record import VERSION, Gate, Record
 from lit_transformers.runs.environment import environment
 from lit_transformers.runs.fit import observers, require_machine
+from lit_transformers.runs.loggers import LoggerConfig
 from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.train import quiet, usable
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun
@@ -29,6 +33,7 @@ def fit(
     report: Report | None = None,
     keep_every: float = 30.0,
     wandb_config: WandbConfig | None = None,
+    logger_config: LoggerConfig | None = None,
 ) -> dict[str, Plain]:
     """Trains, measures, and writes the record, and returns it as its file holds it. That of a finished run is read.
 
@@ -52,16 +57,18 @@ def fit(
             environment=environment(config.training.device, identity.library),
         )
 
-    def work(record: Record, stopping: Stop, wandb_run: WandbRun | None) -> Results:
+    def work(stopping: Stop, wandb_run: WandbRun | None, loggers: Sequence[Logger]) -> Results:
         shown = partial(observers, report, wandb_run, loss=LOSS)
         with quiet():
             checkpoint = usable(directory / CHECKPOINT)
-            return Results(*train(config, directory, identity.training_key, checkpoint, stopping, keep_every, shown))
+            return Results(
+                *train(config, directory, identity.training_key, checkpoint, stopping, keep_every, shown, loggers)
+            )
 
     def gates() -> tuple[Gate, ...]:
         return tuple(check(config))
 
-    return recorded(directory, identity, blank, gates, work, wandb_config)
+    return recorded(directory, identity, blank, gates, work, wandb_config, logger_config)
 
 
 def require_device(config: LightningRunConfig) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from lit_transformers.config import Config, ConfigError, canonical_hash
 from lit_transformers.lightning_runs.arguments import class_paths, files_named
 from lit_transformers.lightning_runs.config import LightningRunConfig
-from lit_transformers.runs.code import files_of_project, hash_of_modules, modules_on_path, read
+from lit_transformers.runs.code import files_of_project, hash_of_modules, hashes_of_project, modules_on_path
 from lit_transformers.runs.folder import Identity
 from lit_transformers.runs.starting_weights import fingerprint
 
@@ -63,10 +63,8 @@ def content_of(path: Path) -> str:
 def code_of(config: LightningRunConfig) -> str:
     """Returns a hash of the code that computes the run's numbers."""
     own = modules_on_path(config, ROOTS)
-    users = {
-        name: read(file)[0] for module in modules_of_classes(config) for name, file in files_of_project(module).items()
-    }
-    return hash_of_modules(own | users)
+    projects = map(hashes_of_project, modules_of_classes(config))
+    return hash_of_modules(own | {module: digest for project in projects for module, digest in project.items()})
 
 
 def source_files(config: Config) -> list[Path]:

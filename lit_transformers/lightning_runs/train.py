@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import lightning as L
 import torch
 import torch.distributed
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.loggers.logger import DummyLogger, Logger
 from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from lit_transformers.config import Plain
@@ -45,12 +45,13 @@ def train(
     stopping: Stop,
     keep_every: float,
     observers: Callable[[Curves], list[Callback]],
+    loggers: Sequence[Logger] = (),
 ) -> tuple[dict[str, float], dict[str, Plain], dict[str, Plain]]:
     """Trains from a checkpoint, if there is one, and measures. Returns the metrics, the measured times and speeds, and
     an empty mapping, for nothing is observed of a network that is not known.
 
     training_key: of all runs with identical training. keep_every: seconds between checkpoints. observers: returns
-    callbacks that show the run, and its curves, and change nothing of it.
+    callbacks that show the run, and its curves, and change nothing of it. loggers: receive what the module logs.
     """
     L.seed_everything(config.seed, workers=True, verbose=False)
     module, data = built(config)
@@ -63,7 +64,7 @@ def train(
     callbacks = [order, names, TrainingLoss(curves, [DivergenceCheck(), *observers(curves)])]
     if bars:
         callbacks.append(Pruner(bars, checkpointer))
-    trainer = make_trainer(config, directory, [*callbacks, checkpointer])
+    trainer = make_trainer(config, directory, [*callbacks, checkpointer], loggers)
     try:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except Pruned:
@@ -116,20 +117,22 @@ def built(config: LightningRunConfig) -> tuple[L.LightningModule, L.LightningDat
     return module, data
 
 
-def trainer_switches(directory: Path) -> dict[str, Any]:
-    """Returns the arguments by which a Trainer writes and shows nothing of its own."""
+def trainer_switches(directory: Path, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
+    """Returns the arguments by which a Trainer writes and shows nothing of its own, but for what loggers receive."""
     return {
         "num_nodes": 1,
         "num_sanity_val_steps": 0,
         "default_root_dir": directory,
-        "logger": DummyLogger(),  # so that a module which writes images or texts to its logger finds one
+        "logger": [*loggers] or DummyLogger(),  # so that a module which writes images or texts to its logger finds one
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
 
 
-def make_trainer(config: LightningRunConfig, directory: Path, callbacks: list[Callback]) -> L.Trainer:
+def make_trainer(
+    config: LightningRunConfig, directory: Path, callbacks: list[Callback], loggers: Sequence[Logger] = ()
+) -> L.Trainer:
     """Returns a Trainer that follows the config."""
     training, arguments = config.training, config.trainer_arguments
     accumulate = arguments.get("accumulate_grad_batches", 1)
@@ -142,7 +145,7 @@ def make_trainer(config: LightningRunConfig, directory: Path, callbacks: list[Ca
         check_val_every_n_epoch=None,
         log_every_n_steps=training.log_every,
         callbacks=callbacks,
-        **arguments | trainer_switches(directory),
+        **arguments | trainer_switches(directory, loggers),
     )
 
 

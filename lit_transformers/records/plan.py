@@ -233,6 +233,8 @@ class Plan:
     """The plan of one study. Without ``contrasts`` and ``effects`` every arm is compared with the baseline.
 
     effects: the factors of a product whose main effects are compared; None for all of them and for interactions.
+    answer: the comparisons that answer the question, by the names of contrasts or, without any, of arms that are
+    compared with the baseline, or of factors; None where the study names none.
     references: from the value of who knows nothing of the data to the best possible one; empty where it is not known,
     and where arms have their own.
     looks: None where all seeds are judged at once.
@@ -254,6 +256,7 @@ class Plan:
     looks: LookPlan | None = None
     contrasts: tuple[Contrast, ...] | None = None
     effects: tuple[str, ...] | None = None
+    answer: tuple[str, ...] | None = None
     published: PublishedNumbers | None = None
     references: tuple[Reference, ...] = ()
     reach: int | None = None
@@ -334,8 +337,8 @@ def write_plan(runs: Path, plan: Plan) -> None:
 
 
 def plan_to_plain(plan: Plan) -> dict[str, Plain]:
-    """Returns a plan as ``plan.json`` holds it, without tuning and choice of effects where it has none."""
-    optional = ("tuning", "effects")
+    """Returns a plan as ``plan.json`` holds it, without tuning, choice of effects and answer where it has none."""
+    optional = ("tuning", "effects", "answer")
     return {name: value for name, value in to_plain(plan).items() if name not in optional or value is not None}
 
 

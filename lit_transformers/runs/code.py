@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import site
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -34,23 +35,20 @@ def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str
     plug-in that is a file the modules beside it which it imports.
 
     The tables in the packages' __init__ files are left out, with what they import: a new mixer leaves the runs of the
-    others valid. Of a callback's class that is installed, and not one's own, its module alone is hashed.
+    others valid. Of a callback, the modules of its project that it imports are there too.
     """
-    callbacks = set(modules_of_callbacks(config))
-    pending = [*roots, *sorted({*modules_of(config), *callbacks})]
-    own = {*modules_of(config), *(module for module in callbacks if not is_installed(module))}
-    followed = {*packages, *(module.split(".")[0] for module in own)}
-    folders, hashes = local_folders(), dict[str, str]()
+    callbacks = map(hashes_of_project, modules_of_callbacks(config))
+    hashes = {module: digest for project in callbacks for module, digest in project.items()}
+    pending = [*roots, *sorted(modules_of(config))]
+    followed, folders = {*packages, *(module.split(".")[0] for module in modules_of(config))}, local_folders()
     while pending:
         module = pending.pop()
         package = module.split(".")[0]
-        path = source(module) if {module, package} & {*callbacks, *followed} or lies_beside(module, folders) else None
-        is_table = path is not None and path.name == "__init__.py" and package in packages and module not in callbacks
-        if module in hashes or path is None or is_table:
+        path = source(module) if package in followed or lies_beside(module, folders) else None
+        if module in hashes or path is None or (path.name == "__init__.py" and package in packages):
             continue
-        hashes[module], imported = read(path)
-        parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        pending.extend(absolute(name, parent) for name in imported)
+        hashes[module], imported = read(path, package_of(module, path))
+        pending.extend(imported)
     return hashes
 
 
@@ -80,20 +78,41 @@ def files_of_project(module: str) -> dict[str, Path]:
     path = source(module)
     if path is None:
         return {}
-    depth = module.count(".") + (path.name == "__init__.py")
+    is_package = path.name == "__init__.py"
+    depth = module.count(".") + is_package
     base = path.parents[depth]
-    project = path.parent if depth == 0 or is_installed(module) else base / module.split(".")[0]
+    project = path.parent if depth == 0 or _is_installed(path) else base / module.split(".")[0]
     pending, files = [module], dict[str, Path]()
     while pending:
         name = pending.pop()
-        place = base.joinpath(*name.split("."))
-        file = next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+        file = _file_below(base, name)
         if name in files or file is None or not file.is_relative_to(project):
             continue
         files[name] = file
-        parent = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        pending.extend(absolute(imported, parent) for imported in read(file)[1])
+        pending.extend(read(file, package_of(name, file))[1])
     return files
+
+
+def hashes_of_project(module: str) -> dict[str, str]:
+    """Returns the hash of a module, and of every module of the same project that it imports: see
+    ``files_of_project``."""
+    return {name: read(file, package_of(name, file))[0] for name, file in files_of_project(module).items()}
+
+
+def package_of(module: str, path: Path) -> str:
+    """Returns the package from which the relative imports of a module start."""
+    return module if path.name == "__init__.py" else module.rpartition(".")[0]
+
+
+def _file_below(base: Path, module: str) -> Path | None:
+    """Returns the file of a module in a folder of modules, without importing anything."""
+    place = base.joinpath(*module.split("."))
+    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+
+
+def _is_installed(path: Path) -> bool:
+    folders = {*site.getsitepackages(), *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))}
+    return any(path.is_relative_to(folder) for folder in folders)
 
 
 def modules_of(config: Config) -> set[str]:
@@ -121,12 +140,6 @@ def modules_of_callbacks(config: Config) -> Iterator[str]:
                 yield from modules_of_callbacks(part)
 
 
-def is_installed(module: str) -> bool:
-    """Whether a module is among the installed packages."""
-    path, folders = source(module), {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    return path is not None and any(path.is_relative_to(folder) for folder in folders)
-
-
 @cache
 def source(module: str) -> Path | None:
     """Returns the file of a module, or None where there is none."""
@@ -140,10 +153,10 @@ def source(module: str) -> Path | None:
 
 
 @cache
-def read(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Returns the hash of a file's syntax tree, and the modules that it imports."""
+def read(path: Path, package: str = "") -> tuple[str, tuple[str, ...]]:
+    """Returns the hash of a file's syntax tree, and the modules that it imports. package: that of relative imports."""
     tree = ast.parse(path.read_bytes())
-    imported = tuple(sorted(set(imports(tree))))
+    imported = tuple(sorted({absolute(name, package) for name in imports(tree)}))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]

@@ -8,11 +8,13 @@ does around them in ``recording``.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import lightning as L
 import torch
+from lightning.pytorch.loggers import Logger
 
 from datamodules import DataError
 from lit_transformers.checks import gates
@@ -21,7 +23,7 @@ from lit_transformers.records.record import VERSION, Record
 from lit_transformers.runs.config import RunConfig, describe, spent
 from lit_transformers.runs.environment import environment
 from lit_transformers.runs.keys import identity_of
-from lit_transformers.runs.loggers import LoggerConfig, open_loggers
+from lit_transformers.runs.loggers import LoggerConfig
 from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun
@@ -67,18 +69,18 @@ def fit(
             environment=environment(config.training.device, identity.library),
         )
 
-    def work(record: Record, stopping: Stop, wandb_run: WandbRun | None) -> Results:
+    def work(stopping: Stop, wandb_run: WandbRun | None, loggers: Sequence[Logger]) -> Results:
         shown = partial(observers, report, wandb_run)
-        loggers = open_loggers(logger_config, directory, record)
-        results = Results(*train(config, data, directory, identity.training_key, stopping, keep_every, shown, loggers))
-        if "steps" in results.measured:
-            record.cost = spent(description, config, results.measured["steps"])._asdict()
-        return results
+        metrics, measured, observed = train(
+            config, data, directory, identity.training_key, stopping, keep_every, shown, loggers
+        )
+        cost = spent(description, config, measured["steps"])._asdict() if "steps" in measured else None
+        return Results(metrics, measured, observed, cost)
 
     def check() -> tuple[gates.Gate, ...]:
         return tuple(gates.check(config.model, report))
 
-    return recorded(directory, identity, blank, check, work, wandb_config, (DataError,))
+    return recorded(directory, identity, blank, check, work, wandb_config, logger_config, (DataError,))
 
 
 def observers(

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
+
+from lightning.pytorch.loggers import Logger
 
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.records.files import RUN, replace_file
 from lit_transformers.records.record import Gate, Record, record_to_plain, write_record
 from lit_transformers.runs.environment import is_disk_full, peak_memory, reason
 from lit_transformers.runs.folder import Identity, claim
+from lit_transformers.runs.loggers import LoggerConfig, open_loggers
 from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun, open_wandb_run, upload_finished_run
 from lit_transformers.training.callbacks import Interrupted
 from lit_transformers.training.pruning import Pruned
@@ -25,11 +28,15 @@ __all__ = ["Results", "recorded"]
 
 
 class Results(NamedTuple):
-    """What a finished run has measured: its metrics, its times and speeds, and what was observed of its network."""
+    """What a finished run has measured: its metrics, its times and speeds, and what was observed of its network.
+
+    cost: what it has spent, where that is not what was planned.
+    """
 
     metrics: dict[str, float]
     measured: dict[str, Plain]
     observed: dict[str, Plain]
+    cost: dict[str, Plain] | None = None
 
 
 def recorded(
@@ -37,8 +44,9 @@ def recorded(
     identity: Identity,
     blank: Callable[[], Record],
     check: Callable[[], tuple[Gate, ...]],
-    work: Callable[[Record, Stop, WandbRun | None], Results],
+    work: Callable[[Stop, WandbRun | None, Sequence[Logger]], Results],
     wandb_config: WandbConfig | None,
+    logger_config: LoggerConfig | None,
     faults: tuple[type[Exception], ...] = (),
 ) -> dict[str, Plain]:
     """Does a run and writes its record, and returns it as its file holds it. That of a finished run is read.
@@ -58,13 +66,15 @@ def recorded(
     started, start_time = datetime.now(UTC), time.monotonic()
     record = blank()
     record.measured = {"started": started.isoformat(timespec="seconds")}
+    loggers = open_loggers(logger_config, directory, record)
     with stop_requests() as stopping, open_wandb_run(wandb_config, directory, record) as wandb_run:
         try:
             record.gates = check()
             if all(gate.passed for gate in record.gates):
-                results = work(record, stopping, wandb_run)
+                results = work(stopping, wandb_run, loggers)
                 record.metrics, record.observed = results.metrics, results.observed
                 record.measured |= results.measured
+                record.cost = results.cost or record.cost
                 record.outcome = "finished"
             else:
                 failures = ", ".join(f"{gate.name} ({gate.detail})" for gate in record.gates if not gate.passed)

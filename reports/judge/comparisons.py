@@ -34,7 +34,7 @@ class Comparison:
     ``level`` the level that the uncorrected p-value has to lie below; ``equality`` and ``equality_level`` are the same
     of the statement that the difference lies within ``margin``, and None without one. ``documents`` is the number of
     documents that the estimate was resampled over, 0 where none were. ``estimate`` and ``margin`` are in units of the
-    metric or, where the metric compares by ratio, of its natural logarithm.
+    metric or, where the metric compares by ratio, of its natural logarithm. ``factors`` are those of an effect.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Comparison:
     margin: float | None = None
     equality: float | None = None
     equality_level: float | None = None
+    factors: tuple[str, ...] = ()
 
     @property
     def detectable(self) -> float | None:
@@ -177,13 +178,14 @@ class _Grid:
         starts = [arm for arm in self.arms if all(arm.levels.get(f) == level for f, level in changed.items())]
         terms = [term for term in (self._term(arm, changed, base) for arm in starts) if term]
         if not terms:
-            return Comparison(name, kind, {}, reason="an arm it needs has not finished")
+            return Comparison(name, kind, {}, reason="an arm it needs has not finished", factors=tuple(changed))
         weights: defaultdict[str, float] = defaultdict(float)
         for term in terms:
             for arm, sign in term.items():
                 weights[arm] += sign
         part = "" if len(terms) == len(starts) else f" (over {len(terms)} of {len(starts)} combinations)"
-        return Comparison(f"{name}{part}", kind, {arm: sign / len(terms) for arm, sign in weights.items()})
+        averaged = {arm: sign / len(terms) for arm, sign in weights.items()}
+        return Comparison(f"{name}{part}", kind, averaged, factors=tuple(changed))
 
     def _term(self, arm: PlannedArm, changed: Mapping[str, str], base: Mapping[str, str]) -> dict[str, float] | None:
         term: dict[str, float] = {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from reports.judge.comparisons import Comparison, Verdict
 from reports.judge.costs import CostRatio, cost_ratio
@@ -16,14 +17,25 @@ _MOST = 8
 _COSTS = (("flops_per_token", "FLOPs per token"), ("seconds", "time"))
 _EQUAL = "equal"
 _VERDICTS: tuple[Verdict, ...] = ("better", "worse", "equal", "differs", "unresolved")
-_EXTREMES: tuple[tuple[Verdict, str], ...] = (
-    ("better", "The largest gain is"),
-    ("worse", "Nothing gains, and the largest loss is"),
-)
+_TITLES: dict[Verdict, str] = {
+    "better": "Better",
+    "worse": "Worse",
+    "equal": "Equal",
+    "differs": "Depends on each other",
+    "unresolved": "Open",
+}
+_COUNTED: dict[Verdict, str] = {"unresolved": "open"}
+_COMPARATIVES = ("better", "worse")
+_AGAINST = " against "
+_MOST_IN_FULL = 3
+"""The number of comparisons whose intervals the headline gives."""
+_MOST_NAMES = 4
+"""The number of comparisons of one verdict that the headline names."""
 
 
 def headline(findings: Findings) -> str:
-    """Returns one sentence on the main result, its size and interval; without a finished run, on why there is none.
+    """Returns the verdict on the comparisons that answer the study's question, with sizes and intervals, then how many
+    of the others have each verdict; without a finished run, why there is none.
 
     Before it stands why no answer can be expected, where the baseline does not beat its floor or gains nothing from the
     context in which arms differ; after it, which arms have learned what does not generalize.
@@ -63,10 +75,82 @@ def _main_result(findings: Findings) -> str:
     if not any(run.missing is None for run in study.runs):
         reasons = dict.fromkeys(run.missing for run in study.runs if run.missing)
         return f"No arm finished, so there is no answer yet: {'; '.join(reasons) or 'no runs are planned'}."
-    leading = _leading(findings)
-    if not leading:
+    primary = findings.primary
+    if not primary:
         return "No comparison is planned: there is a single arm."
-    return f"{_result_text(findings, leading[0])}." if len(leading) == 1 else f"{_summary(findings, leading)}."
+    others = [comparison for comparison in _leading(findings) if comparison not in primary]
+    return " ".join(filter(None, [*_by_verdict(findings, primary), _rest(others)]))
+
+
+def _by_verdict(findings: Findings, primary: Sequence[Comparison]) -> Iterator[str]:
+    """Yields a sentence for each verdict on the comparisons that answer the question, or why they have none."""
+    against, names = _shared_reference(primary)
+    in_full = len(primary) <= _MOST_IN_FULL
+    for verdict in _VERDICTS:
+        group = [one for one in primary if one.verdict == verdict]
+        if verdict in _COMPARATIVES:
+            group.sort(key=_size, reverse=True)
+        if in_full:
+            parts = [f"{names[one.name]}: {_change_with_interval(findings, one)}" for one in group]
+        else:
+            parts = [f"{names[one.name]} ({_signed_difference(findings, one)})" for one in group]
+        if group:
+            reference = against and f" {'than' if verdict in _COMPARATIVES else 'against'} {against}"
+            separator = "; " if in_full else ", "
+            text = _listed(parts, separator) + _addition(findings, verdict, group, names)
+            yield f"{_TITLES[verdict]}{reference}: {text}."
+    for reason in dict.fromkeys(one.reason for one in primary if one.verdict is None):
+        group = [one for one in primary if one.verdict is None and one.reason == reason]
+        yield f"No verdict: {_listed([one.name for one in group], ', ')} ({reason})."
+    if not in_full and any(one.verdict for one in primary):
+        what = "Ratios of" if findings.ratio else "Differences in"
+        yield f"{what} {findings.metric.title} are in brackets."
+
+
+def _shared_reference(comparisons: Sequence[Comparison]) -> tuple[str, dict[str, str]]:
+    """Returns what all comparisons are against, if it is the same, and the names of comparisons without it; without the
+    factor where all are levels of one that are words."""
+    whole = [one.name for one in comparisons]
+    parts = [name.rpartition(_AGAINST) for name in whole]
+    references = {reference for _, against, reference in parts if against}
+    if len(whole) < 2 or len(references) != 1 or not all(arm for arm, _, _ in parts):
+        return "", dict(zip(whole, whole, strict=True))
+    arms = [re.split(": |=", arm, maxsplit=1) for arm, _, _ in parts]
+    is_one_factor = len({arm[0] for arm in arms}) == 1 and all(len(arm) == 2 and arm[1].isidentifier() for arm in arms)
+    shown = [arm[1] for arm in arms] if is_one_factor else [arm for arm, _, _ in parts]
+    return references.pop(), dict(zip(whole, shown, strict=True))
+
+
+def _addition(findings: Findings, verdict: Verdict, group: Sequence[Comparison], names: Mapping[str, str]) -> str:
+    """Returns what makes a difference equal, or how many seeds it would take to decide what is open."""
+    if verdict == "equal":
+        return f" ({findings.margin})"
+    if verdict != "unresolved":
+        return ""
+    nearest = min(group, key=lambda candidate: (seeds_or_infinity(candidate), -_size(candidate)))
+    of_these = "" if len(group) == 1 else f" on {names[nearest.name]}"
+    number, comma, otherwise = (seeds_needed(nearest) or "").partition(", ")
+    return f"; a verdict{of_these} would take {number} seeds{comma}{otherwise}" if number else ""
+
+
+def _signed_difference(findings: Findings, comparison: Comparison) -> str:
+    assert comparison.estimate is not None
+    return _signed(findings, comparison.estimate.difference)
+
+
+def _listed(parts: Sequence[str], separator: str) -> str:
+    rest = len(parts) - _MOST_NAMES
+    return separator.join(parts[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _rest(others: Sequence[Comparison]) -> str:
+    """Returns a sentence that counts the verdicts on the comparisons that do not answer the question."""
+    if not others:
+        return ""
+    counts = Counter(comparison.verdict for comparison in others)
+    tallies = [f"{counts[verdict]} {_COUNTED.get(verdict, verdict)}" for verdict in _VERDICTS if counts[verdict]]
+    tallies += [f"{counts[None]} without a verdict"] if counts[None] else []
+    return f"Of {len(others)} other comparison{'s' if len(others) > 1 else ''} {_join_with_and(tallies)}."
 
 
 def answer(findings: Findings) -> tuple[str, ...]:
@@ -90,39 +174,32 @@ def sentence(findings: Findings, comparison: Comparison) -> str:
 
 
 def effect_text(findings: Findings, comparison: Comparison) -> str:
-    """Returns the difference of a comparison with its sign or, where the metric compares by ratio, its ratio, then the
-    interval and the unit; nothing without an estimate."""
-    estimate, decimals = comparison.estimate, findings.difference_decimals
-    if estimate is None:
+    """Returns the difference of a comparison, its arm minus what it is against, with its sign or, where the metric
+    compares by ratio, its ratio, then the interval and the unit; nothing without an estimate."""
+    if comparison.estimate is None:
         return ""
-    text = fixed(findings.as_printed(estimate.difference), decimals)
-    if not findings.ratio and estimate.difference > 0 and text.strip("0."):
-        text = f"+{text}"
-    if estimate.interval is not None:
-        low, high = map(findings.as_printed, estimate.interval)
-        text += f" ({interval_text(low, high, decimals)})"
-    return f"{text} {'times the ' if findings.ratio else ''}{findings.metric.title}"
+    interval = _interval_text(findings, comparison)
+    return (
+        f"{_signed(findings, comparison.estimate.difference)}{f' ({interval})' if interval else ''} {_unit(findings)}"
+    )
 
 
-def _summary(findings: Findings, leading: Sequence[Comparison]) -> str:
-    """Names the comparison with the largest gain, or else the largest loss, and counts the comparisons by verdict."""
-    counts = Counter(comparison.verdict for comparison in leading)
-    tallies = [f"{counts[verdict]} {verdict}" for verdict in _VERDICTS if counts[verdict]]
-    tallies += [f"{counts[None]} without a verdict"] if counts[None] else []
-    tally = f"of {len(leading)} comparisons {_join_with_and(tallies)}"
-    for verdict, opening in _EXTREMES:
-        if counts[verdict]:
-            largest = max((candidate for candidate in leading if candidate.verdict == verdict), key=_size)
-            return f"{opening} {largest.name}: {_change_with_interval(findings, largest)}; {tally}"
-    unresolved = [candidate for candidate in leading if candidate.verdict == "unresolved"]
-    if counts["equal"] and not unresolved:
-        return f"Nothing gains or loses: {tally}, {findings.margin}"
-    if not unresolved:
-        return f"No verdict on any of {len(leading)} comparisons: {leading[0].reason}"
-    nearest = min(unresolved, key=lambda candidate: (seeds_or_infinity(candidate), -_size(candidate)))
-    opening = f"none of {len(leading)} comparisons shows a difference" if len(unresolved) == len(leading) else tally
-    goal = "a verdict" if findings.margin else "one"
-    return f"Unresolved: {opening}; the nearest to {goal}, {nearest.name}, would take {seeds_needed(nearest)} seeds"
+def _signed(findings: Findings, difference: float) -> str:
+    """Returns a difference with its sign or, where the metric compares by ratio, the ratio."""
+    text = fixed(findings.as_printed(difference), findings.difference_decimals)
+    return f"+{text}" if not findings.ratio and difference > 0 and text.strip("0.") else text
+
+
+def _unit(findings: Findings) -> str:
+    return f"{'times the ' if findings.ratio else ''}{findings.metric.title}"
+
+
+def _interval_text(findings: Findings, comparison: Comparison) -> str:
+    """Returns the ends of the interval as text, or nothing without one."""
+    if comparison.estimate is None or comparison.estimate.interval is None:
+        return ""
+    low, high = map(findings.as_printed, comparison.estimate.interval)
+    return interval_text(low, high, findings.difference_decimals)
 
 
 def _join_with_and(parts: Sequence[str]) -> str:
@@ -141,11 +218,16 @@ def seeds_or_infinity(comparison: Comparison) -> float:
 
 
 def _leading(findings: Findings) -> list[Comparison]:
-    """Returns the contrasts that the study names or, without any, the main effects of a product or all contrasts."""
-    main = [comparison for comparison in findings.comparisons if comparison.kind == "main effect"]
-    if main and findings.study.plan.contrasts is None:
-        return main
-    return [comparison for comparison in findings.comparisons if comparison.kind == "contrast"]
+    """Returns the comparisons that get a sentence each, those that answer the question first: the contrasts that the
+    study names or, without any, the main effects of a product, after the interactions that limit them, or all contrasts
+    with the baseline."""
+    primary = findings.primary
+    kinds = ("contrast",)
+    if findings.study.plan.contrasts is None and any(one.kind == "main effect" for one in findings.comparisons):
+        kinds = ("main effect",)
+    limiting = [one for one in findings.effects if one.verdict == "differs"] if kinds == ("main effect",) else []
+    rest = [*limiting, *(one for one in findings.comparisons if one.kind in kinds)]
+    return [*primary, *(one for one in rest if one not in primary)]
 
 
 def _result_text(findings: Findings, comparison: Comparison) -> str:
@@ -159,39 +241,19 @@ def _result_text(findings: Findings, comparison: Comparison) -> str:
 
 
 def _change_with_interval(findings: Findings, comparison: Comparison) -> str:
-    """Returns the difference in words with its interval and the number of seeds."""
+    """Returns the difference with its sign and unit, its interval and the number of seeds."""
     estimate = comparison.estimate
     assert estimate is not None
+    interval = _interval_text(findings, comparison)
     certainty = f"{estimate.seeds} seed{'s' if estimate.seeds > 1 else ''}"
-    if estimate.interval is not None:
-        certainty = f"95 % interval {_interval_of_change(findings, comparison)}, {certainty}"
-    return f"{_change_text(findings, estimate.difference)} ({certainty})"
+    certainty = f"95 % interval {interval}, {certainty}" if interval else certainty
+    return f"{_signed(findings, estimate.difference)} {_unit(findings)} ({certainty})"
 
 
 def _capitalized_name(comparison: Comparison) -> str:
     """Returns the name, capitalized if it begins with a plain word; a path or a level keeps its spelling."""
     first, space, rest = comparison.name.partition(" ")
     return f"{first.capitalize()}{space}{rest}" if first.isalpha() and first.islower() else comparison.name
-
-
-def _change_text(findings: Findings, difference: float) -> str:
-    title, decimals = findings.metric.title, findings.difference_decimals
-    if findings.ratio:
-        return f"{fixed(findings.as_printed(difference), decimals)} times the {title}"
-    size = fixed(abs(difference), decimals)
-    return f"{title} {'lower' if difference < 0 else 'higher'} by {size}" if difference else f"no change in {title}"
-
-
-def _interval_of_change(findings: Findings, comparison: Comparison) -> str:
-    """Returns the ends of the interval as text.
-
-    An interval below zero is printed without signs, in the direction of the change that the sentence states.
-    """
-    assert comparison.estimate is not None and comparison.estimate.interval is not None
-    low, high = comparison.estimate.interval
-    if not findings.ratio and high < 0:
-        low, high = -high, -low
-    return interval_text(findings.as_printed(low), findings.as_printed(high), findings.difference_decimals)
 
 
 def _detectable_texts(findings: Findings, comparison: Comparison) -> Iterator[str]:

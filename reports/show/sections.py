@@ -11,7 +11,7 @@ import numpy as np
 
 from lit_transformers.records.context import ContextLoss
 from lit_transformers.records.floors import Floors
-from lit_transformers.records.plan import Metric, PlannedArm, PublishedCell
+from lit_transformers.records.plan import Metric, Plan, PlannedArm, PublishedCell
 from lit_transformers.records.reference import Reference
 from reports.judge.comparisons import Comparison
 from reports.judge.costs import is_measured
@@ -39,6 +39,9 @@ COSTS: Sequence[tuple[str, str, Kind]] = (
 
 SHARE = "Of what can be known"
 """How far a value has come from that of who knows nothing to the best possible one."""
+
+NOT_ALONE = " (not meaningful alone)"
+"""What follows the name of a main effect whose factor interacts with another one."""
 
 MOST_INTERACTIONS = 12
 """The number of interactions that are printed; the CSV holds all."""
@@ -134,12 +137,45 @@ class Findings:
         return not too_little and self.gains_nothing_beyond is None
 
     @cached_property
+    def interacting(self) -> frozenset[str]:
+        """The factors whose effect depends on another factor, so that their main effects mean nothing alone."""
+        return frozenset(factor for one in self.comparisons if one.verdict == "differs" for factor in one.factors)
+
+    @cached_property
     def effects(self) -> tuple[Comparison, ...]:
-        """Main effects in their order, then interactions from the largest to the smallest."""
-        main = [c for c in self.comparisons if c.kind == "main effect"]
+        """Interactions that are there, main effects in their order, then other interactions; interactions from the
+        largest to the smallest. A main effect whose factor interacts says so in its name."""
+        main = [
+            replace(c, name=f"{c.name}{NOT_ALONE}") if self.interacting.intersection(c.factors) else c
+            for c in self.comparisons
+            if c.kind == "main effect"
+        ]
         mixed = [c for c in self.comparisons if c.kind == "interaction"]
-        mixed.sort(key=lambda c: -abs(c.estimate.difference) if c.estimate else 0.0)
-        return (*main, *mixed)
+        mixed.sort(key=lambda c: (c.verdict != "differs", -abs(c.estimate.difference) if c.estimate else 0.0))
+        there = sum(c.verdict == "differs" for c in mixed)
+        return (*mixed[:there], *main, *mixed[there:])
+
+    @cached_property
+    def primary(self) -> tuple[Comparison, ...]:
+        """The comparisons that answer the question: those that the study names as its answer or, where it names none
+        that is run at this scale, its first contrast, the effects of the first factor of a product, or every arm
+        against the baseline. In place of main effects that mean nothing alone stand the interactions that say so."""
+        plan = self.study.plan
+        named = [one for name in plan.answer or () for one in self.comparisons if _is_called(one, name, plan)]
+        chosen = named or self._first()
+        if not any(one.kind == "main effect" and self.interacting.intersection(one.factors) for one in chosen):
+            return tuple(chosen)
+        factors = {factor for one in chosen for factor in one.factors}
+        there = [one for one in self.effects if one.verdict == "differs" and factors.intersection(one.factors)]
+        kept = [one for one in chosen if not self.interacting.intersection(one.factors)]
+        return (*there, *kept)
+
+    def _first(self) -> list[Comparison]:
+        contrasts = [one for one in self.comparisons if one.kind == "contrast"]
+        main = [one for one in self.comparisons if one.kind == "main effect"]
+        if main and self.study.plan.contrasts is None:
+            return [one for one in main if one.factors == main[0].factors]
+        return contrasts[:1] if self.study.plan.contrasts else contrasts
 
     @cached_property
     def matrix(self) -> Matrix | None:
@@ -187,6 +223,15 @@ class Findings:
             return 2
         intervals = [c.estimate.interval for c in self.comparisons if c.estimate and c.estimate.interval]
         return _two_digits([(high - low) / 2 for low, high in intervals]) if intervals else self.decimals
+
+
+def _is_called(comparison: Comparison, name: str, plan: Plan) -> bool:
+    """Returns whether a name of a study's answer is that of a comparison: a contrast, an arm that is compared with the
+    baseline, or a factor whose main effects are compared."""
+    if comparison.kind == "contrast":
+        arm = next(iter(comparison.weights), None)
+        return name == comparison.name if plan.contrasts is not None else name == arm
+    return comparison.kind == "main effect" and comparison.factors == (name,)
 
 
 def _two_digits(widths: Sequence[float]) -> int:

@@ -59,6 +59,11 @@ def test_a_remark_is_on_a_contrast_or_without_any_on_an_arm() -> None:
         assert published and study.published and published.remarks == study.published.remarks
 
 
+def test_an_answer_is_by_contrasts_arms_or_factors_and_goes_into_the_plan() -> None:
+    for answer, contrasts in ((["a"], [CONTRAST]), ([OFF, "positions"], [])):
+        assert make_plan("study", ablation(answer=answer, contrasts=contrasts), Request()).plan.answer == tuple(answer)
+
+
 def test_one_factor_changes_one_thing_at_a_time() -> None:
     assert names(ablation(design="one_factor")) == ["baseline", "recurrence=off", "positions=absolute"]
 
@@ -156,6 +161,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"contrasts": [CONTRAST], "published": remarked(OFF)},
         f"published.remarks: no contrast is called {OFF!r}; there are: a",
     ),
+    ({"contrasts": [CONTRAST], "answer": [OFF]}, f"answer.0: no comparison is called {OFF!r}; there are: a"),
     ({"published": remarked(BASELINE)}, f"published.remarks: no arm but the baseline is called {BASELINE!r}"),
 ]
 

@@ -78,9 +78,9 @@ def test_a_long_run_of_this_machine_tells_how_fast_others_are_and_one_of_another
 
 def test_runs_of_the_plan_count_alone_however_short_and_with_what_measuring_took(tmp_path: Path) -> None:
     finish(tmp_path, "long", 100.0, rate=1e9)
-    finish(tmp_path, "a0", 4.0, rate=FLOPS / 4, measuring=3.0)
+    finish(tmp_path, "a0", 4.0, rate=FLOPS / 4, measuring=30.0)
     result = estimate(planned(), tmp_path)
-    assert result.seconds == pytest.approx({"a0": 7, "a1": 7, "b0": 11, "b1": 11})
+    assert result.seconds == pytest.approx({"a0": 34, "a1": 34, "b0": 38, "b1": 38})
     assert result.basis == f"from runs done on {processor()}: 1 of this plan"
 
 

@@ -92,8 +92,7 @@ def test_each_look_adds_seeds_to_arms_of_what_is_undecided_until_none_is_left(
     capsys.readouterr()
     assert main(["report", *words]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "memory=0 against the baseline: val/bpb higher by 0.5" in printed
-    assert "of 2 comparisons 1 worse and 1 unresolved" in printed
+    assert "Worse than the baseline: memory=0: +0.5" in printed and "Open against the baseline: memory=" in printed
     assert load_plan(runs / "studies/memory/plan.json").protocol.endswith(", 2 to 6 seeds")
 
 
@@ -134,7 +133,7 @@ def test_a_study_that_a_pilot_planned_has_seeds_of_its_own_and_keeps_them(
     plan = load_plan(runs / "studies/memory/plan.json")
     assert {tuple(run.seed for run in arm.runs) for arm in plan.arms} == {(6, 7)}
     assert plan.protocol.endswith(", 2 seeds from seed 6 on")
-    assert "of 2 comparisons 1 worse and 1 unresolved" in " ".join(capsys.readouterr().out.split())
+    assert "Worse than the baseline: memory=0" in " ".join(capsys.readouterr().out.split())
     study.write_text(STUDY)
     assert main(["run", *words]) == 2
     assert "a look was taken, and then its first seed changed; undo that" in capsys.readouterr().err

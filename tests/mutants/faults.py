@@ -3077,5 +3077,25 @@ FAULTS = (
         "if study in suite and study in own:",
         "if study in suite and study in own and False:",
         (f"{PLUGINS}studies_of_the_working_folder_are_named_beside_ours_and_a_name_of_both_is_refused",),
+        "reports",
+        "the headline is of the first contrast though the study names others",
+        "reports/show/sections.py",
+        "chosen = named or self._first()",
+        "chosen = self._first()",
+        (
+            "tests/reports/test_report_answer.py::"
+            "test_the_headline_is_of_the_comparisons_that_the_study_names_by_verdict",
+        ),
+    ),
+    Fault(
+        "reports",
+        "a main effect that means nothing alone answers the question",
+        "reports/show/sections.py",
+        "return (*there, *kept)",
+        "return tuple(chosen)",
+        (
+            "tests/reports/test_report_answer.py::"
+            "test_an_interaction_takes_the_place_of_main_effects_that_mean_nothing_alone",
+        ),
     ),
 )

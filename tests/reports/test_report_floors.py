@@ -63,7 +63,7 @@ def test_the_baseline_is_compared_with_the_best_floor(runs: Path) -> None:
         ["triples", 2.75, pytest.approx(2.75 - mean)],
     ]
     assert floor_text(findings) == f"The baseline beats the best floor (triples) by {2.75 - mean:.4f}."
-    assert not findings.trained_too_little and headline(findings).startswith("Recurrence on vs off:")
+    assert not findings.trained_too_little and headline(findings).startswith("Better: recurrence on vs off:")
     [judged] = judge_comparisons(findings)
     assert judged.agreement == "agrees"
 
@@ -73,7 +73,7 @@ def test_a_baseline_below_its_floor_was_trained_too_little_and_agrees_with_nothi
     mean = table_of(findings, "results")[0][1]
     assert headline(findings).startswith(
         f"Trained too little to answer: the baseline reaches {mean:.4f} bits per byte, and what anyone gets is 2.4000 "
-        "(triples). Recurrence on vs off: bits per byte lower by"
+        "(triples). Better: recurrence on vs off: -0."
     )
     assert floor_text(findings).startswith("The baseline does not beat the best floor (triples): it is worse by 0.")
     [judged] = judge_comparisons(findings)
@@ -250,7 +250,9 @@ def test_what_cannot_answer_says_so_first_and_is_not_asked(runs: Path, tmp_path:
     study = replace(study, plan=replace(study.plan, reach=8), context=ContextUse(key_of(ON, 0), losses))
     write_results(study, tmp_path / RESULTS)
     entry = read_entry(tmp_path)
-    assert headline(entry.findings).startswith("Cannot answer: the baseline gains nothing beyond 8 symbols. Recurrence")
+    assert headline(entry.findings).startswith(
+        "Cannot answer: the baseline gains nothing beyond 8 symbols. Better: recurrence"
+    )
     assert [judged.agreement for judged in entry.judged] == ["not asked"]
 
 

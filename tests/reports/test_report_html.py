@@ -100,7 +100,7 @@ def test_the_page_opens_with_the_question_and_its_answer(product: str) -> None:
     text = " ".join(Outline(product).words)
     order = [
         "Does segment recurrence help",
-        "off against on: bits per byte higher by 0.1",
+        "off against on: +0.1",
         "Dai et al. 2019",
         "Results, in bits per byte",
         "Paired differences",

@@ -60,10 +60,10 @@ def test_the_page_opens_with_the_question_and_its_answer(tmp_path: Path) -> None
     page, shown = report(tmp_path)
     lines = page.splitlines()
     assert lines[0] == "# Does segment recurrence help, and does it need relative positions?"
-    assert lines[2].startswith("**Recurrence on vs off: bits per byte lower by 0.1")
-    assert "(95 % interval 0.1" in lines[2] and lines[2].endswith("3 seeds): better.**")
+    assert lines[2].startswith("**Better: recurrence on vs off: -0.1")
+    assert "bits per byte (95 % interval -0.1" in lines[2] and lines[2].endswith("3 seeds).**")
     assert lines[4].startswith("Recurrence on vs off") and "at equal FLOPs per token and equal time." in lines[4]
-    assert "Recurrence on vs off: bits per byte lower by 0.1" in shown
+    assert "Better: recurrence on vs off: -0.1" in shown
 
 
 def test_a_report_is_its_files_the_same_for_the_same_records_and_printed_to_a_console_alone(

@@ -24,8 +24,8 @@ ABLATION = Ablation(
     factors={
         "mixer": {
             "attention": {},
-            "decay_4": {"model.mixer": DecayConfig(horizon=4)},
-            "decay_64": {"model.mixer": DecayConfig(horizon=64)},
+            "decay4": {"model.mixer": DecayConfig(horizon=4)},
+            "decay64": {"model.mixer": DecayConfig(horizon=64)},
         },
     },
     design="one_factor",

@@ -1,0 +1,38 @@
+"""Names of arms in tables of a terminal: a long one is broken between its words, never within one."""
+
+from __future__ import annotations
+
+import re
+from typing import final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.text import Text
+
+__all__ = ["BreakableName"]
+
+_WORD = re.compile(r"[^=_/+,\s]*[=_/+,\s]*")
+
+
+@final
+class BreakableName:
+    """A name that a table breaks after ``=``, ``_``, ``/``, ``+``, a comma or a space where its column is narrow."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def lines(self, width: int) -> list[str]:
+        """Returns the lines of the name in a column of this many characters; a longer word has a line of its own."""
+        lines = [""]
+        for word in _WORD.findall(self.name):
+            if lines[-1] and len(lines[-1]) + len(word.rstrip()) > width:
+                lines.append("")
+            lines[-1] += word
+        return [line.rstrip() for line in lines]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text("\n".join(self.lines(options.max_width)), overflow="fold")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        longest = max(len(word.rstrip()) for word in _WORD.findall(self.name))
+        return Measurement(min(longest, options.max_width), min(len(self.name), options.max_width))
