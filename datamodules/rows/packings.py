@@ -6,6 +6,7 @@ Where rows begin and end follows from the sentences alone, so that the number of
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,18 +15,26 @@ import numpy as np
 import numpy.typing as npt
 
 from datamodules.core.documents import Documents
-from datamodules.rows.store import opened
+from datamodules.core.errors import DataError
+from datamodules.core.index import made_aside, writing
+from datamodules.core.integers import IntegerWriter, mapped
+from datamodules.rows.store import Sentences, opened
 
 __all__ = ["PAIRS", "Packed", "Packing", "half", "packed", "row_name"]
 
 Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "translations"]
 PAIRS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "translations")
 """The packings whose rows have two segments."""
+VERSION = 1
+"""Part of the name of a cache: changes when the same sentences give other rows."""
+STARTS, DOCUMENTS, FIRST, LAST = "starts.npy", "documents.npy", "first.npy", "last.npy"
+BLOCK = 1 << 16
+"""The sentences that are packed at a time."""
 Integers = npt.NDArray[np.int64]
 
 
 class Packed(NamedTuple):
-    """The rows of a split, each a run of sentences from ``first`` to below ``last``.
+    """The rows of a split, views of files: each a run of sentences from ``first`` to below ``last``.
 
     A sentence that is longer than what a row has room for (in a pair: than half of it) is cut into pieces of that
     length, which count as sentences, so that nothing is lost and any two sentences fit into a row.
@@ -57,30 +66,14 @@ def packed(folder: Path, packing: Packing, length: int) -> Packed:
     Every row begins where the one before ends. In a pair, a last sentence that is alone is joined by the one before,
     which then is in two rows, and a document of one sentence is left out.
     """
-    sentences = opened(folder)
-    if packing == "translations":
-        firsts = sentences.documents[:-1][np.diff(sentences.documents) == 2]
-        return Packed(sentences.symbols.starts, np.unique(sentences.documents), firsts, firsts + 2)
-    is_pair = packing in PAIRS
-    room = length - (3 if is_pair else 2)
-    starts, documents = _cut(sentences.symbols.starts, sentences.documents, room // 2 if is_pair else room)
-    count = len(starts) - 1
-    document = np.searchsorted(documents, np.arange(count), side="right") - 1
-    stops = documents[document + 1]
-    # Every document before the last one of a row has a separator of its own in the row.
-    begins, ends = starts[:-1] + document, starts[1:] + document
-    following = np.searchsorted(ends, begins + room, side="right")
-    if packing == "sentence_pair":
-        following = np.arange(count) + 2
-    if packing != "full_sentences":
-        following = np.minimum(following, stops)
-    first = _chain(following)
-    last = following[first]
-    if is_pair:
-        is_alone = last - first == 1
-        first = first - (is_alone & (first > documents[document[first]]))
-        first, last = first[last - first > 1], last[last - first > 1]
-    return Packed(starts, documents, first, last)
+    place = folder.with_name(f"{folder.name}.{packing}.{length}.v{VERSION}")
+    if not (place / LAST).exists():
+        with made_aside(place, LAST) as temporary, writing(place):
+            _write(temporary, opened(folder), packing, length)
+    try:
+        return Packed(*(mapped(place / name) for name in (STARTS, DOCUMENTS, FIRST, LAST)))
+    except (OSError, EOFError, ValueError):
+        raise DataError(f"{place}: damaged cache; remove this folder and it is made again") from None
 
 
 def half(length: int) -> int:
@@ -99,18 +92,82 @@ def row_name(folder: Path, rows: Packed, documents: Documents, ordinal: int) -> 
     return f"{documents.name(document)}, row {ordinal}"
 
 
-def _cut(starts: Integers, documents: Integers, most: int) -> tuple[Integers, Integers]:
-    """Cuts sentences of more than ``most`` symbols into pieces; returns ``starts`` and ``documents`` of Packed."""
-    pieces = -(-np.diff(starts) // most)
-    numbers = np.concatenate([[0], np.cumsum(pieces)])
-    within = np.arange(numbers[-1]) - np.repeat(numbers[:-1], pieces)
-    return np.append(np.repeat(starts[:-1], pieces) + most * within, starts[-1]), np.unique(numbers[documents])
+def _write(folder: Path, sentences: Sentences, packing: Packing, length: int) -> None:
+    """Writes the arrays of Packed, of so many sentences at a time that memory use stays constant."""
+    is_pair = packing in PAIRS
+    room = length - (3 if is_pair else 2)
+    most = None if packing == "translations" else room // 2 if is_pair else room
+    with IntegerWriter(folder / STARTS) as starts, IntegerWriter(folder / DOCUMENTS) as documents:
+        for piece_starts, begun in _cut(sentences, most):
+            starts.extend(piece_starts)
+            documents.extend(begun)
+        documents.append(starts.count)
+        starts.append(int(sentences.symbols.starts[-1]))
+    pieces, begun = mapped(folder / STARTS), mapped(folder / DOCUMENTS)
+    rows = _translations(begun) if most is None else _rows(pieces, begun, packing, room)
+    with IntegerWriter(folder / FIRST) as firsts, IntegerWriter(folder / LAST) as lasts:
+        for first, last in rows:
+            firsts.extend(first)
+            lasts.extend(last)
 
 
-def _chain(following: Integers) -> Integers:
-    """Returns 0, what follows it, what follows that, ..., until the end."""
+def _cut(sentences: Sentences, most: int | None) -> Iterator[tuple[Integers, Integers]]:
+    """Cuts sentences of more than ``most`` symbols into pieces; yields where pieces begin, and the first piece of each
+    document that has one, of a block of sentences at a time."""
+    starts, documents, count = sentences.symbols.starts, sentences.documents, 0
+    for begin in range(0, len(starts) - 1, BLOCK):
+        block = np.array(starts[begin : begin + BLOCK + 1])
+        size = len(block) - 1
+        pieces = np.ones(size, np.int64) if most is None else -(-np.diff(block) // most)
+        numbers = np.concatenate([[0], np.cumsum(pieces)])
+        within = np.arange(numbers[-1]) - np.repeat(numbers[:-1], pieces)
+        low, high = np.searchsorted(documents, [begin, begin + size])
+        begun = np.unique(documents[low:high]) - begin
+        yield np.repeat(block[:-1], pieces) + (most or 0) * within, count + numbers[begun]
+        count += int(numbers[-1])
+
+
+def _translations(documents: Integers) -> Iterator[tuple[Integers, Integers]]:
+    for begin in range(0, len(documents) - 1, BLOCK):
+        block = documents[begin : begin + BLOCK + 1]
+        first = block[:-1][np.diff(block) == 2]
+        yield first, first + 2
+
+
+def _rows(starts: Integers, documents: Integers, packing: Packing, room: int) -> Iterator[tuple[Integers, Integers]]:
+    """Yields the first sentences of rows, and those after their last ones, of a block of sentences at a time."""
+    count, place = len(starts) - 1, 0
+    for begin in range(0, count, BLOCK):
+        size = min(BLOCK, count - begin)
+        # A row has at most as many sentences as symbols, so that it ends within so many after the block.
+        window = np.arange(begin, min(begin + size + room + 1, count))
+        document = np.searchsorted(documents, window, side="right") - 1
+        # Every document before the last one of a row has a separator of its own in the row.
+        begins = starts[begin : begin + size] + document[:size]
+        ends = starts[begin + 1 : begin + len(window) + 1] + document
+        following = begin + np.searchsorted(ends, begins + room, side="right")
+        if packing == "sentence_pair":
+            following = window[:size] + 2
+        if packing != "full_sentences":
+            following = np.minimum(following, documents[document[:size] + 1])
+        first = _chain(following - begin, place - begin)
+        if len(first):
+            last = following[first]
+            place = int(last[-1])
+            yield _pairs(first + begin, last, documents[document[first]]) if packing in PAIRS else (first + begin, last)
+
+
+def _pairs(first: Integers, last: Integers, begun: Integers) -> tuple[Integers, Integers]:
+    """Joins a sentence that is alone in its row with the one before, where it is not the first of its document, which
+    ``begun`` holds, and leaves out others that are alone."""
+    first = first - ((last - first == 1) & (first > begun))
+    return first[last - first > 1], last[last - first > 1]
+
+
+def _chain(following: Integers, place: int) -> Integers:
+    """Returns ``place``, what follows it, what follows that, ..., until the end."""
     steps = np.ascontiguousarray(following).data  # a list of as many numbers takes several times its memory
-    chain, place = array("q"), 0
+    chain = array("q")
     while place < len(steps):
         chain.append(place)
         place = steps[place]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from array import array
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from datamodules.core.documents import Corpus, Document, Documents, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.index import made_aside, writing
+from datamodules.core.integers import IntegerWriter, mapped
 from datamodules.core.stored import StoredSymbols, SymbolWriter
 from datamodules.core.tokenizers import Tokenizer
 from lit_transformers.config import canonical_hash
@@ -80,7 +77,7 @@ class Sentences:
         try:
             narrow = json.loads((folder / META).read_text(encoding="utf-8"))["narrow"]
             self.symbols = StoredSymbols(folder / SYMBOLS, folder / STARTS, narrow)
-            self.documents: npt.NDArray[np.int64] = np.load(folder / DOCUMENTS)
+            self.documents = mapped(folder / DOCUMENTS)
         except (OSError, EOFError, ValueError, KeyError, TypeError):
             raise DataError(f"{folder}: damaged cache; remove this folder and it is made again") from None
 
@@ -120,13 +117,12 @@ def _write(
     divide: Callable[[Document], Iterator[Document]],
 ) -> None:
     """Writes the symbols of all sentences that have any, one after another, and where each document begins."""
-    begins = array("q", [0])
-    with (folder / SYMBOLS).open("wb") as file:
+    with (folder / SYMBOLS).open("wb") as file, IntegerWriter(folder / DOCUMENTS) as begins:
+        begins.append(0)
         writer = SymbolWriter(file, tokenizer)
         for document in documents:
             for sentence in divide(document):
                 writer.add(sentence, keep_empty=False)
             begins.append(len(writer.starts) - 1)
     writer.finish(folder / STARTS)
-    np.save(folder / DOCUMENTS, np.frombuffer(begins, np.int64))
     (folder / META).write_text(json.dumps({"narrow": writer.narrow}))

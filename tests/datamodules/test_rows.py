@@ -29,9 +29,11 @@ from datamodules import (
 )
 from datamodules.core.loading import Batches
 from datamodules.core.windows import Visit
+from datamodules.rows import packings
+from datamodules.rows.packings import Packing, packed
 from datamodules.rows.store import sentences_of
 from lit_transformers.batch import IGNORED, RowBatch, Vocabulary
-from lit_transformers.config import ConfigError
+from lit_transformers.config import ConfigError, canonical_hash
 
 TOPICS = TopicsConfig(documents=30, sentences=6, content=2, validation=0.3, test=0.2)
 ROWS = 45
@@ -164,6 +166,30 @@ def both_segments(words: Words) -> tuple[Words, Words]:
     assert words[0] == "[CLS]" and words[-1] == "[SEP]" and words.count("[SEP]") == 2
     place = words.index("[SEP]")
     return words[1:place], words[place + 1 : -1]
+
+
+@pytest.mark.parametrize(
+    ("packing", "expected"),
+    [
+        ("full_sentences", "6c7a1bfafd036282"),
+        ("doc_sentences", "31621750827339de"),
+        ("segment_pair", "d4fdd266dbbcaf18"),
+        ("sentence_pair", "ba95e0fbee9428b6"),
+    ],
+)
+def test_rows_are_the_same_however_many_sentences_are_packed_at_a_time(
+    corpus: Callable[[list[list[Words]]], RowDataConfig],
+    packing: Packing,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = corpus(random_documents(LENGTHS * 4)).override({"packing": packing}).build()
+    folder = data.store.folder_of("train")
+    for block in (1, 2, 7, 1 << 16):
+        monkeypatch.setattr(packings, "BLOCK", block)
+        monkeypatch.setattr(packings, "VERSION", -block)
+        rows = packed.__wrapped__(folder, packing, 16)
+        assert canonical_hash([part.tolist() for part in rows], 16) == expected, "as all arrays were held in memory"
 
 
 @pytest.mark.parametrize("length", [8, 16, 40])
