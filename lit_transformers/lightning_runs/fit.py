@@ -52,7 +52,7 @@ def fit(
             seed=config.seed,
             config=config.to_dict(),
             data={"name": config.data.class_path or config.model.class_path, "fingerprint": data_content(config)},
-            protocol={"split": config.data.evaluation.split, "metrics": "as the module logs them"},
+            protocol={"split": config.data.evaluation.split, "FLOPs": "of one batch, by torch.utils.flop_counter"},
             cost=describe(config)._asdict(),
             environment=environment(config.training.device, identity.library),
         )
