@@ -1455,8 +1455,8 @@ DATA_FAULTS = (
         "rows",
         "the separators between documents take no room",
         "datamodules/rows/packings.py",
-        "begins, ends = starts[:-1] + document, starts[1:] + document",
-        "begins, ends = starts[:-1], starts[1:]",
+        "ends = starts[begin + 1 : begin + len(window) + 1] + document",
+        "ends = starts[begin + 1 : begin + len(window) + 1] + document[0]",
         (f"{DATA}rows.py::test_rows_of_one_segment_are_packed_as_the_paper_says",),
     ),
     Fault(
@@ -1471,8 +1471,8 @@ DATA_FAULTS = (
         "rows",
         "a sentence that is alone is left out of pairs",
         "datamodules/rows/packings.py",
-        "first = first - (is_alone & (first > documents[document[first]]))",
-        "first = first - 0 * is_alone",
+        "first = first - ((last - first == 1) & (first > begun))",
+        "first = first - 0 * begun",
         (f"{DATA}rows.py::test_pairs_are_packed_as_the_paper_says",),
     ),
     Fault(
@@ -2208,16 +2208,16 @@ RUN_FAULTS = (
         "keys",
         "a key ignores the data",
         "lit_transformers/runs/keys.py",
-        '{"config": with_content(config), "data": content, ',
-        '{"config": with_content(config), ',
+        '{"config": plain, "data": content, ',
+        '{"config": plain, ',
         (f"{TASKS}keys.py::test_the_key_covers_the_config_and_the_content_of_the_data",),
     ),
     Fault(
         "keys",
         "a key ignores the seed",
         "lit_transformers/runs/keys.py",
-        '{"config": with_content(config), "data": content, ',
-        '{"config": with_content(config.override({"seed": 0})), "data": content, ',
+        '{"config": plain, "data": content, ',
+        '{"config": plain | {"seed": 0}, "data": content, ',
         (f"{TASKS}keys.py::test_the_key_covers_the_config_and_the_content_of_the_data",),
     ),
     Fault(
@@ -3039,6 +3039,8 @@ FAULTS = (
         "import importlib\n",
         "import importlib\n\nimport torch  # noqa\n",
         ("tests/test_front_door.py::test_importing_the_package_imports_no_torch_and_lists_its_names",),
+    ),
+    Fault(
         "plugins",
         "the key of a run leaves out the helpers of a plug-in",
         "lit_transformers/runs/code.py",
@@ -3050,8 +3052,8 @@ FAULTS = (
         "plugins",
         "the key of a run leaves out what a package imports relatively",
         "lit_transformers/runs/code.py",
-        "pending.extend(absolute(name, parent) for name in imported)",
-        "pending.extend(imported)",
+        "sorted({absolute(name, package) for name in imports(tree)})",
+        "sorted(set(imports(tree)))",
         (f"{PLUGINS}the_key_of_a_run_covers_what_a_package_imports_relatively",),
     ),
     Fault(
@@ -3077,6 +3079,8 @@ FAULTS = (
         "if study in suite and study in own:",
         "if study in suite and study in own and False:",
         (f"{PLUGINS}studies_of_the_working_folder_are_named_beside_ours_and_a_name_of_both_is_refused",),
+    ),
+    Fault(
         "reports",
         "the headline is of the first contrast though the study names others",
         "reports/show/sections.py",
@@ -3085,6 +3089,9 @@ FAULTS = (
         (
             "tests/reports/test_report_answer.py::"
             "test_the_headline_is_of_the_comparisons_that_the_study_names_by_verdict",
+        ),
+    ),
+    Fault(
         "tasks",
         "a checkpoint holds no description of its data",
         "lit_transformers/tasks/task.py",
@@ -3154,8 +3161,8 @@ FAULTS = (
         "keys",
         "the source of a callback is no part of the key",
         "lit_transformers/runs/code.py",
-        "callbacks = set(modules_of_callbacks(config))",
-        "callbacks = set[str]()",
+        "callbacks = map(hashes_of_project, modules_of_callbacks(config))",
+        "callbacks = map(hashes_of_project, ())",
         (
             "tests/lit_transformers/test_selection.py::test_a_callback_acts_and_its_source_and_arguments_are_part_of_the_key",
         ),
@@ -3170,6 +3177,9 @@ FAULTS = (
             "tests/reports/test_report_answer.py::"
             "test_an_interaction_takes_the_place_of_main_effects_that_mean_nothing_alone",
         ),
+    ),
+    Fault(
+        "reports",
         "a report keeps silent about arms that ended early",
         "reports/judge/fairness.py",
         '    yield "Stopped early", _stopped_early(study)\n',
