@@ -155,8 +155,8 @@ def _texts(layout: CorpusLayout, place: Path, name: str, split: Split) -> Iterat
             content = bytes([layout.labels.index(label)]) + text.encode()
         except (ValueError, KeyError, IndexError, TypeError):
             reason = f"no text with one of the labels {', '.join(layout.labels)}"
-            place = f"{path.name}/{name}:{row + 1}"
-            raise DataError(f"{place}: {reason}; correct data.source.corpus or data.source.path") from None
+            line_name = f"{path.name}/{name}:{row + 1}"
+            raise DataError(f"{line_name}: {reason}; correct data.source.corpus or data.source.path") from None
         yield Text(name, split, BytesIO(content), path, row=row)
 
 
