@@ -155,7 +155,7 @@ def _selection(study: Study) -> str:
 
 def _stopped_early(study: Study) -> str:
     """Returns after how many of its steps each arm ended that did before the last one, and what that means."""
-    arms = []
+    arms, tokens = [], {mean_cost(study.finished(arm), "tokens") for arm in study.arm_names if study.finished(arm)}
     for arm in study.arm_names:
         records = [run.record for run in study.finished(arm) if run.record and "steps" in run.record.measured]
         ends = sorted({record.measured["steps"] for record in records})
@@ -163,4 +163,5 @@ def _stopped_early(study: Study) -> str:
             planned = max(record.config["training"]["steps"] for record in records)
             steps = f"{ends[0]:,}" if len(ends) == 1 else f"{ends[0]:,} to {ends[-1]:,}"
             arms.append(f"{arm} after {steps} of {planned:,} steps")
-    return f"{'; '.join(arms)}; arms have not read equally many tokens" if arms else ""
+    consequence = "; arms have not read equally many tokens" if len(tokens) > 1 else ""
+    return f"{'; '.join(arms)}{consequence}" if arms else ""
