@@ -14,6 +14,7 @@ import torch
 from foreign_module import DIE
 
 from ablations.ablation import Ablation, Match, Metric
+from ablations.catalog import load
 from ablations.plan import Request, make_plan
 from ablations.tuning import prepare
 from lit_transformers.config import ConfigError
@@ -23,6 +24,7 @@ from lit_transformers.lightning_runs.fit import fit
 from lit_transformers.lightning_runs.keys import run_key
 from lit_transformers.lightning_runs.loaders import DataOrder
 from lit_transformers.lightning_runs.metrics import logged_in_record
+from lit_transformers.lightning_runs.runner import RUNNER
 from lit_transformers.training.callbacks import Interrupted
 
 BORING = "lightning.pytorch.demos.boring_classes."
@@ -246,3 +248,18 @@ def test_lightnings_own_demos_are_run_or_refused_for_what_they_lack(tmp_path: Pa
     manual = LightningRunConfig(model={"class_path": f"{BORING}ManualOptimBoringModel"}, training={"device": "cpu"})
     failed = [gate.name for gate in check(manual) if not gate.passed]
     assert failed == ["metrics are logged"] and describe(manual).parameters == 66
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lightning_demo_study", "lightning_digits_study"])
+def test_an_example_learns_more_than_its_floor(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    root = Path(__file__).parents[2]
+    monkeypatch.syspath_prepend(str(root))
+    ablation = load(root / "examples" / f"{name}.py")
+    config = ablation.resolve().configs[ablation.all_arms()[0].name]
+    record = fit(config, tmp_path)
+    assert record["outcome"] == "finished", record["reason"]
+    floor = RUNNER.floors(config, ablation.metric.name)[-1].value
+    gain = record["metrics"][ablation.metric.name] - floor
+    assert gain > 0.5 if ablation.metric.goal == "maximize" else gain < -0.1
