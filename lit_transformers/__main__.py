@@ -61,10 +61,9 @@ def fit(
     wandb_config = WandbConfig() if chosen.wandb == "offline" else None
     with shown(Console(stderr=True)) as report:
         try:
-            report = report if is_first_rank() else None
-            logger_config = LoggerConfig(chosen.names)
+            progress, logger_config = report if is_first_rank() else None, LoggerConfig(chosen.names)
             record = runs.fit(
-                config, directory or run.parent, report, wandb_config=wandb_config, logger_config=logger_config
+                config, directory or run.parent, progress, wandb_config=wandb_config, logger_config=logger_config
             )
         except runs.Interrupted as stop:
             print(stop, file=sys.stderr)

@@ -103,11 +103,11 @@ def row_conflicts(ranks: int, batch_size: int, evaluation_batch_size: int | None
             yield f"{name}: {count} rows cannot be shared by {ranks} ranks; make it a multiple of them"
 
 
-def is_endless(trainer: L.Trainer) -> bool:
+def is_endless(trainer: Any) -> bool:
     """Whether nothing that a trainer was given ends a fit to batches that do not end; validations, after which a
     callback may end it, are something."""
     is_timed = any(isinstance(callback, Timer) for callback in trainer.callbacks)
-    is_limited = isinstance(trainer.limit_train_batches, int) or isinstance(trainer.val_check_interval, int)
+    is_limited = isinstance(trainer.limit_train_batches, int) or not isinstance(trainer.val_check_interval, float)
     return trainer.max_steps == -1 and trainer.max_epochs != -1 and not is_timed and not is_limited
 
 
@@ -242,7 +242,8 @@ class Data(L.LightningDataModule, ABC):
 
     def _resume_position(self, reading: Reading) -> Position:
         """Returns the position to resume from. Raises DataError where the checkpoint has other data or ranks."""
-        if self.trainer is not None and self.trainer.overfit_batches:
+        trainer: Any = self.trainer
+        if trainer is not None and trainer.overfit_batches:
             return reading.start()
         if self._position is None and self._loaded:
             self._check(self._loaded["of"])

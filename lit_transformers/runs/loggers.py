@@ -5,7 +5,9 @@ Weights & Biases, which takes over curves, tables and summaries, is in ``wandb_l
 
 from __future__ import annotations
 
+import importlib
 import os
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,9 +70,8 @@ class TrackioLogger(Logger):
 
     def __init__(self, project: str, name: str, key: str) -> None:
         super().__init__()
-        import trackio
-
-        self._project, self._name, self._key, self._trackio = project, name, key, trackio
+        self._project, self._name, self._key = project, name, key
+        self._trackio: Any = importlib.import_module("trackio")
         self._run: Any = None
         self._hyperparameters: dict[str, Plain] = {}
 
@@ -83,8 +84,8 @@ class TrackioLogger(Logger):
         return self._key
 
     @rank_zero_only
-    def log_hyperparams(self, params: Mapping[str, Plain], *_: Any, **__: Any) -> None:
-        self._hyperparameters |= params
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *_: Any, **__: Any) -> None:
+        self._hyperparameters |= vars(params) if isinstance(params, Namespace) else params
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

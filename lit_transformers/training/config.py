@@ -9,8 +9,8 @@ from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, Checkpoint
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from pydantic import Field
 from torch import nn
 

@@ -35,7 +35,7 @@ class TrainingLog:
 
     def batch(self, task: L.LightningModule, outputs: Mapping[str, Any], batch: Any) -> None:
         """Counts and logs a batch of training, given what ``training_step`` has returned."""
-        trainer = task.trainer
+        trainer: Any = task.trainer
         if trainer.barebones:
             return
         count = tokens_of(batch)
@@ -55,7 +55,7 @@ class TrainingLog:
 
     def update(self, task: L.LightningModule, optimizer: torch.optim.Optimizer) -> None:
         """Logs the learning rate and the norm of the gradient of the update that follows, where it is logged at all."""
-        trainer = task.trainer
+        trainer: Any = task.trainer
         if trainer.barebones or (trainer.global_step + 1) % trainer.log_every_n_steps:
             return
         task.log("train/learning_rate", float(optimizer.param_groups[0]["lr"]))

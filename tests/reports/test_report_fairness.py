@@ -148,3 +148,13 @@ def test_what_can_be_known_stands_beside_what_each_arm_knows(tmp_path: Path) -> 
     share = results.headings().index("Of what can be known")
     for row in results.rows:
         assert isinstance(row[1].value, float) and row[share].value == pytest.approx((3 - row[1].value) / 2)
+
+
+def test_arms_that_ended_early_are_named_with_their_steps(tmp_path: Path) -> None:
+    write_product(tmp_path, {})
+    stop = {"metric": "val/bpb", "patience": 3, "min_delta": 0.0}
+    change_records(tmp_path, OFF, "config", training={"steps": 1200, "stop": stop, "keep": "best"})
+    change_records(tmp_path, OFF, "measured", steps=900, measured_step=600)
+    note = str(table(tmp_path, "results").notes[-1])
+    assert "Selection: weights by val/bpb on the validation split, measured on the validation split." in note
+    assert f"Stopped early: {OFF} after 900 of 1,200 steps; arms have not read equally many tokens." in note
