@@ -11,7 +11,10 @@ from lit_transformers.lightning_runs import LightningRunConfig
 ABLATION = Ablation(
     question="How large may the patches of a vision Transformer be on images of 8 x 8 pixels?",
     baseline=LightningRunConfig(
-        model={"class_path": "examples.lightning_digits.DigitClassifier", "init_args": {"patch_size": 2}},
+        model={
+            "class_path": "examples.lightning_digits.DigitClassifier",
+            "init_args": {"patch_size": 2, "learning_rate": 3e-3},
+        },
         data={"class_path": "examples.lightning_digits.Digits"},
         training={"steps": 250, "log_every": 10, "device": "cpu"},
         trainer={"gradient_clip_val": 1.0},

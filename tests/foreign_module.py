@@ -84,14 +84,12 @@ class Stream(IterableDataset[Any]):
 class Plane(L.LightningDataModule):
     """Points in batches of eight, five of them an epoch."""
 
-    def __init__(
-        self, kind: Literal["plain", "generator", "stream", "workers", "two"] = "plain", count: int = 40
-    ) -> None:
+    def __init__(self, kind: Literal["plain", "generator", "stream", "workers"] = "plain", path: str = "") -> None:
         super().__init__()
-        self.kind, self.count = kind, count
+        self.kind, self.path = kind, path
 
     def setup(self, stage: str) -> None:
-        self.points = Points(self.count, 0, True)
+        self.points = Points(40, 0, True)
 
     def train_dataloader(self) -> Any:
         match self.kind:

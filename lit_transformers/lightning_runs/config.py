@@ -116,6 +116,12 @@ class LightningRunConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for path in self.search:
+            try:
+                self.get(path)
+            except ConfigError:
+                reason = "is searched and has no value here; give it one, which is tried first"
+                raise ConfigError(reason, f"search.{path}") from None
         object.__setattr__(self, "space", {path: _knob(knob, path) for path, knob in self.search.items()})
 
     def conflicts(self) -> Iterator[str]:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import lightning as L
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.plugins.environments import LightningEnvironment
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.utils.flop_counter import FlopCounterMode
 
 from lit_transformers.cli.errors import first_line

@@ -72,12 +72,11 @@ class Pass:
         self.generators = [generator.get_state() for generator in generators]
         self.batches = self.trained = 0
         seed = int(canonical_hash([self.seed, self.number], 8), 16)
-        kept = random_states()
-        torch.random.default_generator.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
-        self.streams = random_states()
-        set_random_states(kept)
+        self.streams = (
+            torch.Generator().manual_seed(seed).get_state(),
+            np.random.RandomState(seed).get_state(),
+            random.Random(seed).getstate(),
+        )
         return skipped
 
     @contextmanager

@@ -15,9 +15,9 @@ from typing import Any
 import lightning as L
 import torch
 import torch.distributed
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
-from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from lit_transformers.config import Plain
 from lit_transformers.lightning_runs.config import LightningRunConfig

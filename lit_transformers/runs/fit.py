@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import Logger
 from datamodules import DataError
 from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError, Memory, Plain
-from lit_transformers.records.record import VERSION, Record
+from lit_transformers.records.record import VERSION, Gate, Record
 from lit_transformers.runs.config import RunConfig, describe, spent
 from lit_transformers.runs.environment import environment
 from lit_transformers.runs.keys import identity_of
@@ -77,7 +77,7 @@ def fit(
         cost = spent(description, config, measured["steps"])._asdict() if "steps" in measured else None
         return Results(metrics, measured, observed, cost)
 
-    def check() -> tuple[gates.Gate, ...]:
+    def check() -> tuple[Gate, ...]:
         return tuple(gates.check(config.model, report))
 
     return recorded(directory, identity, blank, check, work, wandb_config, logger_config, (DataError,))

@@ -63,6 +63,7 @@ def recorded(
         return record_to_plain(finished)
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / RUN, lambda fresh: fresh.write_text(identity.config.to_yaml(), encoding="utf-8"))
+    raised: tuple[type[BaseException], ...] = (Interrupted, KeyboardInterrupt, ConfigError, *faults)
     started, start_time = datetime.now(UTC), time.monotonic()
     record = blank()
     record.measured = {"started": started.isoformat(timespec="seconds")}
@@ -79,7 +80,7 @@ def recorded(
             else:
                 failures = ", ".join(f"{gate.name} ({gate.detail})" for gate in record.gates if not gate.passed)
                 record.outcome, record.reason = "invalid", f"a gate failed: {failures}"
-        except (Interrupted, KeyboardInterrupt, ConfigError, *faults):
+        except raised:
             raise
         except Pruned as end:
             record.outcome, record.reason, record.metrics = "pruned", str(end), end.metrics

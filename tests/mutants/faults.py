@@ -2434,6 +2434,57 @@ EXCHANGE_FAULTS = (
     ),
 )
 
+LIGHTNING_FAULTS = (
+    Fault(
+        "lightning",
+        "a resumed epoch begins with a new order",
+        "lit_transformers/lightning_runs/loaders.py",
+        "return skipped\n",
+        "return 0\n",
+        (f"{TASKS}lightning_runs.py::test_a_run_that_is_stopped_at_any_step_ends_as_one_that_never_was",),
+    ),
+    Fault(
+        "lightning",
+        "a resumed epoch forgets the generators of its loader",
+        "lit_transformers/lightning_runs/loaders.py",
+        "generator.set_state(state)",
+        "generator.get_state()",
+        (f"{TASKS}lightning_runs.py::test_a_run_that_is_stopped_at_any_step_ends_as_one_that_never_was",),
+    ),
+    Fault(
+        "lightning",
+        "every epoch has the same order",
+        "lit_transformers/lightning_runs/loaders.py",
+        "canonical_hash([self.seed, self.number], 8)",
+        "canonical_hash([self.seed], 8)",
+        (f"{TASKS}lightning_runs.py::test_arms_of_a_seed_read_the_same_batches_however_much_randomness_they_draw",),
+    ),
+    Fault(
+        "lightning",
+        "the random numbers of NumPy and Python are not resumed",
+        "lit_transformers/lightning_runs/loaders.py",
+        "set_random_states((torch.get_rng_state(), *self.loaded[1:]))",
+        "pass",
+        (f"{TASKS}lightning_runs.py::test_a_run_that_is_stopped_at_any_step_ends_as_one_that_never_was",),
+    ),
+    Fault(
+        "lightning",
+        "parameters without gradient pass",
+        "lit_transformers/lightning_runs/first_batch.py",
+        "if name not in gradients.finite)",
+        "if gradients.finite.get(name) is False)",
+        (f"{TASKS}lightning_runs.py::test_a_parameter_without_gradient_fails_a_gate_unless_it_is_named",),
+    ),
+    Fault(
+        "lightning",
+        "the key leaves out what a module of others imports",
+        "lit_transformers/runs/code.py",
+        "        pending.extend(read(file, package_of(name, file))[1])\n    return files",
+        "    return files",
+        (f"{TASKS}lightning_runs.py::test_the_key_covers_the_module_and_what_it_imports_of_its_folder",),
+    ),
+)
+
 FAULTS = (
     *EXCHANGE_FAULTS,
     *PATTERN_FAULTS,
@@ -2446,6 +2497,7 @@ FAULTS = (
     *DATA_FAULTS,
     *REPORT_FAULTS,
     *RUN_FAULTS,
+    *LIGHTNING_FAULTS,
     Fault(
         "fields",
         "a schedule is compared by its first updates alone",
