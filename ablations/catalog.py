@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import keyword
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,5 +154,7 @@ def write_new(study: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text((Path(__file__).parent / "skeleton.txt").read_text(encoding="utf-8"), encoding="utf-8")
     except OSError as error:
+        with suppress(OSError):  # a folder that was made for nothing; one that holds something stays
+            path.parent.rmdir()
         raise ConfigError(f"cannot be written: {error.strerror}", str(path)) from None
     return path

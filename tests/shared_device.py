@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import lightning as L
 import torch
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy
 
 from datamodules import LanguageData, Shard
@@ -67,8 +68,11 @@ def share_one_device(device: torch.device, backend: str) -> None:
     def strategy_of(training: TrainingConfig) -> DDPStrategy:
         return DDPStrategy(parallel_devices=[device] * world, process_group_backend=backend)
 
-    def make_trainer(training: TrainingConfig, directory: Path, callbacks: list[L.Callback]) -> L.Trainer:
-        return make(training.override({"devices": 1}), directory, callbacks)  # Lightning counts devices, not ranks
+    def make_trainer(
+        training: TrainingConfig, directory: Path, callbacks: list[L.Callback], loggers: Sequence[Logger] = ()
+    ) -> L.Trainer:
+        # Lightning counts devices, not ranks.
+        return make(training.override({"devices": 1}), directory, callbacks, loggers)
 
     train.strategy_of = strategy_of  # type: ignore[assignment]
     train.make_trainer = make_trainer

@@ -23,7 +23,7 @@ def test_the_ten_lines_for_a_notebook_train_a_model(tmp_path: Path, monkeypatch:
 
 def test_every_command_that_is_shown_exists() -> None:
     packages = "ablations|lit_transformers|reports|sweeps"
-    for package, command in set(re.findall(rf"python -m ({packages}) (\w+)", README.read_text(encoding="utf-8"))):
+    for package, command in set(re.findall(rf"python -m ({packages}) ([\w-]+)", README.read_text(encoding="utf-8"))):
         app = importlib.import_module(f"{package}.__main__").app
         command_names = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
         assert command in command_names, f"python -m {package} {command}"

@@ -65,7 +65,9 @@ def test_their_code_is_part_of_the_key(outside: RunConfig, monkeypatch: pytest.M
     assert run_key(outside) != key
 
 
-def edited(path: Path, read: Callable[[Path], tuple[str, tuple[str, ...]]] = code.read) -> tuple[str, tuple[str, ...]]:
+def edited(
+    path: Path, package: str = "", *, read: Callable[..., tuple[str, tuple[str, ...]]] = code.read
+) -> tuple[str, tuple[str, ...]]:
     """As ``code.read``, where the file of the toy parts has changed and no other."""
-    digest, imported = read(path)
+    digest, imported = read(path, package)
     return (f"{digest} changed" if path.stem == toy_parts.__name__ else digest), imported

@@ -28,6 +28,9 @@ SEEN_ELSEWHERE = {
     "devices": "test_two_ranks.py",
     "strategy": "who holds the weights, not what they are: tests/sweeps/test_torchrun.py",
     "precision": "refused without CUDA: test_run.py; its numbers need a device",
+    "stop": "test_selection.py",
+    "keep": "test_selection.py",
+    "callbacks": "test_selection.py",
     "compile": "how a network runs, not what it computes: test_run.py",
 }
 OTHERWISE: dict[str, Any] = {

@@ -97,7 +97,7 @@ def test_a_source_reads_texts_that_are_long_enough_and_as_many_of_training_as_ar
     assert few.count("train") == 5 and few.count("validation") == whole.count("validation")
     assert {few.name("train", i) for i in range(5)} < {whole.name("train", i) for i in range(whole.count("train"))}
     assert len({part.fingerprint for part in (whole, long, few)}) == 3
-    with pytest.raises(DataError, match=r"no text of train has 1000 words; correct source\.shortest"):
+    with pytest.raises(DataError, match=r"no text of train has 1000 words; correct data\.source\.shortest"):
         source.override({"shortest": 1000}).build().count("train")
 
 

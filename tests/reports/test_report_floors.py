@@ -128,9 +128,9 @@ def test_an_arm_that_memorized_its_training_rows_is_an_answer(runs: Path, tmp_pa
     write_results(study, tmp_path / RESULTS)
     entry = read_entry(tmp_path)
     mean = entry.findings.study.mean_of(OFF)
-    assert headline(entry.findings).startswith("Recurrence on vs off: bits per byte lower by 0.")
+    assert headline(entry.findings).startswith("Better: recurrence on vs off: -0.")
     assert headline(entry.findings).endswith(
-        f": better. {OFF} learned its training rows by heart (training loss 0.5000, validation {mean:.4f})."
+        f" {OFF} learned its training rows by heart (training loss 0.5000, validation {mean:.4f})."
     )
     assert [judged.agreement for judged in entry.judged] == ["agrees"] and not unasked([entry], "report.md").rows
 
