@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import lightning as L
 import torch
@@ -196,14 +196,14 @@ class Task(L.LightningModule, ABC):
         map_location: Any = None,
         hparams_file: Any = None,
         strict: bool | None = None,
-        weights_only: Literal[True] | None = None,
+        weights_only: bool | None = None,
         **parts: Any,
     ) -> Self:
         """Returns the task of a checkpoint, of a run or of any trainer, in evaluation mode; ``Task`` builds that of
         whatever kind. Nothing in the file is executed.
 
         parts: ``config``, ``model``, ``data`` or ``training``, in place of those in the checkpoint. ``hparams_file`` is
-        not needed, and ``weights_only`` is always True. Raises ConfigError where the file holds no such task, or
+        not needed, and ``weights_only`` changes nothing. Raises ConfigError where the file holds no such task, or
         another part is given.
         """
         place = str(checkpoint_path)
