@@ -72,6 +72,8 @@ def study_view(name: str, ablation: Ablation) -> Group:
         lines.append(Text(f"arms have the same {ablation.match.on}{solved}"))
     kinds = {path: value for path, value in ablation.baseline.leaves() if path.rsplit(".", 1)[-1] == "kind"}
     baseline_kinds = [f"{part} {kinds[f'{part}.kind']}" for part in SHOWN if f"{part}.kind" in kinds]
+    classes = (item for item in ablation.baseline.leaves() if item[0].endswith(".class_path") and item[1])
+    baseline_kinds += [f"{path.removesuffix('.class_path')} {name}" for path, name in classes]
     if baseline_kinds:
         lines.append(Text(f"baseline: {', '.join(baseline_kinds)}"))
     if ablation.preparation:

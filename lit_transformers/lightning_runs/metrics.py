@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import lightning as L
 import torch
@@ -110,8 +110,8 @@ class ExampleValues(Callback):
         counts = {name: len(values) for name, values in self.values.items()}
         if len({*counts.values()}) > 1:
             raise ConfigError(f"metrics have values of different numbers of examples: {counts}", EXAMPLE_VALUES)
-        names = ["document", "nats", "tokens", "bytes", *self.values]
-        example = cast("Any", namedtuple)("example", names)  # its fields are known when it runs
+        named: Any = namedtuple  # whose type knows no fields that are only known here
+        example = named("example", ["document", "nats", "tokens", "bytes", *self.values])
         return [example(number, 0.0, 1, 1, *row) for number, row in enumerate(zip(*self.values.values(), strict=True))]
 
     def means(self) -> dict[str, float]:
