@@ -61,7 +61,8 @@ def train(
     extra = {"config": config.to_dict(), TRAINING: training_key}
     checkpointer = Checkpointer(directory / CHECKPOINT, keep_every, extra, stopping)
     names, bars = LoggedNames(), Bars.read(directory)
-    callbacks = [order, names, TrainingLoss(curves, [DivergenceCheck(), *observers(curves)])]
+    shown = TrainingLoss(curves, [DivergenceCheck(), *observers(curves)])
+    callbacks: list[Callback] = [order, names, shown]
     if bars:
         callbacks.append(Pruner(bars, checkpointer))
     trainer = make_trainer(config, directory, [*callbacks, checkpointer], loggers)
@@ -77,7 +78,7 @@ def train(
     metrics: dict[str, float] = {}
     measuring_since = time.monotonic()
     if is_first_rank():
-        metrics = measure(config, directory, module, data, checkpointer, [names, *callbacks[2:3]])
+        metrics = measure(config, directory, module, data, checkpointer, names, shown)
         curves.write(directory / CURVES)
     timings: dict[str, Plain] = {
         "seconds": training_seconds + time.monotonic() - measuring_since,
@@ -94,13 +95,13 @@ def measure(
     module: L.LightningModule,
     data: L.LightningDataModule | None,
     checkpointer: Checkpointer,
-    callbacks: list[Callback],
+    names: LoggedNames,
+    shown: TrainingLoss,
 ) -> dict[str, float]:
     """Measures a trained module on the split of its config, and writes the values of single examples, if it hands over
     any. Returns the metrics by their names in a record."""
     examples = ExampleValues(checkpointer)
-    names = next(callback for callback in callbacks if isinstance(callback, LoggedNames))
-    trainer = single_trainer(config, directory, [examples, *callbacks, checkpointer])
+    trainer = single_trainer(config, directory, [examples, names, shown, checkpointer])
     run = trainer.test if config.data.evaluation.split == "test" else trainer.validate
     run(module, datamodule=data, verbose=False)
     if examples.values:

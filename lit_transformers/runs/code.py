@@ -54,11 +54,7 @@ def modules_on_path(config: Config, roots: Iterable[str], packages: Sequence[str
 
 def lies_beside(module: str, folders: Iterable[Path]) -> bool:
     """Whether a module is a file of one of these folders, or of a package in it."""
-    parts = module.split(".")
-    return any(
-        folder.joinpath(*parts).with_suffix(".py").is_file() or folder.joinpath(*parts, "__init__.py").is_file()
-        for folder in folders
-    )
+    return any(_file_below(folder, module) for folder in folders)
 
 
 def absolute(name: str, package: str) -> str:

@@ -51,8 +51,7 @@ def recorded(
 ) -> dict[str, Plain]:
     """Does a run and writes its record, and returns it as its file holds it. That of a finished run is read.
 
-    blank: returns the record of a run that has only begun. check: returns its gates. work: trains and measures, and
-    may change what its record says of costs.
+    blank: returns the record of a run that has only begun. check: returns its gates. work: trains and measures.
     An error during the run is an outcome, not an exception: "failed" with the reason, or "invalid" where a gate fails.
     Raises ConfigError and ``faults``, which are of what was typed, also where the directory holds another run, and
     Interrupted after SIGTERM, with a checkpoint written.
