@@ -10,7 +10,7 @@ ABLATION = Ablation(
     question="Does detection of replaced symbols teach more than their prediction, and is it for its many targets?",
     answer=["detection against prediction, all tokens", "all tokens against 15 %"],
     source=Source("Clark et al. 2020", arxiv="2003.10555", table="5"),
-    baseline=ELECTRA.override({"task.generator.width": 1.0}),
+    baseline=ELECTRA,
     design="explicit",
     arms={
         "ELECTRA": {},
@@ -43,7 +43,7 @@ ABLATION = Ablation(
     ),
     scales={
         "demo": Scale(seeds=Looks(4, 8, first_seed=1)),
-        "gpu": Scale(overrides=dict(ELECTRA_GPU) | {"task.generator.width": 0.25}),
+        "gpu": Scale(overrides=ELECTRA_GPU),
         "paper": Scale(overrides=dict(ELECTRA_BASE) | {"task.generator.width": 1 / 3}, seeds=1),
     },
 )
