@@ -32,6 +32,7 @@ from datamodules.core.documents import (
     cache_folder,
 )
 from datamodules.core.errors import DataError
+from datamodules.core.preparing import lines_while
 from datamodules.core.reading import cut, damage
 from lit_transformers.config import Plain, canonical_hash
 
@@ -105,7 +106,8 @@ def writing(place: Path) -> Iterator[None]:
 
 @contextmanager
 def made_aside(folder: Path, last: str) -> Iterator[Path]:
-    """Gives a temporary folder, which is moved to ``folder`` at the end, so that no reader sees a partial one.
+    """Gives a temporary folder, which is moved to ``folder`` at the end, so that no reader sees a partial one. Prints
+    lines while it takes long.
 
     last: the file whose presence means that the folder is complete. Raises DataError where it cannot be written.
     """
@@ -113,7 +115,8 @@ def made_aside(folder: Path, last: str) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
-        yield temporary
+        with lines_while(folder, temporary):
+            yield temporary
         with writing(folder):
             _publish(temporary, folder, last)
     finally:

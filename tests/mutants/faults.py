@@ -3036,6 +3036,14 @@ FAULTS = (
         ),
     ),
     Fault(
+        "probes",
+        "a frozen network is counted as if it were trained",
+        "lit_transformers/tasks/pooled.py",
+        "return 1 if self.frozen else 3",
+        "return 3",
+        ("tests/lit_transformers/test_probes.py::test_a_training_step_of_a_frozen_network_costs_its_forward_pass",),
+    ),
+    Fault(
         "rows",
         "a document that breaks the order does not",
         "datamodules/text/topics.py",
