@@ -42,10 +42,11 @@ ABLATION = Ablation(
         claims=["Most of the gain is that all tokens are targets, some that no [MASK] is read (section 3.4)."],
         remarks={
             "ELECTRA against BERT": (
-                "The rules and the scale: after 750 updates a discriminator knows more of topics than BERT (.97 and .86 "
-                "of pairs), less of the order of sentences (.63 and 1.00), and nothing of agreement (.50 and 1.00). That "
-                "two words match is soon learned by predicting one from the other; by saying whether they do it was not "
-                "learned in 2,000 updates either (one seed). The source fine-tunes what a million have learned."
+                "The rules and the scale: after 750 updates a discriminator knows more of topics than BERT (.97 and "
+                ".86 of pairs), less of the order of sentences (.63 and 1.00), and nothing of agreement (.50 and "
+                "1.00). That two words match is soon learned by predicting one from the other; by saying whether they "
+                "do it was not learned in 2,000 updates either (one seed). The source fine-tunes what a million have "
+                "learned."
             ),
             "all tokens predicted against 15 %": (
                 "The scale: after 750 updates who predicts all tokens copies most of them, and has noticed .08 of "
