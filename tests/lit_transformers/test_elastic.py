@@ -1,0 +1,113 @@
+"""Runs read the same batches on any number of ranks and of worker processes, and go on with another number of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked import Forked
+
+from datamodules import DataError
+from lit_transformers.records.files import CHECKPOINT, CURVES, DOCUMENTS, RECORD
+from lit_transformers.runs import RunConfig
+from lit_transformers.runs.train import train
+from lit_transformers.training.stopping import Stop
+
+pytestmark = pytest.mark.slow
+SMALL = {"dim": 8, "heads": 2, "depth": 1}
+RECURRENT = {"kind": "language_model", "mixer": {"kind": "attention", "memory": 8, "encoding": "xl"}, **SMALL}
+ENCODER = {"kind": "encoder", "positions": "learned", "segments": 2, **SMALL}
+PAIRS = {"kind": "encoder_decoder", "positions": "learned", **SMALL}
+SOURCE = {"kind": "topics", "documents": 41, "sentences": 6, "validation": 0.3, "test": 0.1}
+LANES = {"kind": "language", "source": SOURCE, "segment_length": 64, "batch_size": 8}
+TEXT = {"source": SOURCE, "tokenizer": "words", "length": 24, "batch_size": 8, "window": 2}
+SPANS = {"kind": "mask_spans", "unchanged": 0.0, "replaced": 0.0}
+TOKENS = {"kind": "seq2seq", "metrics": ["accuracy"]}
+STRINGS = {"kind": "strings", "generator": {"kind": "copy", "alphabet": 4}, "max_length": 6}
+LISTOPS = {"kind": "listops", "train": 45, "validation": 19}
+CASES: dict[str, dict[str, Any]] = {
+    "reset": {"model": RECURRENT, "task": "causal_lm", "data": LANES},
+    "stream": {"model": RECURRENT, "task": "causal_lm", "data": LANES | {"documents": "stream"}},
+    "rows": {"model": ENCODER, "task": "masked_lm", "data": {"kind": "rows", "packing": "segment_pair", **TEXT}},
+    "contrastive": {"model": ENCODER, "task": "contrastive", "data": {"kind": "rows", "noise": SPANS, **TEXT}},
+    "denoising": {"model": PAIRS, "task": TOKENS, "data": {"kind": "denoising", **TEXT}},
+    "pairs": {
+        "model": PAIRS,
+        "task": TOKENS,
+        "data": {"kind": "pairs", "source": STRINGS, "tokens_per_batch": 64, "window": 16},
+    },
+    "labelled": {
+        "model": ENCODER | {"segments": 1},
+        "task": "classification",
+        "data": {"kind": "labelled", "source": LISTOPS, "batch_size": 8, "window": 2},
+    },
+    "strings": {
+        "model": {"kind": "language_model", "positions": "sinusoidal", **SMALL},
+        "task": "strings",
+        "data": {"kind": "generated", "max_length": 6, "lengths": "uniform", "batch_size": 8},
+    },
+}
+COUNTS = ((1, 0), (1, 2), (2, 0), (2, 2), (4, 0), (4, 2))
+"""Of ranks, and of worker processes of each."""
+STEPS = 6
+
+
+def config_of(name: str, ranks: int, workers: int) -> RunConfig:
+    training = {"steps": STEPS, "device": "cpu", "devices": ranks, "log_every": 1, "validate_every": STEPS}
+    examples = {} if name in ("reset", "stream") else {"data.evaluation.examples": 19}
+    config = RunConfig.from_dict({"training": training, **CASES[name]})
+    return config.override({"data.workers": workers, **examples})
+
+
+def train_all(folder: Path, ranks: int, workers: int) -> None:
+    """Does the runs of all kinds of data, one after another, and writes their metrics; for ``Forked``."""
+    for name in CASES:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        config = config_of(name, ranks, workers)
+        metrics, _, _ = train(config, config.data.build(), folder / name, "its own", Stop())
+        if int(os.environ.get("RANK", "0")) == 0:
+            (folder / name / RECORD).write_text(json.dumps(metrics))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Path]:
+    """The runs of all kinds of data, by the numbers of ranks and workers."""
+    folder = tmp_path_factory.mktemp("elastic")
+    for name in CASES:
+        config_of(name, 1, 0).data.build().prepare_data()
+    by_counts = {counts: folder / "{}x{}".format(*counts) for counts in COUNTS}
+    for (ranks, workers), place in by_counts.items():
+        place.mkdir()
+        Forked(place / "output.txt", train_all, place, ranks, workers, ranks=ranks if ranks > 1 else 0).finish()
+    return by_counts
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    return [*csv.DictReader(path.open())]
+
+
+def numbers(folder: Path) -> dict[tuple[str, str], float]:
+    """The curves of a run by step and name, and its last metrics."""
+    curves = {(row["step"], row["name"]): float(row["value"]) for row in table(folder / CURVES)}
+    return curves | {("last", name): value for name, value in json.loads((folder / RECORD).read_text()).items()}
+
+
+@pytest.mark.parametrize("counts", COUNTS[1:], ids="{0[0]} ranks, {0[1]} workers".format)
+@pytest.mark.parametrize("name", CASES)
+def test_any_number_of_ranks_and_workers_reads_the_same_batches(
+    name: str, counts: tuple[int, int], folders: dict[tuple[int, int], Path]
+) -> None:
+    """Gradients are summed in another order, so float32 numbers differ in their last bits: 1e-4, not equality."""
+    one, several = (folders[each] / name for each in (COUNTS[0], counts))
+    expected = numbers(one)
+    assert (str(STEPS), "train/nats") in expected and any(name.startswith("val/") for _, name in expected)
+    assert numbers(several) == pytest.approx(expected, rel=1e-4)
+    weights = [torch.load(run / CHECKPOINT, weights_only=True)["state_dict"] for run in (several, one)]
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
+    rows = [[(row["document"], row["name"], row["tokens"]) for row in table(run / DOCUMENTS)] for run in (one, several)]
+    assert rows[0] == rows[1] and len(rows[0]) >= 10, "every example is measured once"
