@@ -222,9 +222,7 @@ class DenoisingData(TextData):
         return Reading(partial(_open, reader, shape, make_batch, order), self.rank(), self.config.workers)
 
 
-def paired(
-    description: PairDescription, evaluated: bool, rows: list[DamagedRow], cursor: str
-) -> PairBatch:
+def paired(description: PairDescription, evaluated: bool, rows: list[DamagedRow], cursor: str) -> PairBatch:
     """Makes a batch of rows. Without rows it is one row with an empty source and no target, for a rank without a share
     of it.
 

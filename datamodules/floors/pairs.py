@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.core.documents import Shard
 from datamodules.core.errors import DataError
 from datamodules.core.windows import Endless, Once
 from datamodules.floors.strings import answer_floors

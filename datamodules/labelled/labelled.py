@@ -137,8 +137,8 @@ class LabelledData(Data):
 
 
 class RowShape(NamedTuple):
-    """rows: of a batch over all ranks. window: number of batches that are sorted together. boundary: the symbol that a row begins
-    with. least: the minimum length of a row. label_dtype: that of the labels' tensor."""
+    """rows: of a batch over all ranks. window: number of batches that are sorted together. boundary: the symbol that a
+    row begins with. least: the minimum length of a row. label_dtype: that of the labels' tensor."""
 
     rows: int
     window: int
@@ -176,9 +176,7 @@ def grouped(
     def read(ordinal: int) -> tuple[int, Example]:
         return ordinal, examples.example(split, ordinal)
 
-    return cut(
-        ordinals, read, shape.rows, share, (lambda item: len(item[1].symbols)) if shape.window > 1 else None
-    )
+    return cut(ordinals, read, shape.rows, share, (lambda item: len(item[1].symbols)) if shape.window > 1 else None)
 
 
 def _open(

@@ -257,8 +257,8 @@ class PairData(Data):
 
 
 class PairShape(NamedTuple):
-    """tokens: the maximum of a batch over all ranks. source_boundary: the symbol that ends a source. boundary: the symbol that begins
-    and ends a target. longest: the lengths at which both are cut."""
+    """tokens: the maximum of a batch over all ranks. source_boundary: the symbol that ends a source. boundary: the
+    symbol that begins and ends a target. longest: the lengths at which both are cut."""
 
     tokens: int
     source_boundary: int

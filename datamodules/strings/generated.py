@@ -161,8 +161,8 @@ EMPTY = String(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def batched(strings: list[_RequestedString], cursor: Plain) -> StringBatch:
-    """Makes a batch of strings, with rows padded to the longest; of none, one row of padding, for a rank without a share
-    of it."""
+    """Makes a batch of strings, with rows padded to the longest; of none, one row of padding, for a rank without a
+    share of it."""
     strings = strings or [_RequestedString(0, 0, EMPTY)]
     longest = max(1, *(len(item.string.inputs) for item in strings))
     inputs = np.zeros((len(strings), longest), np.int64)

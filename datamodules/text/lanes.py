@@ -24,8 +24,12 @@ from lit_transformers.config import Plain
 __all__ = ["LaneShape", "Lanes"]
 
 
+ALONE = Shard()
+
+
 class LaneShape(NamedTuple):
-    """rows: number of lanes over all ranks. A row has ``segment_length`` positions and the lane's next row starts ``stride`` later.
+    """rows: number of lanes over all ranks. A row has ``segment_length`` positions and the lane's next row starts
+    ``stride`` later.
 
     joined: whether a row continues with the next document (policy "stream") or ends with its document ("reset").
     """
@@ -52,7 +56,8 @@ class _Lane:
     """documents: those from the row's start on. offset: number of positions of the first document before the row.
 
     ahead: number of positions from the row's start to the end of ``documents``. scored: how many of these have targets
-    that earlier rows scored. fresh: whether the next row starts from an empty state. is_own: whether this rank reads it.
+    that earlier rows scored. fresh: whether the next row starts from an empty state. is_own: whether this rank reads
+    it.
     """
 
     def __init__(self) -> None:
@@ -118,7 +123,7 @@ class Lanes:
         stream: DocumentStream,
         tokenizer: Tokenizer,
         shape: LaneShape,
-        share: Shard = Shard(),
+        share: Shard = ALONE,
         lengths: npt.NDArray[np.int32] | None = None,
     ) -> None:
         """lengths: of documents by their ordinals, plus 1; 0 where one is not known, which is then entered."""

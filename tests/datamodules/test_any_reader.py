@@ -1,5 +1,5 @@
-"""Data of every kind: the shares of all ranks are the batches of one process, whoever makes them, and a position is that
-of all."""
+"""Data of every kind: the shares of all ranks are the batches of one process, whoever makes them, and a position is
+that of all."""
 
 from __future__ import annotations
 
