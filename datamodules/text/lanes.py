@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from datamodules.core.documents import Document, DocumentStream, Shard
+from datamodules.core.errors import DataError
 from datamodules.core.loading import CHUNK
 from datamodules.core.tokenizers import Tokenizer, encode_document
 from lit_transformers.batch import IGNORED, TextBatch
@@ -25,6 +26,7 @@ __all__ = ["LaneShape", "Lanes"]
 
 
 ALONE = Shard()
+EMPTY = np.empty(0, np.int32)
 
 
 class LaneShape(NamedTuple):
@@ -42,14 +44,14 @@ class LaneShape(NamedTuple):
 
 @dataclass(slots=True)
 class _LaneDocument:
-    """A document in a lane. at: the stream's state before it. document: None in a lane of another rank. symbols: the
-    boundary, then its ``length`` symbols; None where no row of it has been needed."""
+    """A document in a lane. at: the stream's state before it. document: None once it is encoded, and in a lane of
+    another rank. symbols: the boundary, then its ``length`` symbols; empty before that."""
 
     at: Plain
     ordinal: int
     document: Document | None
     length: int = 0
-    symbols: npt.NDArray[np.int32] | None = None
+    symbols: npt.NDArray[np.int32] = EMPTY
 
 
 class _Lane:
@@ -193,7 +195,7 @@ class Lanes:
         item = _LaneDocument(at, *taken)
         item.length = self._length(item)
         if not lane.is_own:
-            item.document = item.symbols = None
+            item.document, item.symbols = None, EMPTY
         if item.length:
             lane.add(item)
         return True
@@ -203,19 +205,24 @@ class Lanes:
         known = 0 if self.lengths is None else int(self.lengths[item.ordinal])
         if known:
             return known - 1
-        item.symbols = self._encoded(item)
+        length = len(self._symbols(item)) - 1
         if self.lengths is not None:
-            self.lengths[item.ordinal] = len(item.symbols)
-        return len(item.symbols) - 1
+            self.lengths[item.ordinal] = length + 1
+        return length
 
-    def _encoded(self, item: _LaneDocument) -> npt.NDArray[np.int32]:
-        """Returns the boundary and the symbols of a document."""
-        assert item.document is not None, "of a lane of another rank"
-        encoded = encode_document(self.tokenizer, item.document)
-        symbols = np.empty(len(encoded) + 1, np.int32)
-        symbols[0] = self.tokenizer.vocabulary.boundary
-        symbols[1:] = encoded
-        return symbols
+    def _symbols(self, item: _LaneDocument) -> npt.NDArray[np.int32]:
+        """Returns the boundary and the symbols of a document, which is encoded once. Raises DataError where they are
+        not as many as others have entered."""
+        if item.document is not None:
+            encoded = encode_document(self.tokenizer, item.document)
+            if item.length not in (0, len(encoded)):
+                reason = f"has {len(encoded)} symbols, and the cache says {item.length}"
+                raise DataError(f"{item.document.name}: {reason}; remove the folder lengths of LIT_CACHE")
+            item.symbols = np.empty(len(encoded) + 1, np.int32)
+            item.symbols[0] = self.tokenizer.vocabulary.boundary
+            item.symbols[1:] = encoded
+            item.document = None
+        return item.symbols
 
     def _fill(self, lane: _Lane) -> int:
         """Reads documents for the lane's next row; returns its number of positions, 0 where none is left to score."""
@@ -237,7 +244,7 @@ class Lanes:
         for item in lane.documents:
             end = min(position + item.length - start, filled)
             stop = start + end - position
-            symbols = item.symbols = self._encoded(item) if item.symbols is None else item.symbols
+            symbols = self._symbols(item)
             inputs[position:end] = symbols[start:stop]
             targets[position:end] = symbols[start + 1 : stop + 1]
             document[position:end] = item.ordinal

@@ -177,31 +177,24 @@ class Checkpointer(Callback):
         self.stop.listen()
         trainer.should_stop |= self.ended
         random_states, self.random = self.random, []
-        if len(random_states) in (0, trainer.world_size):
-            self._count_ranks(trainer, drawn_anew=False)
-        if not random_states:
-            if trainer.global_rank:  # the first rank continues as a single process; others drop out other channels
-                torch.manual_seed(torch.initial_seed() + trainer.global_rank)
-        elif len(random_states) == trainer.world_size:
+        is_drawn_from = bool(random_states) and not same_random_state(random_states[0], random_state())
+        if len(random_states) == trainer.world_size:
             set_random_state(random_states[trainer.global_rank])
-        else:
-            self._draw_anew(trainer, random_states)
-
-    def _count_ranks(self, trainer: L.Trainer, drawn_anew: bool) -> None:
-        """Notes on how many ranks training goes on, where that is another number than before."""
+        elif is_drawn_from:
+            self._draw_anew(trainer, len(random_states))
+        elif trainer.global_rank:  # the first rank continues as a single process; others drop out other channels
+            torch.manual_seed(torch.initial_seed() + trainer.global_rank)
         if not self.ranks or self.ranks[-1]["ranks"] != trainer.world_size:
-            self.ranks += [{"step": trainer.global_step, "ranks": trainer.world_size, "drawn_anew": drawn_anew}]
+            changed = {"step": trainer.global_step, "ranks": trainer.world_size, "drawn_anew": is_drawn_from}
+            self.ranks = [*self.ranks, changed]
 
-    def _draw_anew(self, trainer: L.Trainer, random_states: list[dict[str, torch.Tensor]]) -> None:
-        """Gives each of another number of ranks random numbers of its own, and says so where training draws any."""
-        has_drawn = not same_random_state(random_states[0], random_state())
-        self._count_ranks(trainer, has_drawn)
+    def _draw_anew(self, trainer: L.Trainer, before: int) -> None:
+        """Gives each of another number of ranks than ``before`` random numbers of its own, and says so."""
         torch.manual_seed(torch.initial_seed() + trainer.global_step * RANKS_AT_MOST + trainer.global_rank)
-        if has_drawn and trainer.is_global_zero:
-            before, now = len(random_states), trainer.world_size
+        if trainer.is_global_zero:
             print(
-                f"goes on at step {trainer.global_step} with {now} ranks after {before}: from here on dropout, and "
-                f"what else training draws, is not what {before} ranks would have drawn",
+                f"goes on at step {trainer.global_step} with {trainer.world_size} ranks after {before}: from here on "
+                f"dropout, and what else training draws, is not what {before} ranks would have drawn",
                 flush=True,
             )
 
