@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +51,7 @@ class _LaneDocument:
     ordinal: int
     document: Document | None
     length: int = 0
-    symbols: npt.NDArray[np.int32] = EMPTY
+    symbols: npt.NDArray[np.int32] = field(default_factory=lambda: EMPTY)
 
 
 class _Lane:
