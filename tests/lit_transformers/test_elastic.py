@@ -1,4 +1,8 @@
-"""Runs read the same batches on any number of ranks and of worker processes, and go on with another number of them."""
+"""Runs read the same batches on any number of ranks and of worker processes, and go on with another number of them.
+
+Objectives that read rows are in ``test_pretraining_ranks.py``; that workers make the same batches of every kind of data
+is in ``tests/datamodules/test_any_reader.py``.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +29,12 @@ ENCODER = {"kind": "encoder", "positions": "learned", "segments": 2, **SMALL}
 PAIRS = {"kind": "encoder_decoder", "positions": "learned", **SMALL}
 SOURCE = {"kind": "topics", "documents": 41, "sentences": 6, "validation": 0.3, "test": 0.1}
 LANES = {"kind": "language", "source": SOURCE, "segment_length": 64, "batch_size": 8}
-TEXT = {"source": SOURCE, "tokenizer": "words", "length": 24, "batch_size": 8, "window": 2}
-SPANS = {"kind": "mask_spans", "unchanged": 0.0, "replaced": 0.0}
 TOKENS = {"kind": "seq2seq", "metrics": ["accuracy"]}
 STRINGS = {"kind": "strings", "generator": {"kind": "copy", "alphabet": 4}, "max_length": 6}
 LISTOPS = {"kind": "listops", "train": 45, "validation": 19}
 CASES: dict[str, dict[str, Any]] = {
     "reset": {"model": RECURRENT, "task": "causal_lm", "data": LANES},
     "stream": {"model": RECURRENT, "task": "causal_lm", "data": LANES | {"documents": "stream"}},
-    "rows": {"model": ENCODER, "task": "masked_lm", "data": {"kind": "rows", "packing": "segment_pair", **TEXT}},
-    "contrastive": {"model": ENCODER, "task": "contrastive", "data": {"kind": "rows", "noise": SPANS, **TEXT}},
-    "denoising": {"model": PAIRS, "task": TOKENS, "data": {"kind": "denoising", **TEXT}},
     "pairs": {
         "model": PAIRS,
         "task": TOKENS,
@@ -45,11 +44,6 @@ CASES: dict[str, dict[str, Any]] = {
         "model": ENCODER | {"segments": 1},
         "task": "classification",
         "data": {"kind": "labelled", "source": LISTOPS, "batch_size": 8, "window": 2},
-    },
-    "strings": {
-        "model": {"kind": "language_model", "positions": "sinusoidal", **SMALL},
-        "task": "strings",
-        "data": {"kind": "generated", "max_length": 6, "lengths": "uniform", "batch_size": 8},
     },
 }
 COUNTS = ((1, 0), (2, 0), (4, 2))
@@ -146,7 +140,7 @@ def test_a_run_that_was_killed_on_four_ranks_goes_on_with_two(name: str, tmp_pat
 
 
 def test_other_random_numbers_are_told(tmp_path: Path) -> None:
-    config = config_of("strings", 1, 0).override(
+    config = config_of("labelled", 1, 0).override(
         {"training.steps": 20, "training.validate_every": 20, "model.dropout": 0.1}
     )
     record = killed_and_gone_on(config, tmp_path)
