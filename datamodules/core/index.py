@@ -27,7 +27,6 @@ from datamodules.core.documents import (
     Documents,
     DocumentStream,
     Limit,
-    Shard,
     Split,
     cache_folder,
 )
@@ -276,24 +275,18 @@ class IndexedDocuments(Documents):
             count = min(count, int(np.searchsorted(lengths, limit.bytes)) + 1)
         return count
 
-    def training(self, shard: Shard, seed: int) -> DocumentStream:
-        if len(self) < shard.total:
-            raise DataError(
-                f"source: {len(self)} {self.split} documents cannot feed {shard.total} readers (ranks x workers); "
-                "use fewer workers or a smaller data.source.piece"
-            )
-        return _Shuffled(self, shard, seed)
+    def training(self, seed: int) -> DocumentStream:
+        return _Shuffled(self, seed)
 
-    def evaluation(self, shard: Shard, limit: Limit) -> DocumentStream:
-        return _InOrder(self, shard, self.within(limit))
+    def evaluation(self, limit: Limit) -> DocumentStream:
+        return _InOrder(self, self.within(limit))
 
 
 class _Shuffled(DocumentStream):
     """An endless stream; its state is the number of documents taken, from which pass and place follow."""
 
-    def __init__(self, documents: IndexedDocuments, shard: Shard, seed: int) -> None:
-        self.documents, self.shard, self.seed = documents, shard, seed
-        self.count = len(range(shard.number, len(documents), shard.total))
+    def __init__(self, documents: IndexedDocuments, seed: int) -> None:
+        self.documents, self.seed, self.count = documents, seed, len(documents)
         self.taken = 0
 
     def state(self) -> Plain:
@@ -304,8 +297,7 @@ class _Shuffled(DocumentStream):
 
     def take(self) -> tuple[int, Document]:
         epoch, place = divmod(self.taken, self.count)
-        order = _order(len(self.documents), self.seed, epoch)
-        ordinal = int(order[self.shard.number + place * self.shard.total])
+        ordinal = int(_order(self.count, self.seed, epoch)[place])
         self.taken += 1
         return ordinal, self.documents[ordinal]
 
@@ -313,9 +305,9 @@ class _Shuffled(DocumentStream):
 class _InOrder(DocumentStream):
     """One pass in order; its state is the ordinal of the next document."""
 
-    def __init__(self, documents: IndexedDocuments, shard: Shard, count: int) -> None:
-        self.documents, self.shard, self.count = documents, shard, count
-        self.ordinal = shard.number
+    def __init__(self, documents: IndexedDocuments, count: int) -> None:
+        self.documents, self.count = documents, count
+        self.ordinal = 0
 
     def state(self) -> Plain:
         return self.ordinal
@@ -326,5 +318,5 @@ class _InOrder(DocumentStream):
     def take(self) -> tuple[int, Document] | None:
         if self.ordinal >= self.count:
             return None
-        ordinal, self.ordinal = self.ordinal, self.ordinal + self.shard.total
+        ordinal, self.ordinal = self.ordinal, self.ordinal + 1
         return ordinal, self.documents[ordinal]

@@ -77,7 +77,7 @@ class PooledTaskConfig(TaskConfig):
         inputs = torch.randint(1, data.vocabulary.size, (2, data.length))
         labels = LabelledDescription.of(data, self.kind).labels.random(2)
         marked = torch.arange(data.length) == torch.randint(data.length, (2, 1))
-        return LabelledBatch(inputs, torch.ones_like(marked), labels, marked, torch.arange(2), 0, None)
+        return LabelledBatch(inputs, torch.ones_like(marked), labels, marked, torch.arange(2), None)
 
 
 class PooledMetric(ExampleMetric):

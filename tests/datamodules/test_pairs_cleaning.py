@@ -41,7 +41,7 @@ UNCLEAN = [
 
 def one_pass(data: PairData) -> dict[int, tuple[list[int], list[int], list[int]]]:
     """Maps the ordinal of every pair that training reads to its source, inputs and targets without padding."""
-    stream, pairs = data.training().stream(0), dict[int, tuple[list[int], list[int], list[int]]]()
+    stream, pairs = data.training().batches(), dict[int, tuple[list[int], list[int], list[int]]]()
     for batch in islice(stream, 40):
         for row, ordinal in enumerate(batch.example.tolist()):
             source, padding_mask = batch.source[row][batch.source_padding_mask[row]], batch.padding_mask[row]

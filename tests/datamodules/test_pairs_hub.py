@@ -84,8 +84,7 @@ def test_the_first_pairs_are_enough_where_so_many_are_asked_for(data_sets: Path)
 def test_pairs_of_the_hub_are_trained_on_and_resumed(data_sets: Path) -> None:
     config = PairDataConfig(source=local_source(data_sets / "wmt14"), tokens_per_batch=256, window=16)
     batches = list(islice(config.build().train_dataloader(), 20))
-    stream = config.build().training().stream(0)
-    stream.go_to(batches[11].cursor)
+    stream = config.build().training().batches(batches[11].cursor)
     assert [batch.example.tolist() for batch in islice(stream, 8)] == [batch.example.tolist() for batch in batches[12:]]
     assert config.build().checkpoint_metadata()["languages"] == ["en", "de"]
 
