@@ -3238,4 +3238,15 @@ FAULTS = (
         "",
         ("tests/reports/test_report_fairness.py::test_arms_that_ended_early_are_named_with_their_steps",),
     ),
+    Fault(
+        "studies",
+        "a script is run again by the processes of its runs",
+        "sweeps/process/child.py",
+        '    sys.modules["__main__"] = ModuleType("__main__")\n',
+        "",
+        (
+            "tests/ablations/test_api.py::"
+            "test_a_script_that_runs_a_study_at_its_top_level_is_not_run_again_by_its_processes",
+        ),
+    ),
 )
