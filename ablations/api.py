@@ -123,7 +123,7 @@ def _assignments(changes: Mapping[str, Plain] | None) -> list[str]:
 
 
 def _whole_plan(study: StudyLike, name: str | None, runs: Path, request: Request) -> PlannedStudy:
-    """Returns the plan of a study with the seeds of all its looks. Raises ConfigError for a missing or needless name."""
+    """Returns the plan of a study with the seeds of all its looks. Raises ConfigError for a missing or extra name."""
     if not isinstance(study, Ablation):
         if name is not None:
             raise ConfigError("a study of a file has the file's name; leave name out", str(study))

@@ -100,7 +100,7 @@ def test_what_cannot_be_run_is_one_line(tmp_path: Path) -> None:
         run_study(study(), runs=tmp_path)
     with pytest.raises(ConfigError, match="leave name out"):
         run_study("xl_memory", name="mine", runs=tmp_path)
-    with pytest.raises(ConfigError, match="^memory: until_decided is of a study with seeds=Looks"):
+    with pytest.raises(ConfigError, match=r"^memory: until_decided is of a study with seeds=Looks"):
         run_study(study(), name="memory", runs=tmp_path, until_decided=True)
     assert not list(tmp_path.glob("*/record.json"))
 

@@ -95,7 +95,7 @@ def test_a_wrong_column_names_the_nearest(data_sets: Path) -> None:
         read_pairs(local_source(data_sets / "cnn_dailymail", source="artical"))
     with pytest.raises(DataError, match=r"train:1: no 'translation.dee'; did you mean .*de.* \(set data.source.source"):
         read_pairs(local_source(data_sets / "wmt14", target="translation.dee"))
-    with pytest.raises(DataError, match=r"train:1: 'translation' holds dict, not text"):
+    with pytest.raises(DataError, match=r"train:1: 'translation' holds an object, not text"):
         read_pairs(local_source(data_sets / "wmt14", target="translation"))
 
 
