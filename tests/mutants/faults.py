@@ -3249,4 +3249,12 @@ FAULTS = (
             "test_a_script_that_runs_a_study_at_its_top_level_is_not_run_again_by_its_processes",
         ),
     ),
+    Fault(
+        "commands",
+        "a shell is asked to complete what it cannot name",
+        "lit_transformers/cli/program.py",
+        "return _script(package) if is_script(package) else",
+        "return",
+        ("tests/test_completion.py::test_bash_completes_commands_options_and_studies_of_the_suite_and_of_the_folder",),
+    ),
 )
