@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,8 @@ __all__ = ["HubPairsConfig", "Layout"]
 
 
 SIDES = "data.source.source, data.source.target"
+TOP = re.compile(r"([^].()[{}|*@`']+)(?:[.[]|$)")
+"""The column that a path leads into, where it begins with one."""
 
 
 class Layout(NamedTuple):
@@ -115,7 +118,7 @@ class HubPairsConfig(TextPairsConfig, kind="hub"):
 
     def _rows(self, hub_split: str) -> Iterator[dict[str, Any]]:
         _, *sides = self.layout
-        columns = [side.partition(".")[0].partition("[")[0] for side in sides if "(" not in side]
+        columns = [match[1] for side in sides if (match := TOP.match(side))]
         dataset = streamed(self.name, self.layout.subset, hub_split, self.revision, columns)
         try:
             yield from dataset

@@ -171,10 +171,7 @@ def _record(place: str, values: Any, origin: str, row: int) -> FileRecord:
 def _table(member: Member, separator: str, has_header: bool) -> Iterator[FileRecord]:
     """Yields the rows of a table as a dictionary by the names in its header, or as a list without one."""
     lines = _text_lines(member)
-    if separator == "\t":
-        rows = ((number, line.rstrip("\r\n").split("\t")) for number, line in enumerate(lines, 1))
-    else:
-        rows = _quoted(lines, separator, member.name)
+    rows = _divided(lines) if separator == "\t" else _quoted(lines, separator, member.name)
     header: list[str] | None = None
     for number, cells in rows:
         if not any(cells):
@@ -193,6 +190,12 @@ def _table(member: Member, separator: str, has_header: bool) -> Iterator[FileRec
         if len(cells) < len(header):
             place = f"{place} ({len(cells)} columns, and the header has {len(header)})"
         yield _record(place, dict(zip(header, cells, strict=False)), member.name, number - 1)
+
+
+def _divided(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yields rows of cells between tabs, with their numbers."""
+    for number, line in enumerate(lines, 1):
+        yield number, line.rstrip("\r\n").split("\t")
 
 
 def _quoted(lines: Iterator[str], separator: str, name: str) -> Iterator[tuple[int, list[str]]]:
@@ -259,7 +262,7 @@ def parsed(content: bytes, place: str) -> Any:
 def _filled(record: FileRecord, column: Column) -> list[str]:
     """Returns the texts of a column or a path. Raises RecordError where one is empty."""
     texts = texts_at(record.values, column, record.place)
-    if not texts or not all(text.strip() for text in texts):
+    if not all(text.strip() for text in texts):
         raise RecordError(f"{record.place}: {column!r} is empty; correct it, or set data.source.incomplete=leave_out")
     return texts
 
@@ -270,14 +273,13 @@ def texts_at(values: Any, column: Column, place: str, field: str = COLUMNS) -> l
     something else."""
     value = value_at(values, column, place, field)
     texts = value if isinstance(value, list) else [value]
+    if not texts:
+        raise RecordError(f"{place}: {column!r} holds an empty list; correct it, or {field}")
     for text in texts:
         if text is None or isinstance(text, dict | list):
-            raise DataError(f"{place}: {column!r} holds {_noun(text)}, not text; give the path of a text ({field})")
+            noun = "null" if text is None else "an object" if isinstance(text, dict) else "a list of lists"
+            raise DataError(f"{place}: {column!r} holds {noun}, not text; give the path of a text ({field})")
     return [text if isinstance(text, str) else json.dumps(text) for text in texts]
-
-
-def _noun(value: Plain) -> str:
-    return {dict: "an object", list: "a list of lists"}.get(type(value), "null")
 
 
 def value_at(values: Any, column: Column, place: str, field: str) -> Plain:
