@@ -43,6 +43,10 @@ __all__ = ["comparisons", "run_study"]
 
 NUMBERS = ("difference", "low", "high", "p", "p_holm", "margin", "p_equal", "detectable", "seeds_needed")
 """The columns of numbers that may be missing."""
+COLUMNS = (
+    "comparison", "kind", "difference", "low", "high", "p", "p_holm", "verdict", "reason", "margin", "p_equal",
+    "seeds", "documents", "detectable", "seeds_needed",
+)  # fmt: skip
 StudyLike = Ablation | str | Path
 """A study by its name, by the path of its file, or as an object, which is given a name beside it."""
 
@@ -158,27 +162,27 @@ def _train(
             warnings.warn(f"{row.ticket.arm}, seed {row.ticket.seed}, {row.state.value}: {row.reason}", stacklevel=3)
 
 
-def _row(comparison: Comparison) -> dict[str, object]:
-    """Returns a comparison by the names of the columns."""
+def _row(comparison: Comparison) -> tuple[object, ...]:
+    """Returns the values of a comparison in the order of COLUMNS."""
     estimate = comparison.estimate
-    interval = estimate.interval if estimate else None
-    return {
-        "comparison": comparison.name,
-        "kind": comparison.kind,
-        "difference": estimate.difference if estimate else None,
-        "low": interval.low if interval else None,
-        "high": interval.high if interval else None,
-        "p": estimate.p if estimate else None,
-        "p_holm": comparison.adjusted,
-        "verdict": comparison.verdict,
-        "reason": comparison.reason,
-        "margin": comparison.margin,
-        "p_equal": comparison.equality,
-        "seeds": estimate.seeds if estimate else 0,
-        "documents": comparison.documents,
-        "detectable": comparison.detectable,
-        "seeds_needed": comparison.seeds_needed,
-    }
+    low, high = estimate.interval if estimate and estimate.interval else (None, None)
+    return (
+        comparison.name,
+        comparison.kind,
+        estimate.difference if estimate else None,
+        low,
+        high,
+        estimate.p if estimate else None,
+        comparison.adjusted,
+        comparison.verdict,
+        comparison.reason,
+        comparison.margin,
+        comparison.equality,
+        estimate.seeds if estimate else 0,
+        comparison.documents,
+        comparison.detectable,
+        comparison.seeds_needed,
+    )
 
 
 def _frame(runs: Path, plan: Plan, unmatched: bool) -> pandas.DataFrame:
@@ -186,7 +190,7 @@ def _frame(runs: Path, plan: Plan, unmatched: bool) -> pandas.DataFrame:
     import pandas
 
     rows = [_row(comparison) for comparison in comparisons_of(runs, plan, unmatched=unmatched)]
-    frame = pandas.DataFrame(rows).astype(dict.fromkeys(NUMBERS, float))
+    frame = pandas.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(NUMBERS, float))
     frame.attrs = {
         "study": plan.study,
         "metric": plan.metric.name,

@@ -174,7 +174,7 @@ def _table(member: Member, separator: str, has_header: bool) -> Iterator[FileRec
     rows = _divided(lines) if separator == "\t" else _quoted(lines, separator, member.name)
     header: list[str] | None = None
     for number, cells in rows:
-        if not any(cells):
+        if not cells or cells == [""]:  # an empty line
             continue
         place = f"{member.name}:{number}"
         if has_header and header is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from standin.run import RunConfig
 
+import ablations
 from ablations import Ablation, Looks, Metric, comparisons, run_study
 from ablations.__main__ import main
 from lit_transformers.config import ConfigError
@@ -45,6 +46,12 @@ def study(**settings: object) -> Ablation:
 
 def finishes(runs: Path) -> list[int]:
     return [len(path.read_text().splitlines()) for path in runs.glob("*/finishes.txt")]
+
+
+def test_every_name_of_the_front_door_is_there_and_no_other() -> None:
+    assert [name for name in ablations.__all__ if not getattr(ablations, name).__doc__] == []
+    with pytest.raises(AttributeError, match="has no attribute 'run'"):
+        ablations.run  # noqa: B018
 
 
 def test_a_study_runs_from_python_and_the_command_goes_on_with_it(tmp_path: Path) -> None:

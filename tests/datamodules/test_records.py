@@ -103,6 +103,7 @@ def faults() -> Iterator[tuple[str, str, dict[str, Any], str]]:
     )
     yield "train.tsv", "a\tx\nb\n", {"source": 1, "target": 2}, r"train.tsv:2: 1 columns, and none of number 2; correct"
     yield "train.tsv", "source\ttarget\na\t \n", {}, r"train.tsv:2: 'target' is empty; .*incomplete=leave_out"
+    yield "train.tsv", "source\ttarget\n\t\n", {}, r"train.tsv:2: 'source' is empty"
     yield "train.tsv", "a\ta\n1\t2\n", {}, r"train.tsv:1: two columns have the same name; name columns by number"
     yield "train.tsv", "a\tx\n", {"header": False}, r"train.tsv:1: no object with names but a row without a header"
     yield "train.jsonl", "[1]\n", {}, r"train.jsonl:1: no object with names but a row|no object with names but"
