@@ -27,7 +27,7 @@ class LabelledRecordsConfig(TextExamplesConfig, RecordsConfig, kind="labelled_te
 
     text    a column by its name, or its number from 1, or a JMESPath in nested records; the texts of a list are joined
             with spaces
-    label
+    label   the column of its label, likewise
     labels  the classes, in order, as they are written in the files
     """
 

@@ -18,8 +18,9 @@ class RecordPairsConfig(TextPairsConfig, RecordsConfig, kind="records"):
     """Two columns of a table, or two fields of records, in a file, a folder or a tar.
 
     source     a column by its name, or its number from 1, or a JMESPath in nested records, such as
-    target     questions[*].responses[0].text; a name that a record has is no path. The texts of a list are joined with
-               spaces as a source, and each is a reference as a target; join(`"\\n"`, turns[*].text) joins otherwise
+               questions[*].responses[0].text; a name that a record has is no path. The texts of a list are joined with
+               spaces; join(`"\\n"`, turns[*].text) joins otherwise
+    target     likewise; each text of a list is a reference, the first of which training reads
     languages  of sources and targets, where they are known
     """
 

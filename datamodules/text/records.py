@@ -61,8 +61,8 @@ class RecordsConfig(Config):
                 ``parent`` is the record around it
     splits      folders: by the folder or file names (train, validation, test). hash: by a hash of the text that is read
                 (of a pair the source), so that equal ones share a split; of nested records by that around them
-    validation  the fractions of a split by hash
-    test
+    validation  the fraction for validation, of a split by hash
+    test        the fraction for the test, of a split by hash
     incomplete  a record without a text that is asked for, or with an empty one: refuse is an error that names its line,
                 leave_out leaves it out, and counts it
     """
