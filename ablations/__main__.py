@@ -51,6 +51,7 @@ from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
 from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
+from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.study_folder import folder_name
@@ -113,7 +114,11 @@ Exit status: 0 all is well, 1 runs or gates failed, 2 bad input, 130 or 143 stop
 """
 
 app = typer.Typer(
-    help=HELP, epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    help=HELP,
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    add_completion=is_script("ablations"),
+    pretty_exceptions_enable=False,
 )
 
 Unmatched = Annotated[
@@ -431,7 +436,7 @@ app.command()(dashboard)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
-    return run_command(app, "python -m ablations", arguments)
+    return run_command(app, program_name("ablations"), arguments)
 
 
 if __name__ == "__main__":

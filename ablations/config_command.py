@@ -8,7 +8,7 @@ import typer
 
 from ablations import catalog
 from ablations.options import Scale, Set
-from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target
+from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target, with_values
 from lit_transformers.config import Config, ConfigError, nearest, parse_assignments
 
 __all__ = ["config"]
@@ -36,19 +36,21 @@ def config(
         second = _config_of(target, scale, other, changes)[1]
     else:
         second = _config_of(other, scale, None, changes)[1]
-    print_differences((other, second), (arm or target, first))
+    print_differences((other, with_values(second, {})), (arm or target, with_values(first, {})))
 
 
 def _is_study(target: str) -> bool:
     return target.endswith(".py") or target in catalog.names()
 
 
-def _config_of(target: str, scale: str, arm: str | None, changes: list[str] | None) -> tuple[str, Config]:
+def _config_of(
+    target: str, scale: str, arm: str | None, changes: list[str] | None
+) -> tuple[str, Config | type[Config]]:
     """Returns the path and the config of a study's arm, before budgets are matched, or of what else is named."""
     values = parse_assignments(changes or [])
     if not _is_study(target):
         path, config = read_target(target)
-        return path, config.override(values)
+        return path, with_values(config, values) if values else config
     configs = catalog.load(catalog.find(target)).resolve(scale, values).configs
     name = arm or next(iter(configs))
     if name not in configs:

@@ -143,6 +143,11 @@ class Data(L.LightningDataModule, ABC):
     def metadata(self) -> dict[str, Plain]:
         """Returns what ``DataConfig.restored`` needs of these data besides their config."""
 
+    def shares_cut(self) -> dict[str, Plain]:
+        """Hook: returns which share of texts, and of their symbols, length limits cut, by split and side; empty where
+        nothing is cut."""
+        return {}
+
     @abstractmethod
     def example_name(self, ordinal: int) -> str:
         """Returns the name of the document or example with that ordinal in the split that validation reads."""

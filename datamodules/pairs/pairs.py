@@ -231,6 +231,11 @@ class PairData(Data):
         cleaning = Cleaning(self.config.longest, self.config.ratio, self.config.overlong)
         return cleaning.clean(self.pairs, split, training)
 
+    def shares_cut(self) -> dict[str, Plain]:
+        cut = {"train": self.cleaned("train", True).cut}
+        cut |= {self.validation_split: self.cleaned(self.validation_split, False).cut}
+        return {split: {side: shares._asdict() for side, shares in sides.items()} for split, sides in cut.items()}
+
     def training(self) -> Reading:
         config = self.config
         ordinals = self.cleaned("train", True).ordinals

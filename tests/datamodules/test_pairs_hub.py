@@ -69,6 +69,19 @@ def test_columns_may_be_named_and_turned_round(data_sets: Path) -> None:
     assert config.corpus().fingerprint != local_source(data_sets / "wmt14").corpus().fingerprint
 
 
+def test_a_path_leads_into_nested_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    questions = [{"text": text, "responses": [{"text": f"to {text}"}]} for text in ("Who?", "Why?")]
+    (tmp_path / "nested").mkdir()
+    for split in SPLITS:
+        (tmp_path / "nested" / f"{split}.jsonl").write_text(json.dumps({"questions": questions, "id": 1}) + "\n")
+    paths = {"source": "questions[*].text", "target": "questions[0].responses[0].text"}
+    config = HubPairsConfig(name=str(tmp_path / "nested"), subset="default", **paths)
+    assert read_pairs(config) == [Texts("Who? Why?", ("to Who?",))]
+    several = HubPairsConfig(name=config.name, subset="default", source="[id, questions[1].text]", target="id")
+    assert read_pairs(several) == [Texts("1 Why?", ("1",))]
+
+
 def test_what_the_hub_does_not_split_is_held_out(data_sets: Path) -> None:
     config = local_source(data_sets / "wmt14", validation=None, held_out=0.3)
     train, validation = ({texts.source for texts in read_pairs(config, split)} for split in ("train", "validation"))
@@ -94,7 +107,7 @@ def test_a_wrong_column_names_the_nearest(data_sets: Path) -> None:
         read_pairs(local_source(data_sets / "cnn_dailymail", source="artical"))
     with pytest.raises(DataError, match=r"train:1: no 'translation.dee'; did you mean .*de.* \(set data.source.source"):
         read_pairs(local_source(data_sets / "wmt14", target="translation.dee"))
-    with pytest.raises(DataError, match=r"train:1: 'translation' holds dict, not text"):
+    with pytest.raises(DataError, match=r"train:1: 'translation' holds an object, not text"):
         read_pairs(local_source(data_sets / "wmt14", target="translation"))
 
 

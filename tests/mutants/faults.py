@@ -3302,4 +3302,66 @@ FAULTS = (
         "",
         ("tests/reports/test_report_fairness.py::test_arms_that_ended_early_are_named_with_their_steps",),
     ),
+    Fault(
+        "studies",
+        "a script is run again by the processes of its runs",
+        "sweeps/process/child.py",
+        '    sys.modules["__main__"] = ModuleType("__main__")\n',
+        "",
+        (
+            "tests/ablations/test_api.py::"
+            "test_a_script_that_runs_a_study_at_its_top_level_is_not_run_again_by_its_processes",
+        ),
+    ),
+    Fault(
+        "commands",
+        "a shell is asked to complete what it cannot name",
+        "lit_transformers/cli/program.py",
+        "return _script(package) if is_script(package) else",
+        "return",
+        ("tests/test_completion.py::test_bash_completes_commands_options_and_studies_of_the_suite_and_of_the_folder",),
+    ),
+    Fault(
+        "data",
+        "items of one record fall into different splits",
+        "datamodules/text/records.py",
+        "content = json.dumps(record.around, sort_keys=True, default=str) if self.records else text",
+        "content = text",
+        (f"{DATA}records.py::test_items_of_a_list_are_pairs_of_their_own_and_share_a_split_and_what_is_around_them",),
+    ),
+    Fault(
+        "data",
+        "a record without a text is left out in silence",
+        "datamodules/text/records.py",
+        'if self.incomplete == "refuse":',
+        "if False:",
+        (f"{DATA}records.py::test_a_line_that_is_no_pair_is_named_in_one_line",),
+    ),
+    Fault(
+        "data",
+        "a target that is cut counts as one symbol shorter than it is read",
+        "datamodules/pairs/cleaning.py",
+        '"targets": self.longest.target}',
+        '"targets": self.longest.target - 1}',
+        (f"{DATA}pairs_cleaning.py::test_what_was_left_out_or_cut_is_told_in_one_line",),
+    ),
+    Fault(
+        "records",
+        "a record keeps silent about what lengths cut",
+        "lit_transformers/runs/fit.py",
+        "if cut := data.shares_cut():",
+        "if cut := {}:",
+        ("tests/test_examples.py::test_long_documents_are_judged_by_rouge_alone_and_the_record_says_what_was_cut",),
+    ),
+    Fault(
+        "runs",
+        "callbacks do not reach runs of LightningModules",
+        "lit_transformers/lightning_runs/train.py",
+        "    callbacks += [callback.build() for callback in config.training.callbacks]\n",
+        "",
+        (
+            "tests/lit_transformers/test_lightning_runs.py::"
+            "test_a_callback_and_a_class_written_with_a_colon_reach_a_run_by_the_command",
+        ),
+    ),
 )
