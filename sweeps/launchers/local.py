@@ -37,7 +37,7 @@ MEMORY_SECONDS = 1.0
 CHECKPOINT_SECONDS = 60.0
 """How long a run may take to write its checkpoint when it is stopped, or its whole time limit, if that is less."""
 MAX_STOPS = 3
-"""How often a run that was stopped from outside is resumed by the same command."""
+"""How often a run that was stopped or killed from outside is resumed by the same command."""
 
 
 class Options(NamedTuple):
@@ -295,6 +295,8 @@ def _finish(state: _Launch, job: _Job) -> None:
         _fail(state, job, job.limit_reason, resumable=False)
     elif state.stopped_by is not None or status in (INTERRUPTED, BUSY, -signal.SIGTERM):
         _return_to_ledger(state, job, status)
+    elif reason := job.attempt.kill_reason:
+        _resume_killed(state, job, reason)
     else:
         _fail(state, job, _exit_reason(status, row.ticket.directory(state.runs)), resumable=True)
 
@@ -323,6 +325,18 @@ def _return_to_ledger(state: _Launch, job: _Job, status: int | None) -> None:
             row.state, row.reason = State.FAILED, f"stopped from outside {MAX_STOPS + 1} times; run again to go on"
 
 
+def _resume_killed(state: _Launch, job: _Job, reason: str) -> None:
+    """Lets a run go on whose process was killed. The run has failed when that happened too often."""
+    row = job.row
+    state.stops[row.ticket.key] = state.stops.get(row.ticket.key, 0) + 1
+    if state.stops[row.ticket.key] > MAX_STOPS:
+        _fail(state, job, f"{reason}, and {MAX_STOPS} times before: most likely out of memory", resumable=True)
+        return
+    state.ledger.release(job.claim, "killed")
+    row.state = State.WAITING
+    state.board.say(f"{row.ticket.arm}, seed {row.ticket.seed}: {reason}; it goes on")
+
+
 def _close_by_record(state: _Launch, row: Row) -> bool:
     """Ends the row as its record says. Returns False where there is no record yet or the run will be repeated."""
     record, note = read_record(row.ticket.directory(state.runs))
@@ -338,8 +352,7 @@ def _close_by_record(state: _Launch, row: Row) -> bool:
 
 def _exit_reason(status: int | None, directory: Path) -> str:
     if status is not None and status < 0:
-        hint = ": most likely out of memory" if status == -signal.SIGKILL else ""
-        return f"killed (signal {-status}){hint}"
+        return f"killed (signal {-status})"
     if status == 0:
         return "it left no record under its key: code or data changed while it ran; run the command again"
     return f"its process ended with status {status}; see {directory / 'log.txt'}"
