@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sweeps.launchers.limits import write_bytes, write_seconds
 from sweeps.launchers.share import Share
@@ -28,7 +28,7 @@ from sweeps.process.child import Attempt, LaunchError
 from sweeps.process.order import BUSY, INTERRUPTED, News, RunOrder
 from sweeps.survey import close
 
-__all__ = ["LaunchError", "Options", "Summary", "launch"]
+__all__ = ["CHECKPOINT_SECONDS", "MAX_STOPS", "LaunchError", "Options", "Summary", "handled_signals", "launch"]
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 POLL_SECONDS = 0.5
@@ -113,7 +113,7 @@ def launch(runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: O
     """
     state = _Launch(runs, ledger, board, options, rows)
     ledger.attend(board.say, lambda: state.stopped_by is None)
-    with _handled_signals(state), board:
+    with handled_signals(state), board:
         board.watch(rows)
         try:
             ledger.reap()
@@ -367,8 +367,15 @@ def _close_attempts(state: _Launch) -> None:
         job.attempt.close(max(deadline - time.monotonic(), 0.1))
 
 
+class Stoppable(Protocol):
+    """What signals stop: the number of the first one, and whether a second one came."""
+
+    stopped_by: int | None
+    kill_now: bool
+
+
 @contextmanager
-def _handled_signals(state: _Launch) -> Iterator[None]:
+def handled_signals(state: Stoppable) -> Iterator[None]:
     """Ends the loop on SIGINT, SIGTERM or a batch system's warning, SIGUSR2; a second signal kills the runs."""
 
     def stop(number: int, frame: FrameType | None) -> None:

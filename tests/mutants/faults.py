@@ -2222,6 +2222,14 @@ RUN_FAULTS = (
         (f"{LAUNCH}a_run_that_fails_says_why_and_stops_no_other",),
     ),
     Fault(
+        "launchers",
+        "a task of Ray reserves what one rank of its run needs",
+        "sweeps/launchers/ray_messages.py",
+        "ranks = self.run.ticket.ranks",
+        "ranks = 1",
+        ("tests/sweeps/test_ray.py::test_a_run_takes_the_cores_and_devices_of_all_its_ranks",),
+    ),
+    Fault(
         "keys",
         "a key ignores the data",
         "lit_transformers/runs/keys.py",
