@@ -32,7 +32,7 @@ from sweeps.launchers.local import CHECKPOINT_SECONDS, MAX_STOPS, Options, Summa
 from sweeps.launchers.ray_messages import Connect, Connected, Ended, RayTask, Refused
 from sweeps.launchers.remote import RemoteRun, update_rows
 from sweeps.ledger.ledger import Ledger
-from sweeps.ledger.records import write_failure
+from sweeps.ledger.records import read_record, write_failure
 from sweeps.ledger.ticket import State
 from sweeps.live import Board, Row
 
@@ -308,9 +308,10 @@ def _task(watch: _RayWatch, row: Row) -> RayTask:
 
 def _remove_stale_records(watch: _RayWatch, rows: list[Row]) -> None:
     """Removes the records of failed runs that are to be repeated, so that they are not read as the new attempts'."""
-    for row in rows:
-        if not row.state.over:
-            (row.ticket.directory(watch.runs) / RECORD).unlink(missing_ok=True)
+    for directory in (row.ticket.directory(watch.runs) for row in rows if not row.state.over):
+        record = read_record(directory).record
+        if record is not None and record.outcome == "failed":  # others may have finished the run meanwhile
+            (directory / RECORD).unlink(missing_ok=True)
 
 
 def _warn_of_size(watch: _RayWatch, rows: list[Row]) -> None:

@@ -6,6 +6,7 @@ starts it with one end of a socket, and it ends when the other end is closed; Ra
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ def drive(descriptor: int) -> None:
     connection = Connection(descriptor)
     connect: Connect = connection.recv()
     try:
-        ray.init(connect.address, runtime_env=connect.runtime_env, log_to_driver=False, logging_level="CRITICAL")
+        ray.init(connect.address, runtime_env=connect.runtime_env, log_to_driver=False, logging_level=logging.CRITICAL)
         connection.send(Connected([node["Resources"] for node in ray.nodes() if node["Alive"]]))
     except Exception as error:
         connection.send(Refused(None if isinstance(error, ConnectionError) else _first_line(error)))

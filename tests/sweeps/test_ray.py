@@ -28,10 +28,11 @@ from sweeps.live import Board
 from sweeps.survey import survey
 
 PATIENCE = {
-    "RAY_raylet_start_wait_time_s": "240",
+    "RAY_agent_register_timeout_ms": "240000",
     "RAY_worker_register_timeout_seconds": "240",
     "RAY_health_check_timeout_ms": "60000",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+    "RAY_worker_niceness": "0",
 }
 """Ray's own limits: long for what a busy machine makes slow, short for how long a head may be gone."""
 LIGHT = {"include_log_monitor": False}
@@ -45,15 +46,15 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def cluster(nodes: int) -> Iterator[Any]:
-    """A cluster whose head does no runs, and as many nodes of one core."""
+def cluster(nodes: int, cores: int = 1) -> Iterator[Any]:
+    """A cluster whose head does no runs, and as many nodes of so many cores."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, **LIGHT}
     ray_cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(nodes):
-            ray_cluster.add_node(num_cpus=1, wait=False, **LIGHT)
+            ray_cluster.add_node(num_cpus=cores, wait=False, **LIGHT)
         ray_cluster.wait_for_nodes(timeout=240)
         yield ray_cluster
     finally:
@@ -95,6 +96,7 @@ class TestOnACluster:
 
             def kill_node() -> None:
                 ray_cluster.remove_node(ray_cluster.list_all_nodes()[-1], allow_graceful=False)
+                wait_for(lambda: len(workers_of(runs)) == 1, "its run goes on without it")
                 for ticket in waiting:
                     (ticket.directory(runs) / RELEASED).touch()
 
@@ -130,6 +132,14 @@ class TestOnACluster:
             summary, _ = go(runs, run_tickets, ray_cluster.address)
         assert states(summary) == [State.FINISHED] * 2
         assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1]
+        assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
+
+    def test_ranks_of_a_run_are_one_task_on_one_node(self, tmp_path: Path) -> None:
+        runs, run_tickets = tmp_path / "runs", tickets(1, devices=2)
+        with cluster(1, cores=2) as ray_cluster:
+            summary, _ = go(runs, run_tickets, ray_cluster.address)
+        assert states(summary) == [State.FINISHED]
+        assert finishes(runs, run_tickets[0]) == 1
         assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
 
