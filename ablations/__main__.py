@@ -16,7 +16,7 @@ from ablations import catalog
 from ablations.config_command import config
 from ablations.context import keep_context
 from ablations.floors import floors_of_published, missing_floors
-from ablations.launchers import cluster_for, require_fitting
+from ablations.launchers import RemoteLauncher, ray_launcher, require_fitting, slurm_launcher
 from ablations.looks import next_look
 from ablations.options import (
     Device,
@@ -88,6 +88,8 @@ python -m ablations run xl_recurrence --scale gpu --devices 2  every run by two 
 
 python -m ablations run xl_recurrence --launcher slurm --slurm partition=gpu --slurm gpus_per_node=1 --slurm time=2h
 
+python -m ablations run xl_recurrence --launcher ray --ray address=auto --ray cpus=2
+
 python -m ablations tune xl_recurrence --trials 16             every arm at its best, with the same budget
 
 python -m ablations worker xl_recurrence                       on another machine, at any time: does runs that wait
@@ -129,12 +131,16 @@ Power = Annotated[
     typer.Option("--power", metavar="P", help="Say what more seeds would decide with a power such as 0.8."),
 ]
 Launcher = Annotated[
-    Literal["local", "slurm"],
-    typer.Option("--launcher", help="Where runs are done: on this machine, or as jobs of a SLURM cluster."),
+    Literal["local", "slurm", "ray"],
+    typer.Option("--launcher", help="Where runs are done: on this machine, or on a SLURM or Ray cluster."),
 ]
 Slurm = Annotated[
     list[str] | None,
     typer.Option("--slurm", metavar="NAME=VALUE", help="For sbatch: partition=gpu, time=2h, mem=8GiB. Repeatable."),
+]
+Ray = Annotated[
+    list[str] | None,
+    typer.Option("--ray", metavar="NAME=VALUE", help="For Ray: address=auto, cpus=4, gpus=1, memory=8GiB. Repeatable."),
 ]
 PublishedIn = Annotated[
     Path | None, typer.Option("--in", metavar="DIR", help="Where it is published.", show_default="published")
@@ -218,12 +224,13 @@ def run(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, workers: Workers = None, threads: Threads = None, retry_failed: Retry = False,
     wandb: Wandb = "disabled", storage: Storage = None, launcher: Launcher = "local",
-    slurm: Slurm = None, devices: Devices = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
-    memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False, until: Until = None, max_hours: MaxHours = None,
-    callbacks: Callbacks = None, loggers: Loggers = None,
+    slurm: Slurm = None, ray: Ray = None, devices: Devices = None, time_limit: TimeLimit = None,
+    memory_limit: MemoryLimit = None, memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
+    until: Until = None, max_hours: MaxHours = None, callbacks: Callbacks = None, loggers: Loggers = None,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
-    require_fitting(launcher, slurm, {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run})
+    of_this_machine = {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run}
+    require_fitting(launcher, {"slurm": slurm, "ray": ray}, of_this_machine)
     deadline = _deadline(until, max_hours, seeds)
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
@@ -234,6 +241,11 @@ def run(
     if until and planned.plan.looks is None:
         raise ConfigError("it states no looks to take; write seeds=Looks(3, 6, 10, 16) in it", f"study {planned.study}")
     planned.require_all_seeds(runs)
+    remote: RemoteLauncher | None = None
+    if launcher == "slurm":
+        remote = slurm_launcher(study, runs, request, slurm or (), storage)
+    elif launcher == "ray":
+        remote = ray_launcher(ray or (), storage)
 
     def train_look(planned: PlannedStudy) -> list[Row]:
         """Does the runs that are left of a look."""
@@ -248,8 +260,7 @@ def run(
             if floors is not None:
                 planned.write(runs, floors)
             return rows
-        cluster = cluster_for(study, runs, request, slurm or [], storage) if launcher == "slurm" else None
-        share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)
+        share = Share(1, 1) if remote else share_for(planned, todo, workers, threads, limits.needed)
         options = options_for(
             planned,
             share,
@@ -259,11 +270,11 @@ def run(
             loggers=chosen.names,
             deadline=deadline,
         )
-        if cluster is None:
+        if remote is None:
             ended = {row.ticket.key for row in rows if row.state.over}
             out.print(f"{planned.study}: {remaining_work(estimate(planned, runs), ended, share.workers)}", markup=False)
         board = Board(out, planned.metric, partial(preliminary_view, planned.plan))
-        return train(runs, rows, options, storage, cluster, begin=partial(planned.write, runs, floors), board=board)
+        return train(runs, rows, options, storage, remote, begin=partial(planned.write, runs, floors), board=board)
 
     while planned is not None:
         rows = train_look(planned)

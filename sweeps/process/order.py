@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from lit_transformers.runs.loggers import LoggerConfig
     from lit_transformers.runs.wandb_logging import WandbConfig
 
-__all__ = ["BUSY", "INTERRUPTED", "Fault", "News", "RunOrder", "perform", "reporter"]
+__all__ = ["BUSY", "INTERRUPTED", "KILLED", "Fault", "News", "RunOrder", "perform", "reporter"]
 
 INTERRUPTED = 75
 """Exit status of a run that was asked to stop and left a checkpoint."""
 BUSY = 76
 """Exit status of a process whose run directory is locked by another one."""
+KILLED = 77
+"""Exit status of a run of several ranks of which one, or torchrun itself, was killed."""
 
 NEWS_SECONDS = 0.2
 """The shortest interval between two progress messages, so that they cost next to nothing."""
@@ -67,10 +69,14 @@ class RunOrder(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why a run ended without a record of its own; resumable: whether running it again may succeed."""
+    """Why a run ended without a record of its own; resumable: whether running it again may succeed.
+
+    killed: whether one of its processes was killed from outside, so that the run goes on by itself.
+    """
 
     reason: str
     resumable: bool
+    killed: bool = False
 
 
 def perform(order: RunOrder, report: Callable[[Any], None] | None) -> Record | Fault | None:

@@ -70,7 +70,7 @@ class _Ranks:
             self.connections.remove(connection)
             connection.close()
             if connection not in self.finished and not self.stopping:
-                self.fault = self.fault or Fault("a rank was killed: most likely out of memory", resumable=True)
+                self.fault = self.fault or Fault("a rank was killed", resumable=True, killed=True)
             return
         if isinstance(message, News):
             self.report(message)
@@ -133,6 +133,8 @@ def _outcome(order: RunOrder, ranks: _Ranks, status: int | None) -> Record | Fau
         return record
     if ranks.stopping or any(rank_outcome.outcome == "interrupted" for rank_outcome in ranks.ended):
         return None
+    if status == -signal.SIGKILL:
+        return Fault("torchrun was killed", resumable=True, killed=True)
     hint = "; see log.txt" if status else ": code or data changed while they ran; run the command again"
     return Fault(f"its ranks ended without a record (torchrun: status {status}){hint}", resumable=True)
 

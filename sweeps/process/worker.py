@@ -14,7 +14,7 @@ from pathlib import Path
 from lit_transformers.records.files import RECORD
 from sweeps.ledger.lock import BusyError, locked
 from sweeps.ledger.records import read_record, write_failure
-from sweeps.process.order import BUSY, INTERRUPTED, Fault, RunOrder, perform, reporter
+from sweeps.process.order import BUSY, INTERRUPTED, KILLED, Fault, RunOrder, perform, reporter
 from sweeps.process.torchrun import perform_together
 
 __all__ = ["work"]
@@ -24,7 +24,8 @@ LOCK_SECONDS = 20.0
 
 
 def work(order: RunOrder, connection: Connection) -> None:
-    """Does one run and exits: 0 with a record on disk, INTERRUPTED with a checkpoint, BUSY with nothing done."""
+    """Does one run and exits: 0 with a record on disk, INTERRUPTED with a checkpoint, KILLED where a rank was killed,
+    BUSY with nothing done."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server ignores it and so would its children
     threading.Thread(target=_die_with_parent, daemon=True).start()
     order.directory.mkdir(parents=True, exist_ok=True)
@@ -50,6 +51,10 @@ def _run(order: RunOrder, connection: Connection) -> int:
     )
     report = reporter(connection)
     result = perform(order, report) if order.ticket.ranks == 1 else perform_together(order, report)
+    if isinstance(result, Fault) and result.killed:
+        print(result.reason, flush=True)
+        (order.directory / RECORD).unlink(missing_ok=True)  # of a rank that failed because another one was gone
+        return KILLED
     if isinstance(result, Fault):
         write_failure(order.runs, order.ticket, result.reason, resumable=result.resumable)
     return INTERRUPTED if result is None else 0

@@ -19,6 +19,7 @@ STATISTICS = "tests/reports/test_report_statistics.py::test_"
 LOOKS = "tests/reports/test_report_looks.py::test_"
 GALLERY = "tests/reports/test_report_gallery.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
+LAUNCH = "tests/sweeps/test_launch.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
@@ -2259,6 +2260,30 @@ RUN_FAULTS = (
         "    if name in _depths:\n",
         "    if name is None:\n",
         ("tests/sweeps/test_launch.py::test_a_lock_is_held_by_one_process_and_may_be_nested",),
+    ),
+    Fault(
+        "launchers",
+        "runs fail whose server was killed",
+        "sweeps/process/child.py",
+        "if self.status == _SERVER_DIED and not _is_alive(self._server):",
+        "if self.status is None:",
+        (f"{LAUNCH}runs_go_on_by_themselves_when_their_server_or_all_but_the_command_is_killed",),
+    ),
+    Fault(
+        "launchers",
+        "a run goes on however often it is killed",
+        "sweeps/launchers/local.py",
+        "    if state.stops[row.ticket.key] > MAX_STOPS:\n        _fail(",
+        "    if state.stops[row.ticket.key] > 5:\n        _fail(",
+        (f"{LAUNCH}a_run_that_fails_says_why_and_stops_no_other",),
+    ),
+    Fault(
+        "launchers",
+        "a task of Ray reserves what one rank of its run needs",
+        "sweeps/launchers/ray_messages.py",
+        "ranks = self.run.ticket.ranks",
+        "ranks = 1",
+        ("tests/sweeps/test_ray.py::test_a_run_takes_the_cores_and_devices_of_all_its_ranks",),
     ),
     Fault(
         "keys",
