@@ -208,12 +208,11 @@ def costs_by_length(findings: Findings) -> dict[str, tuple[str, Line]]:
 
     Of a battery the rows stand for the arms of its first task: other tasks differ in their vocabularies alone.
     """
-    battery, arms = findings.battery, dict[Line, list[str]]()
+    battery, names = findings.battery, dict[Line, list[str]]()
+    arms = {name: name for name in findings.study.arm_names}
     if battery:
-        names = {level: battery.arms.get((level, battery.tasks[0]), "") for level in battery.levels}
-    else:
-        names = {name: name for name in findings.study.arm_names}
-    for name, arm in names.items():
+        arms = {level: battery.arms.get((level, battery.tasks[0]), "") for level in battery.levels}
+    for name, arm in arms.items():
         lines = [
             observation.flops_by_length
             for run in findings.study.finished(arm)
@@ -221,11 +220,13 @@ def costs_by_length(findings: Findings) -> dict[str, tuple[str, Line]]:
         ]
         line = lines[0] if lines else ()
         if len(line) > 1 and all(length > 0 and flops > 0 for length, flops in line):
-            arms.setdefault(line, []).append(name)
-    return {
-        label(names[0]) if len(names) == 1 else f"{label(names[0], 32)} and {len(names) - 1} more": (names[0], line)
-        for line, names in arms.items()
-    }
+            names.setdefault(line, []).append(name)
+    labels = findings.study.plan.labels
+    return {_shared_label([labels.alone(name) for name in group]): (group[0], line) for line, group in names.items()}
+
+
+def _shared_label(names: Sequence[str]) -> str:
+    return label(names[0]) if len(names) == 1 else f"{label(names[0], 32)} and {len(names) - 1} more"
 
 
 def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[str, Line]]) -> Figure:

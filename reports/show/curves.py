@@ -68,12 +68,13 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
     """Draws a panel for each curve name, with the arms labelled at the line ends of the last panel."""
     from matplotlib.figure import Figure
 
+    labels = findings.study.plan.labels
     styles = {
         arm: style
         for arm, style in line_styles(findings.study.arm_names).items()
         if any(arm in by_arm for by_arm in curves.values())
     }
-    longest = max(len(label(arm)) for arm in styles)
+    longest = max(len(label(labels.alone(arm))) for arm in styles)
     width = max(9.0, 3.4 * len(curves) + min(4.5, 0.6 + 0.07 * longest))
     figure = Figure(figsize=(width, max(3.6, 0.3 * len(styles))), layout="constrained")
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
@@ -83,7 +84,7 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
         panel.xaxis.set_major_formatter(ticks)
         panel.set_ylabel(_title(findings, name))
         if panel is panels[-1]:
-            label_ends(panel, ends, styles)
+            label_ends(panel, ends, styles, labels)
     return figure
 
 
