@@ -23,6 +23,8 @@ TRAINING_LOSS = "train/loss"
 _TRAINING = ("train/loss", "train/nats")
 _PANELS_ACROSS = 2
 _LEGEND_COLUMNS = 5
+MOST_BANDS = 8
+"""The number of arms from which bands over seeds would cover each other, so that none are drawn."""
 
 Curves = dict[str, dict[str, list[Array]]]
 """The curves of all seeds by name of the curve and by arm, each [points, 2] of tokens and value."""
@@ -138,7 +140,8 @@ def _panel(panel: Axes, by_arm: Mapping[str, list[Array]], styles: Mapping[str, 
         if not len(tokens):
             continue
         panel.plot(tokens, mean, linewidth=1.6, **style)
-        panel.fill_between(tokens, least, greatest, color=style["color"], alpha=0.18, linewidth=0)
+        if len(by_arm) <= MOST_BANDS:
+            panel.fill_between(tokens, least, greatest, color=style["color"], alpha=0.18, linewidth=0)
         ends[arm], last = float(mean[-1]), max(last, float(tokens[-1]))
         # The first fifth of training spans most of the range of values and tells little about the study's question.
         settled = tokens >= 0.2 * tokens[-1]
