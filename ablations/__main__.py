@@ -215,7 +215,7 @@ def check(
     with out.status("checking"):
         for ticket in planned.tickets():
             results[ticket.arm] = runner.check(runner.config.from_dict(ticket.config))
-    out.print(gate_table(results))
+    out.print(gate_table(results, planned.plan.labels))
     raise typer.Exit(int(any(not gate.passed for arm_results in results.values() for gate in arm_results)))
 
 
@@ -273,7 +273,7 @@ def run(
         if remote is None:
             ended = {row.ticket.key for row in rows if row.state.over}
             out.print(f"{planned.study}: {remaining_work(estimate(planned, runs), ended, share.workers)}", markup=False)
-        board = Board(out, planned.metric, partial(preliminary_view, planned.plan))
+        board = Board(out, planned.metric, partial(preliminary_view, planned.plan), planned.plan.labels)
         return train(runs, rows, options, storage, remote, begin=partial(planned.write, runs, floors), board=board)
 
     while planned is not None:
@@ -315,7 +315,7 @@ def status(
     warn(notes)
     active_runs = {} if all(row.state.over for row in rows) else standings(runs, storage)
     bring_up_to_date(rows, runs, active_runs)
-    out.print(status_view(rows, planned.metric, active_runs))
+    out.print(status_view(planned.plan, rows, active_runs))
 
 
 @app.command()

@@ -1664,7 +1664,42 @@ DATA_FAULTS = (
     ),
 )
 
+LABELS = "tests/lit_transformers/test_labels.py::test_"
 REPORT_FAULTS = (
+    Fault(
+        "labels",
+        "a level that all arms share stays in their labels",
+        "lit_transformers/records/labels.py",
+        "for factor in factors if factor not in varied}",
+        "for factor in ()}",
+        (f"{LABELS}a_grid_keeps_what_differs",),
+    ),
+    Fault(
+        "labels",
+        "a number stands in a sentence without its factor",
+        "lit_transformers/records/labels.py",
+        "in_sentences = levels if are_words else",
+        "in_sentences = levels if levels else",
+        (f"{LABELS}levels_of_which_one_is_no_word_have_their_factor_where_they_stand_alone",),
+    ),
+    Fault(
+        "labels",
+        "the baseline of one factor is not marked",
+        "lit_transformers/records/labels.py",
+        "if arm == self.baseline and not is_marked else label",
+        "if is_marked else label",
+        (f"{LABELS}an_arm_of_one_factor_is_its_level_below_the_factor",),
+    ),
+    Fault(
+        "labels",
+        "the CSV holds labels, which its readers cannot join with a plan",
+        "reports/show/tables.py",
+        "name = plain(replace(row[0], label=None), table.columns[0])",
+        "name = plain(row[0], table.columns[0])",
+        (
+            "tests/reports/test_report_page.py::test_what_all_arms_share_stands_above_their_column_and_whole_names_in_the_csv",
+        ),
+    ),
     Fault(
         "matrix",
         "a factor of which one level has finished changes the data",
