@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from docs import site
+from docs.blocks import blocks_of, run_page, with_output
+from docs.pictures import write_terminal
 from lit_transformers.cli.commands import run_command
+from lit_transformers.records.files import write_text
 from reports.gallery import write_site
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -34,6 +38,25 @@ def build(
         with err.status("") as status:
             write_site(site.ROOT / "published", to / site.GALLERY, lambda name: status.update(f"rendering {name}"))
     out.print(str(site.build(to)), markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def picture() -> None:
+    """Draws the terminal that the README shows, from what is published of the demo."""
+    out.print(str(write_terminal(site.ROOT)), markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def outputs(
+    pages: Annotated[list[Path], typer.Argument(help="Pages of docs.")],
+    folder: Annotated[Path | None, typer.Option("--in", help="Where they run; without it, in one that is removed.")] = None,
+) -> None:
+    """Runs the code blocks of pages and puts what they print into the pages, below each that shows it."""
+    for page in pages:
+        with TemporaryDirectory(prefix="docs-") as temporary:
+            blocks = blocks_of(page.resolve(), site.ROOT)
+            printed = list(run_page(blocks, folder or Path(temporary)))
+        write_text(page, with_output(page.read_text(encoding="utf-8"), printed))
 
 
 def main() -> int:
