@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Block", "BlockError", "LANGUAGES", "blocks_of", "differs", "run_page", "with_output"]
+__all__ = ["LANGUAGES", "Block", "BlockError", "blocks_of", "differs", "run_page", "with_output"]
 
 LANGUAGES = {"sh", "python", "yaml", "toml", "tsv", "csv", "text"}
 RUN = {"sh": ["bash", "-e", "-o", "pipefail", "-c"], "python": [sys.executable, "-c"]}
@@ -29,7 +29,8 @@ LEFT_OUT = "..."
 RELATIVE, ABSOLUTE = 0.2, 0.05
 """How far a number that a block prints may lie off the page's: other machines round otherwise."""
 _FENCE = re.compile(
-    r"(?:^<!-- not run: (?P<reason>[^>]+) -->\n+)?^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$"
+    r"(?:^ *<!-- (?:not run: (?P<reason>[^>]+)|(?P<claim>claim \S+)) -->\n+)?"
+    r"^ *```(?P<info>[^\n`]*)\n(?P<text>.*?)^ *```$"
     r"(?:\n+^```text\n(?P<output>.*?)^```$)?",
     re.DOTALL | re.MULTILINE,
 )
@@ -42,26 +43,25 @@ class BlockError(ValueError):
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code. ``name``: the file that it is; ``reason``: why it is not run; ``output``: what it prints."""
+    """A block of code. ``file``: the file that it is; ``reason``: why it is not run; ``output``: what it prints."""
 
     place: str
     language: str
-    name: str
+    file: str
     text: str
     reason: str | None
     output: str | None
     span: tuple[int, int]
 
 
-def blocks_of(page: Path, root: Path) -> list[Block]:
-    """Returns the blocks of a page, each with its place: the path from ``root`` and the line."""
-    text = page.read_text(encoding="utf-8")
+def blocks_of(text: str, name: str) -> list[Block]:
+    """Returns the blocks of a page, each with its place: the page's name and the line."""
     blocks = []
     for match in _FENCE.finditer(text):
-        language, _, name = match["info"].strip().partition(" ")
-        place = f"{page.relative_to(root).as_posix()}:{text.count(chr(10), 0, match.start('info')) + 1}"
+        language, _, file = ("text" if match["claim"] else match["info"].strip()).partition(" ")
+        place = f"{name}:{text.count(chr(10), 0, match.start('info')) + 1}"
         parts = (match["text"], match["reason"], match["output"])
-        blocks.append(Block(place, language, name, *parts, match.span("output")))
+        blocks.append(Block(place, language, file, *parts, match.span("output")))
     return blocks
 
 
@@ -70,8 +70,8 @@ def run_page(blocks: Sequence[Block], folder: Path) -> Iterator[tuple[Block, str
     for block in blocks:
         if block.reason is not None:
             continue
-        if block.name:
-            path = folder / block.name
+        if block.file:
+            path = folder / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
         elif block.language in RUN:

@@ -1,7 +1,7 @@
 """Pages of reference as Markdown: every field of every config, every command, and the fields of a study.
 
-They say what ``python -m lit_transformers config`` and ``--help`` say, from the same sources: classes, their docstrings,
-and the options of commands.
+They say what ``python -m lit_transformers config`` and ``--help`` say, from the same sources: classes, their
+docstrings, and the options of commands.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def _code(lines: list[str]) -> Iterator[str]:
 def study_page() -> str:
     """Returns the page of a study's fields, which is the file that ``ablations new`` writes."""
     skeleton = (Path(ablations.__file__).parent / "skeleton.txt").read_text(encoding="utf-8")
-    head = "# The fields of a study\n\nThis is the file that `python -m ablations new NAME` writes, with every field explained."
-    return f"{head}\n\n```python\n{skeleton}```"
+    introduction = "This is the file that `python -m ablations new NAME` writes, with every field explained."
+    return f"# The fields of a study\n\n{introduction}\n\n```python\n{skeleton}```"
 
 
 def _prose(text: str) -> str:

@@ -16,9 +16,8 @@ from docs import reference
 from lit_transformers.records.files import write_text
 from reports.report import PAGE, REPORT
 
-__all__ = ["GALLERY", "ROOT", "SiteError", "build"]
+__all__ = ["GALLERY", "SiteError", "build"]
 
-ROOT = Path(__file__).parents[1]
 GALLERY = Path("gallery")
 """The folder of the site with the pages that ``python -m reports site`` makes."""
 CONTENTS = """
@@ -69,9 +68,9 @@ class SiteError(ValueError):
     """A site that was not built. The message is one line."""
 
 
-def build(to: Path, root: Path = ROOT) -> Path:
-    """Builds the site into a folder and returns the path of its first page; pages of the gallery that are in the folder
-    are linked. Raises SiteError for a link that leads nowhere and for whatever else Sphinx warns of."""
+def build(to: Path, root: Path) -> Path:
+    """Builds the site of a checkout into a folder and returns the path of its first page. Pages of the gallery that are
+    in the folder are linked. Raises SiteError for a link that leads nowhere and for whatever else Sphinx warns of."""
     try:
         from sphinx.cmd.build import main
     except ModuleNotFoundError as error:
@@ -98,7 +97,9 @@ def assemble(source: Path, site: Path, root: Path) -> None:
     for name, text in pages.items():
         write_text(source / "reference" / f"{name}.md", text + "\n")
     configs = [name for name in pages if name not in (*reference.PROGRAMS, "study")]
-    introduction = "Every field of a run's config, with what it is, what it takes and its default, by the path at which it stands."
+    introduction = (
+        "Every field of a run's config, with what it is, what it takes and its default, by the path at which it stands."
+    )
     write_text(source / "reference" / "configs.md", contents("The fields of a run", introduction, configs))
     introduction = "What `--help` says of each command."
     write_text(source / "reference" / "commands.md", contents("Commands", introduction, reference.PROGRAMS))
