@@ -17,7 +17,6 @@ from lit_transformers.cli.plugin_option import with_plugins
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PACKAGES = {"ablations", "lit_transformers", "reports", "sweeps"}
 
 
 @cache
@@ -32,11 +31,13 @@ def is_run(block: Block) -> bool:
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 RUN = [page for page in PAGES if any(map(is_run, blocks(page)))]
 NOT_RUN = [block for block in BLOCKS if block.reason is not None]
+SHOWN = re.compile(r"python -m (ablations|lit_transformers|reports|sweeps) ([^|<>\n]*)")
+"""A command up to the end of its line, or to where its output goes."""
 COMMANDS = [
-    (block.place, line)
+    (block.place, match[1], shlex.split(match[2], comments=True))
     for block in BLOCKS
     if block.language == "sh"
-    for line in re.sub(r"\\\n", " ", block.text).splitlines()
+    for match in SHOWN.finditer(block.text.replace("\\\n", " "))
 ]
 
 
@@ -44,9 +45,9 @@ def test_every_block_says_what_it_is() -> None:
     for block in BLOCKS:
         assert block.language in LANGUAGES, f"{block.place}: {block.language!r}"
     for page in PAGES:
-        assert page.read_text(encoding="utf-8").count("```") == sum(
-            2 + 2 * (block.output is not None) for block in blocks(page)
-        ), f"{page.name}: a fence that is taken for none"
+        fences = re.findall("^ *```", page.read_text(encoding="utf-8"), re.MULTILINE)
+        known = sum(4 if block.output is not None else 2 for block in blocks(page))
+        assert len(fences) == known, f"{page.name}: a fence that is taken for none"
 
 
 @cache
@@ -55,18 +56,14 @@ def command_of(package: str) -> Any:
 
 
 def test_every_command_that_is_shown_exists_with_its_options() -> None:
-    """Also of blocks that are not run. Values in capitals stand for the reader's own."""
-    number = 0
-    for place, line in COMMANDS:
-        for part in shlex.split(line, comments=True) and re.split(r" [|]+ | > | < | 2> ", line):
-            words = shlex.split(part, comments=True)
-            if words[:2] == ["python", "-m"] and words[2] in PACKAGES:
-                number += 1
-                group = command_of(words[2])
-                assert words[3] in group.commands, f"{place}: {part}"
-                with group.commands[words[3]].make_context(words[3], words[4:], resilient_parsing=True):
-                    pass
-    assert number > 50
+    """Also of blocks that are not run."""
+    assert len(COMMANDS) > 50
+    for place, package, (name, *arguments) in COMMANDS:
+        commands = command_of(package).commands
+        assert name in commands, f"{place}: python -m {package} {name}"
+        options = {option for parameter in commands[name].params for option in parameter.opts}
+        unknown = {word.partition("=")[0] for word in arguments if word.startswith("-")} - options
+        assert not unknown, f"{place}: python -m {package} {name} has no {', '.join(unknown)}"
 
 
 @pytest.mark.slow
