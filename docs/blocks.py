@@ -81,9 +81,8 @@ def run_page(blocks: Sequence[Block], folder: Path) -> Iterator[tuple[Block, str
 def _run(block: Block, folder: Path) -> str:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "COLUMNS": "80", "PYTHONWARNINGS": "ignore"}
-    completed = subprocess.run(
-        [*RUN[block.language], block.text], cwd=folder, env=environment, capture_output=True, text=True, timeout=900
-    )
+    command = [*RUN[block.language], block.text]
+    completed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if completed.returncode:
         raise BlockError(f"{block.place}: status {completed.returncode}\n{completed.stdout}\n{completed.stderr}")
     return completed.stdout

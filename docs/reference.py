@@ -108,8 +108,7 @@ def _field(field: dataclasses.Field[Any], hint: Any, doc: str) -> str:
     """Returns on one line what a field says of itself, what it takes, and its default."""
     configs, default = parts(hint), default_of(field)
     if configs:
-        taken = f"one of [`{configs[0].__name__}`](#{_label(configs[0])})"
-        taken = taken if configs[0].kinds else taken.removeprefix("one of ")
+        taken = f"{'One of ' * bool(configs[0].kinds)}[`{configs[0].__name__}`](#{_label(configs[0])})"
     else:
         taken = _prose(type_text(leaf_schema(hint)))
     if default is REQUIRED:
