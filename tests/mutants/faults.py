@@ -28,6 +28,7 @@ STUDIES = "tests/ablations/test_studies.py::test_"
 DATA = "tests/datamodules/test_"
 PLUGINS = "tests/lit_transformers/test_plugins.py::test_"
 MIXERS = "tests/mixers/test_"
+CODE_BLOCKS = "tests/test_code_blocks.py::test_"
 INDEPENDENT = (
     "tests/contracts/test_independent_symbols.py::test_no_loss_falls_below_chance_where_symbols_are_independent"
 )
@@ -3353,6 +3354,30 @@ FAULTS = (
             "tests/reports/test_report_answer.py::"
             "test_an_interaction_takes_the_place_of_main_effects_that_mean_nothing_alone",
         ),
+    ),
+    Fault(
+        "docs",
+        "what a block prints is not compared with its page",
+        "docs/blocks.py",
+        "        if place is None:\n            return line\n",
+        "        if place is None:\n            return None\n",
+        (f"{CODE_BLOCKS}what_is_printed_has_the_lines_of_the_page_and_its_numbers_nearly",),
+    ),
+    Fault(
+        "docs",
+        "a block that fails is passed over",
+        "docs/blocks.py",
+        "    if completed.returncode:\n",
+        "    if completed.returncode < 0:\n",
+        (f"{CODE_BLOCKS}a_page_is_run_but_for_what_says_why_not",),
+    ),
+    Fault(
+        "docs",
+        "kinds of a table are left out of the reference",
+        "docs/reference.py",
+        "members = [*page.kinds.values()] if page.kinds else [page]",
+        "members = [*page.kinds.values()][1:] if page.kinds else [page]",
+        ("tests/test_site.py::test_the_reference_has_every_field_of_every_config_with_its_default",),
     ),
     Fault(
         "reports",
