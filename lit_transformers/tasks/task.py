@@ -78,7 +78,7 @@ class TaskConfig(Config):
         raise NotImplementedError
 
     def passes(self) -> int:
-        """Hook: returns the FLOPs of a training step as a multiple of those of its forward pass. Three by default, for a
+        """Hook: returns the FLOPs of a training step as a multiple of those of its forward pass. Three by default: a
         backward pass takes two forward ones."""
         return 3
 

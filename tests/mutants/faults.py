@@ -2696,7 +2696,7 @@ FAULTS = (
     Fault(
         "probes",
         "texts of just enough words are too short",
-        "datamodules/labelled/sentences.py",
+        "datamodules/labelled/texts.py",
         ".split()) >= config.shortest",
         ".split()) > config.shortest",
         (f"{PROBES}a_source_reads_texts_that_are_long_enough_and_as_many_of_training_as_are_wanted",),
@@ -2704,7 +2704,7 @@ FAULTS = (
     Fault(
         "probes",
         "a text that is cut has no end",
-        "datamodules/labelled/sentences.py",
+        "datamodules/labelled/texts.py",
         "[: self.config.length - 2]",
         "[: self.config.length - 1]",
         (f"{PROBES}a_sentence_is_a_row_of_the_symbols_of_pretraining",),
@@ -3205,8 +3205,8 @@ FAULTS = (
         "configs",
         "a printed config has its defaults and not its values",
         "lit_transformers/cli/commented_config.py",
-        'yield f"{place} {scalar(plain_of(value))}"',
-        'yield f"{place} {scalar(plain_of(default))}"',
+        "scalar(plain_of(value))}",
+        "scalar(plain_of(default))}",
         ("tests/test_printed_config.py::test_a_field_is_printed_with_its_doc_its_range_and_its_default",),
     ),
     Fault(
