@@ -235,7 +235,6 @@ def test_the_state_is_plain_data_that_loads_with_weights_only(config: PairDataCo
 
 CHANGES = [
     {"seed": 1},
-    {"workers": 2},
     {"tokens_per_batch": 44},
     {"window": 5},
     {"longest_source": 7},
