@@ -1,9 +1,10 @@
 """Lanes: every symbol is predicted exactly once, rows continue, and a cursor resumes exactly."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from datamodules.core.documents import Limit, Shard
 from datamodules.core.index import IndexedDocuments
+from datamodules.core.loading import Reading, in_order
 from datamodules.core.tokenizers import Bytes, Words
 from datamodules.text.lanes import Lanes, LaneShape
 from lit_transformers.batch import IGNORED, TextBatch

@@ -142,8 +142,3 @@ def test_a_split_that_the_source_lacks_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("")
     with pytest.raises(DataError, match="no pair to train on"):
         PairDataConfig(source=JsonPairsConfig(path=str(tmp_path))).build().fingerprint  # noqa: B018
-
-
-def test_more_readers_than_pairs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="1 examples cannot feed 2 readers"):
-        next(iter(pair_data(tmp_path, [("a", "b")], workers=2).train_dataloader()))

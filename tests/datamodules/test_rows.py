@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
@@ -509,7 +508,7 @@ def test_what_decides_a_batch_is_told_apart_and_a_position_of_other_data_refused
     data, changed = config().build(), config(**changes).build()
     assert config().build().fingerprint == data.fingerprint != changed.fingerprint
     batch = next(iter(data.train_dataloader()))
-    data._position = data.training().start().after(batch)
+    data._cursor = batch.cursor
     changed.load_state_dict(data.state_dict())
     with pytest.raises(DataError, match=r"^data\.\w+: the checkpoint's position in the data"):
         next(iter(changed.train_dataloader()))
@@ -546,8 +545,9 @@ def test_a_checkpoint_needs_no_data_to_describe_them() -> None:
     assert "batch_size: 2 rows cannot be shared by 4 ranks" in next(data_config.rank_conflicts(4))
 
 
-def test_what_a_rank_shows_that_is_through_is_one_row_of_padding() -> None:
-    batch = pickle.loads(pickle.dumps(config().build().evaluation("test").empty))()
+def test_what_a_rank_shows_without_a_share_of_a_batch_is_one_row_of_padding() -> None:
+    reading = config(**{"evaluation.batch_size": 1}).build().evaluation("test")
+    batch = next(reading._replace(rank=Shard(1, 2)).batches())
     assert batch.padding_mask.tolist() == [[False]] and batch.relation.tolist() == [IGNORED]
     assert batch.targets.tolist() == [[IGNORED]] and batch.inputs.tolist() == batch.segments.tolist() == [[0]]
 

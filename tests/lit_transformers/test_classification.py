@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from torchmetrics.functional.classification import matthews_corrcoef
 
-from datamodules import ListOpsConfig, MaskedSumConfig, NeedleConfig
+from datamodules import ListOpsConfig, MaskedSumConfig, NeedleConfig, Shard
 from lit_transformers.batch import ClassLabels, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.config import ConfigError
@@ -183,10 +183,11 @@ def test_matthews_correlation_is_that_of_torchmetrics_and_0_where_that_is_undefi
 def test_a_rank_that_shows_padding_counts_for_nothing(config: RunConfig) -> None:
     task = build_task(config)
     expected = measured_metrics(config, task)
-    task.validation_step(config.data.build().evaluation("validation").empty(), 0)
+    padding = next(config.data.build().evaluation("validation")._replace(rank=Shard(63, 64)).batches())
+    task.validation_step(padding, 0)
     assert task.metric.compute() == expected
     task.metric.reset()
-    task.validation_step(config.data.build().evaluation("validation").empty(), 0)
+    task.validation_step(padding, 0)
     assert task.metric.compute() == {} and task.metric.per_document() == []
 
 
