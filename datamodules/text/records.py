@@ -273,13 +273,14 @@ def texts_at(values: Any, column: Column, place: str, field: str = COLUMNS) -> l
     something else."""
     value = value_at(values, column, place, field)
     texts = value if isinstance(value, list) else [value]
-    if not texts:
-        raise RecordError(f"{place}: {column!r} holds an empty list; correct it, or {field}")
+    if not texts or None in texts:
+        content = json.dumps(value, default=str)[:40]
+        raise RecordError(f"{place}: {column!r} holds {content}, and no text; correct it, or {field}")
     for text in texts:
-        if text is None or isinstance(text, dict | list):
-            noun = "null" if text is None else "an object" if isinstance(text, dict) else "a list of lists"
+        if isinstance(text, dict | list):
+            noun = "an object" if isinstance(text, dict) else "a list of lists"
             raise DataError(f"{place}: {column!r} holds {noun}, not text; give the path of a text ({field})")
-    return [text if isinstance(text, str) else json.dumps(text) for text in texts]
+    return [text if isinstance(text, str) else json.dumps(text, default=str) for text in texts]
 
 
 def value_at(values: Any, column: Column, place: str, field: str) -> Plain:

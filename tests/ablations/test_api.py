@@ -72,7 +72,7 @@ def test_a_script_that_runs_a_study_at_its_top_level_is_not_run_again_by_its_pro
     script.write_text(f"{SCRIPT}print('once')\n{CALL}")
     environment = os.environ | {"PYTHONSAFEPATH": ""}
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "once" and done.stdout.count("once") == 1

@@ -108,6 +108,7 @@ def faults() -> Iterator[tuple[str, str, dict[str, Any], str]]:
     yield "train.tsv", "a\tx\n", {"header": False}, r"train.tsv:1: no object with names but a row without a header"
     yield "train.jsonl", "[1]\n", {}, r"train.jsonl:1: no object with names but a row|no object with names but"
     yield "train.jsonl", '{"source": "a", "target": {"b": 1}}', {}, r"train.jsonl:1: 'target' holds an object, not text"
+    yield "train.jsonl", '{"source": "a", "target": null}', {}, r"train.jsonl:1: 'target' holds null, and no text"
     yield "train.jsonl", "{", {}, r"train.jsonl:1: not JSON"
     yield "train.jsonl", '{"a": 1}', {"records": "b"}, r"train.jsonl:1: no 'b'; there are: a \(set data.source.records"
     yield "train.dat", "a\tx\n", {}, r"train.dat: its name is of no records .* of a table set data.source.separator"
@@ -132,11 +133,12 @@ def test_incomplete_records_are_left_out_and_counted_where_that_is_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.tsv").write_text("source\ttarget\na\tx\nb\t\nc\n")
+    (tmp_path / "train.jsonl").write_text('{"source": null, "target": "x"}')
     (tmp_path / "dev.tsv").write_text("source\ttarget\na\tx\n")
     source = RecordPairsConfig(path=str(tmp_path), incomplete="leave_out")
     assert read_pairs(source) == [Texts("a", ("x",))]
     PairDataConfig(source=source, tokenizer="bytes").build().prepare_data()  # type: ignore[arg-type]
-    assert "2 records without a text left out when they were read" in capsys.readouterr().err
+    assert "3 records without a text left out when they were read" in capsys.readouterr().err
 
 
 def test_what_is_no_path_is_refused_before_a_file_is_read() -> None:
