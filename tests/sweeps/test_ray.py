@@ -66,7 +66,7 @@ def go(runs: Path, run_tickets: list[Ticket], address: str) -> tuple[Summary, st
     rows, _ = survey(runs, run_tickets, OPTIONS.metric, retry_failed=False)
     ledger, console = Ledger(runs, heartbeat=1, grace=8), Console(file=StringIO(), width=300)
     try:
-        board, options = Board(console, OPTIONS.metric), OPTIONS._replace(study="pauses")
+        board, options = Board(console, OPTIONS.metric), OPTIONS._replace(study="pauses", memory_limit=4 << 30)
         summary = launch_on_ray(runs, ledger, board, rows, options, RayCluster(address))
         return summary, console.file.getvalue()  # type: ignore[attr-defined]
     finally:
@@ -83,13 +83,13 @@ class TestOnACluster:
     def test_runs_of_a_node_that_dies_go_on_elsewhere_and_a_run_without_memory_fails_alone(
         self, tmp_path: Path
     ) -> None:
-        """Two wait for the death of a node; a third gets a limit of memory from the system while it fills that."""
+        """Two wait for the death of a node. Of two others, on the node that is left, one fills its memory, for which it
+        gets a limit from the system."""
         runs, waiting, (leak,) = tmp_path / "runs", tickets(2, fault="wait"), tickets(1, fault="leak")
-        run_tickets = [*waiting, *tickets(1), leak]
 
-        def limit() -> None:
+        def limit_memory() -> None:
             (worker,) = workers_of(leak.directory(runs))
-            most = worker.memory_info().rss + (1 << 30)
+            most = worker.memory_info().rss + (1 << 29)
             worker.rlimit(psutil.RLIMIT_DATA, (most, most))
 
         with cluster(2) as ray_cluster:
@@ -100,14 +100,15 @@ class TestOnACluster:
                 for ticket in waiting:
                     (ticket.directory(runs) / RELEASED).touch()
 
-            is_full = lambda: (leak.directory(runs) / "checkpoint.ckpt").exists()  # noqa: E731
-            with when(have_checkpoints(runs, waiting), kill_node), when(is_full, limit):
-                summary, output = go(runs, run_tickets, ray_cluster.address)
-        assert states(summary) == [State.FINISHED] * 3 + [State.FAILED]
-        assert summary.rows[3].reason == "out of memory"
+            with when(have_checkpoints(runs, waiting), kill_node):
+                summary, output = go(runs, waiting, ray_cluster.address)
+            with when((leak.directory(runs) / "checkpoint.ckpt").exists, limit_memory):
+                later, _ = go(runs, [leak, *tickets(1)], ray_cluster.address)
+        assert states(summary) == [State.FINISHED] * 2
         assert "died; it goes on" in output
-        assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1, 1, 0]
-        assert metrics(runs, run_tickets[:3]) == never_interrupted(tmp_path / "quiet", run_tickets[:3])
+        assert [finishes(runs, ticket) for ticket in waiting] == [1, 1]
+        assert metrics(runs, waiting) == never_interrupted(tmp_path / "quiet", waiting)
+        assert states(later) == [State.FAILED, State.FINISHED] and later.rows[0].reason == "out of memory"
         assert not workers_of(runs)
 
     def test_a_command_that_is_stopped_or_whose_head_dies_says_so_and_goes_on_with_the_next(
