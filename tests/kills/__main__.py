@@ -290,6 +290,7 @@ def main() -> None:
     parser.add_argument("--real", action="store_true", help="runs of the library, which train, and not the stand-in's")
     parser.add_argument("--seed", type=int, default=None, help="of the random moments")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what was started is stopped
     folder = options.folder.resolve()
     study = Study(folder, real=options.real)
     if options.postgres:
