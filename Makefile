@@ -6,13 +6,13 @@ INSTALL = $(BIN)/python -m pip install --quiet --no-compile --editable
 BASE := $(VENV)/.installed-base
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
-CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks claims
+CODE := lit_transformers datamodules ablations sweeps reports tests benchmarks claims docs
 
 # What is imported is compiled once and kept, or every process of the tests would compile the whole suite again, and
 # pytest all tests. What is never imported, most of what pip installs, is not compiled at all.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick lint types check claims clean
+.PHONY: demo test quick lint types check claims docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make test   all tests, the slow proofs included"
 	@echo "make quick  the tests that take seconds"
 	@echo "make check  lint, types and all tests: what has to pass before a change lands"
+	@echo "make docs   the site of the documentation, into site/: open site/index.html; some minutes for the gallery"
 	@echo "make claims which numbers of README and docs are older than the code; measures those again, for an hour or so"
 
 $(BIN)/python:
@@ -58,5 +59,8 @@ check: lint types test
 claims: $(STAMP)
 	$(BIN)/python -m claims measure
 
+docs: $(STAMP)
+	$(BIN)/python -m docs build
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

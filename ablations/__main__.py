@@ -51,6 +51,7 @@ from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
 from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
+from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.study_folder import folder_name
@@ -115,7 +116,11 @@ Exit status: 0 all is well, 1 runs or gates failed, 2 bad input, 130 or 143 stop
 """
 
 app = typer.Typer(
-    help=HELP, epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    help=HELP,
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    add_completion=is_script("ablations"),
+    pretty_exceptions_enable=False,
 )
 
 Unmatched = Annotated[
@@ -210,7 +215,7 @@ def check(
     with out.status("checking"):
         for ticket in planned.tickets():
             results[ticket.arm] = runner.check(runner.config.from_dict(ticket.config))
-    out.print(gate_table(results))
+    out.print(gate_table(results, planned.plan.labels))
     raise typer.Exit(int(any(not gate.passed for arm_results in results.values() for gate in arm_results)))
 
 
@@ -268,7 +273,7 @@ def run(
         if remote is None:
             ended = {row.ticket.key for row in rows if row.state.over}
             out.print(f"{planned.study}: {remaining_work(estimate(planned, runs), ended, share.workers)}", markup=False)
-        board = Board(out, planned.metric, partial(preliminary_view, planned.plan))
+        board = Board(out, planned.metric, partial(preliminary_view, planned.plan), planned.plan.labels)
         return train(runs, rows, options, storage, remote, begin=partial(planned.write, runs, floors), board=board)
 
     while planned is not None:
@@ -310,7 +315,7 @@ def status(
     warn(notes)
     active_runs = {} if all(row.state.over for row in rows) else standings(runs, storage)
     bring_up_to_date(rows, runs, active_runs)
-    out.print(status_view(rows, planned.metric, active_runs))
+    out.print(status_view(planned.plan, rows, active_runs))
 
 
 @app.command()
@@ -442,7 +447,7 @@ app.command()(dashboard)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
-    return run_command(app, "python -m ablations", arguments)
+    return run_command(app, program_name("ablations"), arguments)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,18 @@ if TYPE_CHECKING:
 
 out, err = Console(), Console(stderr=True)
 
-Study = Annotated[str, typer.Argument(help="A study's name, or the path of a .py file that defines ABLATION.")]
+
+def _complete_study(incomplete: str) -> list[str]:
+    """Returns the names of studies that begin with what is typed, for the completion of a shell."""
+    return [name for name in (*catalog.own_names(), *catalog.names()) if name.startswith(incomplete)]
+
+
+Study = Annotated[
+    str,
+    typer.Argument(
+        help="A study's name, or the path of a .py file that defines ABLATION.", autocompletion=_complete_study
+    ),
+]
 Scale = Annotated[
     str,
     typer.Option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -13,17 +12,15 @@ from claims import starting_weights
 from claims.canaries import CANARIES, intervals
 from claims.claim import ROOT, Claim
 from claims.shell import metrics_in, run_line
+from docs.pictures import STUDY, print_answer
 from lit_transformers.config import Plain
 from lit_transformers.records.files import RESULTS
 from lit_transformers.runs import RunConfig
 from reports.read.results import read_results
 from reports.report import find
-from reports.show.sections import all_tables
-from reports.show.tables import to_rich
 
 __all__ = ["CLAIMS"]
 
-STUDY = "xl_recurrence"
 EXAMPLE = ROOT / "examples" / "multi30k.yaml"
 
 
@@ -40,9 +37,7 @@ def _measure_demo(folder: Path, commands: tuple[str, ...]) -> dict[str, Plain]:
         run_line(command, folder)
     findings = find(read_results(folder / "studies" / STUDY / "report" / RESULTS))
     console = Console(width=80, file=StringIO())
-    for table in all_tables(findings):
-        if table.name in ("results", "differences"):
-            console.print(to_rich(replace(table, notes=()).shortened(), console.width))
+    print_answer(findings, console)
     assert isinstance(console.file, StringIO)
     lines = [line.rstrip() for line in console.file.getvalue().rstrip().splitlines()]
     return {"table": "\n".join(["```", *lines, "```"])}

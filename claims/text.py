@@ -27,8 +27,8 @@ _MEASUREMENT = re.compile(rf"\b\d[\d.,]*(?: (?:to|of|\+-) \d[\d.,]*)? ?(?:{_UNIT
 
 
 def pages() -> list[Path]:
-    """Returns the paths of the README and of every page of docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    """Returns the paths of the README and of every page in docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def unmeasured(page: str, values: Mapping[str, Plain]) -> list[str]:

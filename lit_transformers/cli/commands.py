@@ -13,7 +13,7 @@ from lit_transformers.cli.plugin_option import with_plugins
 
 __all__ = ["complain", "run_command"]
 
-OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "claims")
+OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "claims", "docs")
 """Packages whose ValueErrors are about what was typed; others are faults, which keep their traceback."""
 
 

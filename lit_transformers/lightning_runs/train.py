@@ -65,6 +65,7 @@ def train(
     callbacks: list[Callback] = [order, names, shown]
     if bars:
         callbacks.append(Pruner(bars, checkpointer))
+    callbacks += [callback.build() for callback in config.training.callbacks]
     trainer = make_trainer(config, directory, [*callbacks, checkpointer], loggers)
     try:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)

@@ -74,6 +74,8 @@ def fit(
         metrics, measured, observed = train(
             config, data, directory, identity.training_key, stopping, keep_every, shown, loggers
         )
+        if cut := data.shares_cut():
+            measured["cut"] = cut
         cost = spent(description, config, measured["steps"])._asdict() if "steps" in measured else None
         return Results(metrics, measured, observed, cost)
 

@@ -108,6 +108,8 @@ def train(
         timings["steps"] = steps
     if selection is not None:
         timings["measured_step"] = measured_step
+    if len(checkpointer.ranks) > 1:
+        timings["ranks"] = list(checkpointer.ranks)
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     continued = config.data.describes is LanguageDescription
     source, length = config.task.counted_lengths(data.description)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
-from sweeps.process.child import LaunchError, prepare_server
+from sweeps.process.child import LaunchError, prepare_server, without_main
 from sweeps.process.parent import die_with_parent
 
 __all__ = ["call_forked"]
@@ -31,7 +31,8 @@ def call_forked(
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_result, args=(sender, function, arguments, options), name=function.__name__)
     try:
-        process.start()
+        with without_main():
+            process.start()
         sender.close()
         result, error = receiver.recv()
     except EOFError:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from types import ModuleType
 
 import psutil
 
@@ -20,7 +22,7 @@ from sweeps.process.order import KILLED, News, RunOrder
 from sweeps.process.preload import RUNNER
 from sweeps.process.worker import work
 
-__all__ = ["Attempt", "LaunchError", "prepare_server"]
+__all__ = ["Attempt", "LaunchError", "prepare_server", "without_main"]
 
 _SERVER = {
     "OMP_NUM_THREADS": "1",
@@ -63,6 +65,18 @@ def prepare_server(runner: str) -> None:
                 os.environ[name] = value
 
 
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Hides the script that is being run from the processes that are started meanwhile, which would run it once more to
+    import what they are given from it: they are given nothing from it."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
 class Attempt:
     """One attempt at one run: the process that does it, whether by itself or by ranks that torchrun starts."""
 
@@ -92,7 +106,8 @@ class Attempt:
         for tries_left in reversed(range(START_TRIES)):
             prepare_server(runner)
             try:
-                self._process.start()
+                with without_main():
+                    self._process.start()
                 break
             except (EOFError, OSError):
                 if not tries_left:

@@ -17,12 +17,10 @@ from datamodules import (
     FilesConfig,
     MASSConfig,
     PhasesConfig,
-    Shard,
     SpanCorruptionConfig,
     TopicsConfig,
     WordsConfig,
 )
-from datamodules.core.loading import Batches
 from datamodules.core.windows import Visit
 from datamodules.floors.measure import floors
 from lit_transformers.batch import IGNORED, PairBatch
@@ -91,32 +89,18 @@ def test_a_batch_has_the_boundary_where_pairs_have_it_and_counts_what_is_written
 
 
 def test_what_is_done_depends_on_seed_epoch_and_row_and_on_nothing_else() -> None:
-    """Whoever reads it, in two passes: one reader, or one of two or of four."""
-    passes = []
+    """In two passes, each of which is read in two orders."""
     total = config().build().reader("train", ()).total
-    for readers in (1, 2, 4):
-        rows: list[dict[int, list[Any]]] = [{}, {}]
-        for number in range(readers):
-            batches = config(batch_size=1, window=1).build().training().open(Shard(number, readers), number)
-            for epoch in range(2):
-                share = len(range((number - epoch * total) % readers, total, readers))
-                rows[epoch] |= rows_of([*islice(batches, share)])
-        passes.append(rows)
-    assert passes[0] == passes[1] == passes[2] and [len(epoch) for epoch in passes[0]] == [total, total]
-    first, second = passes[0]
+    for window in (1, total):
+        batches = config(batch_size=1, window=window).build().training().batches()
+        passes = [rows_of([*islice(batches, total)]) for _ in range(2)]
+        assert window == 1 or passes == [first, second]
+        first, second = passes
+    assert len(first) == len(second) == total
     assert sum(first[row] == second[row] for row in first) <= 0.1 * total, "drawn anew"
     reader = config(variants=2, seed=3).build().reader("train", (1, 3))
     shown = [[reader.row(Visit(row, epoch)).parts.source.tolist() for row in range(total)] for epoch in range(4)]
     assert shown[0] == shown[2] != shown[1] == shown[3]
-
-
-@pytest.mark.slow
-def test_workers_do_what_one_process_does() -> None:
-    count = config().build().reader("train", ()).total // 2 * 2
-    alone, shared = (
-        rows_of(training_batches(config(workers=workers, batch_size=1, window=1), count)) for workers in (0, 2)
-    )
-    assert {ordinal: alone[ordinal] for ordinal in shared} == shared and len(shared) == count
 
 
 @pytest.mark.parametrize("window", [1, 3])
@@ -125,8 +109,8 @@ def test_a_cursor_makes_the_next_batch_come(window: int) -> None:
     phases = PhasesConfig(first=MASSConfig(), then=SpanCorruptionConfig())
     total = config().build().reader("train", ()).total
 
-    def open_stream() -> Batches:
-        return config(window=window, noise=phases).build().training().stream(0)
+    def open_stream(cursor: str = "") -> Iterator[PairBatch]:
+        return config(window=window, noise=phases).build().training().batches(cursor)
 
     batches = list(islice(open_stream(), total + 10))
     starts = torch.cat([batch.start for batch in batches])
@@ -213,8 +197,6 @@ def test_what_does_not_fit_a_row_or_a_corpus_is_refused_in_a_line(tmp_path: Path
     with pytest.raises(DataError, match=r"no row of 30 symbols in the split 'train' has two sentences to permute"):
         one.build().prepare_data()
     assert one.override({"noise": "text_infilling"}).build().reader("train", (0,)).total == 1
-    with pytest.raises(DataError, match="1 examples cannot feed 2 readers"):
-        one.override({"noise": "text_infilling"}).build().training().open(Shard(0, 2), 0)
 
 
 def test_simple_predictors_know_frequencies_the_symbol_before_and_copies() -> None:

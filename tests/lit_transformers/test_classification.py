@@ -171,7 +171,7 @@ def test_matthews_correlation_is_that_of_torchmetrics_and_0_where_that_is_undefi
     outputs, labels = torch.randn(2, 40, generator=torch.manual_seed(3)), torch.arange(40) % 3 % 2
     outputs[1] += bias + labels
     metric = ClassificationMetric(2)
-    batch = LabelledBatch(labels[:, None], torch.ones(40, 1, dtype=torch.bool), labels, None, torch.arange(40), 0, None)
+    batch = LabelledBatch(labels[:, None], torch.ones(40, 1, dtype=torch.bool), labels, None, torch.arange(40), None)
     metric.update(outputs.T, torch.zeros(40), batch)
     predicted = outputs.argmax(dim=0)
     expected = matthews_corrcoef(predicted, labels, task="binary").item() if bias == 0 else 0.0
@@ -382,7 +382,7 @@ def test_a_network_learns_which_symbol_a_row_holds(model: dict[str, Any]) -> Non
         inputs = torch.full((32, 9), 3)
         inputs[:, 0] = 5
         inputs[torch.arange(32), torch.randint(1, 9, (32,))] = labels
-        return LabelledBatch(inputs, torch.ones(32, 9, dtype=torch.bool), labels, None, torch.arange(32), 0, None)
+        return LabelledBatch(inputs, torch.ones(32, 9, dtype=torch.bool), labels, None, torch.arange(32), None)
 
     optimizer, schedule = training.learn(task)
     for _ in range(80):

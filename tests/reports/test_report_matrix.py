@@ -103,7 +103,7 @@ def test_a_report_ranks_what_has_finished_and_draws_every_cell(tmp_path: Path, l
     write_accuracies(tmp_path, left_out=left_out)
     findings = find(load_study(tmp_path, "xl_recurrence"))
     table = ranking(findings)
-    assert table.title == "Mean over 2 levels of task" and table.columns[0].title == "Mixer"
+    assert table.title == "Mean over 2 levels of task" and table.columns[0].title == "mixer"
     assert [(row[0].value, row[1].value, row[1].missing, row[3].value) for row in table.rows] == [
         ("attention", pytest.approx(0.7), None, 4096),
         ("lstm", pytest.approx(0.6), None, 128),

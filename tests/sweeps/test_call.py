@@ -18,6 +18,7 @@ from sweeps.process.call import call_forked
 from sweeps.process.child import LaunchError
 
 RUNNER = "standin.run:RUNNER"
+CALL = "import pathlib, sys, test_call as test; test.call_forked(test.RUNNER, test.linger, pathlib.Path(sys.argv[1]))"
 
 
 def difference(left: int, right: int = 0) -> int:
@@ -51,13 +52,11 @@ def test_a_forked_call_that_dies_is_one_clear_error() -> None:
 @pytest.mark.slow
 def test_a_forked_call_ends_with_its_caller_and_prints_nothing(tmp_path: Path) -> None:
     note = tmp_path / "process.txt"
-    caller = subprocess.Popen([sys.executable, __file__, str(note)], stderr=subprocess.PIPE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]])}
+    command = [sys.executable, "-c", CALL, str(note)]
+    caller = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment)
     wait_for(note.exists)
     caller.kill()
     _, errors = caller.communicate()
     wait_for(lambda: not psutil.pid_exists(int(note.read_text())))
     assert not errors
-
-
-if __name__ == "__main__":
-    call_forked(RUNNER, linger, Path(sys.argv[1]))

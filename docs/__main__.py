@@ -1,0 +1,74 @@
+"""``python -m docs``: builds the site of the documentation, and runs the code blocks of its pages."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from docs.blocks import blocks_of, run_page, with_output
+from lit_transformers.cli.commands import run_command
+from lit_transformers.records.files import write_text
+
+ROOT = Path(__file__).parents[1]
+app = typer.Typer(
+    help="The site of the documentation, and the code blocks of its pages.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out, err = Console(), Console(stderr=True)
+
+
+@app.command()
+def build(
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where the site is written.")] = Path("site"),
+    gallery: Annotated[
+        bool, typer.Option(help="Also the interactive page of every published study, which takes minutes.")
+    ] = True,
+) -> None:
+    """Builds the site; open its index.html, without any server."""
+    from docs.site import GALLERY
+    from docs.site import build as build_site
+    from reports.gallery import write_site
+
+    if gallery:
+        with err.status("") as status:
+            write_site(ROOT / "published", to / GALLERY, lambda name: status.update(f"rendering {name}"))
+    out.print(str(build_site(to, ROOT)), markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def picture() -> None:
+    """Draws the terminal that the README shows, from what is published of the demo."""
+    from docs.pictures import write_terminal
+
+    out.print(str(write_terminal(ROOT)), markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def outputs(
+    pages: Annotated[list[Path], typer.Argument(help="Pages of docs.")],
+    folder: Annotated[
+        Path | None, typer.Option("--in", metavar="DIR", help="Where they run; without it, in one that is removed.")
+    ] = None,
+) -> None:
+    """Runs the code blocks of pages and puts what they print into the pages, below each that shows it."""
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        with TemporaryDirectory(prefix="docs-") as temporary:
+            printed = list(run_page(blocks_of(text, str(page)), folder or Path(temporary)))
+        write_text(page, with_output(text, printed))
+
+
+def main() -> int:
+    """Runs the command and returns its exit status. Bad input ends in one line on standard error."""
+    return run_command(app, "python -m docs", None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

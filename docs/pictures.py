@@ -1,0 +1,53 @@
+"""The picture of a terminal that the README shows, made from what is published of the demo."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import DIMMED_MONOKAI
+from rich.text import Text
+
+from lit_transformers.records.files import RESULTS, write_text
+from reports.read.results import read_results
+from reports.report import find
+from reports.show.sections import Findings, all_tables
+from reports.show.tables import to_rich
+
+__all__ = ["STUDY", "TERMINAL", "print_answer", "terminal_svg", "write_terminal"]
+
+STUDY = "xl_recurrence"
+"""The demo."""
+TERMINAL = Path("docs", "pictures", "terminal.svg")
+WIDTH = 80
+TABLES = ("results", "differences")
+
+
+def print_answer(findings: Findings, console: Console) -> None:
+    """Prints the results of the arms and their paired differences as the end of a run does, without their notes."""
+    for table in all_tables(findings):
+        if table.name in TABLES:
+            console.print(to_rich(replace(table, notes=()).shortened(), console.width))
+
+
+def terminal_svg(published: Path) -> str:
+    """Returns the picture of a terminal in which the demo has ended, as SVG that loads no font from elsewhere."""
+    findings = find(read_results(published / STUDY / RESULTS))
+    console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
+    command = f"python -m ablations run {STUDY}"
+    console.print(Text(f"$ {command}", style="bold"))
+    console.print(Text(findings.study.plan.question))
+    console.print()
+    print_answer(findings, console)
+    svg = console.export_svg(title=command, theme=DIMMED_MONOKAI, unique_id="terminal")
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+
+
+def write_terminal(root: Path) -> Path:
+    """Writes the picture below the root of a checkout and returns its path."""
+    (root / TERMINAL).parent.mkdir(exist_ok=True)
+    write_text(root / TERMINAL, terminal_svg(root / "published"))
+    return root / TERMINAL

@@ -1,0 +1,168 @@
+"""Pages of reference as Markdown: every field of every config, every command, and the fields of a study.
+
+They say what ``python -m lit_transformers config`` and ``--help`` say, from the same sources: classes, their
+docstrings, and the options of commands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import typer
+
+import ablations
+from lit_transformers.cli.commented_config import scalar, type_text
+from lit_transformers.cli.help_text import filled
+from lit_transformers.cli.plugin_option import with_plugins
+from lit_transformers.config import Config, field_types, plain_of
+from lit_transformers.json_schema import REQUIRED, default_of, docs_of, leaf_schema, summary_of
+from lit_transformers.kinds import Place, parts, places
+from lit_transformers.lightning_runs.config import LightningRunConfig
+from lit_transformers.runs import RunConfig
+
+__all__ = ["PROGRAMS", "config_pages", "pages"]
+
+ROOTS = (RunConfig, LightningRunConfig)
+PROGRAMS = ("ablations", "sweeps", "reports", "lit_transformers")
+"""The packages that are commands."""
+
+
+def pages() -> dict[str, str]:
+    """Returns all pages of reference by their name, without an ending."""
+    return {**config_pages(), **{program: command_page(program) for program in PROGRAMS}, "study": study_page()}
+
+
+def config_pages() -> dict[str, str]:
+    """Returns a page for each config of a run and for each table of kinds, by the name of its class.
+
+    A config without kinds is a section of the page on which it is first named.
+    """
+    known = [*places(RunConfig)]
+    return {page.__name__: "\n\n".join(_config_page(page, members, known)) for page, members in _outline()}
+
+
+def _outline() -> Iterator[tuple[type[Config], list[type[Config]]]]:
+    """Yields every config that has a page, with those that are sections of it."""
+    queue: list[type[Config]] = [*ROOTS]
+    seen: set[type[Config]] = set(queue)
+    while queue:
+        page = queue.pop(0)
+        members = [*page.kinds.values()] if page.kinds else [page]
+        for member in members:  # grows while it is read: a config without kinds is a member of its page
+            for part in (part for hint in field_types(member).values() for part in parts(hint)):
+                if part not in seen and part not in members:
+                    seen.add(part)
+                    (queue if part.kinds else members).append(part)
+        yield page, members
+
+
+def _config_page(page: type[Config], members: list[type[Config]], known: Iterable[Place]) -> Iterator[str]:
+    kinds = {*page.kinds.values()}
+    paths = [place.path for place in known if kinds and kinds <= {*place.kinds.values()}]
+    yield f"{_target(page)}# {', '.join(f'`{path}`' for path in paths) or f'`{page.__name__}`'}"
+    if kinds:
+        yield _prose(summary_of(page))
+        yield "Kinds: " + ", ".join(f"[`{kind}`](#{_label(part)})" for kind, part in page.kinds.items()) + "."
+    for member in members:
+        if member is not page:
+            title = f"`{member.kind}`" if member.kind else f"`{member.__name__}`"
+            yield f"{_target(member)}## {title}"
+        yield from _config_section(member, alone=member.kind and _is_alone(member, members))
+
+
+def _label(config: type[Config]) -> str:
+    """Returns the name of the section of a config, to which links lead from any page."""
+    return f"config-{config.__name__}"
+
+
+def _target(config: type[Config]) -> str:
+    return f"({_label(config)})=\n"
+
+
+def _is_alone(member: type[Config], members: list[type[Config]]) -> bool:
+    """Whether no other of the kinds is defined in the same module, so that the docstring of the module is its own."""
+    return sum(other.__module__ == member.__module__ for other in members) == 1
+
+
+def _config_section(config: type[Config], alone: object) -> Iterator[str]:
+    if alone:
+        yield _prose((inspect.getdoc(sys.modules[config.__module__]) or "").partition("\n\n")[0])
+    if summary := summary_of(config):
+        yield _prose(summary)
+    docs, hints = docs_of(config), field_types(config)
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        yield f"`{field.name}`\n: {_field(field, hints[field.name], docs.get(field.name, ''))}"
+    if not dataclasses.fields(config):  # type: ignore[arg-type]
+        yield "It has no fields."
+
+
+def _field(field: dataclasses.Field[Any], hint: Any, doc: str) -> str:
+    """Returns on one line what a field says of itself, what it takes, and its default."""
+    configs, default = parts(hint), default_of(field)
+    if configs:
+        taken = f"{'One of ' * bool(configs[0].kinds)}[`{configs[0].__name__}`](#{_label(configs[0])})"
+    else:
+        taken = _prose(type_text(leaf_schema(hint)))
+    if default is REQUIRED:
+        value = "required"
+    elif isinstance(default, Config):
+        value = f"default `{default.kind}`" if default.kind else "its defaults"
+    else:
+        value = f"default `{scalar(plain_of(default))}`"
+    sentence = f"{_prose(doc).rstrip('.')}. " if doc else ""
+    return f"{sentence}*{taken[0].upper()}{taken[1:]}; {value}.*" if not configs else f"{sentence}{taken}; {value}."
+
+
+def command_page(program: str) -> str:
+    """Returns the page of a command: its help, its examples, and the arguments and options of all that it does."""
+    app = importlib.import_module(f"{program}.__main__").app
+    group = filled(with_plugins(typer.main.get_command(app)))
+    blocks = [f"# `python -m {program}`", *_help(group.help), *_help(group.epilog)]
+    with click.Context(group, info_name=f"python -m {program}") as parent:
+        for name, command in group.commands.items():
+            with click.Context(command, info_name=name, parent=parent) as context:
+                usage = " ".join(command.collect_usage_pieces(context))
+                blocks += [f"## `{name}`", f"```text\n{context.command_path} {usage}\n```", *_help(command.help)]
+                records = (parameter.get_help_record(context) for parameter in command.params)
+                blocks += [f"`{heads}`\n: {_prose(text)}" for heads, text in filter(None, records)]
+    return "\n\n".join(blocks)
+
+
+def _help(text: str | None) -> Iterator[str]:
+    """Yields the paragraphs of a help text, those that are command lines together as one block."""
+    lines: list[str] = []
+    for paragraph in filter(None, (text or "").split("\n\n")):
+        line = paragraph.strip().removeprefix("Example: ")
+        if re.match(r"(python|export|lit-)\S* ", line):
+            lines.append(line)
+            continue
+        yield from _code(lines)
+        lines = []
+        yield _prose(line)
+    yield from _code(lines)
+
+
+def _code(lines: list[str]) -> Iterator[str]:
+    if lines:
+        yield "\n".join(["```sh", *(re.sub(r" {3,}(?=\S)", "  # ", line) for line in lines), "```"])
+
+
+def study_page() -> str:
+    """Returns the page of a study's fields, which is the file that ``ablations new`` writes."""
+    skeleton = (Path(ablations.__file__).parent / "skeleton.txt").read_text(encoding="utf-8")
+    introduction = "This is the file that `python -m ablations new NAME` writes, with every field explained."
+    return f"# The fields of a study\n\n{introduction}\n\n```python\n{skeleton}```"
+
+
+def _prose(text: str) -> str:
+    """Returns plain text as Markdown on one line: what is in backticks is code, nothing else is markup."""
+    words = re.split(r"(`+[^`]+`+)", " ".join(text.split()))
+    return "".join(re.sub(r"([\\*_\[\]<>#|$~])", r"\\\1", word) if n % 2 == 0 else word for n, word in enumerate(words))

@@ -1,0 +1,125 @@
+"""Builds the site: the Markdown of the repository as it lies, what is generated, and the gallery.
+
+Pages are put together in a folder of the same layout as the repository, so that a link between two of them leads to
+the same page here, on a code host, and in the site.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import quote
+
+from docs import reference
+from lit_transformers.records.files import write_text
+from reports.report import PAGE, REPORT
+
+__all__ = ["GALLERY", "SiteError", "build"]
+
+GALLERY = Path("gallery")
+"""The folder of the site with the pages that ``python -m reports site`` makes."""
+CONTENTS = """
+```{toctree}
+:hidden:
+:caption: Begin
+
+docs/quick_start
+docs/tutorials/first_study
+docs/tutorials/my_mixer
+docs/tutorials/my_data
+docs/tutorials/my_cluster
+docs/tutorials/reading_a_report
+docs/tutorials/statistics
+```
+
+```{toctree}
+:hidden:
+:caption: Results
+
+published/README
+docs/measured
+```
+
+```{toctree}
+:hidden:
+:caption: Reference
+
+reference/commands
+reference/study
+reference/configs
+```
+
+```{toctree}
+:hidden:
+:caption: How it is built
+
+docs/architecture
+docs/glossary
+docs/decisions
+docs/gpu
+CONTRIBUTING
+```
+"""
+
+
+class SiteError(ValueError):
+    """A site that was not built. The message is one line."""
+
+
+def build(to: Path, root: Path) -> Path:
+    """Builds the site of a checkout into a folder and returns the path of its first page. Pages of the gallery that are
+    in the folder are linked. Raises SiteError for a link that leads nowhere and for whatever else Sphinx warns of."""
+    try:
+        from sphinx.cmd.build import main
+    except ModuleNotFoundError as error:
+        raise SiteError(f'{error.name} is not installed: pip install "lit-transformers[docs]"') from None
+    with TemporaryDirectory(prefix="docs-") as temporary:
+        source = Path(temporary) / "source"
+        assemble(source, to, root)
+        options = ["-b", "html", "-W", "--keep-going", "-q", "-c", str(Path(__file__).parent)]
+        if main([*options, "-d", str(Path(temporary) / "read"), str(source), str(to)]):
+            raise SiteError("the site has faults, which are named above")
+    return to / "index.html"
+
+
+def assemble(source: Path, site: Path, root: Path) -> None:
+    """Puts all pages of the site into a folder, in the layout of the repository."""
+    for folder in ("docs", "published"):
+        ignored = shutil.ignore_patterns("*.py", "__pycache__", "site", "*.jsonl", "*.json", "*.css")
+        shutil.copytree(root / folder, source / folder, ignore=ignored)
+    shutil.copy(root / "CONTRIBUTING.md", source)
+    front = (root / "README.md").read_text(encoding="utf-8")
+    write_text(source / "index.md", front + CONTENTS)
+    (source / "reference").mkdir()
+    pages = reference.pages()
+    for name, text in pages.items():
+        write_text(source / "reference" / f"{name}.md", text + "\n")
+    configs = [name for name in pages if name not in (*reference.PROGRAMS, "study")]
+    introduction = (
+        "Every field of a run's config, with what it is, what it takes and its default, by the path at which it stands."
+    )
+    write_text(source / "reference" / "configs.md", contents("The fields of a run", introduction, configs))
+    introduction = "What `--help` says of each command."
+    write_text(source / "reference" / "commands.md", contents("Commands", introduction, reference.PROGRAMS))
+    with (source / "published" / "README.md").open("a", encoding="utf-8") as gallery:
+        gallery.write("\n```{toctree}\n:hidden:\n:glob:\n\n*/report\n```\n")
+    for page in (source / "published").rglob("*.md"):
+        link_to_gallery(page, source / "published", site)
+
+
+def contents(title: str, introduction: str, names: Iterable[str]) -> str:
+    """Returns a page that lists others."""
+    return "\n".join([f"# {title}\n\n{introduction}\n\n```{{toctree}}\n:maxdepth: 1\n", *names, "```\n"])
+
+
+def link_to_gallery(page: Path, published: Path, site: Path) -> None:
+    """Adds to a published page a link to the one that the gallery has in its place, where that is in the site."""
+    folder = page.parent.relative_to(published)
+    target = GALLERY / folder / (PAGE if page.name == REPORT else "index.html")
+    if (site / target).is_file():
+        title, _, text = page.read_text(encoding="utf-8").partition("\n")
+        up = "../" * len(page.parent.relative_to(published.parent).parts)
+        link = f'<p><a href="{up}{quote(target.as_posix())}">With tables that sort and figures that zoom</a></p>'
+        write_text(page, f"{title}\n\n{link}\n{text}")
