@@ -157,7 +157,9 @@ def launch_on_ray(
     _require_answer(cluster.address)
     log = watch.runs / "studies" / options.study / "ray.txt"
     with handled_signals(watch), _connection(cluster, log) as driver:
-        watch.nodes = driver.connect(Connect(cluster.address, _runtime_env(cluster)), partial(_is_stopped, watch))
+        watch.nodes = driver.connect(
+            Connect(cluster.address, _runtime_env(cluster, watch.runs)), partial(_is_stopped, watch)
+        )
         with board:
             board.watch(rows)
             if not _is_stopped(watch):
@@ -274,11 +276,12 @@ def _require_answer(address: str) -> None:
         raise ConfigError(NO_ANSWER, f"{OPTION} address={address}") from None
 
 
-def _runtime_env(cluster: RayCluster) -> dict[str, Any]:
-    """Returns what Ray sets up for its workers: the folder to copy, else the PYTHONPATH of this command."""
+def _runtime_env(cluster: RayCluster, runs: Path) -> dict[str, Any]:
+    """Returns what Ray sets up for its workers: the folder to copy, without runs, else this command's PYTHONPATH."""
     settings = dict(cluster.runtime_env)
-    if cluster.working_dir is not None:
-        return settings | {"working_dir": cluster.working_dir}
+    if (folder := cluster.working_dir) is not None:
+        runs_inside = [f"/{runs.relative_to(folder)}/"] if runs.is_relative_to(folder) else []
+        return settings | {"working_dir": folder, "excludes": [*settings.get("excludes", []), *runs_inside]}
     if path := os.environ.get("PYTHONPATH"):
         entries = os.pathsep.join(str(Path(entry).resolve()) for entry in path.split(os.pathsep) if entry)
         settings["env_vars"] = {"PYTHONPATH": entries, **settings.get("env_vars", {})}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -95,7 +94,6 @@ def _perform(task: RayTask) -> None:
     if task.plugins:
         os.environ[VARIABLE] = os.pathsep.join(str(folder / name) for name in task.plugins)
     put_working_folder_last(Path(__file__).resolve().parents[2], folder.resolve())
-    sys.modules["__main__"].__file__ = None  # the processes of runs would import it, and with it all of Ray
     training = task.run.ticket.config.get("training")
     device = training.get("device") if isinstance(training, dict) else None
     share = share_machine(1, 1, task.cpus, cuda=device in ("auto", "cuda"), ranks=task.run.ticket.ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.records import read_record
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
+from sweeps.process.call import call_forked
 from sweeps.survey import close, survey
 
 __all__ = ["RemoteRun", "update_rows"]
@@ -39,6 +41,9 @@ class RemoteRun(NamedTuple):
         rows, _ = survey(self.runs, [self.ticket], options.metric, retry_failed=retry, time_limit=limit)
         if rows[0].state.over:
             return Summary(rows, None)
+        call_forked(
+            options.runner, os.getpid
+        )  # imports all that runs need: no heartbeat is sent while a run waits for it
         ledger = Ledger(self.runs, storage, self.heartbeat, self.grace)
         try:
             return launch(self.runs, ledger, Board(Console(width=120), options.metric), rows, options)

@@ -96,7 +96,6 @@ class Round:
         self.command = run_command(study.path, runs, *(["--storage", storage] if storage else []))
         self.process: subprocess.Popen[bytes] | None = None
         self.finished: dict[str, bytes] = {}
-        self.starts = 0
 
     @property
     def log(self) -> Path:
@@ -109,7 +108,6 @@ class Round:
             with self.log.open("ab") as log:
                 environment = {**os.environ, MARK: str(self.runs)}
                 self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env=environment)
-            self.starts += 1
         return self.process
 
     def members(self) -> dict[str, list[psutil.Process]]:
@@ -271,10 +269,10 @@ def go(study: Study, kills: int, address: Callable[[int], str | None], chance: r
             current.settle()
         finally:
             current.close()
-        counts.update({"rounds": 1, "runs": len(study.records), "commands": current.starts})
+        counts.update({"rounds": 1, "runs": len(study.records)})
         path.write_text(json.dumps(counts))
         shutil.rmtree(current.runs)
-        print(f"{counts['kills']} kills, {counts['rounds']} rounds, {counts['commands']} commands", flush=True)
+        print(f"{counts['kills']} kills, {counts['rounds']} rounds, {counts['runs']} runs as undisturbed", flush=True)
     return dict(counts)
 
 
@@ -290,6 +288,7 @@ def main() -> None:
     parser.add_argument("--real", action="store_true", help="runs of the library, which train, and not the stand-in's")
     parser.add_argument("--seed", type=int, default=None, help="of the random moments")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what was started is stopped
     folder = options.folder.resolve()
     study = Study(folder, real=options.real)
     if options.postgres:

@@ -2315,6 +2315,14 @@ RUN_FAULTS = (
     ),
     Fault(
         "launchers",
+        "what is computed in a forked process goes on without its command",
+        "sweeps/process/call.py",
+        "    die_with_parent()\n",
+        "",
+        ("tests/sweeps/test_call.py::test_a_forked_call_ends_with_its_caller_and_prints_nothing",),
+    ),
+    Fault(
+        "launchers",
         "a task of Ray reserves what one rank of its run needs",
         "sweeps/launchers/ray_messages.py",
         "ranks = self.run.ticket.ranks",

@@ -18,6 +18,7 @@ from standin_runs import OPTIONS, finishes, metrics, never_interrupted, states, 
 from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
+from sweeps.launchers import ray_cluster
 from sweeps.launchers.local import Summary
 from sweeps.launchers.ray_cluster import RayCluster, launch_on_ray, parse_ray_options
 from sweeps.launchers.ray_messages import RayTask
@@ -51,14 +52,14 @@ def cluster(nodes: int, cores: int = 1) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, **LIGHT}
-    ray_cluster = Cluster(initialize_head=True, head_node_args=head)
+    running = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(nodes):
-            ray_cluster.add_node(num_cpus=cores, wait=False, **LIGHT)
-        ray_cluster.wait_for_nodes(timeout=240)
-        yield ray_cluster
+            running.add_node(num_cpus=cores, wait=False, **LIGHT)
+        running.wait_for_nodes(timeout=240)
+        yield running
     finally:
-        ray_cluster.shutdown()
+        running.shutdown()
 
 
 def go(runs: Path, run_tickets: list[Ticket], address: str) -> tuple[Summary, str]:
@@ -66,7 +67,7 @@ def go(runs: Path, run_tickets: list[Ticket], address: str) -> tuple[Summary, st
     rows, _ = survey(runs, run_tickets, OPTIONS.metric, retry_failed=False)
     ledger, console = Ledger(runs, heartbeat=1, grace=8), Console(file=StringIO(), width=300)
     try:
-        board, options = Board(console, OPTIONS.metric), OPTIONS._replace(study="pauses")
+        board, options = Board(console, OPTIONS.metric), OPTIONS._replace(study="pauses", memory_limit=4 << 30)
         summary = launch_on_ray(runs, ledger, board, rows, options, RayCluster(address))
         return summary, console.file.getvalue()  # type: ignore[attr-defined]
     finally:
@@ -83,31 +84,32 @@ class TestOnACluster:
     def test_runs_of_a_node_that_dies_go_on_elsewhere_and_a_run_without_memory_fails_alone(
         self, tmp_path: Path
     ) -> None:
-        """Two wait for the death of a node; a third gets a limit of memory from the system while it fills that."""
+        """Two wait for the death of a node. Of two others, on the node that is left, one fills its memory, for which it
+        gets a limit from the system."""
         runs, waiting, (leak,) = tmp_path / "runs", tickets(2, fault="wait"), tickets(1, fault="leak")
-        run_tickets = [*waiting, *tickets(1), leak]
 
-        def limit() -> None:
+        def limit_memory() -> None:
             (worker,) = workers_of(leak.directory(runs))
-            most = worker.memory_info().rss + (1 << 30)
+            most = worker.memory_info().rss + (1 << 29)
             worker.rlimit(psutil.RLIMIT_DATA, (most, most))
 
-        with cluster(2) as ray_cluster:
+        with cluster(2) as running:
 
             def kill_node() -> None:
-                ray_cluster.remove_node(ray_cluster.list_all_nodes()[-1], allow_graceful=False)
+                running.remove_node(running.list_all_nodes()[-1], allow_graceful=False)
                 wait_for(lambda: len(workers_of(runs)) == 1, "its run goes on without it")
                 for ticket in waiting:
                     (ticket.directory(runs) / RELEASED).touch()
 
-            is_full = lambda: (leak.directory(runs) / "checkpoint.ckpt").exists()  # noqa: E731
-            with when(have_checkpoints(runs, waiting), kill_node), when(is_full, limit):
-                summary, output = go(runs, run_tickets, ray_cluster.address)
-        assert states(summary) == [State.FINISHED] * 3 + [State.FAILED]
-        assert summary.rows[3].reason == "out of memory"
+            with when(have_checkpoints(runs, waiting), kill_node):
+                summary, output = go(runs, waiting, running.address)
+            with when((leak.directory(runs) / "checkpoint.ckpt").exists, limit_memory):
+                later, _ = go(runs, [leak, *tickets(1)], running.address)
+        assert states(summary) == [State.FINISHED] * 2
         assert "died; it goes on" in output
-        assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1, 1, 0]
-        assert metrics(runs, run_tickets[:3]) == never_interrupted(tmp_path / "quiet", run_tickets[:3])
+        assert [finishes(runs, ticket) for ticket in waiting] == [1, 1]
+        assert metrics(runs, waiting) == never_interrupted(tmp_path / "quiet", waiting)
+        assert states(later) == [State.FAILED, State.FINISHED] and later.rows[0].reason == "out of memory"
         assert not workers_of(runs)
 
     def test_a_command_that_is_stopped_or_whose_head_dies_says_so_and_goes_on_with_the_next(
@@ -115,29 +117,29 @@ class TestOnACluster:
     ) -> None:
         runs, run_tickets = tmp_path / "runs", [*tickets(1, fault="wait"), *tickets(1)]
         path = run_tickets[0].directory(runs) / "checkpoint.ckpt"
-        with cluster(1) as ray_cluster:
+        with cluster(1) as running:
             with when(path.exists, lambda: os.kill(os.getpid(), signal.SIGINT)):
-                summary, _ = go(runs, run_tickets, ray_cluster.address)
+                summary, _ = go(runs, run_tickets, running.address)
             assert summary.stopped_by == signal.SIGINT and states(summary) == [State.STOPPED, State.WAITING]
             assert path.read_text().startswith("[5,"), "it was killed, and the checkpoint is that of every third step"
             assert not workers_of(runs)
             path.unlink()
             with (
-                when(path.exists, ray_cluster.head_node.kill_gcs_server),
+                when(path.exists, running.head_node.kill_gcs_server),
                 pytest.raises(ConfigError, match="the cluster has ended; run the same command to go on"),
             ):
-                go(runs, run_tickets, ray_cluster.address)
+                go(runs, run_tickets, running.address)
         wait_for(lambda: not workers_of(runs))
-        with cluster(1) as ray_cluster:
-            summary, _ = go(runs, run_tickets, ray_cluster.address)
+        with cluster(1) as running:
+            summary, _ = go(runs, run_tickets, running.address)
         assert states(summary) == [State.FINISHED] * 2
         assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1]
         assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
     def test_ranks_of_a_run_are_one_task_on_one_node(self, tmp_path: Path) -> None:
         runs, run_tickets = tmp_path / "runs", tickets(1, devices=2)
-        with cluster(1, cores=2) as ray_cluster:
-            summary, _ = go(runs, run_tickets, ray_cluster.address)
+        with cluster(1, cores=2) as running:
+            summary, _ = go(runs, run_tickets, running.address)
         assert states(summary) == [State.FINISHED]
         assert finishes(runs, run_tickets[0]) == 1
         assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
@@ -162,6 +164,11 @@ def test_options_are_parsed(tmp_path: Path) -> None:
     assert parse_ray_options([*words, f"working_dir={tmp_path}"], "sqlite:///x") == RayCluster(
         "ray.cluster:6379", 2, 0.5, 8 << 30, str(tmp_path), {"pip": ["polars"]}, "sqlite:///x"
     )
+
+
+def test_a_folder_is_copied_without_its_runs(tmp_path: Path) -> None:
+    cluster = RayCluster(working_dir=str(tmp_path), runtime_env={"excludes": ["/data/"]})
+    assert ray_cluster._runtime_env(cluster, tmp_path / "all" / "runs")["excludes"] == ["/data/", "/all/runs/"]
 
 
 @pytest.mark.parametrize(
