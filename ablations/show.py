@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import Counter
@@ -18,6 +19,7 @@ from ablations.estimate import TimeEstimate
 from ablations.plan import PlannedStudy
 from lit_transformers.cli.amounts import assignments, count
 from lit_transformers.cli.names import BreakableName
+from lit_transformers.config import Config
 from lit_transformers.records.labels import label_arms
 from lit_transformers.records.plan import Plan
 from sweeps.ledger.ticket import State
@@ -138,7 +140,17 @@ def _assignments(overrides: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    return "null" if value is None else str(value)
+    """Returns a value as text: of a config its kind, and the fields that differ from their defaults."""
+    if not isinstance(value, Config):
+        return "null" if value is None else str(value)
+    fields = dataclasses.fields(value)  # type: ignore[arg-type]  # that it is a dataclass, its class sees to
+    changed = {f.name: getattr(value, f.name) for f in fields if getattr(value, f.name) != _default(f)}
+    name = value.kind or type(value).__name__
+    return f"{name}({_assignments(changed)})" if changed else name
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str], workers: int) -> Group:

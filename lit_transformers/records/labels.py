@@ -9,7 +9,7 @@ from typing import Protocol, final
 
 from lit_transformers.config import ConfigError, nearest
 
-__all__ = ["BASELINE", "ArmLabels", "LabelledArm", "label_arms"]
+__all__ = ["BASELINE", "ArmLabels", "LabelledArm", "are_words", "label_arms"]
 
 BASELINE = "baseline"
 _MARK = f" ({BASELINE})"
@@ -46,7 +46,7 @@ class ArmLabels:
         return self._marked(arm, self.levels[arm]) if arm in self.levels else self.alone(arm)
 
     def alone(self, arm: str) -> str:
-        """Returns the label of an arm in a sentence or beside a line: a level that is no word has its factor."""
+        """Returns the label of an arm in a sentence or beside a line: if a level is a number, all have the factor."""
         label = self.names.get(arm, arm)
         return self._marked(arm, label) if self.factor else label
 
@@ -102,8 +102,7 @@ def label_arms(arms: Sequence[LabelledArm], design: str, baseline: str) -> ArmLa
         return ArmLabels(None, baseline, {}, {name: _without(name, shared) for name in names})
     (factor,) = varied
     levels = {arm.name: arm.levels.get(factor, arm.name) for arm in arms}
-    are_words = _are_words(levels.values())
-    in_sentences = levels if are_words else {arm: f"{factor}={level}" for arm, level in levels.items()}
+    in_sentences = levels if are_words(levels.values()) else {arm: f"{factor}={level}" for arm, level in levels.items()}
     return ArmLabels(factor, baseline, levels, in_sentences)
 
 
@@ -111,6 +110,6 @@ def _without(name: str, words: set[str]) -> str:
     return " ".join(word for word in name.split(" ") if word not in words)
 
 
-def _are_words(levels: Iterable[str]) -> bool:
-    """Returns whether all levels begin with a letter, so that they are understood without their factor."""
-    return all(level[:1].isalpha() for level in levels)
+def are_words(levels: Iterable[str]) -> bool:
+    """Returns whether no level is a number, so that all are understood without their factor."""
+    return all(any(letter.isalpha() or letter == "_" for letter in level) for level in levels)

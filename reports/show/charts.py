@@ -29,6 +29,7 @@ from reports.show.sections import Findings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 _COSTS = (
@@ -154,6 +155,9 @@ def _ranked(
         values.plot(point.value, row, "o", color=SERIES[0], markersize=6, zorder=4)
     if (baseline := _baseline_row(findings)) in points:
         values.axvline(points[baseline].value, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    if findings.ratio:
+        values.set_xscale("log")
+        _set_log_ticks(values.xaxis, [point.value for point in points.values()])
     better = "left" if goal == "minimize" else "right"
     values.set_xlabel(f"{'mean ' if findings.battery else ''}{label(findings.metric.title)} ({better} is better)")
     values.set_yticks(range(len(order)), [label(labels[arm]) for arm in order])
@@ -176,7 +180,7 @@ def _baseline_row(findings: Findings) -> str:
 
 def _cost_panel(panel: Axes, points: Sequence[Point], rows: Mapping[str, int], goal: str) -> None:
     """Draws costs on an axis from zero or, where they span magnitudes, on a logarithmic one."""
-    from matplotlib.ticker import LogLocator, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     best, costs = front(points, goal), [point.cost for point in points]
     logarithmic = max(costs) > _LOGARITHMIC * min(costs)
@@ -188,13 +192,23 @@ def _cost_panel(panel: Axes, points: Sequence[Point], rows: Mapping[str, int], g
     if logarithmic:
         panel.set_xscale("log")
         panel.margins(x=0.12)
-        steps = (1.0, 2.0, 5.0) if max(costs) < _DECADES * min(costs) else (1.0,)
-        panel.xaxis.set_major_locator(LogLocator(subs=steps))
+        _set_log_ticks(panel.xaxis, costs)
     else:
         panel.set_xlim(0, 1.08 * max(costs))
         panel.xaxis.set_major_locator(MaxNLocator(4))
-    panel.xaxis.set_major_formatter(ticks)
-    panel.xaxis.set_minor_formatter(lambda value, _: "")
+        panel.xaxis.set_major_formatter(ticks)
+
+
+def _set_log_ticks(axis: Axis, values: Sequence[float]) -> None:
+    """Sets the ticks of a logarithmic axis: at powers of ten and, where values span less than two, at twice and five
+    times these; evenly where they span less than one."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    span = max(values) / min(values)
+    steps = (1.0, 2.0, 5.0) if span < _DECADES else (1.0,)
+    axis.set_major_locator(MaxNLocator(6) if span < _LOGARITHMIC else LogLocator(subs=steps))
+    axis.set_major_formatter(ticks)
+    axis.set_minor_formatter(lambda value, _: "")
 
 
 Line = tuple[tuple[int, float], ...]
@@ -239,13 +253,10 @@ def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[st
     panel.set_yscale("log")
     for name, (_, line) in lines_by_name.items():
         panel.plot(*zip(*line, strict=True), marker="o", markersize=3.5, linewidth=1.6, **styles[name])
-    for axis in (panel.xaxis, panel.yaxis):
-        axis.set_major_formatter(ticks)
-    panel.yaxis.set_minor_formatter(ticks)
-    panel.tick_params(axis="y", which="minor", labelsize=7)
+    _set_log_ticks(panel.yaxis, [flops for _, line in lines_by_name.values() for _, flops in line])
     lengths = sorted({length for _, line in lines_by_name.values() for length, _ in line})
     panel.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    panel.minorticks_off() if _decades(lines_by_name) > 1 else panel.xaxis.set_minor_formatter(lambda value, _: "")
+    panel.minorticks_off()
     panel.set_xlabel("tokens in a row")
     panel.set_ylabel("FLOPs per token")
     low, high = map(math.log, panel.get_ylim())
@@ -253,12 +264,6 @@ def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[st
         panel, {n: (math.log(line[-1][1]) - low) / (high - low) for n, (_, line) in lines_by_name.items()}, styles
     )
     return figure
-
-
-def _decades(lines_by_name: Mapping[str, tuple[str, Line]]) -> float:
-    """Returns how many powers of ten the costs span."""
-    costs = [flops for _, line in lines_by_name.values() for _, flops in line]
-    return math.log10(max(costs) / min(costs))
 
 
 def differences(findings: Findings, comparisons: Sequence[Comparison]) -> Figure:
@@ -287,6 +292,8 @@ def differences(findings: Findings, comparisons: Sequence[Comparison]) -> Figure
     panel.set_xlabel(f"{f'ratio of {title}' if findings.ratio else f'difference in {title}'} ({side} is better)")
     if findings.ratio:
         panel.set_xscale("log")
+        ends = [end for one in comparisons if one.estimate and one.estimate.interval for end in one.estimate.interval]
+        _set_log_ticks(panel.xaxis, [findings.as_printed(end) for end in (0.0, *ends)])
     _legend(panel, comparisons)
     return figure
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from lit_transformers.records.labels import are_words
 from lit_transformers.records.plan import Plan
 from reports.judge.comparisons import Comparison
 
@@ -20,7 +21,7 @@ class ComparisonNames(NamedTuple):
 
     reference  what all of them are against; empty where that differs
     factor     the factor of which all of them compare a level with it; empty where there is none
-    short      their names without the reference; in a sentence a level that is no word has its factor
+    short      their names without the reference; in a sentence, where numbers have their factor
     levels     their names without the reference and without the factor, for a column or an axis that these head
     """
 
@@ -46,8 +47,7 @@ def name_comparisons(plan: Plan, comparisons: Sequence[Comparison]) -> Compariso
         return ComparisonNames("", "", same, same)
     (reference,), arms = references, [arm for arm, _, _ in parts]
     factor, levels = _factor_and_levels(plan, reference, arms)
-    are_words = factor and all(level[:1].isalpha() for level in levels)
-    short = levels if are_words else arms
+    short = levels if factor and are_words(levels) else arms
     return ComparisonNames(
         reference, factor, dict(zip(whole, short, strict=True)), dict(zip(whole, levels, strict=True))
     )

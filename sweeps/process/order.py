@@ -122,7 +122,7 @@ def _wandb_config(order: RunOrder) -> WandbConfig | None:
         return None
     from lit_transformers.runs.wandb_logging import WandbConfig
 
-    return WandbConfig(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm)
+    return WandbConfig(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm, levels=order.ticket.levels)
 
 
 def _failure_reason(error: Exception) -> str:

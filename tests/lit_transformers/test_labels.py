@@ -22,7 +22,7 @@ def test_an_arm_of_one_factor_is_its_level_below_the_factor() -> None:
     assert [labels.alone(arm) for arm in labels.names] == ["attention (baseline)", "lsh"]
 
 
-def test_levels_of_which_one_is_no_word_have_their_factor_where_they_stand_alone() -> None:
+def test_levels_of_which_one_is_a_number_have_their_factor_where_they_stand_alone() -> None:
     labels = labels_of("product", {"kept": "all"}, {"kept": "2"})
     assert [labels.in_column(arm) for arm in labels.names] == ["all (baseline)", "2"]
     assert [labels.alone(arm) for arm in labels.names] == ["kept=all (baseline)", "kept=2"]

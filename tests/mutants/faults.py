@@ -1679,9 +1679,9 @@ REPORT_FAULTS = (
         "labels",
         "a number stands in a sentence without its factor",
         "lit_transformers/records/labels.py",
-        "in_sentences = levels if are_words else",
+        "in_sentences = levels if are_words(levels.values()) else",
         "in_sentences = levels if levels else",
-        (f"{LABELS}levels_of_which_one_is_no_word_have_their_factor_where_they_stand_alone",),
+        (f"{LABELS}levels_of_which_one_is_a_number_have_their_factor_where_they_stand_alone",),
     ),
     Fault(
         "labels",
