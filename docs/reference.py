@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperArgument
 
@@ -127,9 +126,9 @@ def command_page(program: str) -> str:
     app = importlib.import_module(f"{program}.__main__").app
     group = filled(with_plugins(typer.main.get_command(app)))
     blocks = [f"# `python -m {program}`", *_help(group.help), *_help(group.epilog)]
-    with click.Context(group, info_name=f"python -m {program}") as parent:
+    with group.context_class(group, info_name=f"python -m {program}") as parent:
         for name, command in group.commands.items():
-            with click.Context(command, info_name=name, parent=parent) as context:
+            with command.context_class(command, info_name=name, parent=parent) as context:
                 arguments = [_head(one, context) for one in command.params if isinstance(one, TyperArgument)]
                 usage = " ".join([context.command_path, "[OPTIONS]", *arguments])
                 blocks += [f"## `{name}`", f"```text\n{usage}\n```", *_help(command.help)]
@@ -139,7 +138,7 @@ def command_page(program: str) -> str:
     return "\n\n".join(blocks)
 
 
-def _head(parameter: Any, context: click.Context) -> str:
+def _head(parameter: Any, context: Any) -> str:
     """Returns how an argument or an option is written: STUDY, or --set PATH=VALUE."""
     if isinstance(parameter, TyperArgument):
         return str(parameter.metavar or parameter.name).upper()
