@@ -23,7 +23,7 @@ from pathlib import Path
 
 __all__ = ["LANGUAGES", "Block", "BlockError", "blocks_of", "differs", "run_page", "with_output"]
 
-LANGUAGES = {"sh", "python", "yaml", "toml", "tsv", "csv", "text"}
+LANGUAGES = {"sh", "python", "yaml", "toml", "text"}
 RUN = {"sh": ["bash", "-e", "-o", "pipefail", "-c"], "python": [sys.executable, "-c"]}
 LEFT_OUT = "..."
 RELATIVE, ABSOLUTE = 0.2, 0.05

@@ -10,6 +10,8 @@ extensions = ["myst_parser"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
 
+smartquotes = False  # two hyphens begin an option
+
 html_theme = "furo"
 html_title = project
 html_static_path = ["site.css"]

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import typer
+from typer.core import TyperArgument
 
 import ablations
 from lit_transformers.cli.commented_config import scalar, type_text
@@ -126,14 +126,23 @@ def command_page(program: str) -> str:
     app = importlib.import_module(f"{program}.__main__").app
     group = filled(with_plugins(typer.main.get_command(app)))
     blocks = [f"# `python -m {program}`", *_help(group.help), *_help(group.epilog)]
-    with click.Context(group, info_name=f"python -m {program}") as parent:
+    with group.context_class(group, info_name=f"python -m {program}") as parent:
         for name, command in group.commands.items():
-            with click.Context(command, info_name=name, parent=parent) as context:
-                usage = " ".join(command.collect_usage_pieces(context))
-                blocks += [f"## `{name}`", f"```text\n{context.command_path} {usage}\n```", *_help(command.help)]
-                records = (parameter.get_help_record(context) for parameter in command.params)
-                blocks += [f"`{heads}`\n: {_prose(text)}" for heads, text in filter(None, records)]
+            with command.context_class(command, info_name=name, parent=parent) as context:
+                arguments = [_head(one, context) for one in command.params if isinstance(one, TyperArgument)]
+                usage = " ".join([context.command_path, "[OPTIONS]", *arguments])
+                blocks += [f"## `{name}`", f"```text\n{usage}\n```", *_help(command.help)]
+                for parameter in command.params:
+                    if record := parameter.get_help_record(context):
+                        blocks.append(f"`{_head(parameter, context)}`\n: {_prose(record[1])}")
     return "\n\n".join(blocks)
+
+
+def _head(parameter: Any, context: Any) -> str:
+    """Returns how an argument or an option is written: STUDY, or --set PATH=VALUE."""
+    if isinstance(parameter, TyperArgument):
+        return str(parameter.metavar or parameter.name).upper()
+    return str(parameter.get_help_record(context)[0])
 
 
 def _help(text: str | None) -> Iterator[str]:
@@ -152,7 +161,7 @@ def _help(text: str | None) -> Iterator[str]:
 
 def _code(lines: list[str]) -> Iterator[str]:
     if lines:
-        yield "\n".join(["```sh", *(re.sub(r" {3,}(?=\S)", "  # ", line) for line in lines), "```"])
+        yield "\n".join(["```sh", *(re.sub(r" {2,}(?=\S)", "  # ", line) for line in lines), "```"])
 
 
 def study_page() -> str:
