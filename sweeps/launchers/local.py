@@ -45,7 +45,7 @@ class Options(NamedTuple):
 
     time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
     deadline: the monotonic time at which all runs stop, as by a SIGALRM. loggers: by which each run is shown, besides
-    Weights & Biases.
+    Weights & Biases. nodes: the nodes of a SLURM job over which the ranks of a run are spread.
     """
 
     runner: str
@@ -58,6 +58,7 @@ class Options(NamedTuple):
     memory_limit: int | None = None
     deadline: float | None = None
     loggers: tuple[str, ...] = ()
+    nodes: int = 1
 
 
 class Summary(NamedTuple):
@@ -194,7 +195,7 @@ def _pulse(row: Row) -> Pulse:
 
 def _start_run(state: _Launch, row: Row, claim: int) -> None:
     options = state.options
-    devices = options.share.place((job.devices for job in state.jobs), row.ticket.ranks)
+    devices = options.share.place((job.devices for job in state.jobs), row.ticket.ranks // options.nodes)
     order = RunOrder(
         row.ticket,
         state.runs.resolve(),
@@ -206,6 +207,7 @@ def _start_run(state: _Launch, row: Row, claim: int) -> None:
         options.wandb,
         options.time_limit,
         options.loggers,
+        options.nodes,
     )
     row.state, row.reason = State.STARTING, None
     row.taken += 1

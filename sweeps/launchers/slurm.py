@@ -67,7 +67,8 @@ class Job:
 
     def __call__(self) -> str:
         """Does the run, or what is left of it, and returns its state."""
-        summary = self.run.perform(_share(self.run.ticket), os.environ.get(STORAGE))
+        share = _share(self.run.ticket, self.run.options.nodes)
+        summary = self.run.perform(share, os.environ.get(STORAGE))
         if summary.stopped_by == signal.SIGUSR2:  # now submitit receives it too, and requeues the job
             signal.raise_signal(signal.SIGUSR2)
         if summary.stopped_by is not None:
@@ -103,8 +104,9 @@ def launch_on_slurm(
     """Submits a job for every waiting run, and watches until all have ended. Jobs outlive a command that is stopped.
 
     begin: called when SLURM has accepted the jobs, before the job of their report is submitted.
-    Raises ConfigError where SLURM refuses the jobs.
+    Raises ConfigError where SLURM refuses the jobs, or where its nodes cannot share the ranks of a run.
     """
+    options = options._replace(nodes=_nodes(cluster, rows))
     folder = runs.resolve() / "studies" / options.study / "slurm"
     watch = _Watch(runs.resolve(), ledger, board, options, cluster, folder, begin, _read_jobs(folder / JOBS))
     with _handled_signals(watch), board:
@@ -150,12 +152,24 @@ def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
     return parameters
 
 
-def _share(ticket: Ticket) -> Share:
-    """Returns the job's share of the node: its cores divided equally among its ranks unless OMP_NUM_THREADS is set."""
+def _nodes(cluster: Cluster, rows: Iterable[Row]) -> int:
+    """Returns the nodes of a job. Raises ConfigError where they cannot share the ranks of its run equally."""
+    nodes = cluster.parameters.get("nodes", 1)
+    for ranks in {row.ticket.ranks for row in rows}:
+        if ranks % nodes:
+            reason = f"{nodes} nodes cannot share {ranks} ranks of a run equally; give --devices {nodes}, or a multiple"
+            raise ConfigError(reason, f"{OPTION} nodes")
+    return int(nodes)
+
+
+def _share(ticket: Ticket, nodes: int = 1) -> Share:
+    """Returns the job's share of a node: its cores divided equally among the ranks that are there, unless
+    OMP_NUM_THREADS is set."""
+    ranks = ticket.ranks // nodes
     cores = os.environ.get("SLURM_CPUS_PER_TASK") or "1"
     training = ticket.config.get("training") or {}
-    threads = requested_threads() or max(1, int(cores) // ticket.ranks)
-    return share_machine(1, 1, threads, cuda=training.get("device") in ("auto", "cuda"), ranks=ticket.ranks)
+    threads = requested_threads() or max(1, int(cores) // ranks)
+    return share_machine(1, 1, threads, cuda=training.get("device") in ("auto", "cuda"), ranks=ranks)
 
 
 def _export_storage(storage: str | None) -> None:
@@ -209,7 +223,9 @@ def _submit(watch: _Watch, rows: list[Row]) -> None:
         watch.begin()
         array = jobs[0].job_id.split("_")[0]
         if watch.cluster.report:
-            executor.update_parameters(dependency=f"afterany:{array}", job_name=f"report-{watch.options.study}")
+            executor.update_parameters(
+                dependency=f"afterany:{array}", job_name=f"report-{watch.options.study}", nodes=1
+            )
             executor.submit(CommandFunction(list(watch.cluster.report)))
     except (FailedJobError, FailedSubmissionError) as error:
         raise ConfigError(f"SLURM refused the jobs: {_last_line(error)}", OPTION) from None
@@ -223,6 +239,8 @@ def _executor(watch: _Watch) -> submitit.SlurmExecutor:
     except RuntimeError:
         raise ConfigError("there is no SLURM here: srun is not found; use --launcher local", "--launcher") from None
     parameters = {"time": DEFAULT_MINUTES, "signal_delay_s": WARNING_SECONDS, **watch.cluster.parameters}
+    if watch.options.nodes > 1:  # the run's process is on the first node, and starts its ranks on all of them
+        parameters |= {"ntasks_per_node": 1, "srun_args": ["--nodes=1", "--ntasks=1"]}
     executor.update_parameters(
         job_name=watch.options.study,
         stderr_to_stdout=True,

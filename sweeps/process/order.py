@@ -61,6 +61,8 @@ class RunOrder(NamedTuple):
     """Seconds after which its parent stops it. A run that an earlier, shorter limit stopped is resumed."""
     loggers: tuple[str, ...] = ()
     """The names of the loggers that runs have besides Weights & Biases."""
+    nodes: int = 1
+    """The nodes of the SLURM job that it is in, over which its ranks are spread equally."""
 
     @property
     def directory(self) -> Path:

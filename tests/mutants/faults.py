@@ -3150,6 +3150,27 @@ FAULTS = (
         ("tests/datamodules/test_rows.py::test_an_evaluation_may_pack_otherwise_than_training",),
     ),
     Fault(
+        "sweeps",
+        "whoever connects to the socket of a run is one of its ranks",
+        "sweeps/process/meeting.py",
+        "if not self.secret:",
+        "if self.secret or not self.secret:",
+        (
+            "tests/sweeps/test_slurm.py::test_a_rank_on_another_node_that_does_not_know_the_secret_of_its_run_is_not_let_in",
+        ),
+    ),
+    Fault(
+        "sweeps",
+        "the ranks of a run are all on the first node",
+        "sweeps/process/torchrun.py",
+        'f"--nodes={nodes}", f"--ntasks={nodes}"',
+        '"--nodes=1", "--ntasks=1"',
+        (
+            "tests/sweeps/test_slurm.py::TestOnACluster::"
+            "test_ranks_of_a_run_are_spread_over_nodes_and_go_on_together_after_a_warning",
+        ),
+    ),
+    Fault(
         "rows",
         "every reader has all minimal pairs",
         "datamodules/rows/rows.py",
