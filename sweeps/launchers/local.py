@@ -297,7 +297,7 @@ def _finish(state: _Launch, job: _Job) -> None:
         _fail(state, job, job.limit_reason, resumable=False)
     elif state.stopped_by is not None or status in (INTERRUPTED, BUSY, -signal.SIGTERM):
         _return_to_ledger(state, job, status)
-    elif reason := job.attempt.kill_reason:
+    elif reason := job.attempt.kill_reason():
         _resume_killed(state, job, reason)
     else:
         _fail(state, job, _exit_reason(status, row.ticket.directory(state.runs)), resumable=True)

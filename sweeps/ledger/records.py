@@ -43,7 +43,10 @@ def read_record(directory: Path) -> ReadRecord:
         fault = f"not JSON ({error.__class__.__name__})"
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", str(path)) from None
-    moved_file = set_aside(path)
+    try:
+        moved_file = set_aside(path)
+    except FileNotFoundError:  # another process that reads it was first
+        return ReadRecord(None, None)
     return ReadRecord(None, f"{path}: {fault}; moved to {moved_file.name}, the run is repeated")
 
 

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
@@ -32,6 +33,8 @@ _SERVER = {
 }
 START_TRIES = 3
 """How often the start of a process is tried while its server is killed at the same moment."""
+DEATH_SECONDS = 2.0
+"""How long a server may take to end that was killed: its children are seen to lose it before that."""
 _SERVER_DIED = 255
 """The status that multiprocessing gives to a process whose server has died."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
@@ -123,14 +126,13 @@ class Attempt:
         """The exit status, negative the number of the signal that killed it; None while the process runs."""
         return self._process.exitcode
 
-    @property
     def kill_reason(self) -> str | None:
-        """What was killed, where the process, one of its ranks or its server was killed from outside; else None."""
+        """Returns what was killed from outside, the process, one of its ranks or its server; None where nothing was."""
         if self.status == -signal.SIGKILL:
             return "its process was killed (signal 9)"
         if self.status == KILLED:
             return "one of its ranks was killed"
-        if self.status == _SERVER_DIED and not _is_alive(self._server):
+        if self.status == _SERVER_DIED and _dies(self._server):
             return "the process that it was forked from was killed"
         return None
 
@@ -175,9 +177,14 @@ class Attempt:
         return total_bytes
 
 
-def _is_alive(process: psutil.Process | None) -> bool:
-    """Whether a process is neither gone nor a zombie."""
+def _dies(process: psutil.Process | None) -> bool:
+    """Whether a process is gone or a zombie, or is so in a moment."""
+    deadline = time.monotonic() + DEATH_SECONDS
     try:
-        return process is not None and bool(process.status() != psutil.STATUS_ZOMBIE)
+        while process is not None and process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
     except psutil.NoSuchProcess:
-        return False
+        pass
+    return True

@@ -2301,7 +2301,7 @@ RUN_FAULTS = (
         "launchers",
         "runs fail whose server was killed",
         "sweeps/process/child.py",
-        "if self.status == _SERVER_DIED and not _is_alive(self._server):",
+        "if self.status == _SERVER_DIED and _dies(self._server):",
         "if self.status is None:",
         (f"{LAUNCH}runs_go_on_by_themselves_when_their_server_or_all_but_the_command_is_killed",),
     ),
