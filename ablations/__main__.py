@@ -16,7 +16,7 @@ from ablations import catalog
 from ablations.config_command import config
 from ablations.context import keep_context
 from ablations.floors import floors_of_published, missing_floors
-from ablations.launchers import cluster_for, require_fitting
+from ablations.launchers import RemoteLauncher, ray_launcher, require_fitting, slurm_launcher
 from ablations.looks import next_look
 from ablations.options import (
     Device,
@@ -51,6 +51,7 @@ from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
 from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
+from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.study_folder import folder_name
@@ -87,6 +88,8 @@ python -m ablations run xl_recurrence --scale gpu --devices 2  every run by two 
 
 python -m ablations run xl_recurrence --launcher slurm --slurm partition=gpu --slurm gpus_per_node=1 --slurm time=2h
 
+python -m ablations run xl_recurrence --launcher ray --ray address=auto --ray cpus=2
+
 python -m ablations tune xl_recurrence --trials 16             every arm at its best, with the same budget
 
 python -m ablations worker xl_recurrence                       on another machine, at any time: does runs that wait
@@ -113,7 +116,11 @@ Exit status: 0 all is well, 1 runs or gates failed, 2 bad input, 130 or 143 stop
 """
 
 app = typer.Typer(
-    help=HELP, epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    help=HELP,
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    add_completion=is_script("ablations"),
+    pretty_exceptions_enable=False,
 )
 
 Unmatched = Annotated[
@@ -124,12 +131,16 @@ Power = Annotated[
     typer.Option("--power", metavar="P", help="Say what more seeds would decide with a power such as 0.8."),
 ]
 Launcher = Annotated[
-    Literal["local", "slurm"],
-    typer.Option("--launcher", help="Where runs are done: on this machine, or as jobs of a SLURM cluster."),
+    Literal["local", "slurm", "ray"],
+    typer.Option("--launcher", help="Where runs are done: on this machine, or on a SLURM or Ray cluster."),
 ]
 Slurm = Annotated[
     list[str] | None,
     typer.Option("--slurm", metavar="NAME=VALUE", help="For sbatch: partition=gpu, time=2h, mem=8GiB. Repeatable."),
+]
+Ray = Annotated[
+    list[str] | None,
+    typer.Option("--ray", metavar="NAME=VALUE", help="For Ray: address=auto, cpus=4, gpus=1, memory=8GiB. Repeatable."),
 ]
 PublishedIn = Annotated[
     Path | None, typer.Option("--in", metavar="DIR", help="Where it is published.", show_default="published")
@@ -204,7 +215,7 @@ def check(
     with out.status("checking"):
         for ticket in planned.tickets():
             results[ticket.arm] = runner.check(runner.config.from_dict(ticket.config))
-    out.print(gate_table(results))
+    out.print(gate_table(results, planned.plan.labels))
     raise typer.Exit(int(any(not gate.passed for arm_results in results.values() for gate in arm_results)))
 
 
@@ -213,12 +224,13 @@ def run(
     study: Study, runs: Runs = Path("runs"), scale: Scale = "demo", changes: Set = None, seeds: Seeds = None,
     device: Device = None, workers: Workers = None, threads: Threads = None, retry_failed: Retry = False,
     wandb: Wandb = "disabled", storage: Storage = None, launcher: Launcher = "local",
-    slurm: Slurm = None, devices: Devices = None, time_limit: TimeLimit = None, memory_limit: MemoryLimit = None,
-    memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False, until: Until = None, max_hours: MaxHours = None,
-    callbacks: Callbacks = None, loggers: Loggers = None,
+    slurm: Slurm = None, ray: Ray = None, devices: Devices = None, time_limit: TimeLimit = None,
+    memory_limit: MemoryLimit = None, memory_per_run: MemoryPerRun = None, unmatched: Unmatched = False,
+    until: Until = None, max_hours: MaxHours = None, callbacks: Callbacks = None, loggers: Loggers = None,
 ) -> None:  # fmt: skip
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
-    require_fitting(launcher, slurm, {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run})
+    of_this_machine = {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run}
+    require_fitting(launcher, {"slurm": slurm, "ray": ray}, of_this_machine)
     deadline = _deadline(until, max_hours, seeds)
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
@@ -229,6 +241,11 @@ def run(
     if until and planned.plan.looks is None:
         raise ConfigError("it states no looks to take; write seeds=Looks(3, 6, 10, 16) in it", f"study {planned.study}")
     planned.require_all_seeds(runs)
+    remote: RemoteLauncher | None = None
+    if launcher == "slurm":
+        remote = slurm_launcher(study, runs, request, slurm or (), storage)
+    elif launcher == "ray":
+        remote = ray_launcher(ray or (), storage)
 
     def train_look(planned: PlannedStudy) -> list[Row]:
         """Does the runs that are left of a look."""
@@ -243,8 +260,7 @@ def run(
             if floors is not None:
                 planned.write(runs, floors)
             return rows
-        cluster = cluster_for(study, runs, request, slurm or [], storage) if launcher == "slurm" else None
-        share = Share(1, 1) if cluster else share_for(planned, todo, workers, threads, limits.needed)
+        share = Share(1, 1) if remote else share_for(planned, todo, workers, threads, limits.needed)
         options = options_for(
             planned,
             share,
@@ -254,11 +270,11 @@ def run(
             loggers=chosen.names,
             deadline=deadline,
         )
-        if cluster is None:
+        if remote is None:
             ended = {row.ticket.key for row in rows if row.state.over}
             out.print(f"{planned.study}: {remaining_work(estimate(planned, runs), ended, share.workers)}", markup=False)
-        board = Board(out, planned.metric, partial(preliminary_view, planned.plan))
-        return train(runs, rows, options, storage, cluster, begin=partial(planned.write, runs, floors), board=board)
+        board = Board(out, planned.metric, partial(preliminary_view, planned.plan), planned.plan.labels)
+        return train(runs, rows, options, storage, remote, begin=partial(planned.write, runs, floors), board=board)
 
     while planned is not None:
         rows = train_look(planned)
@@ -299,7 +315,7 @@ def status(
     warn(notes)
     active_runs = {} if all(row.state.over for row in rows) else standings(runs, storage)
     bring_up_to_date(rows, runs, active_runs)
-    out.print(status_view(rows, planned.metric, active_runs))
+    out.print(status_view(planned.plan, rows, active_runs))
 
 
 @app.command()
@@ -431,7 +447,7 @@ app.command()(dashboard)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
-    return run_command(app, "python -m ablations", arguments)
+    return run_command(app, program_name("ablations"), arguments)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from ablations import catalog
 from ablations.options import Scale, Set
-from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target
-from lit_transformers.config import Config, ConfigError, nearest, parse_assignments
+from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target, with_values
+from lit_transformers.config import Config, parse_assignments
+from lit_transformers.records.labels import ArmLabels, label_arms
 
 __all__ = ["config"]
 
@@ -32,25 +34,31 @@ def config(
         name = f"{target}, scale {scale}, {arm or 'the baseline'}" if target in catalog.names() else target
         print_config(first, path, name)
         return
-    if _is_study(target) and other in catalog.load(catalog.find(target)).resolve(scale).configs:
+    if _is_study(target) and _arms_of(target, scale, {})[0].calls(other):
         second = _config_of(target, scale, other, changes)[1]
     else:
         second = _config_of(other, scale, None, changes)[1]
-    print_differences((other, second), (arm or target, first))
+    print_differences((other, with_values(second, {})), (arm or target, with_values(first, {})))
 
 
 def _is_study(target: str) -> bool:
     return target.endswith(".py") or target in catalog.names()
 
 
-def _config_of(target: str, scale: str, arm: str | None, changes: list[str] | None) -> tuple[str, Config]:
+def _config_of(
+    target: str, scale: str, arm: str | None, changes: list[str] | None
+) -> tuple[str, Config | type[Config]]:
     """Returns the path and the config of a study's arm, before budgets are matched, or of what else is named."""
     values = parse_assignments(changes or [])
     if not _is_study(target):
         path, config = read_target(target)
-        return path, config.override(values)
-    configs = catalog.load(catalog.find(target)).resolve(scale, values).configs
-    name = arm or next(iter(configs))
-    if name not in configs:
-        raise ConfigError(f"no arm is called {name!r}; {nearest(name, configs)}", f"study {target}")
-    return "", configs[name]
+        return path, with_values(config, values) if values else config
+    labels, configs = _arms_of(target, scale, values)
+    return "", configs[labels.find(arm) if arm else labels.baseline]
+
+
+def _arms_of(target: str, scale: str, values: Mapping[str, Any]) -> tuple[ArmLabels, Mapping[str, Config]]:
+    """Returns the labels of a study's arms, and their configs by name."""
+    study = catalog.load(catalog.find(target))
+    resolved = study.resolve(scale, values)
+    return label_arms(resolved.arms, study.design, resolved.arms[0].name), resolved.configs

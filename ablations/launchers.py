@@ -4,38 +4,78 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lit_transformers.config import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ablations.plan import Request
-    from sweeps.launchers.slurm import Cluster
+    from sweeps.launchers.local import Options, Summary
+    from sweeps.ledger.ledger import Ledger
+    from sweeps.live import Board, Row
 
-__all__ = ["cluster_for", "require_fitting"]
+__all__ = ["RemoteLauncher", "ray_launcher", "require_fitting", "slurm_launcher"]
 
-ON_SLURM = {"--workers": "array_parallelism=N", "--threads": "cpus_per_task=N", "--memory-per-run": "mem=SIZE"}
-"""The options that divide this machine among runs, and their equivalents for SLURM."""
+EQUIVALENTS = {
+    "slurm": {
+        "--workers": "give --slurm array_parallelism=N instead",
+        "--threads": "give --slurm cpus_per_task=N instead",
+        "--memory-per-run": "give --slurm mem=SIZE instead",
+    },
+    "ray": {
+        "--workers": "Ray does as many runs as fit its nodes; give --ray cpus=N to have fewer",
+        "--threads": "give --ray cpus=N instead",
+        "--memory-per-run": "give --ray memory=SIZE instead",
+    },
+}
+"""The options that divide this machine among runs, and what there is instead on each kind of cluster."""
 
 
-def require_fitting(launcher: str, slurm: Sequence[str] | None, local: Mapping[str, object]) -> None:
-    """Raises ConfigError for options of the other launcher. local: the values of ON_SLURM's options, or None."""
-    if launcher != "slurm":
-        if slurm:
-            raise ConfigError("is for the jobs of a cluster; add --launcher slurm, or leave it out", "--slurm")
-        return
+class RemoteLauncher(Protocol):
+    """Does runs on other machines. begin: called when they have accepted the runs."""
+
+    def __call__(
+        self, runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: Options, *, begin: Callable[[], None]
+    ) -> Summary:
+        """Returns when all runs have ended, or the command is stopped."""
+        ...
+
+
+def require_fitting(launcher: str, given: Mapping[str, Sequence[str] | None], local: Mapping[str, object]) -> None:
+    """Raises ConfigError for options of another launcher.
+
+    given: the options of each kind of cluster. local: the values of the options that divide this machine, or None.
+    """
+    for cluster, options in given.items():
+        if options and cluster != launcher:
+            raise ConfigError(f"is for runs on a cluster; add --launcher {cluster}, or leave it out", f"--{cluster}")
     for option, value in local.items():
-        if value is not None:
-            reason = f"shares out this machine, and not the nodes of a cluster; give --slurm {ON_SLURM[option]} instead"
+        if value is not None and launcher != "local":
+            reason = f"shares out this machine, and not the nodes of a cluster; {EQUIVALENTS[launcher][option]}"
             raise ConfigError(reason, option)
 
 
-def cluster_for(study: str, runs: Path, request: Request, parameters: list[str], storage: str | None) -> Cluster:
-    """Returns how to submit the jobs of a study and its report. Raises ConfigError where submitit is not installed."""
+def ray_launcher(options: Sequence[str], storage: str | None) -> RemoteLauncher:
+    """Returns what does runs on a Ray cluster. Raises ConfigError where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise ConfigError("needs ray: pip install 'lit-transformers[ray]'", "--launcher ray")
+    from sweeps.launchers.ray_cluster import launch_on_ray, parse_ray_options
+
+    return partial(launch_on_ray, cluster=parse_ray_options(options, storage))
+
+
+def slurm_launcher(
+    study: str, runs: Path, request: Request, parameters: Sequence[str], storage: str | None
+) -> RemoteLauncher:
+    """Returns what submits the jobs of a study and its report. Raises ConfigError where submitit is not installed."""
     try:
-        from sweeps.launchers.slurm import Cluster, parse_parameters
+        from sweeps.launchers.slurm import Cluster, launch_on_slurm, parse_parameters
     except ModuleNotFoundError as error:
         raise ConfigError(f"needs {error.name}: pip install 'lit-transformers[cluster]'", "--launcher slurm") from None
     report = (sys.executable, "-m", "ablations", "report", study, *request.arguments(), "--runs", str(runs.resolve()))
-    return Cluster(parse_parameters(parameters), storage, report)
+    return partial(launch_on_slurm, cluster=Cluster(parse_parameters(parameters), storage, report))

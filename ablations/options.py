@@ -20,12 +20,23 @@ from sweeps.launchers.share import Share, cuda_devices, memory_of, require_cores
 from sweeps.live import Board, Row
 
 if TYPE_CHECKING:
+    from ablations.launchers import RemoteLauncher
     from sweeps.launchers.local import Options, Summary
-    from sweeps.launchers.slurm import Cluster
 
 out, err = Console(), Console(stderr=True)
 
-Study = Annotated[str, typer.Argument(help="A study's name, or the path of a .py file that defines ABLATION.")]
+
+def _complete_study(incomplete: str) -> list[str]:
+    """Returns the names of studies that begin with what is typed, for the completion of a shell."""
+    return [name for name in (*catalog.own_names(), *catalog.names()) if name.startswith(incomplete)]
+
+
+Study = Annotated[
+    str,
+    typer.Argument(
+        help="A study's name, or the path of a .py file that defines ABLATION.", autocompletion=_complete_study
+    ),
+]
 Scale = Annotated[
     str,
     typer.Option(
@@ -196,12 +207,12 @@ def warn(notes: Iterable[str]) -> None:
 
 
 def launched(
-    runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None,
+    runs: Path, rows: list[Row], options: Options, storage: str | None, remote: RemoteLauncher | None = None,
     begin: Callable[[], None] = lambda: None, board: Board | None = None,
 ) -> Summary:  # fmt: skip
-    """Does the runs under the live table, on this machine or on a cluster.
+    """Does the runs under the live table, on this machine or by ``remote``.
 
-    begin: called once the ledger is open and, on a cluster, SLURM has accepted the jobs. board: shows the runs.
+    begin: called once the ledger is open and a cluster has accepted the runs. board: shows the runs.
     """
     from sweeps.launchers.local import launch
     from sweeps.ledger.ledger import Ledger
@@ -209,10 +220,8 @@ def launched(
     ledger, board = Ledger(runs, storage), board or Board(out, options.metric)
     try:
         warn(ledger.notes)
-        if cluster:
-            from sweeps.launchers.slurm import launch_on_slurm
-
-            return launch_on_slurm(runs, ledger, board, rows, options, cluster, begin)
+        if remote is not None:
+            return remote(runs, ledger, board, rows, options, begin=begin)
         begin()
         return launch(runs, ledger, board, rows, options)
     finally:
@@ -220,12 +229,12 @@ def launched(
 
 
 def train(
-    runs: Path, rows: list[Row], options: Options, storage: str | None, cluster: Cluster | None = None,
+    runs: Path, rows: list[Row], options: Options, storage: str | None, remote: RemoteLauncher | None = None,
     begin: Callable[[], None] = lambda: None, board: Board | None = None,
 ) -> list[Row]:  # fmt: skip
     """Does the runs and returns their rows. Where a signal stopped them, raises typer.Exit with 128 plus its number;
     runs that stopped at the deadline are returned as they are."""
-    summary = launched(runs, rows, options, storage, cluster, begin, board)
+    summary = launched(runs, rows, options, storage, remote, begin, board)
     if summary.stopped_by is not None and summary.stopped_by != signal.SIGALRM:
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + summary.stopped_by)

@@ -106,7 +106,7 @@ class PlannedStudy:
                 if index >= len(arm.runs):
                     continue
                 run = arm.runs[index]
-                tickets.setdefault(run.key, Ticket(run.key, arm.name, run.seed, self.configs[run.key]))
+                tickets.setdefault(run.key, Ticket(run.key, arm.name, run.seed, self.configs[run.key], arm.levels))
         return list(tickets.values())
 
     def with_seeds(self, seeds: Mapping[str, int], looks: LookPlan | None) -> PlannedStudy:

@@ -51,8 +51,9 @@ def measured_spending(on: str, runner: str, folder: Path) -> Callable[[Config], 
 
 
 def _probe(config: Config, runner: str, folder: Path) -> ProbedConfig:
-    machine = canonical_hash([platform.machine(), os.cpu_count(), list(cuda_devices())])
-    path = folder / f"{load_runner(runner).run_key(config)}-{machine}.json"
+    # The key leaves out on how many ranks a run is done, which its time depends on.
+    place = canonical_hash([platform.machine(), os.cpu_count(), list(cuda_devices()), config.to_dict()])
+    path = folder / f"{load_runner(runner).run_key(config)}-{place}.json"
     with suppress(OSError, ValueError, TypeError):
         return ProbedConfig(**json.loads(path.read_text(encoding="utf-8")))
     measurement = _measure(config, runner)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from ablations.plan import PlannedStudy
@@ -44,14 +43,15 @@ class RepeatedRuns:
 def prepare_repetition(study: Study, runner: str, arms: Sequence[str], seeds: int) -> RepeatedRuns:
     """Prepares the repetition of the first finished runs of some arms, by their published configs.
 
-    study: as it is published. runner: the name of the runner of its runs. arms: by their full names; without any, the
-    baseline. seeds: how many runs of each arm. Raises ConfigError for an unknown arm, one without a finished run, and a
-    run whose config today's code refuses, or whose data are others on this machine.
+    study: as it is published. runner: the name of the runner of its runs. arms: by their names or labels; without any,
+    the baseline. seeds: how many runs of each arm. Raises ConfigError for an unknown arm, one without a finished run,
+    and a run whose config today's code refuses, or whose data are others on this machine.
     """
     published: dict[str, Run] = {}
     configs: dict[str, dict[str, Plain]] = {}
     planned_arms = []
-    for name in arms or [study.plan.baseline]:
+    labels = study.plan.labels
+    for name in [labels.find(arm) for arm in arms] or [study.plan.baseline]:
         selected = _finished(study, name)[:seeds]
         keys = [_repeat(run, runner, configs) for run in selected]
         published |= dict(zip(keys, selected, strict=True))
@@ -67,11 +67,7 @@ def prepare_repetition(study: Study, runner: str, arms: Sequence[str], seeds: in
 
 
 def _finished(study: Study, arm: str) -> tuple[Run, ...]:
-    """Returns the finished runs of an arm. Raises ConfigError where there is no such arm, or none has finished."""
-    if arm not in study.arm_names:
-        near = get_close_matches(arm, study.arm_names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(study.arm_names)}"
-        raise ConfigError(f"no arm {arm!r} is published; {hint}", "--arm")
+    """Returns the finished runs of an arm. Raises ConfigError where none has finished."""
     if not study.finished(arm):
         raise ConfigError(f"no published run of {arm!r} has finished, so that there is nothing to repeat", "--arm")
     return study.finished(arm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import Counter
@@ -18,12 +19,15 @@ from ablations.estimate import TimeEstimate
 from ablations.plan import PlannedStudy
 from lit_transformers.cli.amounts import assignments, count
 from lit_transformers.cli.names import BreakableName
+from lit_transformers.config import Config
+from lit_transformers.records.labels import label_arms
 from lit_transformers.records.plan import Plan
 from sweeps.ledger.ticket import State
 from sweeps.live import Row, clock
 from sweeps.status import add_columns, cells, plain_table
 
 if TYPE_CHECKING:
+    from lit_transformers.records.labels import ArmLabels
     from lit_transformers.records.reproduction import Reproduction
     from reports.read.records import Study
     from sweeps.ledger.ledger import ActiveRun
@@ -87,8 +91,9 @@ def study_view(name: str, ablation: Ablation) -> Group:
 def _levels(ablation: Ablation) -> Table:
     table = plain_table("factor", "level", "overrides")
     for factor, levels in ablation.factors.items():
-        for level, overrides in levels.items():
-            table.add_row(Text(factor), Text(level), Text(_assignments(overrides) or "the baseline's"))
+        for number, (level, overrides) in enumerate(levels.items()):
+            head = Text("" if number else factor)
+            table.add_row(head, Text(level), Text(_assignments(overrides) or "the baseline's"))
     for arm, overrides in ablation.arms.items():
         table.add_row(Text(""), Text(arm), Text(_assignments(overrides) or "the baseline"))
     return table
@@ -119,9 +124,11 @@ def _seeds_text(seeds: SeedPlan) -> str:
 def _published(ablation: Ablation) -> Table:
     published = ablation.published
     assert published
-    table = plain_table("published arm", published.metric, "note")
+    arms = ablation.all_arms()
+    labels = label_arms(arms, ablation.design, arms[0].name)
+    table = plain_table(f"published {labels.heading('arm')}", published.metric, "note")
     for cell in published.cells:
-        table.add_row(Text(cell.arm), f"{cell.value:g}", Text(cell.note))
+        table.add_row(BreakableName(labels.in_column(cell.arm)), f"{cell.value:g}", Text(cell.note))
     for claim in published.claims:
         table.add_row(Text("claim"), "", Text(claim))
     table.caption, table.caption_justify = published.protocol, "left"
@@ -133,20 +140,31 @@ def _assignments(overrides: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    return "null" if value is None else str(value)
+    """Returns a value as text: of a config its kind, and the fields that differ from their defaults."""
+    if not isinstance(value, Config):
+        return "null" if value is None else str(value)
+    fields = dataclasses.fields(value)  # type: ignore[arg-type]  # that it is a dataclass, its class sees to
+    changed = {f.name: getattr(value, f.name) for f in fields if getattr(value, f.name) != _default(f)}
+    name = value.kind or type(value).__name__
+    return f"{name}({_assignments(changed)})" if changed else name
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def plan_view(planned: PlannedStudy, time_estimate: TimeEstimate, done: set[str], workers: int) -> Group:
     """Shows a plan: every arm with its runs and costs, and how long the remaining runs will take."""
-    table = plain_table("arm", "runs", "done", "params", "FLOPs a\ntoken", "train\nFLOPs", "tokens", "time", "matched")
+    plan = planned.plan
+    titles = ("runs", "done", "params", "FLOPs a\ntoken", "train\nFLOPs", "tokens", "time", "matched")
+    table = plain_table(plan.labels.heading("arm"), *titles)
     for column in table.columns[1:]:
         column.no_wrap = True
-    plan = planned.plan
     for arm in plan.arms:
         keys, cost = [run.key for run in arm.runs], planned.costs[arm.name]
         matched = plan.match and plan.match.per_arm.get(arm.name)
         table.add_row(
-            BreakableName(arm.name),
+            BreakableName(plan.labels.in_column(arm.name)),
             str(len(keys)),
             str(sum(key in done for key in keys)),
             *(count(cost[name]) for name in ("parameters", "flops_per_token", "train_flops", "tokens")),
@@ -172,17 +190,17 @@ def remaining_work(time_estimate: TimeEstimate, done: set[str], workers: int) ->
     return f"{len(remaining)} runs to do, about {clock(total)} with {worker_count} ({time_estimate.basis})"
 
 
-def gate_table(results: Mapping[str, Sequence[Any]]) -> Group:
+def gate_table(results: Mapping[str, Sequence[Any]], labels: ArmLabels) -> Group:
     """Shows the results of the gates by arm, with the details of failed ones below."""
     names = list(dict.fromkeys(gate.name for gates in results.values() for gate in gates))
-    table = plain_table("arm", *names)
+    table = plain_table(labels.heading("arm"), *names)
     failures: list[Text] = []
     for arm, gates in results.items():
         by_name = {gate.name: gate for gate in gates}
         marks = [
             Text("-", style="dim") if name not in by_name else _verdict_cell(by_name[name].passed) for name in names
         ]
-        table.add_row(BreakableName(arm), *marks)
+        table.add_row(BreakableName(labels.in_column(arm)), *marks)
         failures += [Text(f"{arm}: {gate.name}: {gate.detail}", style="red") for gate in gates if not gate.passed]
     return Group(table, *failures)
 
@@ -194,7 +212,7 @@ def preliminary_view(plan: Plan, rows: Sequence[Row]) -> Group:
     seed = min(counts, key=lambda seed: (-counts[seed], seed), default=rows[0].ticket.seed)
     baseline, by_ratio = plan.baseline, plan.metric.compare == "ratio"
     reference = values.get((baseline, seed))
-    table = plain_table("arm", plan.metric.title, "ratio" if by_ratio else "difference")
+    table = plain_table(plan.labels.heading("arm"), plan.metric.title, "ratio" if by_ratio else "difference")
     for arm in dict.fromkeys(row.ticket.arm for row in rows):
         value = values.get((arm, seed))
         comparison = ""
@@ -203,7 +221,7 @@ def preliminary_view(plan: Plan, rows: Sequence[Row]) -> Group:
                 f"{value / reference if reference else math.nan:.3g}" if by_ratio else f"{value - reference:+.3g}"
             )
         table.add_row(
-            BreakableName(f"{arm} (baseline)" if arm == baseline else arm),
+            BreakableName(plan.labels.marked(arm)),
             "-" if value is None else f"{value:.4g}",
             comparison,
         )
@@ -215,9 +233,9 @@ def _verdict_cell(passed: bool) -> Text:
     return Text("passed", style="green") if passed else Text("failed", style="bold red")
 
 
-def status_view(rows: Sequence[Row], metric: str, active_runs: Mapping[str, ActiveRun]) -> Group:
+def status_view(plan: Plan, rows: Sequence[Row], active_runs: Mapping[str, ActiveRun]) -> Group:
     """Shows the state of every run by records, checkpoints and locks, and its worker by the ledger."""
-    table = plain_table("arm", "seed", "run", metric)
+    table = plain_table(plan.labels.heading("arm"), "seed", "run", plan.metric.name)
     for column in table.columns[1:3]:
         column.no_wrap = True
     if active_runs:
@@ -229,7 +247,8 @@ def status_view(rows: Sequence[Row], metric: str, active_runs: Mapping[str, Acti
         value = "" if row.value is None else f"{row.value:.4g}"
         key = row.ticket.key
         status_cells = cells(active_runs[key]) if key in active_runs and not row.state.over else [Text(state)]
-        table.add_row(BreakableName(row.ticket.arm), str(row.ticket.seed), key, value, *status_cells)
+        name = BreakableName(plan.labels.in_column(row.ticket.arm))
+        table.add_row(name, str(row.ticket.seed), key, value, *status_cells)
     return Group(table, Text(summary_line(rows)))
 
 
@@ -242,14 +261,14 @@ def summary_line(rows: Sequence[Row]) -> str:
 
 def reproduction_view(published: Study, reproductions: Sequence[Reproduction]) -> Group:
     """Shows published runs beside their repetitions, and how far seeds of the same arm lie from each other."""
-    table = plain_table("arm", "seed", "published", "repeated", "difference", "deviation\nof seeds")
+    labels = published.plan.labels
+    table = plain_table(labels.heading("arm"), "seed", "published", "repeated", "difference", "deviation\nof seeds")
     for one in reproductions:
-        values = [run.value for run in published.finished(one.arm)]
-        deviation = f"{statistics.stdev(values):.2g}" if len(values) > 1 else "-"
+        seeds = [run.value for run in published.finished(one.arm)]
+        deviation = f"{statistics.stdev(seeds):.2g}" if len(seeds) > 1 else "-"
         difference = "none" if one.is_equal else f"{one.repeated - one.published:+.2g}"
-        table.add_row(
-            Text(one.arm), str(one.seed), f"{one.published:.7g}", f"{one.repeated:.7g}", difference, deviation
-        )
+        name, values = BreakableName(labels.in_column(one.arm)), (f"{one.published:.7g}", f"{one.repeated:.7g}")
+        table.add_row(name, str(one.seed), *values, difference, deviation)
     equal = sum(one.is_equal for one in reproductions)
     summary = f"{published.plan.metric.title}; {equal} of {len(reproductions)} equal to the last digit"
     if equal < len(reproductions):
@@ -257,16 +276,16 @@ def reproduction_view(published: Study, reproductions: Sequence[Reproduction]) -
     return Group(table, Text(summary))
 
 
-def tuning_table(metric: str, results: Iterable[TuningResult]) -> Table:
+def tuning_table(metric: str, results: Iterable[TuningResult], labels: ArmLabels) -> Table:
     """Returns a table of every arm's search: its trials, its tokens, the best value of the metric and its settings."""
-    table = plain_table("arm", "trials", "pruned", "failed", "tokens", f"best {metric}", "values")
+    table = plain_table(labels.heading("arm"), "trials", "pruned", "failed", "tokens", f"best {metric}", "values")
     for column in table.columns[1:-1]:
         column.no_wrap = True
     for result in results:
         best = "" if result.value is None else f"{result.value:.4g}"
         counts = (str(number) for number in (result.trials, result.pruned, result.failed))
         table.add_row(
-            Text(result.arm),
+            BreakableName(labels.in_column(result.arm)),
             *counts,
             count(result.tokens or None),
             best,

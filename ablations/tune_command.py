@@ -89,7 +89,7 @@ def tune(
     results, stopped_by = search(
         runs, storage, tuning.planned.study, tuning.arms, tuning.goal, budget, options, launch_rows, prune=prune
     )  # fmt: skip
-    out.print(tuning_table(tuning.goal.metric, results))
+    out.print(tuning_table(tuning.goal.metric, results, tuning.planned.plan.labels))
     if stopped_by is not None:
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + stopped_by)

@@ -10,8 +10,8 @@ import typer
 from ablations import catalog
 from ablations.options import TRIALS, Device, Scale, Seeds, Set, Study, WithMixer, out, plan_for, request_of
 from ablations.plan import PlannedStudy, Request, as_typed
-from lit_transformers.config import Config, ConfigError, Plain, nearest
-from lit_transformers.records.plan import plan_path
+from lit_transformers.config import Config, ConfigError, Plain
+from lit_transformers.records.plan import PlannedArm, plan_path
 from sweeps.options import Runs
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def agent(
     config, arm, runner = _requested_run(
         study, request_of(scale, changes, seeds, device), dict(values), runs, searching=searching
     )
-    record = carry_out(config, runner, runs, WandbConfig(mode, PROJECT, name, arm))
+    record = carry_out(config, runner, runs, WandbConfig(mode, PROJECT, name, arm.name, arm.levels))
     if is_first_rank():
         outcome = f"{record.outcome}: {record.reason}" if record.reason else record.outcome
         out.print(f"{record.key} ({describe(values)}): {outcome}", markup=False, highlight=False, soft_wrap=True)
@@ -122,7 +122,7 @@ def dashboard(
 
 def _requested_run(
     study: str, request: Request, values: dict[str, Plain], runs: Path, *, searching: bool
-) -> tuple[Config, str, str]:
+) -> tuple[Config, PlannedArm, str]:
     """Returns the config of the requested run, its arm, and the name of its runner.
 
     Raises ConfigError for an unknown arm or an invalid seed.
@@ -131,19 +131,18 @@ def _requested_run(
 
     path = catalog.find(study)
     ablation = catalog.load(path)
-    arm, seed = values.pop("arm", None), values.pop("seed", 0)
+    name, seed = values.pop("arm", None), values.pop("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ConfigError(f"a seed is a number from 0 on, not {seed!r}", "--seed")
     planned = make_plan(path.stem, ablation, request, runs=runs)
-    arms = {planned_arm.name: planned_arm.runs[0].key for planned_arm in planned.plan.arms}
-    if arm not in arms:
-        raise ConfigError(f"no arm is called {arm!r}; {nearest(str(arm), arms)}", "--arm")
-    config: Config = type(ablation.baseline).from_dict(planned.configs[arms[arm]])
+    arms = {planned_arm.name: planned_arm for planned_arm in planned.plan.arms}
+    arm = arms[planned.plan.labels.find(str(name))]
+    config: Config = type(ablation.baseline).from_dict(planned.configs[arm.runs[0].key])
     if searching:
         from sweeps.tuning.tune import trial_config
 
-        return trial_config(config, values), str(arm), planned.runner
-    return config.override({**seed_overrides(config, seed), **values}), str(arm), planned.runner
+        return trial_config(config, values), arm, planned.runner
+    return config.override({**seed_overrides(config, seed), **values}), arm, planned.runner
 
 
 def _prepare_tuning(study: str, request: Request, runs: Path, *, own: bool) -> PreparedTuning:

@@ -40,6 +40,7 @@ from datamodules.labelled.listops import ListOpsConfig
 from datamodules.labelled.masked_sum import MaskedSumConfig
 from datamodules.labelled.needle import NeedleConfig
 from datamodules.labelled.periodic import PeriodicConfig
+from datamodules.labelled.records import LabelledRecordsConfig
 from datamodules.labelled.reviews import ReviewsConfig
 from datamodules.labelled.sentences import SentencesConfig
 from datamodules.pairs.catalogues import CataloguesConfig, MessagesConfig
@@ -49,6 +50,7 @@ from datamodules.pairs.json import JsonPairsConfig, QMSumConfig, SciTLDRConfig
 from datamodules.pairs.pairs import PairData, PairDataConfig, PairEvaluationConfig
 from datamodules.pairs.papers import SciSummNetConfig
 from datamodules.pairs.parallel import Multi30kConfig, ParallelConfig
+from datamodules.pairs.records import RecordPairsConfig
 from datamodules.pairs.source import PairsConfig
 from datamodules.pairs.store import tokenizers_of
 from datamodules.pairs.strings import StringPairsConfig
@@ -133,6 +135,7 @@ __all__ = [
     "LabelledData",
     "LabelledDataConfig",
     "LabelledEvaluationConfig",
+    "LabelledRecordsConfig",
     "LagsConfig",
     "LanguageData",
     "LanguageDataConfig",
@@ -162,6 +165,7 @@ __all__ = [
     "PretrainedTokenizerConfig",
     "QMSumConfig",
     "RecallConfig",
+    "RecordPairsConfig",
     "ReplacePhrasesConfig",
     "ReverseConfig",
     "ReviewsConfig",
@@ -221,7 +225,15 @@ DATA = table(
     DenoisingDataConfig,
     implied="language",
 )
-EXAMPLES = table(ExamplesConfig, ListOpsConfig, MaskedSumConfig, NeedleConfig, ReviewsConfig, SentencesConfig)
+EXAMPLES = table(
+    ExamplesConfig,
+    ListOpsConfig,
+    MaskedSumConfig,
+    NeedleConfig,
+    ReviewsConfig,
+    SentencesConfig,
+    LabelledRecordsConfig,
+)
 NOISES = table(
     NoiseConfig,
     MaskTokensConfig,
@@ -238,6 +250,7 @@ PAIRS = table(
     Multi30kConfig,
     CataloguesConfig,
     MessagesConfig,
+    RecordPairsConfig,
     JsonPairsConfig,
     QMSumConfig,
     SciTLDRConfig,

@@ -12,13 +12,14 @@ import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.help_text import filled
 from lit_transformers.cli.plugin_option import with_plugins
+from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config_command import config, schema
 
 app = typer.Typer(
     help="One model at a time: train a run again, measure a checkpoint, let it write, or exchange weights.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=is_script("lit_transformers"),
     pretty_exceptions_enable=False,
 )
 OWN = ("lit_transformers", "datamodules")
@@ -40,32 +41,35 @@ def fit(
     callbacks: Callbacks = None,
     loggers: Loggers = None,
 ) -> None:
-    """Trains the run that RUN describes, or goes on with it from its checkpoint.
+    """Trains the run that RUN describes, or goes on with it from its checkpoint; a model with a class_path is of any
+    LightningModule.
 
     Example: python -m lit_transformers fit runs/3f2a9c0e11d2b470/run.yaml --to /tmp/again
     """
     from rich.console import Console
 
     with quick_imports():
-        from lit_transformers import runs
+        from lit_transformers.cli.run_file import read_run
         from lit_transformers.runs.loggers import LoggerConfig
         from lit_transformers.runs.wandb_logging import WandbConfig
     from lit_transformers.cli.cores import limit_threads
     from lit_transformers.cli.progress import shown
     from lit_transformers.config import parse_assignments
+    from lit_transformers.runner import load_runner, runner_of
     from lit_transformers.training.ranks import is_first_rank
 
     limit_threads()
     changes = [*(changes or ()), *callback_assignments(callbacks or ())]
-    config, chosen = runs.RunConfig.from_yaml(run).override(parse_assignments(changes)), chosen_loggers(loggers)
+    config, chosen = read_run(run).override(parse_assignments(changes)), chosen_loggers(loggers)
+    runner = load_runner(runner_of(config))
     wandb_config = WandbConfig() if chosen.wandb == "offline" else None
     with shown(Console(stderr=True)) as report:
         try:
             progress, logger_config = report if is_first_rank() else None, LoggerConfig(chosen.names)
-            record = runs.fit(
+            record = runner.fit(
                 config, directory or run.parent, progress, wandb_config=wandb_config, logger_config=logger_config
             )
-        except runs.Interrupted as stop:
+        except runner.interrupted as stop:
             print(stop, file=sys.stderr)
             raise SystemExit(143) from None
     if not is_first_rank():
@@ -378,7 +382,7 @@ def init(
 def main() -> None:
     """Runs the command. Bad input prints one line on standard error and exits with status 2."""
     try:
-        filled(with_plugins(typer.main.get_command(app), load=True))()
+        filled(with_plugins(typer.main.get_command(app), load=True))(prog_name=program_name("lit_transformers"))
     except ValueError as error:
         if type(error).__module__.partition(".")[0] not in OWN:  # looked up by name: importing them imports torch
             raise

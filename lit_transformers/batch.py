@@ -338,15 +338,15 @@ _READERS: dict[str, Callable[[Plain], Any]] = {
 
 
 class TextBatch(NamedTuple):
-    """One segment of every lane. Row b continues row b of the previous batch of the same ``stream``.
+    """One segment of every lane, or of those of one rank. Row b continues row b of the previous batch.
 
     inputs        (b, t) symbols; 0 where padded
     targets       (b, t) the symbol after each input, or IGNORED
     padding_mask  (b, t) True at real inputs, False at padding, which stands at the end of a row
     document      (b, t) ordinal of the document within the pass, for losses per document
     fresh         (b,)   True where a document starts with this row: the lane's state is emptied first
-    stream        the worker whose lanes these are; each stream has a state of its own
-    cursor        plain data: the position of this stream after the batch, from which it can resume exactly
+    cursor        the position of all ranks after the batch, from which any number of them can resume exactly; None
+                  where nothing resumes
     """
 
     inputs: Int[Tensor, "b t"]
@@ -354,8 +354,7 @@ class TextBatch(NamedTuple):
     padding_mask: Bool[Tensor, "b t"]
     document: Int[Tensor, "b t"]
     fresh: Bool[Tensor, " b"]
-    stream: int
-    cursor: Any
+    cursor: str | None
 
 
 class StringBatch(NamedTuple):
@@ -366,7 +365,7 @@ class StringBatch(NamedTuple):
     padding_mask      (b, t) True at real inputs, False at padding, which stands at the end of a row
     example           (b,)   ordinal of the string within the pass
     requested_length  (b,)   the length that the generator was to make; results are reported for each
-    stream, cursor as in TextBatch
+    cursor as in TextBatch
     """
 
     inputs: Int[Tensor, "b t"]
@@ -374,8 +373,7 @@ class StringBatch(NamedTuple):
     padding_mask: Bool[Tensor, "b t"]
     example: Int[Tensor, " b"]
     requested_length: Int[Tensor, " b"]
-    stream: int
-    cursor: Any
+    cursor: str | None
 
 
 class LabelledBatch(NamedTuple):
@@ -386,7 +384,7 @@ class LabelledBatch(NamedTuple):
     labels        (b,)   classes from 0, or numbers, as ``LabelledDescription.labels`` says
     marked        (b, t) True at inputs that the data single out; None where they single out nothing
     example       (b,)   ordinal of the example within its split
-    stream, cursor as in TextBatch
+    cursor as in TextBatch
     """
 
     inputs: Int[Tensor, "b t"]
@@ -394,8 +392,7 @@ class LabelledBatch(NamedTuple):
     labels: Int[Tensor, " b"] | Float[Tensor, " b"]
     marked: Bool[Tensor, "b t"] | None
     example: Int[Tensor, " b"]
-    stream: int
-    cursor: Any
+    cursor: str | None
 
 
 class PairBatch(NamedTuple):
@@ -414,7 +411,7 @@ class PairBatch(NamedTuple):
     example              (b,)   ordinal of the pair within its split
     requested_length     (b,)   the length that results are reported for; 0 where they are not reported by length
     references           the texts that a row's output is compared with; empty in training
-    stream, cursor as in TextBatch
+    cursor as in TextBatch
     start                (b,)   the position of the first input; None where all are 0
     """
 
@@ -426,8 +423,7 @@ class PairBatch(NamedTuple):
     example: Int[Tensor, " b"]
     requested_length: Int[Tensor, " b"]
     references: tuple[tuple[str, ...], ...]
-    stream: int
-    cursor: Any
+    cursor: str | None
     start: Int[Tensor, " b"] | None = None
 
 
@@ -441,7 +437,7 @@ class RowBatch(NamedTuple):
     segments      (b, t) 0 in the first segment with its [CLS] and [SEP], 1 in the second with its [SEP]; 0 at padding
     relation      (b,)   the relation between the two segments, from 0; IGNORED where there is none to predict
     example       (b,)   ordinal of the row within its split
-    stream, cursor as in TextBatch
+    cursor as in TextBatch
     phrases       (b, p, 3) of each phrase that may have been replaced, the position of its first symbol, that after its
                   last, and 1 if it was replaced, else 0; IGNORED after the last phrase of a row. None where there are
                   none to tell
@@ -458,8 +454,7 @@ class RowBatch(NamedTuple):
     segments: Int[Tensor, "b t"]
     relation: Int[Tensor, " b"]
     example: Int[Tensor, " b"]
-    stream: int
-    cursor: Any
+    cursor: str | None
     phrases: Int[Tensor, "b p 3"] | None = None
     order: Int[Tensor, "b t"] | None = None
     rule: Int[Tensor, " b"] | None = None

@@ -12,14 +12,21 @@ from typing import Any
 from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError, nearest
 
-__all__ = ["import_class", "import_module"]
+__all__ = ["import_class", "import_module", "split_class_path"]
+
+
+def split_class_path(class_path: str) -> tuple[str, str]:
+    """Returns the names of the module and the class of ``package.module.Class`` or ``package.module:Class``. Raises
+    ConfigError for what is neither."""
+    module, _, name = class_path.rpartition(":" if ":" in class_path else ".")
+    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise ConfigError(f"a class is written package.module.Class or package.module:Class, not {class_path!r}")
+    return module, name
 
 
 def import_class(class_path: str) -> type[Any]:
-    """Returns the class of a path such as ``package.module.Class``. Raises ConfigError where there is none."""
-    module_name, _, name = class_path.rpartition(".")
-    if not module_name:
-        raise ConfigError(f"a class is written package.module.Class, not {class_path!r}")
+    """Returns the class of a path (``split_class_path``). Raises ConfigError where there is none."""
+    module_name, name = split_class_path(class_path)
     module = import_module(module_name)
     value = getattr(module, name, None)
     if not isinstance(value, type):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target
+from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target, with_values
 from lit_transformers.config import parse_assignments
 
 __all__ = ["config", "schema"]
@@ -38,11 +38,10 @@ def config(
     """
     values = parse_assignments(changes or [])
     path, first = read_target(target)
-    first = first.override(values)
     if other is None:
-        print_config(first, path, target)
+        print_config(with_values(first, values) if values else first, path, target)
     else:
-        print_differences((other, read_target(other)[1].override(values)), (target, first))
+        print_differences((other, with_values(read_target(other)[1], values)), (target, with_values(first, values)))
 
 
 def schema() -> None:

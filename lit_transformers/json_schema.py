@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter
 from lit_transformers.config import Config, Plain, field_types, plain_of
 from lit_transformers.kinds import parts
 
-__all__ = ["config_schema", "default_of", "docs_of", "leaf_schema", "summary_of"]
+__all__ = ["config_schema", "default_of", "docs_of", "leaf_schema", "required_fields", "summary_of"]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 REQUIRED = object()
@@ -41,6 +41,11 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return REQUIRED if field.default is dataclasses.MISSING else field.default
+
+
+def required_fields(config: type[Config]) -> list[str]:
+    """Returns the names of a config's fields without a default."""
+    return [field.name for field in dataclasses.fields(config) if default_of(field) is REQUIRED]  # type: ignore[arg-type]
 
 
 def docs_of(config: type[Config]) -> dict[str, str]:

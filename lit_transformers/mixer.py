@@ -7,7 +7,7 @@ empty state. So a task can detach it, empty a lane, reorder lanes by beam or sav
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -324,3 +324,10 @@ def empty_rows(state: Any, rows: Bool[Tensor, " b"]) -> Any:
 def take_rows(state: Any, rows: Int[Tensor, " n"]) -> Any:
     """Returns the state of the given lanes, in the given order, as beam search needs it."""
     return map_state(lambda part: part.index_select(0, rows), state)
+
+
+def join_rows(states: Sequence[Any]) -> Any:
+    """Returns the state of all lanes, of which ``states`` have a share each: lane n is in the share n mod their
+    number."""
+    shares = zip(*map(state_tensors, states), strict=True)
+    return map_state(lambda _: torch.stack(next(shares), dim=1).flatten(0, 1), states[0])

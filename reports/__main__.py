@@ -12,6 +12,7 @@ from rich.console import Console
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.plugin_option import with_plugins
+from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.config import ConfigError, parse_assignments
 from lit_transformers.records.files import PLAN, RESULTS
 from lit_transformers.records.study_folder import PLAIN_SCALE, folder_name, require_name
@@ -44,7 +45,11 @@ Exit status: 0 all is well, 2 bad input.
 """
 
 app = typer.Typer(
-    help=HELP, epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    help=HELP,
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+    add_completion=is_script("reports"),
+    pretty_exceptions_enable=False,
 )
 out, err = Console(), Console(stderr=True)
 
@@ -169,7 +174,7 @@ def _print_path(path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status. Bad input ends in one line on standard error."""
     try:
-        with_plugins(typer.main.get_command(app)).main(arguments, prog_name="python -m reports")
+        with_plugins(typer.main.get_command(app)).main(arguments, prog_name=program_name("reports"))
     except SystemExit as system_exit:
         return system_exit.code if isinstance(system_exit.code, int) else 0
     except (ReportError, ConfigError) as error:

@@ -32,6 +32,7 @@ from reports.show.answer import headline
 from reports.show.figures import EFFECTS, EFFECTS_CAPTION, EFFECTS_TITLE, draw_gallery_figures, gallery_drawings
 from reports.show.html import document, figures
 from reports.show.markup import Html, element, joined, paragraphs
+from reports.show.names import name_comparisons
 from reports.show.overview import (
     beyond_the_scale,
     disagreements,
@@ -224,15 +225,19 @@ def beside(entry: GalleryEntry) -> Table:
     """Returns a table of a study's comparisons: the source's difference, ours, and whether they agree."""
     findings = entry.findings
     plan, decimals = findings.study.plan, findings.difference_decimals
+    names = name_comparisons(plan, [judged.comparison for judged in entry.judged])
     columns = (
-        Column("Comparison"),
+        Column(names.heading("Comparison")),
         Column("The source", unit=plan.published.metric if plan.published else ""),
         Column("Ratio here" if findings.ratio else "Difference here", "number", findings.metric.title, decimals),
         Column("95 % interval", "interval", findings.metric.title, decimals),
         Column("Verdict"),
         Column("Agreement"),
     )
-    rows = tuple(_row(findings, judged) for judged in entry.judged)
+    rows = tuple(
+        (Cell(one.comparison.name, label=names.levels[one.comparison.name]), *_cells(findings, one))
+        for one in entry.judged
+    )
     notes = (f"Equal: {findings.margin}. {_source_margin(entry)}".strip(),) if findings.margin else ()
     return Table(f"beside_{entry.name}", f"{entry.name} beside its source", columns, rows, notes)
 
@@ -248,17 +253,17 @@ def _source_margin(entry: GalleryEntry) -> str:
     )
 
 
-def _row(findings: Findings, judged: JudgedComparison) -> tuple[Cell, ...]:
+def _cells(findings: Findings, judged: JudgedComparison) -> tuple[Cell, ...]:
     comparison, estimate = judged.comparison, judged.comparison.estimate
     published = Cell() if judged.published is None else Cell(signed(judged.published))
     agreement = Cell(judged.agreement)
     if estimate is None:
-        return Cell(comparison.name), published, Cell(missing=comparison.reason), Cell(), Cell(), agreement
+        return published, Cell(missing=comparison.reason), Cell(), Cell(), agreement
     verdict = Cell(comparison.verdict) if comparison.verdict else Cell(missing=f"none: {comparison.reason}")
     ends = Cell()
     if estimate.interval is not None:
         ends = Cell(low=findings.as_printed(estimate.interval.low), high=findings.as_printed(estimate.interval.high))
-    return Cell(comparison.name), published, Cell(findings.as_printed(estimate.difference)), ends, verdict, agreement
+    return published, Cell(findings.as_printed(estimate.difference)), ends, verdict, agreement
 
 
 def _question(entry: GalleryEntry) -> str:

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.commands import run_command
+from lit_transformers.cli.program import is_script, program_name
 from sweeps.options import Runs, Storage
 
 HELP = """Many machines, one ledger: who does what, in all studies, and a proxy for hundreds of workers."""
@@ -58,7 +59,7 @@ app = typer.Typer(
     help=HELP,
     epilog=EXAMPLES,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=is_script("sweeps"),
     pretty_exceptions_enable=False,
 )
 
@@ -91,7 +92,7 @@ def serve(runs: Runs = Path("runs"), storage: Storage = None, host: Host = "loca
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
-    return run_command(app, "python -m sweeps", arguments)
+    return run_command(app, program_name("sweeps"), arguments)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from lit_transformers.cli.amounts import clock
 from lit_transformers.cli.names import BreakableName
+from lit_transformers.records.labels import ArmLabels
 from sweeps.ledger.ticket import State, Ticket
 
 __all__ = ["Board", "Row", "clock"]
@@ -64,6 +65,7 @@ class Board:
     """Shows rows as they change. A context manager, because a live table takes over the terminal.
 
     preliminary: what is shown of the rows, once, when every arm has a run that ended and others are still to come.
+    labels: how arms are named, by default by their whole names.
     """
 
     def __init__(
@@ -71,8 +73,10 @@ class Board:
         console: Console,
         metric: str = "metric",
         preliminary: Callable[[Sequence[Row]], RenderableType] | None = None,
+        labels: ArmLabels | None = None,
     ) -> None:
         self._console, self._metric, self._preliminary = console, metric, preliminary
+        self._labels = labels or ArmLabels()
         self._awaits_first_seed = False
         self._rows: Sequence[Row] = ()
         self._start_time = time.monotonic()
@@ -131,7 +135,8 @@ class Board:
 
     def _line(self, row: Row) -> str:
         ended = sum(other.state.over for other in self._rows)
-        parts = [f"[{ended}/{len(self._rows)}]", row.ticket.arm, f"seed {row.ticket.seed}", row.state.value]
+        name = self._labels.alone(row.ticket.arm)
+        parts = [f"[{ended}/{len(self._rows)}]", name, f"seed {row.ticket.seed}", row.state.value]
         if row.state.active and row.steps:
             parts.append(f"step {row.step}/{row.steps} loss {_number(row.loss)} left {clock(row.seconds_left)}")
         if row.value is not None:
@@ -143,8 +148,10 @@ class Board:
     def _render(self) -> Group:
         rows = self._visible_rows()
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in ("arm", "seed", "state", "step", "loss", "left", self._metric):
-            table.add_column(escape(title), justify="left" if title in ("arm", "state") else "right", no_wrap=True)
+        for title in (self._labels.heading("arm"), "seed", "state", "step", "loss", "left", self._metric):
+            table.add_column(escape(title), justify="right", no_wrap=True)
+        for column in (table.columns[0], table.columns[2]):
+            column.justify = "left"
         for row in rows:
             step = f"{row.step}/{row.steps}" if row.steps else ""
             state = Text(
@@ -154,9 +161,8 @@ class Board:
             state.truncate(48, overflow="ellipsis")
             time_left = clock(row.seconds_left) if row.state.active else ""
             value = "" if row.value is None else _number(row.value)
-            table.add_row(
-                BreakableName(row.ticket.arm), str(row.ticket.seed), state, step, _number(row.loss), time_left, value
-            )
+            name = BreakableName(self._labels.in_column(row.ticket.arm))
+            table.add_row(name, str(row.ticket.seed), state, step, _number(row.loss), time_left, value)
         hidden = len(self._rows) - len(rows)
         return Group(table, *([Text(f"and {hidden} more", style="dim")] if hidden else []), self._total_line())
 

@@ -124,6 +124,7 @@ def _run_rank(
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "forked"}
         os.environ.update({name: str(value) for name, value in variables.items()})
     torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # for loaders' workers, as in a process that was not forked
     try:
         function(*arguments)
     except Exception:

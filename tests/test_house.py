@@ -168,7 +168,16 @@ def test_a_command_imports_commands_of_its_own_alone() -> None:
 @pytest.mark.slow
 def test_reports_read_records_and_know_no_model_and_no_study() -> None:
     for module, target in crossings("reports"):
-        names = ("cli.amounts", "cli.plugin_option", "cli.search_path", "config", "records", "scores")
+        names = (
+            "cli.amounts",
+            "cli.names",
+            "cli.plugin_option",
+            "cli.program",
+            "cli.search_path",
+            "config",
+            "records",
+            "scores",
+        )
         light = (f"lit_transformers.{name}" for name in names)
         assert below(target, "sweeps", *light), f"{module} imports {target}"
 
@@ -328,7 +337,7 @@ def test_whatever_is_imported_is_declared() -> None:
     extras = project["optional-dependencies"]
     lines = [
         *project["dependencies"],
-        *(line for extra in ("messages", "dashboard", "cluster", "loggers") for line in extras[extra]),
+        *(line for extra in ("messages", "dashboard", "cluster", "loggers", "ray") for line in extras[extra]),
     ]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
     distributions = packages_distributions()

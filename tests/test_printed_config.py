@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from ablations import catalog
 from ablations.config_command import config as print_study
+from datamodules import FilesConfig
 from lit_transformers.cli.commented_config import commented_lines, differences
 from lit_transformers.cli.printed_config import read_target
 from lit_transformers.config import ConfigError
@@ -98,8 +99,21 @@ def test_a_kind_is_named_alone_or_by_its_path() -> None:
     assert read_target("window") == read_target("model.mixer=window") == ("model.mixer", WindowConfig())
     with pytest.raises(ConfigError, match="did you mean window"):
         read_target("windov")
-    with pytest.raises(ConfigError, match=r"data.*source.path: FilesConfig needs a value"):
-        read_target("data.source=files")
+
+
+def test_a_kind_with_fields_that_have_no_default_is_printed_with_places_for_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_study("data.source=files", "demo", None, None, None)
+    text = capsys.readouterr().out
+    assert "\n    path: # <- required: write it here\n" in text
+    plain = yaml.safe_load(text)["data"]["source"]
+    assert plain["path"] is None and FilesConfig.from_dict(plain | {"path": "mine.txt"}) == FilesConfig(path="mine.txt")
+    print_study("data.source=files", "demo", None, None, ["path=mine.txt", "splits=order"])
+    plain = yaml.safe_load(capsys.readouterr().out)["data"]["source"]
+    assert FilesConfig.from_dict(plain) == FilesConfig(path="mine.txt", splits="order")
+    with pytest.raises(ConfigError, match=r"path: FilesConfig needs a value for 'path'"):
+        print_study("data.source=files", "demo", None, None, ["splits=order"])
 
 
 def test_differences_have_both_values_and_nothing_that_is_equal() -> None:

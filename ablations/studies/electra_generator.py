@@ -11,8 +11,9 @@ ABLATION = Ablation(
     baseline=ELECTRA,
     factors={
         "generator": {
-            "half": {},
-            "quarter": {"task.generator.width": 0.25},
+            "quarter": {},
+            "sixteenth": {"task.generator.width": 1 / 16},
+            "half": {"task.generator.width": 0.5},
             "full": {"task.generator.width": 1.0},
             "itself": {"task.generator.width": None, "task.generator.tie": "all"},
             "uniform": {"task.generator.draws": "uniform"},

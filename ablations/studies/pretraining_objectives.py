@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
+from dataclasses import replace
+
+from ablations.ablation import Ablation, Looks, Match, Published, PublishedValue, Source
 from ablations.denoising import CONTINUED_NATS, DENOISING, DENOISING_SCALES
 from datamodules import (
     CausalTargetConfig,
     DeshufflingConfig,
+    MASSConfig,
     PrefixTargetConfig,
     SpanCorruptionConfig,
-    TextInfillingConfig,
     TokenMaskingConfig,
 )
 
+WHOLE_TARGETS = ("bert_style", "mass_style", "deshuffling", "prefix_lm")
+MORE_TARGETS = (
+    "The number of targets: after 900 updates a decoder that has written whole texts, or their second halves, has "
+    "learned more than one that has written a sixth of them. bert_style and replace_spans hide the same share of a "
+    "text, and differ in what is written alone. The source trains for 2^19 updates, and measures by fine-tuned tasks."
+)
+
 ABLATION = Ablation(
-    question="Which objective teaches an encoder-decoder most for filling gaps, which no arm is pretrained on?",
+    question="Which objective teaches an encoder-decoder most for the spans of MASS, on which no arm is pretrained?",
     source=Source("Raffel et al. 2020", arxiv="1910.10683", table="4 to 7"),
     baseline=DENOISING.override(
-        {"data.noise.first": SpanCorruptionConfig(mean=None), "data.noise.then": TextInfillingConfig()}
+        {
+            "data.noise.first": SpanCorruptionConfig(mean=None),
+            "data.noise.then": MASSConfig(),
+            "data.noise.epochs": 8,
+            "training.steps": 1200,
+        }
     ),
     factors={
         "objective": {
@@ -36,7 +50,7 @@ ABLATION = Ablation(
     match=Match("tokens"),
     published=Published(
         protocol="base encoder-decoder, 2^19 steps on C4, fine-tuned on each task by itself",
-        metric="GLUE average",
+        metric="average GLUE score",
         cells=[
             PublishedValue("objective=replace_spans", 83.28),
             PublishedValue("objective=bert_style", 82.96),
@@ -44,6 +58,9 @@ ABLATION = Ablation(
             PublishedValue("objective=deshuffling", 73.17),
             PublishedValue("objective=prefix_lm", 80.69),
         ],
+        remarks={f"objective={name}": MORE_TARGETS for name in WHOLE_TARGETS},
     ),
-    scales=DENOISING_SCALES,
+    scales=DENOISING_SCALES | {"demo": replace(DENOISING_SCALES["demo"], seeds=Looks(4, 8, first_seed=1))},
 )
+"""Eight of eleven passes pretrain: after half of the updates the baseline is worse than the symbol before. Seed 0 was a
+pilot's."""

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Timer
 
 from datamodules.core.documents import Shard, Split
 from datamodules.core.errors import DataError
-from datamodules.core.loading import EvaluationLoader, Position, Reading, TrainingLoader, gathered
+from datamodules.core.loading import EvaluationLoader, Reading, TrainingLoader
 from lit_transformers.batch import DataDescription
 from lit_transformers.config import Config, ConfigError, Plain, canonical_hash
 
@@ -121,7 +121,7 @@ class Data(L.LightningDataModule, ABC):
         self.config = config
         self.selection_split: Split | None = None
         """The split that validations of training read in place of the one that is measured; None for the same."""
-        self._position: Position | None = None
+        self._cursor = ""
         self._loaded: Mapping[str, Plain] | None = None
 
     @property
@@ -142,6 +142,11 @@ class Data(L.LightningDataModule, ABC):
     @abstractmethod
     def metadata(self) -> dict[str, Plain]:
         """Returns what ``DataConfig.restored`` needs of these data besides their config."""
+
+    def shares_cut(self) -> dict[str, Plain]:
+        """Hook: returns which share of texts, and of their symbols, length limits cut, by split and side; empty where
+        nothing is cut."""
+        return {}
 
     @abstractmethod
     def example_name(self, ordinal: int) -> str:
@@ -180,7 +185,7 @@ class Data(L.LightningDataModule, ABC):
         Raises DataError where nothing would end the fit: batches of training do not end, and so no epoch does.
         """
         if stage == "fit":
-            self._position = self._loaded = None
+            self._cursor, self._loaded = "", None
             if self.trainer is not None and is_endless(self.trainer):
                 raise DataError(
                     f"batches of training do not end, so {self.trainer.max_epochs} epochs never do; give the Trainer "
@@ -188,7 +193,7 @@ class Data(L.LightningDataModule, ABC):
                 )
 
     def train_dataloader(self) -> TrainingLoader:
-        return TrainingLoader(self.training, self._resume_position)
+        return TrainingLoader(self.training, self._resume_cursor)
 
     @property
     def validated_split(self) -> Split:
@@ -206,24 +211,24 @@ class Data(L.LightningDataModule, ABC):
 
     def evaluation_dataloader(self, split: Split) -> EvaluationLoader:
         """Returns a loader of one pass over a split; ordinals in the batches are those in that split."""
-        return EvaluationLoader(lambda: self.evaluation(split), self._device())
+        return EvaluationLoader(lambda: self.evaluation(split))
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Keeps the position after each batch that training uses; one that was only fetched ahead does not count."""
         if self.trainer is not None and self.trainer.training:
-            self._position = (self._position or self.training().start()).after(batch)
+            self._cursor = batch.cursor
         return batch
 
     def state_dict(self) -> dict[str, Plain]:
-        """Returns the position of every rank and the identity of the data it belongs to, as plain data."""
-        if self._position is None:
+        """Returns the position, which is that of all ranks, and the identity of the data it belongs to, as plain
+        data."""
+        if not self._cursor:
             return dict(self._loaded or {})
-        ranks = [[list(position.cursors), position.turn] for position in gathered(self._position, self.rank())]
-        return {"of": self.identity(), "ranks": ranks}
+        return {"of": self.identity(), "cursor": self._cursor}
 
     def load_state_dict(self, state_dict: Mapping[str, Plain]) -> None:
         """Takes over a position. It is checked when training reads batches, for evaluation needs none."""
-        self._position, self._loaded = None, dict(state_dict)
+        self._cursor, self._loaded = "", dict(state_dict)
 
     def rank(self) -> Shard:
         """Returns the number of this process and the number of processes that train together."""
@@ -234,28 +239,20 @@ class Data(L.LightningDataModule, ABC):
         return Shard()
 
     def rows(self, batch_size: int) -> int:
-        """Returns this rank's number of rows of a batch. Raises DataError where ranks cannot share the batch."""
-        total = self.rank().total
-        for conflict in row_conflicts(total, batch_size=batch_size):
+        """Returns the number of rows of a batch over all ranks. Raises DataError where ranks cannot share the batch."""
+        for conflict in row_conflicts(self.rank().total, batch_size=batch_size):
             raise DataError(f"data.{conflict}")
-        return batch_size // total
+        return batch_size
 
-    def _resume_position(self, reading: Reading) -> Position:
-        """Returns the position to resume from. Raises DataError where the checkpoint has other data or ranks."""
+    def _resume_cursor(self) -> str:
+        """Returns the position to resume from. Raises DataError where the checkpoint has other data."""
         trainer: Any = self.trainer
         if trainer is not None and trainer.overfit_batches:
-            return reading.start()
-        if self._position is None and self._loaded:
+            return ""
+        if not self._cursor and self._loaded:
             self._check(self._loaded["of"])
-            ranks = self._loaded["ranks"]
-            if len(ranks) != reading.rank.total:
-                raise DataError(
-                    f"training.devices: the checkpoint was made by {len(ranks)} ranks, each with a share of the data, "
-                    f"not by {reading.rank.total}; use as many or start anew"
-                )
-            cursors, turn = ranks[reading.rank.number]
-            self._position = Position(tuple(cursors), int(turn))
-        return self._position or reading.start()
+            self._cursor = str(self._loaded["cursor"])
+        return self._cursor
 
     def _check(self, saved: Mapping[str, Plain]) -> None:
         """Raises DataError where the identity of the data that a checkpoint has saved differs from this one."""
@@ -265,10 +262,3 @@ class Data(L.LightningDataModule, ABC):
                     f"data.{name}: the checkpoint's position in the data was made with {saved.get(name)!r}, "
                     f"not {value!r}; set it back or start anew"
                 )
-
-    def _device(self) -> torch.device:
-        """Returns the device on which ranks exchange whether they have finished."""
-        if self.trainer is not None:
-            return self.trainer.strategy.root_device
-        initialised = torch.distributed.is_available() and torch.distributed.is_initialized()
-        return torch.device("cuda" if initialised and torch.distributed.get_backend() == "nccl" else "cpu")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from lit_transformers.config import Plain
 
@@ -14,6 +14,7 @@ __all__ = ["SPLITS", "Corpus", "Document", "DocumentStream", "Documents", "Limit
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+Row = TypeVar("Row")
 
 
 class Document(NamedTuple):
@@ -25,10 +26,15 @@ class Document(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The share of one reader: number ``number``, from 0, of ``total`` readers (ranks times workers)."""
+    """The share of one rank: number ``number``, from 0, of ``total`` ranks. Row n of a batch is that of rank n mod
+    ``total``."""
 
     number: int = 0
     total: int = 1
+
+    def of(self, rows: Sequence[Row]) -> list[Row]:
+        """Returns this rank's share of the rows of a batch."""
+        return [*rows[self.number :: self.total]]
 
 
 class Limit(NamedTuple):
@@ -39,7 +45,7 @@ class Limit(NamedTuple):
 
 
 class DocumentStream(ABC):
-    """The documents of a shard one after another, with their ordinals in the split."""
+    """Documents one after another, with their ordinals in the split."""
 
     @abstractmethod
     def state(self) -> Plain:
@@ -66,12 +72,12 @@ class Documents(ABC):
         """Returns the name of the document with that ordinal."""
 
     @abstractmethod
-    def training(self, shard: Shard, seed: int) -> DocumentStream:
-        """Returns an endless stream, shuffled anew in every pass. The shards of one pass are disjoint and complete."""
+    def training(self, seed: int) -> DocumentStream:
+        """Returns an endless stream of all documents, shuffled anew in every pass."""
 
     @abstractmethod
-    def evaluation(self, shard: Shard, limit: Limit) -> DocumentStream:
-        """Returns a stream of one pass in order. The shards are disjoint and complete."""
+    def evaluation(self, limit: Limit) -> DocumentStream:
+        """Returns a stream of one pass over all documents in order."""
 
 
 class Corpus(ABC):

@@ -27,11 +27,11 @@ from datamodules.core.documents import (
     Documents,
     DocumentStream,
     Limit,
-    Shard,
     Split,
     cache_folder,
 )
 from datamodules.core.errors import DataError
+from datamodules.core.preparing import lines_while
 from datamodules.core.reading import cut, damage
 from lit_transformers.config import Plain, canonical_hash
 
@@ -105,7 +105,8 @@ def writing(place: Path) -> Iterator[None]:
 
 @contextmanager
 def made_aside(folder: Path, last: str) -> Iterator[Path]:
-    """Gives a temporary folder, which is moved to ``folder`` at the end, so that no reader sees a partial one.
+    """Gives a temporary folder, which is moved to ``folder`` at the end, so that no reader sees a partial one. Prints
+    lines while it takes long.
 
     last: the file whose presence means that the folder is complete. Raises DataError where it cannot be written.
     """
@@ -113,7 +114,8 @@ def made_aside(folder: Path, last: str) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
-        yield temporary
+        with lines_while(folder, temporary):
+            yield temporary
         with writing(folder):
             _publish(temporary, folder, last)
     finally:
@@ -273,24 +275,18 @@ class IndexedDocuments(Documents):
             count = min(count, int(np.searchsorted(lengths, limit.bytes)) + 1)
         return count
 
-    def training(self, shard: Shard, seed: int) -> DocumentStream:
-        if len(self) < shard.total:
-            raise DataError(
-                f"source: {len(self)} {self.split} documents cannot feed {shard.total} readers (ranks x workers); "
-                "use fewer workers or a smaller data.source.piece"
-            )
-        return _Shuffled(self, shard, seed)
+    def training(self, seed: int) -> DocumentStream:
+        return _Shuffled(self, seed)
 
-    def evaluation(self, shard: Shard, limit: Limit) -> DocumentStream:
-        return _InOrder(self, shard, self.within(limit))
+    def evaluation(self, limit: Limit) -> DocumentStream:
+        return _InOrder(self, self.within(limit))
 
 
 class _Shuffled(DocumentStream):
     """An endless stream; its state is the number of documents taken, from which pass and place follow."""
 
-    def __init__(self, documents: IndexedDocuments, shard: Shard, seed: int) -> None:
-        self.documents, self.shard, self.seed = documents, shard, seed
-        self.count = len(range(shard.number, len(documents), shard.total))
+    def __init__(self, documents: IndexedDocuments, seed: int) -> None:
+        self.documents, self.seed, self.count = documents, seed, len(documents)
         self.taken = 0
 
     def state(self) -> Plain:
@@ -301,8 +297,7 @@ class _Shuffled(DocumentStream):
 
     def take(self) -> tuple[int, Document]:
         epoch, place = divmod(self.taken, self.count)
-        order = _order(len(self.documents), self.seed, epoch)
-        ordinal = int(order[self.shard.number + place * self.shard.total])
+        ordinal = int(_order(self.count, self.seed, epoch)[place])
         self.taken += 1
         return ordinal, self.documents[ordinal]
 
@@ -310,9 +305,9 @@ class _Shuffled(DocumentStream):
 class _InOrder(DocumentStream):
     """One pass in order; its state is the ordinal of the next document."""
 
-    def __init__(self, documents: IndexedDocuments, shard: Shard, count: int) -> None:
-        self.documents, self.shard, self.count = documents, shard, count
-        self.ordinal = shard.number
+    def __init__(self, documents: IndexedDocuments, count: int) -> None:
+        self.documents, self.count = documents, count
+        self.ordinal = 0
 
     def state(self) -> Plain:
         return self.ordinal
@@ -323,5 +318,5 @@ class _InOrder(DocumentStream):
     def take(self) -> tuple[int, Document] | None:
         if self.ordinal >= self.count:
             return None
-        ordinal, self.ordinal = self.ordinal, self.ordinal + self.shard.total
+        ordinal, self.ordinal = self.ordinal, self.ordinal + 1
         return ordinal, self.documents[ordinal]

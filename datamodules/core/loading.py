@@ -1,86 +1,97 @@
-"""From streams of batches to loaders: worker processes, ranks, and resuming where training stopped."""
+"""From batches in order to loaders: worker processes, and resuming where training stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from typing import Any, NamedTuple, Protocol
 
 import torch
-import torch.distributed
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset
 
 from datamodules.core.documents import Shard
 from datamodules.core.errors import DataError
 
-__all__ = ["Batch", "Batches", "EvaluationLoader", "Position", "Reading", "TrainingLoader", "gathered"]
+__all__ = ["CHUNK", "Batches", "EvaluationLoader", "Reading", "TrainingLoader", "in_order"]
 
-
-class Batch(Protocol):
-    """The fields by which every batch tells its origin: its stream, and the stream's cursor after the batch."""
-
-    @property
-    def stream(self) -> int: ...
-    @property
-    def cursor(self) -> Any: ...
+CHUNK = 4
+"""Batches of a chunk where the order of the data does not say, and those that a worker makes ahead. Each tensor of them
+takes a file descriptor, of which a process has about a thousand."""
 
 
 class Batches(Protocol):
-    """The batches of one worker, in order."""
+    """A rank's share of the batches of all ranks, in order. They come in chunks, which workers make in turn: one reads
+    a chunk whole, and passes over those of others."""
 
-    def __iter__(self) -> Iterator[Any]: ...
-    def __next__(self) -> Any: ...
+    def chunk(self) -> Iterator[Any]:
+        """Returns the batches of the next chunk, which are all taken before anything else is asked; none at the end."""
+
+    def skip(self) -> None:
+        """Passes over the next chunk."""
+
     def go_to(self, cursor: str) -> None:
-        """Makes the next batch the one that came next when ``cursor`` was taken."""
+        """Makes the next chunk begin with the batch that came next when ``cursor`` was taken."""
 
 
-class Position(NamedTuple):
-    """The position of one rank: a cursor for every stream ("" at the beginning), and the stream whose turn is next."""
-
-    cursors: tuple[str, ...]
-    turn: int = 0
-
-    def after(self, batch: Batch) -> Position:
-        cursors = [*self.cursors]
-        cursors[batch.stream] = batch.cursor
-        return Position(tuple(cursors), (batch.stream + 1) % len(cursors))
+def in_order(batches: Batches) -> Iterator[Any]:
+    """Yields the batches of all chunks."""
+    while True:
+        batch = None
+        for batch in batches.chunk():
+            yield batch
+        if batch is None:
+            return
 
 
 class Reading(NamedTuple):
     """Everything that workers need to make their batches.
 
-    ``open`` returns the batches of a shard, for the stream of that number. ``empty`` returns a batch of padding, for a
-    rank that has finished while others have not. ``rank``: the number of this process among those that train together.
+    ``open`` returns a rank's share of the batches. ``rank``: the number of this process among those that train
+    together. A cursor is the position of all ranks, "" at the beginning; it depends neither on ranks nor on workers.
     """
 
-    open: Callable[[Shard, int], Batches]
-    empty: Callable[[], Any]
+    open: Callable[[Shard], Batches]
     rank: Shard
     workers: int
 
-    @property
-    def streams(self) -> int:
-        return max(self.workers, 1)
-
-    def stream(self, number: int) -> Batches:
-        """Opens one of this rank's streams."""
-        return self.open(Shard(self.rank.number * self.streams + number, self.rank.total * self.streams), number)
-
-    def start(self) -> Position:
-        return Position(("",) * self.streams)
-
-    def batches(self, position: Position) -> Iterator[Any]:
-        """Yields the batches of all streams in turn, from ``position`` on. Raises DataError."""
-        worker_batches = _WorkerBatches(self, position)
+    def batches(self, cursor: str = "") -> Iterator[Any]:
+        """Yields this rank's share of all batches from ``cursor`` on. Raises DataError."""
         # Without workers a loader would only add its own cost to every batch.
-        items = _loader(worker_batches, self.workers) if self.workers else worker_batches
-        for item in items:
-            if isinstance(item, _Failure):
-                raise DataError(item.reason)
-            yield item
+        return self._from_workers(cursor) if self.workers else in_order(self.opened(cursor))
+
+    def opened(self, cursor: str) -> Batches:
+        """Returns the batches from ``cursor`` on."""
+        batches = self.open(self.rank)
+        if cursor:
+            batches.go_to(cursor)
+        return batches
+
+    def _from_workers(self, cursor: str) -> Iterator[Any]:
+        """Yields what workers make. Each has a loader of its own, for one loader takes a batch of each in turn."""
+        loaders = [_loader(_WorkerChunks(self, cursor, number)) for number in range(self.workers)]
+        for loader in cycle(loaders):
+            for item in loader:
+                if item is None:
+                    break
+                if isinstance(item, _Failure):
+                    raise DataError(item.reason)
+                yield item
+            else:
+                return
 
 
-def _loader(batches: _WorkerBatches, workers: int) -> Iterable[Any]:
-    return DataLoader(batches, batch_size=None, num_workers=workers, collate_fn=_identity)
+def _loader(chunks: _WorkerChunks) -> Iterator[Any]:
+    """Starts a worker. Its seed, which nothing uses, is not drawn from the random numbers of training."""
+    return iter(
+        DataLoader(
+            chunks,
+            batch_size=None,
+            num_workers=1,
+            collate_fn=_identity,
+            prefetch_factor=CHUNK,
+            generator=torch.Generator(),
+        )
+    )
 
 
 def _identity(item: Any) -> Any:
@@ -93,36 +104,38 @@ class _Failure(NamedTuple):
     reason: str
 
 
-class _WorkerBatches(IterableDataset[Any]):
-    """The batches of one worker.
+class _WorkerChunks(IterableDataset[Any]):
+    """The batches of the chunks that one of a reading's workers makes, None after each chunk."""
 
-    A loader takes batches from its workers in turn, so worker 0 has the stream whose turn it is.
-    """
-
-    def __init__(self, reading: Reading, position: Position) -> None:
-        self.reading, self.position = reading, position
+    def __init__(self, reading: Reading, cursor: str, number: int) -> None:
+        self.reading, self.cursor, self.number = reading, cursor, number
 
     def __iter__(self) -> Iterator[Any]:
-        worker = get_worker_info()
-        stream = ((worker.id if worker else 0) + self.position.turn) % self.reading.streams
         try:
-            batches = self.reading.stream(stream)
-            if self.position.cursors[stream]:
-                batches.go_to(self.position.cursors[stream])
-            yield from batches
+            batches = self.reading.opened(self.cursor)
+            passed_over = self.number
+            while True:
+                for _ in range(passed_over):
+                    batches.skip()
+                batch = None
+                for batch in batches.chunk():
+                    yield batch
+                if batch is None:
+                    return
+                yield None
+                passed_over = self.reading.workers - 1
         except DataError as error:
             yield _Failure(str(error))
 
 
 class TrainingLoader:
-    """A loader of endless batches. Every ``iter`` continues at the training's ``position``."""
+    """A loader of endless batches. Every ``iter`` continues at the training's ``cursor``."""
 
-    def __init__(self, reading: Callable[[], Reading], position: Callable[[Reading], Position]) -> None:
-        self.reading, self.position = reading, position
+    def __init__(self, reading: Callable[[], Reading], cursor: Callable[[], str]) -> None:
+        self.reading, self.cursor = reading, cursor
 
     def __iter__(self) -> Iterator[Any]:
-        reading = self.reading()
-        return reading.batches(self.position(reading))
+        return self.reading().batches(self.cursor())
 
     def state_dict(self) -> dict[str, Any]:
         """Returns nothing: the data module keeps the position. Lightning requires it of loaders that can resume."""
@@ -133,33 +146,10 @@ class TrainingLoader:
 
 
 class EvaluationLoader:
-    """A loader of one pass. All ranks get equally many batches: one that has finished gets padding until all have."""
+    """A loader of one pass. All ranks get equally many batches, of padding where a batch has no row for them."""
 
-    def __init__(self, reading: Callable[[], Reading], device: torch.device) -> None:
-        self.reading, self.device = reading, device
+    def __init__(self, reading: Callable[[], Reading]) -> None:
+        self.reading = reading
 
     def __iter__(self) -> Iterator[Any]:
-        reading = self.reading()
-        batches = reading.batches(reading.start())
-        if reading.rank.total == 1 or not torch.distributed.is_initialized():
-            return batches
-        return self._padded(batches, reading.empty)
-
-    def _padded(self, batches: Iterator[Any], empty: Callable[[], Any]) -> Iterator[Any]:
-        """Yields the batches, then empty ones until every rank has finished."""
-        while True:
-            batch = next(batches, None)
-            has_batch = torch.tensor([batch is not None], dtype=torch.int32, device=self.device)
-            torch.distributed.all_reduce(has_batch, torch.distributed.ReduceOp.MAX)
-            if not has_batch.item():
-                return
-            yield empty() if batch is None else batch
-
-
-def gathered(position: Position, rank: Shard) -> Sequence[Position]:
-    """Returns the positions of all ranks, on every rank."""
-    if rank.total == 1 or not torch.distributed.is_initialized():
-        return [position]
-    positions: list[Any] = [None] * rank.total
-    torch.distributed.all_gather_object(positions, position)
-    return positions
+        return self.reading().batches()

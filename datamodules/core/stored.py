@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from datamodules.core.documents import Document
+from datamodules.core.integers import IntegerWriter, mapped
 from datamodules.core.tokenizers import Symbols, Tokenizer, encode_document
 
 __all__ = ["StoredSymbols", "SymbolWriter"]
@@ -20,12 +19,19 @@ NARROW = 1 << 16
 
 
 class SymbolWriter:
-    """Writes the symbols of texts to a file, and counts the unknown ones. ``narrow``: whether each takes two bytes."""
+    """Writes the symbols of texts to a file, the start of each text and at last the end to another, and counts the
+    unknown symbols. ``narrow``: whether each symbol takes two bytes."""
 
-    def __init__(self, file: BinaryIO, tokenizer: Tokenizer) -> None:
-        self.file, self.tokenizer = file, tokenizer
-        self.starts, self.unknown = array("q", [0]), 0
+    def __init__(self, file: BinaryIO, starts: IntegerWriter, tokenizer: Tokenizer) -> None:
+        self.file, self.starts, self.tokenizer = file, starts, tokenizer
+        self.unknown = 0
         self.narrow = tokenizer.vocabulary.size <= NARROW
+        starts.append(0)
+
+    @property
+    def texts(self) -> int:
+        """How many texts were written."""
+        return self.starts.count - 1
 
     def add(self, document: Document, keep_empty: bool = True) -> None:
         """Writes the symbols of a text; one of only white space has none. Raises DataError where it is not UTF-8.
@@ -39,22 +45,18 @@ class SymbolWriter:
             self.unknown += int((symbols == self.tokenizer.unknown).sum())
         self.file.write(symbols.astype(np.uint16 if self.narrow else np.int32).tobytes())
         if len(symbols) or keep_empty:
-            self.starts.append(self.starts[-1] + len(symbols))
-
-    def finish(self, path: Path) -> None:
-        """Writes the starts to a file, which ``StoredSymbols`` reads."""
-        np.save(path, np.frombuffer(self.starts, np.int64))
+            self.starts.append(self.starts.last + len(symbols))
 
 
 class StoredSymbols(Sequence[Symbols]):
     """The symbols of every text: a view of a file, of which only the parts in use are read.
 
-    starts: the file that ``SymbolWriter.finish`` has written. Raises OSError, EOFError or ValueError where a
+    starts: the file of starts that a ``SymbolWriter`` has written. Raises OSError, EOFError or ValueError where a
     file is damaged.
     """
 
     def __init__(self, path: Path, starts: Path, narrow: bool) -> None:
-        self.starts: npt.NDArray[np.int64] = np.load(starts, mmap_mode="r").view(np.ndarray)
+        self.starts = mapped(starts)
         dtype = np.dtype(np.uint16 if narrow else np.int32)
         open_array: Callable[..., Any] = np.memmap if self.starts[-1] else lambda *_, **__: np.zeros(0, dtype)
         self.symbols = open_array(path, dtype, mode="r").view(np.ndarray)

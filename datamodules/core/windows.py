@@ -14,7 +14,7 @@ import numpy.typing as npt
 from datamodules.core.documents import Shard
 from datamodules.core.errors import DataError
 
-__all__ = ["Endless", "Once", "Order", "Visit", "Visits", "Windows", "shuffled"]
+__all__ = ["Endless", "Once", "Order", "Visit", "Visits", "Windows", "cut", "shuffled"]
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
@@ -33,37 +33,33 @@ class Order(Protocol[Visited]):
 
 
 class Endless:
-    """The ordinals of a shard in training: every pass has an order of its own, and the passes, one after another, are
-    dealt to the shards in turn. So the next rows of all ranks together are those that one process would read next."""
+    """The ordinals of training: every pass has an order of its own, and a place is counted over all passes."""
 
-    def __init__(self, count: int, seed: int, shard: Shard) -> None:
-        if count < shard.total:
-            raise DataError(
-                f"source: {count} examples cannot feed {shard.total} readers (ranks x workers); use fewer or more data"
-            )
-        self.count, self.seed, self.shard = count, seed, shard
+    def __init__(self, count: int, seed: int) -> None:
+        if not count:
+            raise DataError("source: there is no example to train on; use other data")
+        self.count, self.seed = count, seed
 
     def epoch(self, place: int) -> tuple[int, int]:
-        """Returns the pass that a place of the shard is in, and its place among all of that pass."""
-        return divmod(self.shard.number + place * self.shard.total, self.count)
+        """Returns the pass that a place is in, and its place in that pass."""
+        return divmod(place, self.count)
 
     def slice(self, start: int, stop: int) -> list[int]:
         """Returns the ordinals from place ``start`` to ``stop``, counted over all passes."""
-        places = (self.epoch(place) for place in range(start, stop))
+        places = map(self.epoch, range(start, stop))
         return [int(shuffled(self.count, self.seed, epoch)[place]) for epoch, place in places]
 
     def arrange(self, batches: list[list[Item]], start: int) -> list[list[Item]]:
         """Returns the batches of a window, which are sorted by length, in random order."""
-        chance = Random(f"{self.seed} {start} {self.shard.number}")
+        chance = Random(f"{self.seed} {start} 0")
         return sorted(batches, key=lambda _: chance.random())
 
 
 class Once:
-    """The ordinals of a shard in evaluation: one pass over all, or over a part that is the same for every run."""
+    """The ordinals of an evaluation: one pass over all, or over a part that is the same for every run."""
 
-    def __init__(self, count: int, limit: int | None, shard: Shard) -> None:
-        ordinals = range(count) if limit is None else sorted(shuffled(count, 0, 0)[:limit].tolist())
-        self.ordinals = [*ordinals[shard.number :: shard.total]]
+    def __init__(self, count: int, limit: int | None) -> None:
+        self.ordinals = [*(range(count) if limit is None else sorted(shuffled(count, 0, 0)[:limit].tolist()))]
 
     def slice(self, start: int, stop: int) -> list[int]:
         """Returns the ordinals from place ``start`` to ``stop``, fewer at the end."""
@@ -105,11 +101,30 @@ def shuffled(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-class Windows(Iterator[Made], Generic[Read, Item, Made]):
-    """The batches of one worker: windows of ``size`` ordinals, each read at once and cut into batches.
+def cut(
+    visits: Sequence[Read],
+    read: Callable[[Read], Item],
+    size: int,
+    share: Shard,
+    length: Callable[[Item], int] | None = None,
+) -> list[list[Item]]:
+    """Cuts a window into batches of ``size`` items over all ranks, and returns the share of one rank of each.
 
-    group: reads the items of a window's ordinals, as lists of a batch each. batch: makes a batch of a list, with its
-    stream and cursor.
+    length: of an item, by which those of a window are sorted first, so that a rank has to read all of them. Without it,
+    a rank reads its share alone.
+    """
+    starts = range(0, len(visits), size)
+    if length is None:
+        return [[read(visit) for visit in share.of(visits[start : start + size])] for start in starts]
+    ordered = sorted(map(read, visits), key=length)
+    return [share.of(ordered[start : start + size]) for start in starts]
+
+
+class Windows(Generic[Read, Item, Made]):
+    """One rank's share of batches: windows of ``size`` visits over all ranks are cut into batches. A window is a chunk.
+
+    group: reads a window, and returns the rank's share of the items of each of its batches. batch: makes a batch of
+    these, with its cursor.
     """
 
     def __init__(
@@ -117,32 +132,25 @@ class Windows(Iterator[Made], Generic[Read, Item, Made]):
         order: Order[Read],
         size: int,
         group: Callable[[list[Read]], list[list[Item]]],
-        batch: Callable[[list[Item], int, str], Made],
-        number: int,
+        batch: Callable[[list[Item], str], Made],
     ) -> None:
-        self.order, self.size, self.group, self.batch, self.number = order, size, group, batch, number
+        self.order, self.size, self.group, self.batch = order, size, group, batch
         self.start = self.place = 0
-        self.batches: list[list[Item]] = []
 
-    def __next__(self) -> Made:
-        if not self.batches:
-            self._read_window()
-        elif self.place == len(self.batches):
-            self.start += self.size
-            self._read_window()
-        if not self.batches:
-            raise StopIteration
-        items = self.batches[self.place]
-        self.place += 1
-        return self.batch(items, self.number, json.dumps([self.start, self.place]))
+    def chunk(self) -> Iterator[Made]:
+        """Returns the batches of the next window, from the one that comes next on; none at the end."""
+        start, place = self.start, self.place
+        batches = self.order.arrange(self.group([*self.order.slice(start, start + self.size)]), start)
+        self.skip()
+        return (
+            self.batch(items, json.dumps([start, number] if number < len(batches) else [start + self.size, 0]))
+            for number, items in enumerate(batches[place:], place + 1)
+        )
+
+    def skip(self) -> None:
+        """Passes over the rest of a window."""
+        self.start, self.place = self.start + self.size, 0
 
     def go_to(self, cursor: str) -> None:
         """Makes the next batch the one that came next when ``cursor`` was taken."""
-        self.start, place = json.loads(cursor)
-        self._read_window()
-        self.place = place
-
-    def _read_window(self) -> None:
-        """Reads the window that begins at ``start``."""
-        batches = self.group([*self.order.slice(self.start, self.start + self.size)])
-        self.batches, self.place = self.order.arrange(batches, self.start), 0
+        self.start, self.place = json.loads(cursor)

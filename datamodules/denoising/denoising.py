@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Annotated, ClassVar, Literal
 
@@ -179,7 +179,6 @@ class DenoisingData(TextData):
             "sentinels": config.sentinels,
             "window": config.window,
             "seed": config.seed,
-            "workers": config.workers,
         }
 
     def prepare_data(self) -> None:
@@ -216,19 +215,16 @@ class DenoisingData(TextData):
         return self._reading(reader, batch_size, partial(Once, reader.total, evaluation.examples), True)
 
     def _reading(
-        self, reader: DamagedReader, batch_size: int, order: partial[Endless] | partial[Once], evaluated: bool
+        self, reader: DamagedReader, batch_size: int, order: Callable[[], Endless | Once], evaluated: bool
     ) -> Reading:
         shape = RowsShape(self.rows(batch_size), self.config.window, 1)
         make_batch = partial(paired, self.description, evaluated)
-        open_stream = partial(_open, reader, shape, make_batch, order)
-        return Reading(open_stream, partial(make_batch, [], 0, ""), self.rank(), self.config.workers)
+        return Reading(partial(_open, reader, shape, make_batch, order), self.rank(), self.config.workers)
 
 
-def paired(
-    description: PairDescription, evaluated: bool, rows: list[DamagedRow], stream: int, cursor: str
-) -> PairBatch:
-    """Makes a batch of rows. Without rows it is one row with an empty source and no target, for a rank that has nothing
-    left.
+def paired(description: PairDescription, evaluated: bool, rows: list[DamagedRow], cursor: str) -> PairBatch:
+    """Makes a batch of rows. Without rows it is one row with an empty source and no target, for a rank without a share
+    of it.
 
     evaluated: whether the targets are needed as texts, to compare what is written with.
     """
@@ -255,24 +251,22 @@ def paired(
         torch.tensor([row.ordinal for row in rows] or [0]),
         torch.zeros(len(lengths), dtype=torch.long),
         tuple(references or [()]) if evaluated else (),
-        stream,
         cursor,
         torch.tensor([part.start for part in parts] or [0]) if description.placed else None,
     )
 
 
-def grouped(reader: DamagedReader, shape: RowsShape, visits: list[Visit]) -> list[list[DamagedRow]]:
-    """Reads a window of rows and cuts it into batches of about equal lengths."""
-    return shape.cut([reader.row(visit) for visit in visits], lambda row: row.length)
+def grouped(reader: DamagedReader, shape: RowsShape, share: Shard, visits: list[Visit]) -> list[list[DamagedRow]]:
+    """Reads a window of rows as a rank's share of batches of about equal lengths."""
+    return shape.cut(visits, reader.row, lambda row: row.length, share)
 
 
 def _open(
     reader: DamagedReader,
     shape: RowsShape,
     make_batch: partial[PairBatch],
-    order: partial[Endless] | partial[Once],
-    shard: Shard,
-    stream: int,
+    order: Callable[[], Endless | Once],
+    share: Shard,
 ) -> Windows[Visit, DamagedRow, PairBatch]:
-    group = partial(grouped, reader, shape)
-    return Windows(Visits(order(shard)), shape.rows * shape.window, group, make_batch, stream)
+    group = partial(grouped, reader, shape, share)
+    return Windows(Visits(order()), shape.rows * shape.window, group, make_batch)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.core.documents import Shard
 from datamodules.core.errors import DataError
 from datamodules.core.windows import Endless, Once
 from datamodules.floors.strings import answer_floors
@@ -40,7 +39,7 @@ def pair_floors(data: PairData, metric: str, batches: int) -> dict[str, float]:
     if metric not in ROUGES:
         table = word_table(_training_texts(data, pairs, batches))
         predictors = {"copy of the source": str, "table of words": partial(replaced_words, table=table)}
-    ordinals = Once(pairs.count(split), data.config.evaluation.examples, Shard()).ordinals
+    ordinals = Once(pairs.count(split), data.config.evaluation.examples).ordinals
     sources = [pairs.source.decode(pairs.pair(split, ordinal).source) for ordinal in ordinals]
     references = [pairs.references(split, ordinal) for ordinal in ordinals]
     return {
@@ -54,7 +53,7 @@ def _training_texts(data: PairData, pairs: StoredPairs, batches: int) -> Iterato
     readable = data.cleaned("train", True).ordinals
     count = pairs.count("train") if readable is None else len(readable)
     tokens = batches * data.config.tokens_per_batch
-    for place in Endless(count, data.config.seed, Shard()).slice(0, count):
+    for place in Endless(count, data.config.seed).slice(0, count):
         pair = pairs.pair("train", place if readable is None else int(readable[place]))
         tokens -= max(len(pair.source), len(pair.target)) + 1
         if tokens < 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import ClassVar, Literal, NamedTuple
 
@@ -13,7 +13,7 @@ from datamodules.core.data import Data, DataConfig, row_conflicts
 from datamodules.core.documents import Shard, Split
 from datamodules.core.examples import Example, Examples, ExamplesConfig
 from datamodules.core.loading import Reading
-from datamodules.core.windows import Endless, Once, Windows
+from datamodules.core.windows import Endless, Once, Windows, cut
 from datamodules.labelled.listops import ListOpsConfig
 from lit_transformers.batch import DataDescription, LabelledBatch, LabelledDescription
 from lit_transformers.config import Config, NonNegative, Plain, Positive
@@ -113,7 +113,6 @@ class LabelledData(Data):
             "window": config.window,
             "padding": config.padding,
             "seed": config.seed,
-            "workers": config.workers,
         }
 
     def training(self) -> Reading:
@@ -132,14 +131,14 @@ class LabelledData(Data):
         boundary, dtype = description.vocabulary.boundary, description.labels.dtype
         return RowShape(self.rows(batch_size), self.config.window, boundary, least, dtype)
 
-    def _reading(self, split: Split, shape: RowShape, order: partial[Endless] | partial[Once]) -> Reading:
-        open_stream = partial(_open, self.examples, split, shape, order)
-        return Reading(open_stream, partial(batched, shape, [], 0, ""), self.rank(), self.config.workers)
+    def _reading(self, split: Split, shape: RowShape, order: Callable[[], Endless | Once]) -> Reading:
+        open_rows = partial(_open, self.examples, split, shape, order)
+        return Reading(open_rows, self.rank(), self.config.workers)
 
 
 class RowShape(NamedTuple):
-    """rows: of a batch. window: number of batches that are sorted together. boundary: the symbol that a row begins
-    with. least: the minimum length of a row. label_dtype: that of the labels' tensor."""
+    """rows: of a batch over all ranks. window: number of batches that are sorted together. boundary: the symbol that a
+    row begins with. least: the minimum length of a row. label_dtype: that of the labels' tensor."""
 
     rows: int
     window: int
@@ -148,8 +147,8 @@ class RowShape(NamedTuple):
     label_dtype: torch.dtype
 
 
-def batched(shape: RowShape, examples: list[tuple[int, Example]], stream: int, cursor: str) -> LabelledBatch:
-    """Makes a batch of examples with their ordinals; of none, one row of padding, for a rank that has nothing left."""
+def batched(shape: RowShape, examples: list[tuple[int, Example]], cursor: str) -> LabelledBatch:
+    """Makes a batch of examples with their ordinals; of none, one row of padding, for a rank without a share of it."""
     count = max(len(examples), 1)
     longest = max([shape.least, 1, *(len(example.symbols) + 1 for _, example in examples)])
     inputs, padding_mask = np.zeros((count, longest), np.int64), np.zeros((count, longest), np.bool_)
@@ -165,26 +164,27 @@ def batched(shape: RowShape, examples: list[tuple[int, Example]], stream: int, c
         torch.tensor(labels, dtype=shape.label_dtype),
         torch.from_numpy(marked) if any(example.marked is not None for _, example in examples) else None,
         torch.tensor([ordinal for ordinal, _ in examples] or [0]),
-        stream,
         cursor,
     )
 
 
-def grouped(examples: Examples, split: Split, shape: RowShape, ordinals: list[int]) -> list[list[tuple[int, Example]]]:
-    """Reads a window of examples with their ordinals and cuts it into batches of about equal lengths."""
-    window = [(ordinal, examples.example(split, ordinal)) for ordinal in ordinals]
-    if shape.window > 1:
-        window.sort(key=lambda item: len(item[1].symbols))
-    return [window[start : start + shape.rows] for start in range(0, len(window), shape.rows)]
+def grouped(
+    examples: Examples, split: Split, shape: RowShape, share: Shard, ordinals: list[int]
+) -> list[list[tuple[int, Example]]]:
+    """Reads a window of examples with their ordinals, as batches of about equal lengths."""
+
+    def read(ordinal: int) -> tuple[int, Example]:
+        return ordinal, examples.example(split, ordinal)
+
+    return cut(ordinals, read, shape.rows, share, (lambda item: len(item[1].symbols)) if shape.window > 1 else None)
 
 
 def _open(
     examples: Examples,
     split: Split,
     shape: RowShape,
-    order: partial[Endless] | partial[Once],
-    shard: Shard,
-    stream: int,
+    order: Callable[[], Endless | Once],
+    share: Shard,
 ) -> Windows[int, tuple[int, Example], LabelledBatch]:
-    group = partial(grouped, examples, split, shape)
-    return Windows(order(shard), shape.rows * shape.window, group, partial(batched, shape), stream)
+    group = partial(grouped, examples, split, shape, share)
+    return Windows(order(), shape.rows * shape.window, group, partial(batched, shape))

@@ -11,20 +11,38 @@ from datamodules.core.documents import Split
 from datamodules.core.errors import DataError
 from datamodules.pairs.source import Lengths, Longest, Pairs
 
-__all__ = ["Cleaned", "Cleaning", "Overlong"]
+__all__ = ["Cleaned", "Cleaning", "CutShares", "Overlong"]
 
 Overlong = Literal["cut", "drop", "refuse"]
 Mask = npt.NDArray[np.bool_]
 
 
+class CutShares(NamedTuple):
+    """What a limit takes from the texts of one side: the share of them that it cuts, and of all their symbols."""
+
+    examples: float
+    symbols: float
+
+
 class Cleaned(NamedTuple):
-    """ordinals: of the pairs that are read; None for all. counts: numbers of pairs that are read, left out or cut."""
+    """ordinals: of the pairs that are read; None for all. counts: numbers of pairs that are read, left out or cut.
+    cut: what the limits take of those that are read, by side; empty where nothing can be too long."""
 
     ordinals: npt.NDArray[np.int64] | None
     counts: dict[str, int]
+    cut: dict[str, CutShares]
 
     def __str__(self) -> str:
-        return ", ".join(f"{count:,} {reason}" for reason, count in self.counts.items() if count or reason == "read")
+        return ", ".join(
+            f"{count:,} {reason}{self._shares(reason)}"
+            for reason, count in self.counts.items()
+            if count or reason == "read"
+        )
+
+    def _shares(self, reason: str) -> str:
+        """Returns what stands behind the number of texts that were cut."""
+        shares = self.cut.get(reason.removesuffix(" cut"))
+        return f" ({shares.examples:.1%} of them, {shares.symbols:.1%} of their symbols)" if shares else ""
 
 
 class Cleaning(NamedTuple):
@@ -38,10 +56,11 @@ class Cleaning(NamedTuple):
         """Returns the pairs of a split that are read. dropping: whether any may be left out. Raises DataError."""
         lengths, count = pairs.lengths(split), pairs.count(split)
         if lengths is None:
-            return Cleaned(None, {"read": count})
+            return Cleaned(None, {"read": count}, {})
         long_source, long_target = lengths.source >= self.longest.source, lengths.target >= self.longest.target
         if not dropping:
-            return Cleaned(None, {"read": count} | _cut_counts(long_source, long_target))
+            every = np.ones(count, np.bool_)
+            return Cleaned(None, {"read": count} | _cut_counts(long_source, long_target), self._cut(lengths, every))
         left_out = {"empty on one side": (lengths.source == 0) | (lengths.target == 0)}
         if self.ratio is not None:
             left_out[f"of lengths further apart than {self.ratio:g} to 1"] = _exceeds_ratio(lengths, self.ratio)
@@ -58,7 +77,21 @@ class Cleaning(NamedTuple):
         if not keep.any():
             reasons = "; ".join(f"{number:,} {outcome}" for outcome, number in counts.items() if number)
             raise DataError(f"source: no pair of {split} is left ({reasons}); clean less, or correct data.source.path")
-        return Cleaned(None if keep.all() else np.flatnonzero(keep), counts)
+        cut = self._cut(lengths, keep) if self.overlong == "cut" else {}
+        return Cleaned(None if keep.all() else np.flatnonzero(keep), counts, cut)
+
+    def _cut(self, lengths: Lengths, read: Mask) -> dict[str, CutShares]:
+        """Returns what the limits take of the pairs that are read, by side. A limit counts the boundary too, which a
+        source that is cut still ends with and a target that is cut does not."""
+        kept = {"sources": self.longest.source - 1, "targets": self.longest.target}
+        shares = {}
+        for (side, room), sizes, limit in zip(kept.items(), lengths, self.longest, strict=True):
+            chosen = sizes[read]
+            lost = int(np.maximum(chosen - room, 0).sum())
+            shares[side] = CutShares(
+                float((chosen >= limit).sum()) / max(len(chosen), 1), lost / max(int(chosen.sum()), 1)
+            )
+        return shares
 
     def _refuse(self, pairs: Pairs, split: Split, lengths: Lengths, long: Mask) -> None:
         """Raises DataError, which names the first pair that is too long, where there is one."""

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datamodules.core.documents import SPLITS, Split
-from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, Text, index_corpus
 from datamodules.pairs.source import Languages
 from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
 from datamodules.text.hub import commit, streamed, unreachable
+from datamodules.text.records import column_conflicts, texts_at
 from datamodules.text.sources import split_by_hash
-from lit_transformers.config import Fraction, Plain, Positive, nearest
+from lit_transformers.config import Fraction, Positive
 
 __all__ = ["HubPairsConfig", "Layout"]
+
+
+SIDES = "data.source.source, data.source.target"
+TOP = re.compile(r"([^].()[{}|*@`']+)(?:[.[]|$)")
+"""The column that a path leads into, where it begins with one."""
 
 
 class Layout(NamedTuple):
@@ -49,8 +54,9 @@ class HubPairsConfig(TextPairsConfig, kind="hub"):
 
     subset      the configuration of the data set, such as de-en
     revision    branch, tag or commit; the fingerprint carries the commit it stands for
-    source      the columns; translation.de is the field "de" of the column "translation". A list of texts is joined by
-    target      spaces as a source; as a target, each of its texts is a reference
+    source      the columns; translation.de is the field "de" of the column "translation", questions[*].text a list of
+    target      texts in nested ones (JMESPath). A list of texts is joined by spaces as a source; as a target, each of
+                its texts is a reference
     train       the hub's names of the splits; where validation or test is None, its pairs are a share ``held_out`` of
     validation  the train split, chosen by a hash of the source
     test
@@ -72,6 +78,7 @@ class HubPairsConfig(TextPairsConfig, kind="hub"):
         for side in ("source", "target"):
             if getattr(self, side) is None and self._known_layout is None:
                 yield f"the columns of {self.name} are not known; set {side}, such as {side}=translation.en"
+        yield from column_conflicts(source=self.source or "_", target=self.target or "_")
         if self.held_out >= 0.5 and None in (self.validation, self.test):
             yield f"held_out {self.held_out} of both validation and test leaves nothing to train on"
 
@@ -111,7 +118,7 @@ class HubPairsConfig(TextPairsConfig, kind="hub"):
 
     def _rows(self, hub_split: str) -> Iterator[dict[str, Any]]:
         _, *sides = self.layout
-        columns = [side.partition(".")[0] for side in sides]
+        columns = [match[1] for side in sides if (match := TOP.match(side))]
         dataset = streamed(self.name, self.layout.subset, hub_split, self.revision, columns)
         try:
             yield from dataset
@@ -119,20 +126,5 @@ class HubPairsConfig(TextPairsConfig, kind="hub"):
             raise unreachable(self.name, error) from None
 
     def _read(self, record: dict[str, Any], place: str) -> Texts:
-        source, target = (_field_texts(record, column, place) for column in self.layout[1:])
+        source, target = (texts_at(record, column, place, SIDES) for column in self.layout[1:])
         return Texts(" ".join(source), tuple(target))
-
-
-def _field_texts(record: dict[str, Any], column: str, place: str) -> list[str]:
-    """Returns the texts of a column or field: its text, or those of its list. Raises DataError."""
-    value: Plain = record
-    for name in column.split("."):
-        if not isinstance(value, dict) or name not in value:
-            hint = nearest(name, value) if isinstance(value, dict) else f"it is {json.dumps(value)[:40]}"
-            raise DataError(f"{place}: no {column!r}; {hint} (set data.source.source, data.source.target)")
-        value = value[name]
-    texts = value if isinstance(value, list) else [value]
-    if not texts or not all(isinstance(text, str) for text in texts):
-        content = f"{column!r} holds {type(value).__name__}, not text"
-        raise DataError(f"{place}: {content}; set data.source.source, data.source.target")
-    return texts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,6 +12,7 @@ from datamodules.core.index import IndexedCorpus, Text, index_corpus
 from datamodules.core.reading import Member, damage, format_of, members
 from datamodules.pairs.source import Languages, Longest
 from datamodules.pairs.store import WHOLE, TextPairsConfig, Texts, pair_text
+from datamodules.text.records import parsed
 from datamodules.text.sources import Listed, files_of, named_split, nothing_left, split_by_hash, stamps
 from lit_transformers.config import Fraction, nearest
 
@@ -123,18 +123,6 @@ def _is_lines(name: str) -> bool:
 
 def _is_meeting(name: str) -> bool:
     return name.endswith(".json") or format_of(name) == "tar"
-
-
-def parsed(content: bytes, place: str) -> Any:
-    """Parses JSON. Raises DataError, which names ``place``, where it is not UTF-8 or not JSON."""
-    try:
-        return json.loads(content)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{place}: byte {error.start} is not UTF-8 ({error.reason}); convert the file to UTF-8"
-        ) from None
-    except ValueError as error:
-        raise DataError(f"{place}: not JSON ({error})") from None
 
 
 def _field_texts(record: dict[str, Any], field: str, side: str, place: str) -> list[str]:

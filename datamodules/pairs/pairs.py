@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -213,7 +213,6 @@ class PairData(Data):
             "ratio": config.ratio,
             "overlong": config.overlong,
             "seed": config.seed,
-            "workers": config.workers,
         }
 
     def prepare_data(self) -> None:
@@ -232,6 +231,11 @@ class PairData(Data):
         cleaning = Cleaning(self.config.longest, self.config.ratio, self.config.overlong)
         return cleaning.clean(self.pairs, split, training)
 
+    def shares_cut(self) -> dict[str, Plain]:
+        cut = {"train": self.cleaned("train", True).cut}
+        cut |= {self.validation_split: self.cleaned(self.validation_split, False).cut}
+        return {split: {side: shares._asdict() for side, shares in sides.items()} for split, sides in cut.items()}
+
     def training(self) -> Reading:
         config = self.config
         ordinals = self.cleaned("train", True).ordinals
@@ -246,21 +250,20 @@ class PairData(Data):
         return self._reading(readable, config.evaluation_tokens, config.evaluated, order)
 
     def _reading(
-        self, readable: _Readable, tokens: int, longest: list[Longest], order: partial[Endless] | partial[Once]
+        self, readable: _Readable, tokens: int, longest: list[Longest], order: Callable[[], Endless | Once]
     ) -> Reading:
         rank, vocabularies = self.rank(), self.pairs.vocabularies
         longest_side = max(max(lengths) for lengths in longest)
         for conflict in _too_small("data.tokens_per_batch", tokens, longest_side, rank.total):
             raise DataError(conflict)
         limits = Longest(max(lengths.source for lengths in longest), max(lengths.target for lengths in longest))
-        shape = PairShape(tokens // rank.total, vocabularies.source.boundary, vocabularies.target.boundary, limits)
-        open_stream = partial(_open, readable, shape, self.config.window, order)
-        return Reading(open_stream, partial(batched, readable, shape, [], 0, ""), rank, self.config.workers)
+        shape = PairShape(tokens, vocabularies.source.boundary, vocabularies.target.boundary, limits)
+        return Reading(partial(_open, readable, shape, self.config.window, order), rank, self.config.workers)
 
 
 class PairShape(NamedTuple):
-    """tokens: the maximum of a batch. source_boundary: the symbol that ends a source. boundary: the symbol that begins
-    and ends a target. longest: the lengths at which both are cut."""
+    """tokens: the maximum of a batch over all ranks. source_boundary: the symbol that ends a source. boundary: the
+    symbol that begins and ends a target. longest: the lengths at which both are cut."""
 
     tokens: int
     source_boundary: int
@@ -286,8 +289,9 @@ class _Example(NamedTuple):
     target: int
 
 
-def grouped(readable: _Readable, shape: PairShape, places: list[int]) -> list[list[_Example]]:
-    """Reads a window of pairs and cuts it into batches of about equal lengths within the budget of tokens."""
+def grouped(readable: _Readable, shape: PairShape, share: Shard, places: list[int]) -> list[list[_Example]]:
+    """Reads a window of pairs and cuts it into batches of about equal lengths within the budget of tokens, of which it
+    returns the share of a rank."""
     ordinals = places if readable.chosen is None else readable.chosen[places].tolist()
     examples = [_example(readable, shape, ordinal) for ordinal in ordinals]
     examples.sort(key=lambda example: (max(example.source, example.target), example.target, example.source))
@@ -299,7 +303,7 @@ def grouped(readable: _Readable, shape: PairShape, places: list[int]) -> list[li
             batches.append([])
             source, target = example.source, example.target
         batches[-1].append(example)
-    return batches
+    return [share.of(batch) for batch in batches]
 
 
 def _example(readable: _Readable, shape: PairShape, ordinal: int) -> _Example:
@@ -307,8 +311,8 @@ def _example(readable: _Readable, shape: PairShape, ordinal: int) -> _Example:
     return _Example(ordinal, pair, min(len(pair.source) + 1, longest.source), min(len(pair.target) + 1, longest.target))
 
 
-def batched(readable: _Readable, shape: PairShape, examples: list[_Example], stream: int, cursor: str) -> PairBatch:
-    """Makes a batch of pairs; of none, a row with an empty source and no target, for a rank that has nothing left.
+def batched(readable: _Readable, shape: PairShape, examples: list[_Example], cursor: str) -> PairBatch:
+    """Makes a batch of pairs; of none, a row with an empty source and no target, for a rank without a share of it.
 
     A source that is cut still ends with the boundary; a target that is cut does not, because it does not end there.
     """
@@ -338,7 +342,6 @@ def batched(readable: _Readable, shape: PairShape, examples: list[_Example], str
         torch.tensor([example.ordinal for example in examples] or [0]),
         torch.tensor([example.pair.requested_length for example in examples] or [0]),
         tuple(references or [()]) if readable.evaluated else (),
-        stream,
         cursor,
     )
 
@@ -347,9 +350,8 @@ def _open(
     readable: _Readable,
     shape: PairShape,
     window: int,
-    order: partial[Endless] | partial[Once],
-    shard: Shard,
-    stream: int,
+    order: Callable[[], Endless | Once],
+    share: Shard,
 ) -> Windows[int, _Example, PairBatch]:
-    group, batch = partial(grouped, readable, shape), partial(batched, readable, shape)
-    return Windows(order(shard), window, group, batch, stream)
+    group, batch = partial(grouped, readable, shape, share), partial(batched, readable, shape)
+    return Windows(order(), window, group, batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from datamodules.core.documents import Document, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, made_aside, writing
+from datamodules.core.integers import IntegerWriter
 from datamodules.core.stored import StoredSymbols, SymbolWriter
 from datamodules.core.tokenizers import (
     BPEConfig,
@@ -181,16 +183,20 @@ class _Sides:
 
 def _write(folder: Path, documents: Iterable[Document], source: Tokenizer, target: Tokenizer) -> None:
     """Writes the symbols of both sides of all documents, one after another, and the start of each."""
-    unknown = {}
-    with (folder / "source").open("wb") as source_file, (folder / "target").open("wb") as target_file:
-        writers = [SymbolWriter(source_file, source), SymbolWriter(target_file, target)]
+    with ExitStack() as opened:
+        writers = [
+            SymbolWriter(
+                opened.enter_context((folder / side).open("wb")),
+                opened.enter_context(IntegerWriter(folder / f"{side}.npy")),
+                tokenizer,
+            )
+            for side, tokenizer in zip(SIDES, (source, target), strict=True)
+        ]
         for document in documents:
             texts = texts_of(document)
             for writer, text in zip(writers, (texts.source, texts.targets[0]), strict=True):
                 writer.add(Document(document.name, text.encode()))
-    for side, writer in zip(SIDES, writers, strict=True):
-        writer.finish(folder / f"{side}.npy")
-        unknown[side] = writer.unknown
+    unknown = {side: writer.unknown for side, writer in zip(SIDES, writers, strict=True)}
     (folder / META).write_text(json.dumps({"unknown": unknown, "narrow": [w.narrow for w in writers]}))
 
 

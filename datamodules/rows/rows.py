@@ -21,7 +21,7 @@ from datamodules.core.tokenizers import (
     WordsConfig,
     tokenizer_from_dict,
 )
-from datamodules.core.windows import Endless, Once, Order, Visit, Visits, Windows
+from datamodules.core.windows import Endless, Once, Order, Visit, Visits, Windows, cut
 from datamodules.rows.attention_masks import AttentionMasksConfig
 from datamodules.rows.minimal_pairs import MinimalPair, ThenPairs, minimal_pairs
 from datamodules.rows.noises import MaskTokensConfig, NoiseConfig
@@ -297,7 +297,6 @@ class RowData(TextData):
             "window": config.window,
             "padding": config.padding,
             "seed": config.seed,
-            "workers": config.workers,
         } | config.masks_in(config.attention_masks)
 
     def prepare_data(self) -> None:
@@ -352,36 +351,38 @@ class RowData(TextData):
         self,
         reader: RowReader,
         batch_size: int,
-        order: partial[Endless] | partial[Once],
+        order: Callable[[], Endless | Once],
         pairs: Sequence[MinimalPair] = (),
     ) -> Reading:
         least = self.config.length if self.config.padding == "fixed" else 1
         shape = RowsShape(self.rows(batch_size), self.config.window, least)
-        open_stream = partial(_open, reader, shape, order, pairs)
-        return Reading(open_stream, partial(batched, shape, [], 0, ""), self.rank(), self.config.workers)
+        return Reading(partial(_open, reader, shape, order, pairs), self.rank(), self.config.workers)
 
 
 Item = TypeVar("Item")
+Read = TypeVar("Read")
 TRAINING, EVALUATION = 1, 2
 """The first of the numbers that what is drawn for a row depends on: an evaluation shares none with a training."""
 
 
 class RowsShape(NamedTuple):
-    """The sizes of batches: ``rows`` of a batch, ``window`` batches that are sorted together, and ``least``, the
-    minimum length of a row."""
+    """The sizes of batches: ``rows`` of a batch over all ranks, ``window`` batches that are sorted together, and
+    ``least``, the minimum length of a row."""
 
     rows: int
     window: int
     least: int
 
-    def cut(self, window: list[Item], length: Callable[[Item], int]) -> list[list[Item]]:
-        """Cuts a window of rows into batches, which have about equal lengths where the window is of several."""
-        ordered = sorted(window, key=length) if self.window > 1 else window
-        return [ordered[start : start + self.rows] for start in range(0, len(ordered), self.rows)]
+    def cut(
+        self, visits: list[Read], read: Callable[[Read], Item], length: Callable[[Item], int], share: Shard
+    ) -> list[list[Item]]:
+        """Reads a window of rows as a rank's share of batches, which have about equal lengths where the window is of
+        several."""
+        return cut(visits, read, self.rows, share, length if self.window > 1 else None)
 
 
-def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> RowBatch:
-    """Makes a batch of rows. Without rows it is one row of padding, for a rank that has nothing left."""
+def batched(shape: RowsShape, rows: list[ReadRow], cursor: str) -> RowBatch:
+    """Makes a batch of rows. Without rows it is one row of padding, for a rank without a share of it."""
     count = max(len(rows), 1)
     longest = max([shape.least, *(len(row.inputs) for row in rows)])
     inputs, segments = np.zeros((2, count, longest), np.int64)
@@ -402,7 +403,6 @@ def batched(shape: RowsShape, rows: list[ReadRow], stream: int, cursor: str) -> 
         torch.from_numpy(segments),
         torch.tensor([row.relation for row in rows] or [IGNORED]),
         torch.tensor([row.ordinal for row in rows] or [0]),
-        stream,
         cursor,
         _padded([row.phrases for row in rows if row.phrases is not None]),
         _orders([row.order for row in rows if row.order is not None], longest),
@@ -427,29 +427,30 @@ def _padded(phrases: list[npt.NDArray[np.int64]]) -> Tensor | None:
     return torch.from_numpy(padded)
 
 
-def grouped(reader: RowReader, shape: RowsShape, visits: list[Visit | MinimalPair]) -> list[list[ReadRow]]:
-    """Reads a window of rows and cuts it into batches of about equal lengths. Minimal pairs have batches of their own,
-    which divide none."""
-    window = [reader.row(visit) for visit in visits if isinstance(visit, Visit)]
+def grouped(
+    reader: RowReader, shape: RowsShape, share: Shard, visits: list[Visit | MinimalPair]
+) -> list[list[ReadRow]]:
+    """Reads a window of rows as a rank's share of batches of about equal lengths. Minimal pairs have batches of their
+    own, which divide none."""
+    rows = [visit for visit in visits if isinstance(visit, Visit)]
     pairs = [visit for visit in visits if isinstance(visit, MinimalPair)]
-    count = max(shape.rows // 2, 1)
+    of_pairs = cut(pairs, lambda pair: pair, max(shape.rows // 2, 1), share)
     return [
-        *shape.cut(window, lambda row: len(row.inputs)),
-        *([row for pair in pairs[start : start + count] for row in pair] for start in range(0, len(pairs), count)),
+        *shape.cut(rows, reader.row, lambda row: len(row.inputs), share),
+        *([row for pair in batch for row in pair] for batch in of_pairs),
     ]
 
 
 def _open(
     reader: RowReader,
     shape: RowsShape,
-    order: partial[Endless] | partial[Once],
+    order: Callable[[], Endless | Once],
     pairs: Sequence[MinimalPair],
-    shard: Shard,
-    stream: int,
+    share: Shard,
 ) -> Windows[Visit | MinimalPair, ReadRow, RowBatch]:
-    ordinals = order(shard)
+    ordinals = order()
     visits: Order[Visit | MinimalPair] = Visits(ordinals)
     if isinstance(ordinals, Once):
-        visits = ThenPairs(Visits(ordinals), len(ordinals.ordinals), [*pairs[shard.number :: shard.total]])
-    group = partial(grouped, reader, shape)
-    return Windows(visits, shape.rows * shape.window, group, partial(batched, shape), stream)
+        visits = ThenPairs(Visits(ordinals), len(ordinals.ordinals), [*pairs])
+    group = partial(grouped, reader, shape, share)
+    return Windows(visits, shape.rows * shape.window, group, partial(batched, shape))

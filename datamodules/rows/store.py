@@ -117,12 +117,12 @@ def _write(
     divide: Callable[[Document], Iterator[Document]],
 ) -> None:
     """Writes the symbols of all sentences that have any, one after another, and where each document begins."""
-    with (folder / SYMBOLS).open("wb") as file, IntegerWriter(folder / DOCUMENTS) as begins:
+    symbols = (folder / SYMBOLS).open("wb")
+    with symbols, IntegerWriter(folder / STARTS) as starts, IntegerWriter(folder / DOCUMENTS) as begins:
         begins.append(0)
-        writer = SymbolWriter(file, tokenizer)
+        writer = SymbolWriter(symbols, starts, tokenizer)
         for document in documents:
             for sentence in divide(document):
                 writer.add(sentence, keep_empty=False)
-            begins.append(len(writer.starts) - 1)
-    writer.finish(folder / STARTS)
+            begins.append(writer.texts)
     (folder / META).write_text(json.dumps({"narrow": writer.narrow}))

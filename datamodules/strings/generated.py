@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from datamodules.core.data import Data, DataConfig, KnownValues, row_conflicts
 from datamodules.core.documents import Shard, Split
-from datamodules.core.loading import Reading
+from datamodules.core.loading import CHUNK, Batches, Reading
 from datamodules.strings.generators.generator import GeneratorConfig, String, random_of
 from datamodules.strings.generators.words import CopyConfig
 from lit_transformers.batch import IGNORED, DataDescription, StringBatch, StringDescription, Vocabulary
@@ -136,7 +136,6 @@ class GeneratedData(Data):
             "lengths": config.lengths,
             "batch_size": config.batch_size,
             "seed": config.seed,
-            "workers": config.workers,
         }
 
     def training(self) -> Reading:
@@ -146,8 +145,8 @@ class GeneratedData(Data):
         rows = self.rows(self.config.evaluation.batch_size or self.config.batch_size)
         return self._reading(partial(_Once, self.config, split, rows))
 
-    def _reading(self, open_stream: Any) -> Reading:
-        return Reading(open_stream, _empty_batch, self.rank(), self.config.workers)
+    def _reading(self, open_strings: Callable[[Shard], Batches]) -> Reading:
+        return Reading(open_strings, self.rank(), self.config.workers)
 
 
 class _RequestedString(NamedTuple):
@@ -158,8 +157,13 @@ class _RequestedString(NamedTuple):
     string: String
 
 
-def batched(strings: list[_RequestedString], stream: int, cursor: Plain) -> StringBatch:
-    """Makes a batch of strings, with rows padded to the longest."""
+EMPTY = String(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def batched(strings: list[_RequestedString], cursor: Plain) -> StringBatch:
+    """Makes a batch of strings, with rows padded to the longest; of none, one row of padding, for a rank without a
+    share of it."""
+    strings = strings or [_RequestedString(0, 0, EMPTY)]
     longest = max(1, *(len(item.string.inputs) for item in strings))
     inputs = np.zeros((len(strings), longest), np.int64)
     targets = np.full((len(strings), longest), IGNORED, np.int64)
@@ -173,32 +177,27 @@ def batched(strings: list[_RequestedString], stream: int, cursor: Plain) -> Stri
         torch.arange(longest) < lengths[:, None],
         torch.tensor([item.example for item in strings]),
         torch.tensor([item.length for item in strings]),
-        stream,
         json.dumps(cursor),
     )
 
 
-def _empty_batch() -> StringBatch:
-    """Returns one row of padding: the batch of a rank that has finished while others have not."""
-    empty = String(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    return batched([_RequestedString(0, 0, empty)], 0, "")
-
-
 class _Endless:
-    """Training strings: shard n of m has every m-th string, from the n-th on."""
+    """Training strings, whose ordinals are counted over all ranks."""
 
-    def __init__(self, config: GeneratedDataConfig, rows: int, shard: Shard, stream: int) -> None:
-        self.config, self.rows, self.shard, self.stream = config, rows, shard, stream
+    def __init__(self, config: GeneratedDataConfig, rows: int, share: Shard) -> None:
+        self.config, self.rows, self.share = config, rows, share
         self.lengths, self.taken = config.generator.lengths_to(config.max_length), 0
 
-    def __iter__(self) -> Iterator[StringBatch]:
-        return self
+    def chunk(self) -> Iterator[StringBatch]:
+        """Returns the next ``CHUNK`` batches."""
+        for _ in range(CHUNK):
+            ordinals = self.share.of(range(self.taken, self.taken + self.rows))
+            self.taken += self.rows
+            yield batched([*map(self._string, ordinals)], self.taken)
 
-    def __next__(self) -> StringBatch:
-        places = range(self.taken, self.taken + self.rows)
-        strings = [self._string(self.shard.number + place * self.shard.total) for place in places]
-        self.taken += self.rows
-        return batched(strings, self.stream, self.taken)
+    def skip(self) -> None:
+        """Passes over as many."""
+        self.taken += CHUNK * self.rows
 
     def go_to(self, cursor: str) -> None:
         self.taken = int(json.loads(cursor))
@@ -213,27 +212,27 @@ class _Endless:
 
 
 class _Once:
-    """Evaluation strings, one length after another. No batch mixes lengths; shards share each length's strings."""
+    """Evaluation strings, one length after another. No batch mixes lengths."""
 
-    def __init__(self, config: GeneratedDataConfig, split: Split, rows: int, shard: Shard, stream: int) -> None:
-        self.config, self.split, self.rows, self.shard, self.stream = config, split, rows, shard, stream
+    def __init__(self, config: GeneratedDataConfig, split: Split, rows: int, share: Shard) -> None:
+        self.config, self.split, self.share = config, split, share
         self.taken = 0
-        shard_numbers = range(shard.number, config.evaluation.examples, shard.total)
+        numbers = range(config.evaluation.examples)
         self.batches = [
-            (place, [*shard_numbers[start : start + rows]])
+            (place, numbers[start : start + rows])
             for place in range(len(config.measured_lengths))
-            for start in range(0, len(shard_numbers), rows)
+            for start in range(0, len(numbers), rows)
         ]
 
-    def __iter__(self) -> Iterator[StringBatch]:
-        return self
+    def chunk(self) -> Iterator[StringBatch]:
+        """Returns the next ``CHUNK`` batches, fewer at the end."""
+        for place, numbers in self.batches[self.taken : self.taken + CHUNK]:
+            self.taken += 1
+            yield batched([self._string(place, number) for number in self.share.of(numbers)], self.taken)
 
-    def __next__(self) -> StringBatch:
-        if self.taken == len(self.batches):
-            raise StopIteration
-        place, numbers = self.batches[self.taken]
-        self.taken += 1
-        return batched([self._string(place, number) for number in numbers], self.stream, self.taken)
+    def skip(self) -> None:
+        """Passes over as many."""
+        self.taken += CHUNK
 
     def go_to(self, cursor: str) -> None:
         self.taken = int(json.loads(cursor))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from datamodules.core.documents import Corpus, Document, Documents, DocumentStream, Limit, Shard, Split
+from datamodules.core.documents import Corpus, Document, Documents, DocumentStream, Limit, Split
 from datamodules.core.errors import DataError
 from datamodules.core.reading import cut
 from datamodules.text.articles import headed
@@ -124,28 +124,24 @@ def commit(name: str, revision: str | None) -> str:
 
 
 class _HubDocuments(Documents):
-    """The documents of a split.
-
-    In an evaluation, ordinals count the documents of the split; in a training pass, each shard numbers its own
-    documents separately.
-    """
+    """The documents of a split. Every rank, and every worker of one, reads all of them from the hub."""
 
     def __init__(self, config: HubConfig, split: Split) -> None:
         self.config, self.split = config, split
 
     def __iter__(self) -> Iterator[Document]:
-        stream = self.evaluation(Shard(), Limit())
+        stream = self.evaluation(Limit())
         while (item := stream.take()) is not None:
             yield item[1]
 
     def name(self, ordinal: int) -> str:
         return f"{self.config.name}:{self.config.hub_split(self.split)}:{ordinal + 1}"
 
-    def training(self, shard: Shard, seed: int) -> DocumentStream:
-        return _Windows(self, shard, seed)
+    def training(self, seed: int) -> DocumentStream:
+        return _Windows(self, seed)
 
-    def evaluation(self, shard: Shard, limit: Limit) -> DocumentStream:
-        return _HubInOrder(self, shard, limit)
+    def evaluation(self, limit: Limit) -> DocumentStream:
+        return _HubInOrder(self, limit)
 
     def texts(self, dataset: Any, state: Plain) -> Iterator[tuple[bytes, Plain]]:
         """Yields each document from ``state`` on (None: the beginning), with the state after it."""
@@ -183,10 +179,10 @@ class _HubDocuments(Documents):
 
 
 class _HubInOrder(DocumentStream):
-    """One pass in order. Every shard reads all documents and keeps its own, so ordinals do not depend on shards."""
+    """One pass in order."""
 
-    def __init__(self, documents: _HubDocuments, shard: Shard, limit: Limit) -> None:
-        self.documents, self.shard, self.limit = documents, shard, limit
+    def __init__(self, documents: _HubDocuments, limit: Limit) -> None:
+        self.documents, self.limit = documents, limit
         self.go_to({"ordinal": 0})
 
     def state(self) -> Plain:
@@ -210,20 +206,20 @@ class _HubInOrder(DocumentStream):
             for piece in self.documents.pieces(text):
                 if ordinal == self.limit.documents or (self.limit.bytes is not None and size >= self.limit.bytes):
                     return
-                if ordinal >= start and ordinal % self.shard.total == self.shard.number:
+                if ordinal >= start:
                     yield ordinal, Document(self.documents.name(ordinal), piece)
                 ordinal, size = ordinal + 1, size + len(piece)
 
 
 class _Windows(DocumentStream):
-    """An endless stream: whole windows of documents are read, each is shuffled by (seed, pass, window, shard).
+    """An endless stream: whole windows of documents are read, each is shuffled by (seed, pass, window).
 
     The state names the rows that a window starts from and the place in the window: the shuffle buffer of the library
     could not be restored exactly.
     """
 
-    def __init__(self, documents: _HubDocuments, shard: Shard, seed: int) -> None:
-        self.documents, self.shard, self.seed = documents, shard, seed
+    def __init__(self, documents: _HubDocuments, seed: int) -> None:
+        self.documents, self.seed = documents, seed
         self.window: list[tuple[int, Document]] = []
         self.loaded: dict[str, Plain] | None = None
         self.go_to(FIRST)
@@ -248,26 +244,21 @@ class _Windows(DocumentStream):
         return self.loaded is not None and all(self.at[key] == self.loaded[key] for key in ("epoch", "window"))
 
     def _texts_from(self, rows: Plain) -> Iterator[tuple[bytes, Plain]]:
-        from datasets.distributed import split_dataset_by_node
-
-        dataset = _open(self.documents.config, self.documents.split)
-        if self.shard.total > 1:
-            dataset = split_dataset_by_node(dataset, rank=self.shard.number, world_size=self.shard.total)
-        return self.documents.texts(_independent_copy(dataset), rows)
+        return self.documents.texts(_independent_copy(_open(self.documents.config, self.documents.split)), rows)
 
     def _load(self) -> None:
         """Reads the window at ``self.at`` from ``self.texts``, which are at its beginning."""
         self.window, self.after = [], self.at["rows"]
         for text, after in self.texts:
             for piece in self.documents.pieces(text):
-                ordinal = (self.at["first"] + len(self.window)) * self.shard.total + self.shard.number
+                ordinal = self.at["first"] + len(self.window)
                 self.window.append((ordinal, Document(self.documents.name(ordinal), piece)))
             self.after = after
             if len(self.window) >= self.documents.config.window:
                 break
         self.loaded = dict(self.at)
         self.size = len(self.window)
-        key = [self.seed, self.at["epoch"], self.at["window"], self.shard.number]
+        key = [self.seed, self.at["epoch"], self.at["window"], 0]
         order = np.random.default_rng(key).permutation(self.size)
         self.window = [self.window[place] for place in order]
 
@@ -286,10 +277,7 @@ class _Windows(DocumentStream):
             self.texts = self._texts_from(None)
         else:
             name, split = self.documents.config.name, self.documents.split
-            raise DataError(
-                f"hub data set {name}: no {split} document for reader {self.shard.number} of {self.shard.total}; "
-                "use fewer workers"
-            )
+            raise DataError(f"hub data set {name}: no {split} document; set data.source.{split} to another split")
         self._load()
 
 

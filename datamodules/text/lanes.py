@@ -1,25 +1,37 @@
-"""Lanes: documents laid end to end in the rows of batches, where each row continues the same row of the last batch."""
+"""Lanes: documents laid end to end in the rows of batches, where each row continues the same row of the last batch.
+
+A lane that has room takes the next document of all, so who reads some of the lanes has to know how long the documents
+of the others are. That makes batches the same on any number of ranks and workers.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from datamodules.core.documents import DocumentStream
+from datamodules.core.documents import Document, DocumentStream, Shard
+from datamodules.core.errors import DataError
+from datamodules.core.loading import CHUNK
 from datamodules.core.tokenizers import Tokenizer, encode_document
 from lit_transformers.batch import IGNORED, TextBatch
 from lit_transformers.config import Plain
 
-__all__ = ["LaneShape", "Lanes", "empty_batch"]
+__all__ = ["LaneShape", "Lanes"]
+
+
+ALONE = Shard()
+EMPTY = np.empty(0, np.int32)
 
 
 class LaneShape(NamedTuple):
-    """rows: number of lanes. A row has ``segment_length`` positions and the lane's next row starts ``stride`` later.
+    """rows: number of lanes over all ranks. A row has ``segment_length`` positions and the lane's next row starts
+    ``stride`` later.
 
     joined: whether a row continues with the next document (policy "stream") or ends with its document ("reset").
     """
@@ -30,23 +42,28 @@ class LaneShape(NamedTuple):
     joined: bool
 
 
-class _LaneDocument(NamedTuple):
-    """A document in a lane. at: the stream's state before it. symbols: the boundary, then its ``length`` symbols."""
+@dataclass(slots=True)
+class _LaneDocument:
+    """A document in a lane. at: the stream's state before it. document: None once it is encoded, and in a lane of
+    another rank. symbols: the boundary, then its ``length`` symbols; empty before that."""
 
     at: Plain
     ordinal: int
-    symbols: npt.NDArray[np.int32]
-    length: int
+    document: Document | None
+    length: int = 0
+    symbols: npt.NDArray[np.int32] = field(default_factory=lambda: EMPTY)
 
 
 class _Lane:
     """documents: those from the row's start on. offset: number of positions of the first document before the row.
 
     ahead: number of positions from the row's start to the end of ``documents``. scored: how many of these have targets
-    that earlier rows scored. fresh: whether the next row starts from an empty state.
+    that earlier rows scored. fresh: whether the next row starts from an empty state. is_own: whether this rank reads
+    it.
     """
 
     def __init__(self) -> None:
+        self.is_own = False
         self.documents: list[_LaneDocument] = []
         self.offset = self.ahead = self.scored = 0
         self.fresh = True
@@ -86,45 +103,69 @@ class _Arrays(NamedTuple):
     document: npt.NDArray[np.int64]
 
     @classmethod
-    def padding(cls, shape: LaneShape) -> _Arrays:
-        size = (shape.rows, shape.segment_length)
+    def padding(cls, rows: int, length: int) -> _Arrays:
+        size = (rows, length)
         return cls(np.zeros(size, np.int64), np.full(size, IGNORED, np.int64), np.zeros(size, np.int64))
 
-    def batch(self, filled: list[int], fresh: list[bool], stream: int, cursor: str) -> TextBatch:
+    def batch(self, filled: list[int], fresh: list[bool], cursor: str) -> TextBatch:
         """Makes the batch. filled: the number of real positions of each row, which come first."""
         inputs, targets, document = map(torch.from_numpy, self)
         padding_mask = torch.arange(inputs.size(1)) < torch.tensor(filled)[:, None]
-        return TextBatch(inputs, targets, padding_mask, document, torch.tensor(fresh), stream, cursor)
+        return TextBatch(inputs, targets, padding_mask, document, torch.tensor(fresh), cursor)
 
 
-def empty_batch(shape: LaneShape) -> TextBatch:
-    """Returns a batch of padding, for a rank that has no document left while others have."""
-    return _Arrays.padding(shape).batch([0] * shape.rows, [False] * shape.rows, 0, "")
-
-
-class Lanes(Iterator[TextBatch]):
-    """The batches of one worker. A document d_1..d_n has inputs boundary, d_1..d_(n-1) and targets d_1..d_n.
+class Lanes:
+    """One rank's share of the lanes. A document d_1..d_n has inputs boundary, d_1..d_(n-1) and targets d_1..d_n.
 
     The batches end when the stream has ended and no lane has anything left; lanes that end earlier are padding.
     """
 
-    def __init__(self, stream: DocumentStream, tokenizer: Tokenizer, shape: LaneShape, number: int = 0) -> None:
-        self.stream, self.tokenizer, self.shape, self.number = stream, tokenizer, shape, number
+    def __init__(
+        self,
+        stream: DocumentStream,
+        tokenizer: Tokenizer,
+        shape: LaneShape,
+        share: Shard = ALONE,
+        lengths: npt.NDArray[np.int32] | None = None,
+    ) -> None:
+        """lengths: of documents by their ordinals, plus 1; 0 where one is not known, which is then entered."""
+        self.stream, self.tokenizer, self.shape, self.share, self.lengths = stream, tokenizer, shape, share, lengths
         self.lanes = [_Lane() for _ in range(shape.rows)]
+        self.own = share.of(self.lanes)
+        for lane in self.own:
+            lane.is_own = True
 
-    def __next__(self) -> TextBatch:
-        arrays = _Arrays.padding(self.shape)
-        filled, fresh = [], []
-        for row, lane in enumerate(self.lanes):
-            count = self._fill(lane)
-            filled.append(count)
-            fresh.append(lane.fresh and count > 0)
+    def chunk(self) -> Iterator[TextBatch]:
+        """Returns the next ``CHUNK`` batches, fewer at the end."""
+        for _ in range(CHUNK):
+            filled = self._filled()
+            if not any(filled):
+                return
+            yield self._batch(filled)
+
+    def skip(self) -> None:
+        """Passes over as many batches."""
+        for _ in range(CHUNK):
+            self._advance(self._filled())
+
+    def _filled(self) -> list[int]:
+        """Reads documents for the next row of each lane; returns the number of positions of each."""
+        return [self._fill(lane) for lane in self.lanes]
+
+    def _advance(self, filled: list[int]) -> None:
+        for lane, count in zip(self.lanes, filled, strict=True):
+            lane.advance(self.shape, count)
+
+    def _batch(self, filled: list[int]) -> TextBatch:
+        """Makes the batch of this rank's lanes, and moves all lanes past it."""
+        arrays = _Arrays.padding(len(self.own), self.shape.segment_length)
+        counts = self.share.of(filled)
+        fresh = [lane.fresh and count > 0 for lane, count in zip(self.own, counts, strict=True)]
+        for row, (lane, count) in enumerate(zip(self.own, counts, strict=True)):
             if count:
                 self._write(lane, count, arrays.inputs[row], arrays.targets[row], arrays.document[row])
-            lane.advance(self.shape, count)
-        if not any(filled):
-            raise StopIteration
-        return arrays.batch(filled, fresh, self.number, self.cursor())
+        self._advance(filled)
+        return arrays.batch(counts, fresh, self.cursor())
 
     def cursor(self) -> str:
         """Returns the state of all lanes as JSON text, because a tree would be walked on every transfer to a device."""
@@ -148,17 +189,40 @@ class Lanes(Iterator[TextBatch]):
     def _pull(self, lane: _Lane) -> bool:
         """Adds the stream's next document to the lane; returns False at the stream's end."""
         at = self.stream.state()
-        item = self.stream.take()
-        if item is None:
+        taken = self.stream.take()
+        if taken is None:
             return False
-        ordinal, document = item
-        encoded = encode_document(self.tokenizer, document)
-        symbols = np.empty(len(encoded) + 1, np.int32)
-        symbols[0] = self.tokenizer.vocabulary.boundary
-        symbols[1:] = encoded
-        if len(encoded):
-            lane.add(_LaneDocument(at, ordinal, symbols, len(encoded)))
+        item = _LaneDocument(at, *taken)
+        item.length = self._length(item)
+        if not lane.is_own:
+            item.document, item.symbols = None, EMPTY
+        if item.length:
+            lane.add(item)
         return True
+
+    def _length(self, item: _LaneDocument) -> int:
+        """Returns the number of symbols of a document, which is encoded where nobody knows it."""
+        known = 0 if self.lengths is None else int(self.lengths[item.ordinal])
+        if known:
+            return known - 1
+        length = len(self._symbols(item)) - 1
+        if self.lengths is not None:
+            self.lengths[item.ordinal] = length + 1
+        return length
+
+    def _symbols(self, item: _LaneDocument) -> npt.NDArray[np.int32]:
+        """Returns the boundary and the symbols of a document, which is encoded once. Raises DataError where they are
+        not as many as others have entered."""
+        if item.document is not None:
+            encoded = encode_document(self.tokenizer, item.document)
+            if item.length not in (0, len(encoded)):
+                reason = f"has {len(encoded)} symbols, and the cache says {item.length}"
+                raise DataError(f"{item.document.name}: {reason}; remove the folder lengths of LIT_CACHE")
+            item.symbols = np.empty(len(encoded) + 1, np.int32)
+            item.symbols[0] = self.tokenizer.vocabulary.boundary
+            item.symbols[1:] = encoded
+            item.document = None
+        return item.symbols
 
     def _fill(self, lane: _Lane) -> int:
         """Reads documents for the lane's next row; returns its number of positions, 0 where none is left to score."""
@@ -180,8 +244,9 @@ class Lanes(Iterator[TextBatch]):
         for item in lane.documents:
             end = min(position + item.length - start, filled)
             stop = start + end - position
-            inputs[position:end] = item.symbols[start:stop]
-            targets[position:end] = item.symbols[start + 1 : stop + 1]
+            symbols = self._symbols(item)
+            inputs[position:end] = symbols[start:stop]
+            targets[position:end] = symbols[start + 1 : stop + 1]
             document[position:end] = item.ordinal
             start, position = 0, end
             if position == filled:

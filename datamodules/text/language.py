@@ -6,21 +6,27 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from datamodules.core.data import KnownValues, row_conflicts
-from datamodules.core.documents import Documents, DocumentStream, Limit, Shard, Split
+from datamodules.core.documents import Corpus, Documents, DocumentStream, Limit, Shard, Split, cache_folder
 from datamodules.core.errors import DataError
+from datamodules.core.index import IndexedCorpus, made_aside, writing
 from datamodules.core.loading import Reading
 from datamodules.core.tokenizers import (
     Tokenizer,
     encode_document,
     tokenizer_from_dict,
 )
-from datamodules.text.lanes import Lanes, LaneShape, empty_batch
+from datamodules.text.lanes import Lanes, LaneShape
 from datamodules.text.text_data import TextData, TextDataConfig
 from lit_transformers.batch import DataDescription, LanguageDescription, Vocabulary
-from lit_transformers.config import Config, NonNegative, Plain, Positive
+from lit_transformers.config import Config, NonNegative, Plain, Positive, canonical_hash
 
-__all__ = ["EvaluationConfig", "LanguageData", "LanguageDataConfig", "reading_lanes"]
+__all__ = ["EvaluationConfig", "LanguageData", "LanguageDataConfig"]
+
+LENGTHS = "lengths"
 
 
 class EvaluationConfig(Config):
@@ -47,7 +53,7 @@ class LanguageDataConfig(TextDataConfig, kind="language"):
     """Text as batches (TextBatch).
 
     segment_length  number of positions of a row
-    batch_size      rows over all ranks together; each worker fills whole batches from lanes of its own
+    batch_size      rows over all ranks together
     documents       reset: each document starts a row, and its last row is padded. stream: documents follow one another
                     without padding or reset, with a boundary before each
     seed            of the order of documents, which nothing else decides
@@ -147,35 +153,47 @@ class LanguageData(TextData):
             "batch_size": config.batch_size,
             "documents": config.documents,
             "seed": config.seed,
-            "workers": config.workers,
         }
 
     def training(self) -> Reading:
         config = self.config
         shape = self._shape(config.batch_size, config.segment_length, config.segment_length)
-        documents = partial(self.documents("train").training, seed=config.seed)
-        return reading_lanes(documents, self.tokenizer, shape, self.rank(), config.workers)
+        return self._reading("train", partial(self.documents("train").training, config.seed), shape)
 
     def evaluation(self, split: Split) -> Reading:
         config, evaluation = self.config, self.config.evaluation
         length = evaluation.segment_length or config.segment_length
         shape = self._shape(evaluation.batch_size or config.batch_size, length, evaluation.stride or length)
         limit = Limit(evaluation.documents, evaluation.bytes)
-        documents = partial(self.documents(split).evaluation, limit=limit)
-        return reading_lanes(documents, self.tokenizer, shape, self.rank(), config.workers)
+        return self._reading(split, partial(self.documents(split).evaluation, limit), shape)
 
     def _shape(self, batch_size: int, length: int, stride: int) -> LaneShape:
         return LaneShape(self.rows(batch_size), length, stride, self.config.documents == "stream")
 
-
-def reading_lanes(
-    documents: Callable[[Shard], DocumentStream], tokenizer: Tokenizer, shape: LaneShape, rank: Shard, workers: int
-) -> Reading:
-    """Returns a reading of lanes of text. ``documents`` returns the document stream of a shard."""
-    return Reading(partial(_open, documents, tokenizer, shape), partial(empty_batch, shape), rank, workers)
+    def _reading(self, split: Split, documents: Callable[[], DocumentStream], shape: LaneShape) -> Reading:
+        rank, workers = self.rank(), self.config.workers
+        is_shared = rank.total * max(workers, 1) > 1
+        lengths = partial(shared_lengths, self.corpus, split, self.tokenizer_hash) if is_shared else None
+        return Reading(partial(_open, documents, self.tokenizer, shape, lengths), rank, workers)
 
 
 def _open(
-    documents: Callable[[Shard], DocumentStream], tokenizer: Tokenizer, shape: LaneShape, shard: Shard, stream: int
+    documents: Callable[[], DocumentStream],
+    tokenizer: Tokenizer,
+    shape: LaneShape,
+    lengths: Callable[[], npt.NDArray[np.int32] | None] | None,
+    share: Shard,
 ) -> Lanes:
-    return Lanes(documents(shard), tokenizer, shape, stream)
+    return Lanes(documents(), tokenizer, shape, share, None if lengths is None else lengths())
+
+
+def shared_lengths(corpus: Corpus, split: Split, tokenizer_hash: str) -> npt.NDArray[np.int32] | None:
+    """Returns the lengths of a split's documents as ``Lanes`` takes them, in a file of the cache that all processes
+    fill; None of a corpus without an index, whose documents cannot be counted."""
+    if not isinstance(corpus, IndexedCorpus):
+        return None
+    folder = cache_folder() / "lengths" / canonical_hash([corpus.fingerprint, split, tokenizer_hash], 32)
+    if not (folder / LENGTHS).exists():
+        with made_aside(folder, LENGTHS) as temporary, writing(folder):
+            np.zeros(corpus.count(split), np.int32).tofile(temporary / LENGTHS)
+    return np.memmap(folder / LENGTHS, np.int32, mode="r+")

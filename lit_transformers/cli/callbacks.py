@@ -19,8 +19,8 @@ Callbacks = Annotated[
     list[str] | None,
     typer.Option(
         "--callback",
-        metavar="MODULE:CLASS",
-        help="A Lightning callback of every run, also 'MODULE:CLASS{patience: 3}'; part of its key. Repeatable.",
+        metavar="MODULE.CLASS",
+        help="A Lightning callback of every run, also 'MODULE.CLASS{patience: 3}'; part of its key. Repeatable.",
     ),
 ]
 Loggers = Annotated[
@@ -51,7 +51,7 @@ def callback_assignments(specifications: Iterable[str]) -> list[str]:
         except ValueError as error:
             raise ConfigError(f"{specification!r}: the arguments are no YAML: {error}", "--callback") from None
         if not isinstance(arguments, dict):
-            raise ConfigError(f"{specification!r}: write module:Class or module:Class{{name: value}}", "--callback")
+            raise ConfigError(f"{specification!r}: write module.Class or module.Class{{name: value}}", "--callback")
         callbacks.append({"path": path.strip(), "arguments": arguments})
     return [f"training.callbacks={json.dumps(callbacks)}"] if callbacks else []
 

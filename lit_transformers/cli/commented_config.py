@@ -20,18 +20,23 @@ SCHEMA_FILE = "run.schema.json"
 """The file of the schema that the head of a printed config names, for editors."""
 WIDTH = 80
 INDENT = "  "
+REQUIRED_MARK = "# <- required: write it here"
 LARGEST = 2**31
 """The least bound that goes without saying: tensors hold no larger numbers."""
 
 
-def commented_lines(config: Config, depth: int = 0) -> Iterator[str]:
-    """Yields a config as YAML, field by field, with comments before each. ``Config.from_yaml`` reads it back."""
+def commented_lines(config: Config | type[Config], depth: int = 0) -> Iterator[str]:
+    """Yields a config as YAML, field by field, with comments before each. ``Config.from_yaml`` reads it back.
+
+    Of a class the defaults are printed, and a field without one is left empty, with a comment that says so.
+    """
+    config_type = config if isinstance(config, type) else type(config)
     if config.kind:
-        yield from _comment(summary_of(type(config)), depth)
+        yield from _comment(summary_of(config_type), depth)
         yield f"{INDENT * depth}kind: {config.kind}"
-    docs, hints = docs_of(type(config)), field_types(type(config))
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
-        value = getattr(config, field.name)
+    docs, hints = docs_of(config_type), field_types(config_type)
+    for field in dataclasses.fields(config_type):  # type: ignore[arg-type]
+        value = default_of(field) if isinstance(config, type) else getattr(config, field.name)
         kinds = [kind for part in parts(hints[field.name]) for kind in part.kinds]
         place, notes = f"{INDENT * depth}{field.name}:", [docs.get(field.name, "")]
         if kinds:
@@ -45,7 +50,7 @@ def commented_lines(config: Config, depth: int = 0) -> Iterator[str]:
         default = default_of(field)
         notes.append("required" if default is REQUIRED else f"default {scalar(plain_of(default))}")
         yield from _comment(_sentences(notes), depth)
-        yield f"{place} {scalar(plain_of(value))}"
+        yield f"{place} {REQUIRED_MARK if value is REQUIRED else scalar(plain_of(value))}"
 
 
 def differences(first: Config, second: Config) -> dict[str, tuple[str, str]]:

@@ -11,28 +11,31 @@ from rich.text import Text
 
 __all__ = ["BreakableName"]
 
-_WORD = re.compile(r"[^=_/+,\s]*[=_/+,\s]*")
+_PART = re.compile(r"[^=_/+,\s]*[=_/+,\s]*")
+_WORD = re.compile(r"\S*\s*")
 
 
 @final
 class BreakableName:
-    """A name that a table breaks after ``=``, ``_``, ``/``, ``+``, a comma or a space where its column is narrow."""
+    """A name that a table breaks at spaces where its column is narrow, and a word that is longer than the column after
+    ``=``, ``_``, ``/``, ``+`` or a comma."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def lines(self, width: int) -> list[str]:
-        """Returns the lines of the name in a column of this many characters; a longer word has a line of its own."""
+        """Returns the lines of the name in a column of this many characters; a longer part has a line of its own."""
         lines = [""]
         for word in _WORD.findall(self.name):
-            if lines[-1] and len(lines[-1]) + len(word.rstrip()) > width:
-                lines.append("")
-            lines[-1] += word
+            for part in [word] if len(word.rstrip()) <= width else _PART.findall(word):
+                if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
+                    lines.append("")
+                lines[-1] += part
         return [line.rstrip() for line in lines]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text("\n".join(self.lines(options.max_width)), overflow="fold")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        longest = max(len(word.rstrip()) for word in _WORD.findall(self.name))
+        longest = max(len(part.rstrip()) for part in _PART.findall(self.name))
         return Measurement(min(longest, options.max_width), min(len(self.name), options.max_width))

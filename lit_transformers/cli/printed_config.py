@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lit_transformers.config import Config, ConfigError, nearest
+from lit_transformers.config import Config, ConfigError, Plain, nearest
+from lit_transformers.json_schema import required_fields
 
-__all__ = ["Other", "print_config", "print_differences", "read_target"]
+__all__ = ["Other", "print_config", "print_differences", "read_target", "with_values"]
 
 Other = Annotated[
     str | None, typer.Option("--diff", metavar="OTHER", help="Only the paths in which OTHER differs, as a table.")
 ]
 
 
-def read_target(target: str) -> tuple[str, Config]:
-    """Returns the config of a run, with the path "", or the defaults of a kind, with its path in a run's config.
-
-    Raises ConfigError where there is neither, and where a kind has fields without a default.
-    """
+def read_target(target: str) -> tuple[str, Config | type[Config]]:
+    """Returns the config of a run, with the path "", or the defaults of a kind, with its path in a run's config: its
+    class, where it has fields without a default. Raises ConfigError where there is neither."""
+    from lit_transformers.cli.run_file import read_run
     from lit_transformers.records.files import RUN
-    from lit_transformers.runs import RunConfig
 
     place = Path(target)
-    if place.is_dir():
-        return "", RunConfig.from_yaml(place / RUN)
-    if place.is_file():
-        return "", RunConfig.from_yaml(place)
+    if place.is_dir() or place.is_file():
+        return "", read_run(place / RUN if place.is_dir() else place)
     return _kind(target)
 
 
-def _kind(target: str) -> tuple[str, Config]:
-    """Returns the path and the defaults of a kind, named alone or as PATH=KIND."""
+def with_values(config: Config | type[Config], values: Mapping[str, Plain]) -> Config:
+    """Returns a config with values at paths, of a class made with those of its fields that have no default. Raises
+    ConfigError where such a field has none."""
+    if isinstance(config, Config):
+        return config.override(values)
+    required = {name: values[name] for name in required_fields(config) if name in values}
+    return config(**required).override({path: value for path, value in values.items() if path not in required})
+
+
+def _kind(target: str) -> tuple[str, Config | type[Config]]:
+    """Returns the path of a kind, named alone or as PATH=KIND, and its defaults or its class."""
     from lit_transformers.kinds import places
     from lit_transformers.runs import RunConfig
 
-    path, equals, kind = target.rpartition("=")
+    _, equals, kind = target.rpartition("=")
     known = {f"{place.path}={name}": part for place in places(RunConfig) for name, part in place.kinds.items()}
     matches = [name for name in known if (name == target if equals else name.rpartition("=")[2] == kind)]
     if not matches:
@@ -47,15 +53,13 @@ def _kind(target: str) -> tuple[str, Config]:
     classes = {known[name] for name in matches}
     if len(classes) > 1:
         raise ConfigError(f"several kinds have this name; write one of {', '.join(sorted(matches))}", target)
-    path = matches[0].rpartition("=")[0]
-    try:
-        return path, classes.pop()()
-    except ConfigError as error:
-        raise error.under(path) from None
+    (config,) = classes
+    return matches[0].rpartition("=")[0], config if required_fields(config) else config()
 
 
-def print_config(config: Config, path: str, name: str) -> None:
-    """Prints a config as commented YAML, below its path in a run's config."""
+def print_config(config: Config | type[Config], path: str, name: str) -> None:
+    """Prints a config as commented YAML, below its path in a run's config; of a class, what has no default is left for
+    the reader to fill in."""
     from lit_transformers.cli.commented_config import INDENT, SCHEMA_FILE, commented_lines
 
     for line in _head(name, SCHEMA_FILE):

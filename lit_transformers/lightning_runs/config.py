@@ -13,12 +13,13 @@ from lit_transformers.class_path import import_class
 from lit_transformers.config import Config, ConfigError, Plain, Positive, Seed, nearest
 from lit_transformers.lightning_runs.arguments import as_class, build, checked_arguments
 from lit_transformers.space import Choice, Interval, Knob
+from lit_transformers.training.config import CallbackConfig
 
 __all__ = ["DataModuleConfig", "LightningRunConfig", "LightningTrainingConfig", "ModuleConfig", "SplitConfig"]
 
 
 class ModuleConfig(Config):
-    """A LightningModule: its class, as ``package.module.Class``, and the arguments that it is made with.
+    """A LightningModule: its class, as ``package.module.Class`` or ``package.module:Class``, and its arguments.
 
     An argument is plain data, or an object again, as {class_path: ..., init_args: {...}}.
     """
@@ -65,7 +66,8 @@ class LightningTrainingConfig(Config):
 
     steps: updates (the ``max_steps`` of a Trainer; with several optimizers, those of all of them); validate_every:
     updates between validations (None for the end alone); log_every: updates between points of the training curve;
-    device: "auto" takes CUDA where there is one; devices: ranks, which train together by DDP.
+    device: "auto" takes CUDA where there is one; devices: ranks, which train together by DDP; callbacks: of Lightning,
+    beside those that the module configures.
     """
 
     steps: Positive = 1000
@@ -73,6 +75,7 @@ class LightningTrainingConfig(Config):
     log_every: Positive = 50
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Positive = 1
+    callbacks: tuple[CallbackConfig, ...] = ()
 
 
 OWNED = {
@@ -81,7 +84,7 @@ OWNED = {
     "log_every_n_steps": "set training.log_every",
     "accelerator": "set training.device",
     **dict.fromkeys(("devices", "num_nodes", "strategy", "plugins"), "set training.devices"),
-    "callbacks": "return them from configure_callbacks of the module",
+    "callbacks": "set training.callbacks",
     "logger": "runs are sent to Weights & Biases by --wandb",
     "default_root_dir": "a run has a folder of its own",
     **dict.fromkeys(("enable_checkpointing", "model_registry"), "a run writes its own checkpoint"),

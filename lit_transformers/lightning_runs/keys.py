@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lit_transformers.class_path import split_class_path
 from lit_transformers.config import Config, ConfigError, canonical_hash
 from lit_transformers.lightning_runs.arguments import class_paths, files_named
 from lit_transformers.lightning_runs.config import LightningRunConfig
@@ -78,4 +79,4 @@ def modules_of_classes(config: LightningRunConfig) -> list[str]:
     paths = class_paths(config.model.class_path, config.model.init_args)
     if config.data.class_path is not None:
         paths += class_paths(config.data.class_path, config.data.init_args)
-    return sorted({path.rpartition(".")[0] for path in paths})
+    return sorted({split_class_path(path)[0] for path in paths})

@@ -28,7 +28,7 @@ from lit_transformers.runs.documents import write_documents
 from lit_transformers.training.callbacks import Checkpointer, Curves, DivergenceCheck, amid_update
 from lit_transformers.training.checkpoints import TRAINING
 from lit_transformers.training.pruning import Bars, Pruned, Pruner
-from lit_transformers.training.ranks import is_first_rank, mean_over_ranks
+from lit_transformers.training.ranks import is_first_rank, mean_over_ranks, node_count
 from lit_transformers.training.stopping import Stop
 
 __all__ = ["LOSS", "built", "make_trainer", "train", "trainer_switches"]
@@ -65,6 +65,7 @@ def train(
     callbacks: list[Callback] = [order, names, shown]
     if bars:
         callbacks.append(Pruner(bars, checkpointer))
+    callbacks += [callback.build() for callback in config.training.callbacks]
     trainer = make_trainer(config, directory, [*callbacks, checkpointer], loggers)
     try:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
@@ -140,7 +141,8 @@ def make_trainer(
     return L.Trainer(
         max_steps=training.steps,
         accelerator={"cuda": "gpu"}.get(training.device, training.device),
-        devices=training.devices,
+        devices=training.devices // node_count(),
+        num_nodes=node_count(),
         strategy="ddp" if training.devices > 1 else "auto",
         val_check_interval=accumulate * (training.validate_every or training.steps + 1),
         check_val_every_n_epoch=None,

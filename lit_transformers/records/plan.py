@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.records.files import PLAN, write_json
+from lit_transformers.records.labels import ArmLabels, label_arms
 from lit_transformers.records.reference import Reference
 from lit_transformers.records.schema import LEFT_OUT, Checked, Label, Name, Number, parse, to_plain
 from lit_transformers.records.study_folder import folder_name, require_name
@@ -274,6 +276,11 @@ class Plan:
     def seeds(self) -> int:
         """The number of seeds of the arm that has the most."""
         return max(len(arm.runs) for arm in self.arms)
+
+    @cached_property
+    def labels(self) -> ArmLabels:
+        """How its arms are named where they are shown."""
+        return label_arms(self.arms, self.design, self.baseline)
 
     def by_key(self) -> dict[str, PlannedRun]:
         """Returns the planned runs by key, in order; a run that several arms share occurs once."""

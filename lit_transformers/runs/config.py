@@ -65,7 +65,8 @@ class RunConfig(Config):
 
 class Description(NamedTuple):
     """The cost of a run, computed without training. ``flops_per_token`` is for a forward pass in training, and
-    ``train_flops`` counts three times that for every token; evaluations are not included."""
+    ``train_flops`` counts those of a step for every token: three times as many, and of a frozen network once.
+    Evaluations are not included."""
 
     parameters: int
     embedding_parameters: int
@@ -80,7 +81,7 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
     """Returns the parameters, FLOPs, tokens and state of a run. ``data``: the config's data, where already built."""
     cost = config.task.cost(config.model, (data or config.data.build()).description)
     tokens = config.training.steps * config.tokens_per_step
-    train_flops = 3 * cost.flops_per_token * tokens
+    train_flops = config.task.passes() * cost.flops_per_token * tokens
     return Description(
         cost.parameters,
         cost.embedding_parameters,
@@ -95,7 +96,8 @@ def describe(config: RunConfig, data: Data | None = None) -> Description:
 def spent(description: Description, config: RunConfig, steps: int) -> Description:
     """Returns what a run has cost that ended after so many steps: the tokens that it has read, and their FLOPs."""
     tokens = steps * config.tokens_per_step
-    return description._replace(tokens=tokens, train_flops=3 * description.flops_per_token * tokens)
+    train_flops = config.task.passes() * description.flops_per_token * tokens
+    return description._replace(tokens=tokens, train_flops=train_flops)
 
 
 def references(config: RunConfig, metric: str) -> tuple[Reference, ...]:

@@ -26,7 +26,7 @@ from lit_transformers.runs.keys import identity_of
 from lit_transformers.runs.loggers import LoggerConfig
 from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.train import train
-from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun
+from lit_transformers.runs.wandb_logging import TrainingSender, WandbConfig, WandbRun
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.reporting import ProgressReporter, Report
@@ -71,9 +71,12 @@ def fit(
 
     def work(stopping: Stop, wandb_run: WandbRun | None, loggers: Sequence[Logger]) -> Results:
         shown = partial(observers, report, wandb_run)
+        senders = [TrainingSender(wandb_run)] if wandb_config and wandb_config.sends else []
         metrics, measured, observed = train(
-            config, data, directory, identity.training_key, stopping, keep_every, shown, loggers
+            config, data, directory, identity.training_key, stopping, keep_every, shown, [*loggers, *senders]
         )
+        if cut := data.shares_cut():
+            measured["cut"] = cut
         cost = spent(description, config, measured["steps"])._asdict() if "steps" in measured else None
         return Results(metrics, measured, observed, cost)
 

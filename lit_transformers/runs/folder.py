@@ -25,12 +25,14 @@ SHOWN = 3
 
 
 class Identity(NamedTuple):
-    """What identifies a run. training_key: shared by runs that only differ in how they are measured."""
+    """What identifies a run. training_key: shared by runs that only differ in how they are measured. free: fields in
+    which it may differ from what its folder holds."""
 
     config: Config
     key: str
     training_key: str
     library: str
+    free: tuple[str, ...] = ()
 
 
 def claim(directory: Path, run: Identity) -> Record | None:
@@ -79,8 +81,8 @@ def _require_same_config(directory: Path, run: Identity) -> None:
         existing = type(run.config).from_yaml(path)
     except ConfigError as error:
         raise _occupied(directory, f"its {RUN} cannot be read by this version ({error})") from None
-    if existing != run.config:
-        raise _occupied(directory, _describe_difference(existing.to_dict(), run, ""))
+    if difference := _describe_difference(existing.to_dict(), run, ""):
+        raise _occupied(directory, difference)
 
 
 def _changed_since(record: Record, run: Identity) -> str:
@@ -93,7 +95,11 @@ def _changed_since(record: Record, run: Identity) -> str:
 
 def _describe_difference(existing: Any, run: Identity, otherwise: str) -> str:
     """Returns the first paths at which the configs differ, with both values, or ``otherwise`` where they are equal."""
-    differences = list(_differences(existing, run.config.to_dict())) if isinstance(existing, dict) else []
+    differences = (
+        [row for row in _differences(existing, run.config.to_dict()) if row[0] not in run.free]
+        if isinstance(existing, dict)
+        else []
+    )
     message = "; ".join(f"{path} is {there} there and {here} here" for path, there, here in islice(differences, SHOWN))
     remainder = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
     return message + remainder if message else otherwise

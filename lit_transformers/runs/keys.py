@@ -1,5 +1,6 @@
 """The keys of runs. They cover what changes a run's numbers, which is its config, its data, and the code on the path of
-training and measuring, and nothing else: a gate's message or a line of progress leaves finished runs valid."""
+training and measuring, and nothing else: a gate's message or a line of progress leaves finished runs valid. On how many
+ranks and by how many worker processes a run is done changes nothing that is more than rounding or other dropout."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from lit_transformers.runs.folder import Identity
 from lit_transformers.runs.starting_weights import fingerprint, locate_weights
 
 __all__ = ["ROOTS", "code_of", "identity_of", "run_key", "training_key"]
+
+WHO_DOES_IT = ("training.devices", "data.workers")
+"""The fields that say on how many ranks a run is done, and by how many worker processes of each its data are read."""
 
 ROOTS = ("lit_transformers.runs.train",)
 """The modules from which all code is imported that computes a run's numbers, the classes of its config apart."""
@@ -33,8 +37,12 @@ def training_key(config: RunConfig, data: Data) -> str:
 
 
 def with_content(config: RunConfig) -> dict[str, Plain]:
-    """Returns the config as plain data, with the content of the weights that it starts from in place of their path."""
+    """Returns the config as plain data, with the content of the weights that it starts from in place of their path, and
+    without what says who does the run."""
     plain = config.to_dict()
+    for path in WHO_DOES_IT:
+        part, name = path.split(".")
+        plain[part].pop(name, None)
     weights = plain.pop("weights")
     return plain if weights is None else plain | {"weights": fingerprint(locate_weights(weights))}
 
@@ -46,4 +54,4 @@ def code_of(config: RunConfig) -> str:
 
 def identity_of(config: RunConfig, data: Data) -> Identity:
     """Returns what tells the run from others in its folder."""
-    return Identity(config, run_key(config, data), training_key(config, data), code_of(config))
+    return Identity(config, run_key(config, data), training_key(config, data), code_of(config), WHO_DOES_IT)

@@ -32,7 +32,7 @@ from lit_transformers.training.callbacks import Checkpointer, Curves, Divergence
 from lit_transformers.training.checkpoints import TRAINING, read
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.pruning import Bars, Pruned, Pruner
-from lit_transformers.training.ranks import is_first_rank
+from lit_transformers.training.ranks import is_first_rank, node_count
 from lit_transformers.training.selection import Selection
 from lit_transformers.training.stopping import Stop
 
@@ -108,6 +108,8 @@ def train(
         timings["steps"] = steps
     if selection is not None:
         timings["measured_step"] = measured_step
+    if len(checkpointer.ranks) > 1:
+        timings["ranks"] = list(checkpointer.ranks)
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     continued = config.data.describes is LanguageDescription
     source, length = config.task.counted_lengths(data.description)
@@ -143,8 +145,8 @@ def make_trainer(
     return L.Trainer(
         max_steps=training.steps,
         accelerator={"cuda": "gpu"}.get(training.device, training.device),
-        devices=training.devices,
-        num_nodes=1,
+        devices=training.devices // node_count(),
+        num_nodes=node_count(),
         strategy=strategy_of(training),
         precision="bf16-mixed" if training.precision == "bf16" else "32-true",
         gradient_clip_val=training.clip,

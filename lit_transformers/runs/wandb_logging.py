@@ -2,7 +2,8 @@
 
 A run's id there is its key, so a resumed run continues its curve. Offline, every attempt leaves a folder of its own,
 ``wandb/offline-run-TIME-KEY``, under the same id. Each begins with the points in the checkpoint, so the newest folder
-holds the whole curve; ``wandb sync`` uploads them in order of time, as one run.
+holds the whole curve; ``wandb sync`` uploads them in order of time, as one run. Learning rate, norm of the gradient,
+throughput and memory are of the attempt alone, and a run that is sent from its files has none.
 
 It costs a run one to two seconds, nearly all of it for wandb's own imports; the cost of each step is negligible.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
@@ -20,21 +21,26 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
 
 from lit_transformers.cli.errors import first_line
 from lit_transformers.config import Plain
 from lit_transformers.records.files import CURVES, DOCUMENTS, OUTPUTS
 from lit_transformers.records.record import Record
+from lit_transformers.runs.environment import peak_memory
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.ranks import is_first_rank
 
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["WandbConfig", "WandbRun", "open_wandb_run", "upload_finished_run"]
+__all__ = ["TrainingSender", "WandbConfig", "WandbRun", "open_wandb_run", "upload_finished_run"]
 
 CONNECT_SECONDS = 15.0
 """Seconds that an online run waits for the network before it goes offline."""
+TOKENS, MEMORY = "tokens", "train/peak_memory_bytes"
+UPDATES = ("train/learning_rate", "train/gradient_norm", "train/tokens_per_second")
+"""What a task logs of its updates (``training_log``), and no curve of the run holds."""
 SAMPLES = 32
 """The most outputs that are sent of a run that generates text."""
 SAMPLED: list[str | int] = ["document", "hypothesis", "reference"]
@@ -43,13 +49,20 @@ SAMPLED: list[str | int] = ["document", "hypothesis", "reference"]
 class WandbConfig(NamedTuple):
     """Whether and where a run is sent. It changes no number, so it is no part of a run's config or key.
 
-    study: shown as the group; arm: as the job type. Both are tags too.
+    study: shown as the group; arm: as the job type. Both are tags too. levels: the arm's level of every factor, which
+    are keys of the run's config there, below factors.
     """
 
     mode: Literal["disabled", "offline", "online"] = "offline"
     project: str = "lit-transformers"
     study: str | None = None
     arm: str | None = None
+    levels: Mapping[str, str] = {}
+
+    @property
+    def sends(self) -> bool:
+        """Whether the run is sent."""
+        return self.mode != "disabled"
 
 
 class WandbRun:
@@ -58,16 +71,28 @@ class WandbRun:
     def __init__(self, run: wandb.Run, directory: Path) -> None:
         self.run: wandb.Run | None = run
         self.directory = directory
+        self._is_over_tokens = False
 
     def callback(self, curves: Curves) -> Callback:
         """Returns a callback that sends every point of the curves, those of a checkpoint included."""
         return _Sender(self, curves)
 
     def log(self, values: dict[str, float], step: int) -> None:
-        """Sends the points of one step, unless they were sent before the run was stopped."""
+        """Sends the points of one step, unless they were sent before the run was stopped. Once tokens are counted, they
+        are the axis of everything."""
         run = self.run
-        if run is not None and step >= run.step:
-            self._guarded(lambda: run.log(values, step=step))
+        if run is None or step < run.step:
+            return
+        if TOKENS in values and not self._is_over_tokens:
+            self._is_over_tokens = True
+            self._guarded(lambda: run.define_metric("*", step_metric=TOKENS))
+        self._guarded(lambda: run.log(values, step=step))
+
+    def add(self, values: dict[str, float]) -> None:
+        """Adds values to the points of the step that was sent last."""
+        run = self.run
+        if run is not None:
+            self._guarded(lambda: run.log(values, step=run.step))
 
     def close(self, record: Record, exit_code: int) -> None:
         """Sends the tables and the summary of the record, and ends the run."""
@@ -86,6 +111,33 @@ class WandbRun:
         except Exception as error:  # whatever the error, training continues
             self.run = None
             _print_message(f"sending broke off, the run goes on without: {first_line(error)}")
+
+
+class TrainingSender(Logger):
+    """Sends what a task logs of its updates, and the peak of memory, beside the points of the curves.
+
+    All ranks have one, so that all count tokens together; that of the first one has the run.
+    """
+
+    def __init__(self, wandb_run: WandbRun | None) -> None:
+        super().__init__()
+        self._wandb_run = wandb_run
+
+    @property
+    def name(self) -> str:
+        return "wandb"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """The run's config was sent when it was opened."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        values = {name: float(metrics[name]) for name in UPDATES if name in metrics}
+        if self._wandb_run is not None and values:
+            self._wandb_run.add(values | {MEMORY: float(peak_memory())})
 
 
 class _Sender(Callback):
@@ -115,7 +167,7 @@ class _Sender(Callback):
 def open_wandb_run(wandb_config: WandbConfig | None, directory: Path, record: Record) -> Iterator[WandbRun | None]:
     """Opens a run at Weights & Biases, and closes it with the contents of ``record`` at the end of the block. Yields
     None where nothing is to be sent."""
-    if wandb_config is None or wandb_config.mode == "disabled" or not is_first_rank():
+    if wandb_config is None or not wandb_config.sends or not is_first_rank():
         yield None
         return
     wandb_run = _open(wandb_config, directory, record)
@@ -178,7 +230,12 @@ def _start(wandb_config: WandbConfig, directory: Path, record: Record) -> WandbR
         group=wandb_config.study,
         job_type=wandb_config.arm,
         tags=[tag for tag in (wandb_config.study, wandb_config.arm) if tag],
-        config={**record.config, "run_key": record.key, "data_fingerprint": record.data["fingerprint"]},
+        config={
+            **record.config,
+            "factors": dict(wandb_config.levels),
+            "run_key": record.key,
+            "data_fingerprint": record.data["fingerprint"],
+        },
         resume="allow" if wandb_config.mode == "online" else None,
         reinit="create_new",
         settings=settings,
@@ -200,7 +257,7 @@ def upload_finished_run(wandb_config: WandbConfig | None, directory: Path, recor
 
 def _counted(tokens: int) -> dict[str, float]:
     """Returns the tokens of a point, unless the run counts none."""
-    return {"tokens": tokens} if tokens else {}
+    return {TOKENS: tokens} if tokens else {}
 
 
 def _tables(directory: Path) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_transformers.batch import IGNORED, DataDescription, LanguageDescription, TextBatch
-from lit_transformers.config import ConfigError, PositiveFloat
-from lit_transformers.mixer import detach, empty_rows, full_precision, map_state, take_rows
+from lit_transformers.config import PositiveFloat
+from lit_transformers.mixer import detach, empty_rows, full_precision, join_rows, map_state, take_rows
 from lit_transformers.models.capabilities import CausalModelConfig, CausalNetwork, require
 from lit_transformers.models.cost import ModelCost, cost
 from lit_transformers.models.model import ModelConfig, ModelOutput
@@ -49,14 +49,14 @@ class CausalLMConfig(TaskConfig, kind="causal_lm"):
         text = torch.randint(1, data.vocabulary.size, (2, data.length + 1))
         real = torch.ones(2, data.length, dtype=torch.bool)
         document, fresh = torch.zeros(2, data.length, dtype=torch.long), torch.zeros(2, dtype=torch.bool)
-        return TextBatch(text[:, :-1], text[:, 1:], real, document, fresh, 0, None)
+        return TextBatch(text[:, :-1], text[:, 1:], real, document, fresh, None)
 
 
 class CausalLM(Task):
     """Trains and measures a language model.
 
-    Each stream of lanes has its own state, without gradient, which is emptied in rows where a document starts.
-    Validation begins with empty states and does not change those of training.
+    The state of the lanes, without gradient, is emptied in rows where a document starts. Validation begins with an
+    empty state and does not change that of training. A checkpoint holds the state of the lanes of all ranks.
     """
 
     config: CausalLMConfig
@@ -73,10 +73,10 @@ class CausalLM(Task):
             self.network.compile()
         lengths = data.vocabulary.byte_lengths
         self.metric = LanguageMetric(None if lengths is None else torch.tensor(lengths))
-        self.states: dict[int, Any] = {}
-        self.kept_states: list[dict[int, Any]] = []
-        self.evaluation_states: dict[int, Any] = {}
-        self.evaluation_lanes: dict[int, Tensor] = {}
+        self.state: Any = None
+        self.loaded_state: Any = None
+        self.evaluation_state: Any = None
+        self.evaluation_lanes: Tensor | None = None
 
     def forward(self, symbols: Int[Tensor, "b t"], state: Any = None) -> ModelOutput:
         output: ModelOutput = self.network(symbols, state)
@@ -84,7 +84,7 @@ class CausalLM(Task):
 
     def training_step(self, batch: TextBatch, batch_index: int) -> dict[str, Any]:
         targets = self.counted_targets(batch.targets)
-        output = self.read(self.network, self.states, batch, keep_layers=self.config.intermediate)
+        output, self.state = self.read(self.network, self.state, batch, keep_layers=self.config.intermediate)
         total = self.network.tokens.nll(output.hidden, targets).sum()
         mean = token_mean(total, targets != IGNORED)
         return self.training_output(mean, output.aux, self.auxiliary_losses(output, batch, targets) / mean.targets)
@@ -127,36 +127,34 @@ class CausalLM(Task):
         return torch.where(same & (targets[:, :-steps] != IGNORED), batch.targets[:, steps:], IGNORED)
 
     def read(
-        self, network: nn.Module, states: dict[int, Any], batch: TextBatch, keep_layers: bool = False
-    ) -> ModelOutput:
-        """Runs the network on one segment of a stream, and updates the state of the stream in ``states``."""
-        state = states.get(batch.stream)
+        self, network: nn.Module, state: Any, batch: TextBatch, keep_layers: bool = False
+    ) -> tuple[ModelOutput, Any]:
+        """Runs the network on one segment of the lanes. Returns its output and the state of the lanes after it."""
         if state is not None:
             state = empty_rows(state, batch.fresh)
         output: ModelOutput = network(batch.inputs, state, batch.padding_mask, keep_layers)
-        states[batch.stream] = detach(output.state)
-        return output
+        return output, detach(output.state)
 
     def begin_evaluation(self) -> None:
-        self.evaluation_states, self.evaluation_lanes = {}, {}
+        self.evaluation_state = self.evaluation_lanes = None
 
     def evaluation_output(self, batch: TextBatch) -> Float[Tensor, "b t d"]:
-        return self.read(self.evaluator(), self.evaluation_states, batch).hidden
+        output, self.evaluation_state = self.read(self.evaluator(), self.evaluation_state, batch)
+        return output.hidden
 
     def of_open_lanes(self, batch: TextBatch) -> TextBatch:
-        """Returns the rows of a batch whose lanes have not ended, and takes those that have out of the state of the
-        stream: nothing follows the padding of a whole row. A device would have to be waited for, so all rows stay; so
-        do those of a batch of padding, which a rank reads that has no document left."""
+        """Returns the rows of a batch whose lanes have not ended, and takes those that have out of the state: nothing
+        follows the padding of a whole row. A device would have to be waited for, so all rows stay; so do those of a
+        batch of padding, which a rank reads that has no document left."""
         if batch.padding_mask.device.type != "cpu":
             return batch
-        lanes, stream = batch.padding_mask.any(dim=1).nonzero().squeeze(1), batch.stream
-        before = self.evaluation_lanes.get(stream, torch.arange(batch.padding_mask.size(0)))
-        lanes = self.evaluation_lanes[stream] = lanes if len(lanes) else before
-        if stream in self.evaluation_states and len(lanes) < len(before):
-            places = torch.searchsorted(before, lanes)
-            self.evaluation_states[stream] = take_rows(self.evaluation_states[stream], places)
+        lanes = batch.padding_mask.any(dim=1).nonzero().squeeze(1)
+        before = torch.arange(batch.padding_mask.size(0)) if self.evaluation_lanes is None else self.evaluation_lanes
+        lanes = self.evaluation_lanes = lanes if len(lanes) else before
+        if self.evaluation_state is not None and len(lanes) < len(before):
+            self.evaluation_state = take_rows(self.evaluation_state, torch.searchsorted(before, lanes))
         inputs, targets, padding_mask, document, fresh = (part[lanes] for part in batch[:5])
-        return TextBatch(inputs, targets, padding_mask, document, fresh, stream, batch.cursor)
+        return TextBatch(inputs, targets, padding_mask, document, fresh, batch.cursor)
 
     def validation_step(self, batch: TextBatch, batch_index: int) -> None:
         batch = self.of_open_lanes(batch)
@@ -165,20 +163,15 @@ class CausalLM(Task):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        checkpoint["states"] = from_all_ranks(map_state(Tensor.cpu, self.states))
+        checkpoint["state"] = join_rows(from_all_ranks(map_state(Tensor.cpu, self.state)))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        self.kept_states = checkpoint["states"]
+        self.loaded_state = checkpoint["state"]
 
     def on_train_start(self) -> None:
-        """Restores this rank's states from the checkpoint; the device of the network is known only now."""
-        if self.kept_states:
-            if len(self.kept_states) != self.trainer.world_size:
-                raise ConfigError(
-                    f"the checkpoint is of {len(self.kept_states)} ranks, and {self.trainer.world_size} would go on "
-                    "with it; set training.devices back or start anew",
-                    "training.devices",
-                )
-            self.states = map_state(lambda part: part.to(self.device), self.kept_states[self.trainer.global_rank])
-            self.kept_states = []
+        """Takes the state of this rank's lanes out of the checkpoint's; the device of the network is known only now."""
+        ranks = slice(self.trainer.global_rank, None, self.trainer.world_size)
+        if self.loaded_state is not None:
+            self.state = map_state(lambda part: part[ranks].to(self.device), self.loaded_state)
+            self.loaded_state = None

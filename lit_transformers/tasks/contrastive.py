@@ -21,7 +21,7 @@ from lit_transformers.tasks.masked_lm import MaskedLMConfig, read_rows, two_side
 from lit_transformers.tasks.pair_metric import refuse_pairs
 from lit_transformers.tasks.task import Task, TaskConfig, token_mean
 from lit_transformers.training.config import TrainingConfig
-from lit_transformers.training.ranks import joined_over_ranks
+from lit_transformers.training.ranks import joined_over_ranks, most_over_ranks
 
 
 class ContrastiveConfig(TaskConfig, kind="contrastive"):
@@ -37,8 +37,7 @@ class ContrastiveConfig(TaskConfig, kind="contrastive"):
     same is none of the others.
     temperature: the scores are divided by it. longest: symbols of an n-gram that are read, the first ones.
     masked_weight: of the loss of hidden symbols; the contrastive one counts 1.
-    In evaluation the other n-grams are those of the batch of a rank: compare with the same evaluation.batch_size of the
-    data on as many devices.
+    Compare evaluations of the same evaluation.batch_size of the data.
     """
 
     reads: ClassVar[type[DataDescription]] = RowDescription
@@ -196,24 +195,25 @@ class Contrastive(Task):
         self.metric = ContrastiveMetric()
 
     def training_step(self, batch: RowBatch, batch_index: int) -> dict[str, Any]:
-        output = self.contrasts(self.network, batch, everywhere=True)
+        output = self.contrasts(self.network, batch)
         mean = token_mean(output.nats.sum(), output.scored)
         if not self.config.masked_weight:
             return self.training_output(mean, output.aux)
         masked = token_mean(output.masked.sum(), batch.targets != IGNORED)
         return self.training_output(mean, output.aux, self.config.masked_weight * masked.loss)
 
-    def contrasts(self, network: RowNetwork, batch: RowBatch, everywhere: bool) -> Contrasts:
-        """Compares rows with n-grams, of all ranks if ``everywhere``, and predicts hidden symbols."""
+    def contrasts(self, network: RowNetwork, batch: RowBatch) -> Contrasts:
+        """Compares rows with the n-grams of all ranks, and predicts hidden symbols."""
         ngrams = longest_spans(batch.targets, self.longest)
         rows = read_rows(network, batch)
         read = self.read_ngrams(network, ngrams)
-        vectors, symbols, lengths = read.hidden[:, 0], ngrams.symbols, ngrams.lengths
-        first = 0
-        if everywhere:
-            (vectors, first), (symbols, _), (lengths, _) = (
-                joined_over_ranks(part) for part in (vectors, ngrams.symbols, ngrams.lengths)
-            )
+        rank_parts = read.hidden[:, 0], ngrams.symbols, ngrams.lengths
+        # A rank may have a row less than others in the last batch of an evaluation; rows of zeros hide nothing.
+        count = len(batch.targets)
+        missing = 0 if self.training else most_over_ranks(count, batch.targets.device) - count
+        (vectors, first), (symbols, _), (lengths, _) = (
+            joined_over_ranks(torch.cat([part, part.new_zeros(missing, *part.shape[1:])])) for part in rank_parts
+        )
         own = first + torch.arange(len(batch.targets), device=vectors.device)
         is_own = torch.arange(len(vectors), device=vectors.device) == own[:, None]
         is_same = (symbols == ngrams.symbols[:, None]).all(dim=-1) & (lengths == ngrams.lengths[:, None])
@@ -248,7 +248,7 @@ class Contrastive(Task):
         return network.read_row(symbols, padding_mask, (position == 0).expand(count, -1))
 
     def evaluation_output(self, batch: RowBatch) -> Float[Tensor, " b"]:
-        return self.contrasts(self.evaluator(), batch, everywhere=False).nats
+        return self.contrasts(self.evaluator(), batch).nats
 
     def validation_step(self, batch: RowBatch, batch_index: int) -> None:
-        self.metric.update(self.contrasts(self.evaluator(), batch, everywhere=False), batch)
+        self.metric.update(self.contrasts(self.evaluator(), batch), batch)

@@ -89,7 +89,6 @@ class MaskedLMConfig(TaskConfig, kind="masked_lm"):
             segments.expand(2, -1),
             relation,
             torch.arange(2),
-            0,
             None,
             torch.tensor([[[2, 3, 0]], [[2, 3, 1]]]) if rows.phrases else None,
             torch.arange(2)[:, None] * torch.arange(data.length) if rows.ordered else None,

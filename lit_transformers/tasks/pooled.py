@@ -68,12 +68,16 @@ class PooledTaskConfig(TaskConfig):
             flops_per_token=network_cost.flops_per_token + (2 * outputs * model.dim - softmax) / length,
         )
 
+    def passes(self) -> int:
+        """One where the network is frozen, for the backward pass ends before it."""
+        return 1 if self.frozen else 3
+
     def random_batch(self, data: DataDescription) -> LabelledBatch:
         """Returns two rows of random symbols, each with a random label and a random marked token."""
         inputs = torch.randint(1, data.vocabulary.size, (2, data.length))
         labels = LabelledDescription.of(data, self.kind).labels.random(2)
         marked = torch.arange(data.length) == torch.randint(data.length, (2, 1))
-        return LabelledBatch(inputs, torch.ones_like(marked), labels, marked, torch.arange(2), 0, None)
+        return LabelledBatch(inputs, torch.ones_like(marked), labels, marked, torch.arange(2), None)
 
 
 class PooledMetric(ExampleMetric):

@@ -68,9 +68,7 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
         target = torch.randint(1, data.vocabulary.size, (2, data.length))
         inputs = torch.cat([torch.full((2, 1), data.vocabulary.boundary), target[:, :-1]], dim=1)
         target_mask, rows = torch.ones(2, data.length, dtype=torch.bool), torch.arange(2)
-        return PairBatch(
-            source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, ((), ()), 0, None
-        )
+        return PairBatch(source * source_mask, source_mask, inputs, target, target_mask, rows, 0 * rows, ((), ()), None)
 
     def protocol(self) -> dict[str, Plain]:
         """Returns the decoding and the signatures of the scores; nothing if no score needs decoding."""

@@ -34,7 +34,7 @@ class StringsConfig(TaskConfig, kind="strings"):
         targets = text[:, 1:].clone()
         targets[:, : data.length // 2] = IGNORED
         real, rows = torch.ones(2, data.length, dtype=torch.bool), torch.arange(2)
-        return StringBatch(text[:, :-1], targets, real, rows, torch.full((2,), data.length), 0, None)
+        return StringBatch(text[:, :-1], targets, real, rows, torch.full((2,), data.length), None)
 
 
 class Strings(Task):

@@ -77,6 +77,11 @@ class TaskConfig(Config):
         """Returns two rows of ``data.length`` random symbols, for probes."""
         raise NotImplementedError
 
+    def passes(self) -> int:
+        """Hook: returns the FLOPs of a training step as a multiple of those of its forward pass. Three by default: a
+        backward pass takes two forward ones."""
+        return 3
+
     def protocol(self) -> dict[str, Plain]:
         """Hook: returns what a reported number depends on besides the network and the data. Nothing by default."""
         return {}

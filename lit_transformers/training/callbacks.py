@@ -18,6 +18,9 @@ from lit_transformers.records.files import replace_file
 from lit_transformers.training.ranks import from_all_ranks, mean_over_ranks
 from lit_transformers.training.stopping import Stop
 
+RANKS_AT_MOST = 1 << 16
+"""The seeds of the random numbers of ranks lie so far apart from step to step."""
+
 Point = tuple[int, int, str, float]
 """A point of a learning curve: step, tokens seen, name, value."""
 
@@ -33,6 +36,23 @@ class Interrupted(RuntimeError):
 def amid_update(trainer: L.Trainer, i: int) -> bool:
     """Whether the update needs more batches after the one with index ``i``. No checkpoint is written in between."""
     return (i + 1) % trainer.accumulate_grad_batches != 0
+
+
+def random_state() -> dict[str, torch.Tensor]:
+    """Returns the state of the random numbers that training draws."""
+    return {"cpu": torch.get_rng_state()} | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
+
+
+def set_random_state(state: Mapping[str, torch.Tensor]) -> None:
+    """Sets what ``random_state`` returned; that of a device where there is one."""
+    torch.set_rng_state(state["cpu"].cpu())
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def same_random_state(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
+    """Whether two states of random numbers are equal; that of a device where both have one."""
+    return all(torch.equal(first[name].cpu(), second[name].cpu()) for name in first.keys() & second.keys())
 
 
 class Curves(Callback):
@@ -112,6 +132,7 @@ class Checkpointer(Callback):
         self.validated_at, self.earlier = 0, 0.0
         self.ended = False
         self.random: list[dict[str, torch.Tensor]] = []
+        self.ranks: list[dict[str, Plain]] = []
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.started = self.saved_at = time.monotonic()
@@ -147,10 +168,7 @@ class Checkpointer(Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["lit_transformers"] = self.extra
-        random_state = {"cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            random_state["cuda"] = torch.cuda.get_rng_state()
-        checkpoint["random"] = from_all_ranks(random_state)
+        checkpoint["random"] = from_all_ranks(random_state())
 
     def on_load_checkpoint(self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         self.random = checkpoint["random"]
@@ -159,20 +177,35 @@ class Checkpointer(Callback):
         self.stop.listen()
         trainer.should_stop |= self.ended
         random_states, self.random = self.random, []
-        if not random_states:
-            if trainer.global_rank:  # the first rank continues as a single process; others drop out other channels
-                torch.manual_seed(torch.initial_seed() + trainer.global_rank)
-            return
-        random_state = random_states[trainer.global_rank]
-        torch.set_rng_state(random_state["cpu"].cpu())
-        if "cuda" in random_state and torch.cuda.is_available():
-            torch.cuda.set_rng_state(random_state["cuda"].cpu())
+        is_drawn_from = bool(random_states) and not same_random_state(random_states[0], random_state())
+        if len(random_states) == trainer.world_size:
+            set_random_state(random_states[trainer.global_rank])
+        elif is_drawn_from:
+            self._draw_anew(trainer, len(random_states))
+        elif trainer.global_rank:  # the first rank continues as a single process; others drop out other channels
+            torch.manual_seed(torch.initial_seed() + trainer.global_rank)
+        if not self.ranks or self.ranks[-1]["ranks"] != trainer.world_size:
+            changed = {"step": trainer.global_step, "ranks": trainer.world_size, "drawn_anew": is_drawn_from}
+            self.ranks = [*self.ranks, changed]
+
+    def _draw_anew(self, trainer: L.Trainer, before: int) -> None:
+        """Gives each of another number of ranks than ``before`` random numbers of its own, and says so."""
+        torch.manual_seed(torch.initial_seed() + trainer.global_step * RANKS_AT_MOST + trainer.global_rank)
+        if trainer.is_global_zero:
+            print(
+                f"goes on at step {trainer.global_step} with {trainer.world_size} ranks after {before}: from here on "
+                f"dropout, and what else training draws, is not what {before} ranks would have drawn",
+                flush=True,
+            )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"validated_at": self.validated_at, "spent": self.spent(), "ended": self.ended}
+        return {
+            "validated_at": self.validated_at, "spent": self.spent(), "ended": self.ended, "ranks": self.ranks
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.validated_at, self.earlier, self.ended = state["validated_at"], state["spent"], state["ended"]
+        self.ranks = state["ranks"]
 
     def _save_if_due(self, trainer: L.Trainer) -> None:
         stopping = self._agreed(trainer, self.stop())

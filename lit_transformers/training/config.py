@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterator
 from dataclasses import field
@@ -14,6 +13,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 from pydantic import Field
 from torch import nn
 
+from lit_transformers.class_path import import_class, split_class_path
 from lit_transformers.config import (
     Config,
     ConfigError,
@@ -190,21 +190,24 @@ class CallbackConfig(Config):
     """A Lightning callback that this library does not know. It may change every number of a run, so its class, its
     arguments and the source of its class are part of the run's key.
 
-    path: module:Class, which can be imported; arguments: of the class, by name.
+    path: module:Class or module.Class, which can be imported; arguments: of the class, by name.
     """
 
-    path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    path: str
     arguments: dict[str, Plain] = field(default_factory=dict)
+
+    def conflicts(self) -> Iterator[str]:
+        split_class_path(self.path)
+        yield from ()
 
     @property
     def callback_type(self) -> type[Callback]:
         """The class. Raises ConfigError where it cannot be imported, or is no callback that a run can have."""
-        module, _, name = self.path.partition(":")
         try:
-            named = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
+            named = import_class(self.path)
+        except ConfigError as error:
             raise ConfigError(f"{self.path} cannot be imported: {error}", "training.callbacks") from None
-        if not (isinstance(named, type) and issubclass(named, Callback)):
+        if not issubclass(named, Callback):
             raise ConfigError(f"{self.path} is no class of Lightning callbacks", "training.callbacks")
         if issubclass(named, Checkpoint):
             reason = "a run writes its own checkpoint; training.keep says of which weights"
@@ -226,7 +229,8 @@ class TrainingConfig(Config):
     whether the weights at the end are those of several updates; clip: largest norm of the gradient (None for any);
     precision: "bf16" needs CUDA; compile: run the network through torch.compile; validate_every: steps between
     validations (None for the end alone); log_every: steps between points of the training curve; device: "auto" takes
-    CUDA where there is one; devices: ranks; strategy: whether each rank holds the whole network ("ddp") or, between
+    CUDA where there is one; devices: ranks, which change no batch, so that a run may go on
+    with another number of them; strategy: whether each rank holds the whole network ("ddp") or, between
     passes, a part of it ("fsdp"); stop: by which validations training ends early or weights are selected; keep: whether
     the last weights are measured and kept, or those of the best validation by ``stop``; callbacks: those of others.
     """

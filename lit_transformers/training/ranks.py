@@ -8,12 +8,17 @@ from typing import Any
 import torch.distributed
 from torch import Tensor
 
-__all__ = ["from_all_ranks", "is_first_rank", "joined_over_ranks", "mean_over_ranks"]
+__all__ = ["from_all_ranks", "is_first_rank", "joined_over_ranks", "mean_over_ranks", "most_over_ranks", "node_count"]
 
 
 def is_first_rank() -> bool:
     """Whether this process writes the run's files; known before the process group is initialised."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def node_count() -> int:
+    """Returns on how many machines torchrun has started the ranks of this run, on each equally many."""
+    return int(os.environ.get("GROUP_WORLD_SIZE", "1"))
 
 
 def together() -> bool:
@@ -37,6 +42,15 @@ def mean_over_ranks(value: Tensor) -> Tensor:
     total = value.detach().clone()
     torch.distributed.all_reduce(total)
     return total / torch.distributed.get_world_size()
+
+
+def most_over_ranks(count: int, device: torch.device) -> int:
+    """Returns the largest of every rank's number. All ranks must call this."""
+    if not together():
+        return count
+    most = torch.tensor(count, device=device)
+    torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+    return int(most)
 
 
 class _Joined(torch.autograd.Function):

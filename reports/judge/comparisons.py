@@ -120,13 +120,15 @@ def planned_contrasts(plan: Plan) -> list[Comparison]:
     base = next(arm for arm in plan.arms if arm.name == plan.baseline)
     others = [arm for arm in plan.arms if arm.name != plan.baseline]
     return [
-        Comparison(f"{_changed(arm, base)} against the baseline", "contrast", {arm.name: 1.0, base.name: -1.0})
+        Comparison(f"{_changed(plan, arm, base)} against the baseline", "contrast", {arm.name: 1.0, base.name: -1.0})
         for arm in others
     ]
 
 
-def _changed(arm: PlannedArm, base: PlannedArm) -> str:
+def _changed(plan: Plan, arm: PlannedArm, base: PlannedArm) -> str:
     """Returns the levels in which an arm differs from the baseline, or the arm's name where no level differs."""
+    if plan.labels.factor:
+        return plan.labels.names[arm.name]
     levels = [f"{factor}={level}" for factor, level in arm.levels.items() if base.levels.get(factor) != level]
     return " ".join(levels) or arm.name
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from reports.judge.comparisons import Comparison, Verdict
 from reports.judge.costs import CostRatio, cost_ratio
+from reports.show.names import name_comparisons
 from reports.show.sections import Findings, seeds_needed
 from reports.show.tables import fixed, interval_text
 
@@ -26,7 +26,6 @@ _TITLES: dict[Verdict, str] = {
 }
 _COUNTED: dict[Verdict, str] = {"unresolved": "open"}
 _COMPARATIVES = ("better", "worse")
-_AGAINST = " against "
 _MOST_IN_FULL = 3
 """The number of comparisons whose intervals the headline gives."""
 _MOST_NAMES = 4
@@ -52,7 +51,7 @@ def _too_little_training(findings: Findings) -> Iterator[str]:
     for arm, floor in findings.below_floor.items():
         values = (findings.study.mean_of(arm), floor.value)
         mean, reachable = (fixed(value, findings.decimals) for value in values if value is not None)
-        name = "the baseline" if arm == findings.study.plan.baseline else arm
+        name = "the baseline" if arm == findings.study.plan.baseline else findings.study.plan.labels.alone(arm)
         reached = f"{name} reaches {mean} {findings.metric.title}"
         yield f"Trained too little to answer: {reached}, and what anyone gets is {reachable} ({floor.name})."
 
@@ -61,7 +60,8 @@ def _gaps(findings: Findings) -> Iterator[str]:
     for arm, gap in findings.gaps.items():
         training, validation = (fixed(value, findings.decimals) for value in (gap.training, gap.validation))
         learned = " by heart" if gap.memorized else ", and little of that holds for the rows that are measured"
-        yield f"{arm} learned its training rows{learned} (training loss {training}, validation {validation})."
+        name = findings.study.plan.labels.alone(arm)
+        yield f"{name} learned its training rows{learned} (training loss {training}, validation {validation})."
 
 
 def _too_little_context(findings: Findings) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _main_result(findings: Findings) -> str:
 
 def _by_verdict(findings: Findings, primary: Sequence[Comparison]) -> Iterator[str]:
     """Yields a sentence for each verdict on the comparisons that answer the question, or why they have none."""
-    against, names = _shared_reference(primary)
+    against, _, names, _ = name_comparisons(findings.study.plan, primary)
     in_full = len(primary) <= _MOST_IN_FULL
     for verdict in _VERDICTS:
         group = [one for one in primary if one.verdict == verdict]
@@ -105,20 +105,6 @@ def _by_verdict(findings: Findings, primary: Sequence[Comparison]) -> Iterator[s
     if not in_full and any(one.verdict for one in primary):
         what = "Ratios of" if findings.ratio else "Differences in"
         yield f"{what} {findings.metric.title} are in brackets."
-
-
-def _shared_reference(comparisons: Sequence[Comparison]) -> tuple[str, dict[str, str]]:
-    """Returns what all comparisons are against, if it is the same, and the names of comparisons without it; without the
-    factor where all are levels of one that are words."""
-    whole = [one.name for one in comparisons]
-    parts = [name.rpartition(_AGAINST) for name in whole]
-    references = {reference for _, against, reference in parts if against}
-    if len(whole) < 2 or len(references) != 1 or not all(arm for arm, _, _ in parts):
-        return "", dict(zip(whole, whole, strict=True))
-    arms = [re.split(": |=", arm, maxsplit=1) for arm, _, _ in parts]
-    is_one_factor = len({arm[0] for arm in arms}) == 1 and all(len(arm) == 2 and arm[1].isidentifier() for arm in arms)
-    shown = [arm[1] for arm in arms] if is_one_factor else [arm for arm, _, _ in parts]
-    return references.pop(), dict(zip(whole, shown, strict=True))
 
 
 def _addition(findings: Findings, verdict: Verdict, group: Sequence[Comparison], names: Mapping[str, str]) -> str:
@@ -233,11 +219,11 @@ def _leading(findings: Findings) -> list[Comparison]:
 def _result_text(findings: Findings, comparison: Comparison) -> str:
     """Returns the name of a comparison with its difference, interval, seeds and verdict, without a full stop."""
     if comparison.estimate is None:
-        return f"{_capitalized_name(comparison)}: no answer ({comparison.reason})"
+        return f"{_capitalized_name(findings, comparison)}: no answer ({comparison.reason})"
     verdict = comparison.verdict or f"no verdict ({comparison.reason})"
     if verdict == "equal":
         verdict = f"equal ({findings.margin})"
-    return f"{_capitalized_name(comparison)}: {_change_with_interval(findings, comparison)}: {verdict}"
+    return f"{_capitalized_name(findings, comparison)}: {_change_with_interval(findings, comparison)}: {verdict}"
 
 
 def _change_with_interval(findings: Findings, comparison: Comparison) -> str:
@@ -250,10 +236,11 @@ def _change_with_interval(findings: Findings, comparison: Comparison) -> str:
     return f"{_signed(findings, estimate.difference)} {_unit(findings)} ({certainty})"
 
 
-def _capitalized_name(comparison: Comparison) -> str:
+def _capitalized_name(findings: Findings, comparison: Comparison) -> str:
     """Returns the name, capitalized if it begins with a plain word; a path or a level keeps its spelling."""
     first, space, rest = comparison.name.partition(" ")
-    return f"{first.capitalize()}{space}{rest}" if first.isalpha() and first.islower() else comparison.name
+    is_plain = findings.study.plan.contrasts is not None and first.isalpha() and first.islower()
+    return f"{first.capitalize()}{space}{rest}" if is_plain else comparison.name
 
 
 def _detectable_texts(findings: Findings, comparison: Comparison) -> Iterator[str]:

@@ -30,7 +30,7 @@ def arm_details(findings: Findings) -> Iterator[Html]:
         progress = f"{len(study.finished(arm.name))} of {len(runs)} seeds finished"
         if arm.name == study.plan.baseline:
             progress = f"baseline, {progress}"
-        summary = Html(name_of(arm.name) + element("span", f" · {progress}", class_="facts"))
+        summary = Html(name_of(study.plan.labels.alone(arm.name)) + element("span", f" · {progress}", class_="facts"))
         yield details(summary, *_arm_facts(arm, record, base), *_runs_table(findings, runs), *observed(runs))
 
 

@@ -16,31 +16,35 @@ from reports.show.looks import (
     INK,
     MUTED,
     PAPER,
+    SERIES,
     VERDICTS,
-    LineStyle,
     label,
     label_ends,
     line_styles,
-    spread,
     ticks,
 )
+from reports.show.names import ComparisonNames, name_comparisons
 from reports.show.observed import read
 from reports.show.sections import Findings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 _COSTS = (
     ("flops_per_token", "FLOPs per token"),
-    ("seconds", "seconds of training"),
-    ("peak_memory_bytes", "bytes of peak memory"),
+    ("seconds", "time of training (s)"),
+    ("peak_memory_bytes", "peak memory (bytes)"),
     ("parameters", "parameters"),
 )
 _PANELS = 2
 _SAME = 1.02
 """Costs of arms whose ratio of largest to smallest is at most this count as equal."""
 _LOGARITHMIC = 8.0
+"""The ratio of the largest to the smallest cost from which an axis is logarithmic."""
+_DECADES = 100.0
+"""The ratio from which its ticks are powers of ten alone."""
 
 
 class Point(NamedTuple):
@@ -114,89 +118,97 @@ def front(points: Sequence[Point], goal: str) -> list[Point]:
 
 
 def cost_against_quality(findings: Findings, points_by_cost: Mapping[str, Sequence[Point]]) -> Figure:
-    """Draws a panel for each cost; a line joins the points of the Pareto front."""
-    from matplotlib.figure import Figure
-
-    styles = _styles(findings)
-    most = max(map(len, points_by_cost.values()))
-    figure = Figure(figsize=(9.0, max(3.6, 0.26 * most)), layout="constrained")
-    panels = figure.subplots(1, len(points_by_cost), squeeze=False, sharey=True)[0]
-    for panel, (title, points) in zip(panels, points_by_cost.items(), strict=True):
-        _quality_panel(panel, points, styles, findings.metric.goal)
-        panel.set_xlabel(f"{title} (left is cheaper)")
-    better = "lower" if findings.metric.goal == "minimize" else "higher"
-    title = f"{'mean ' if findings.battery else ''}{label(findings.metric.title)}"
-    panels[0].set_ylabel(f"{title} ({better} is better)")
-    return figure
+    """Draws the arms, or the rows of a battery, from the best to the worst, with their costs beside them."""
+    plan, battery = findings.study.plan, findings.battery
+    if battery:
+        return _ranked(findings, points_by_cost, {level: level for level in battery.levels}, battery.rows)
+    labels = {arm: plan.labels.marked(arm) for arm in findings.study.arm_names}
+    return _ranked(findings, points_by_cost, labels, plan.labels.heading(""))
 
 
 def state_against_accuracy(findings: Findings, matrix: Matrix, points: Sequence[Point]) -> Figure:
-    """Draws the means of the rows of a matrix against their states; a line joins those of the Pareto front."""
+    """Draws the rows of a matrix from the best mean to the worst, with their states beside them."""
+    return _ranked(
+        findings, {"numbers held in decoding": points}, {level: level for level in matrix.levels}, matrix.rows
+    )
+
+
+def _ranked(
+    findings: Findings, points_by_cost: Mapping[str, Sequence[Point]], labels: Mapping[str, str], heading: str
+) -> Figure:
+    """Draws a row for each point, the best on top: a panel of values with their deviations, and a panel for each cost.
+
+    A point in a panel of costs is full where no other beats it in both. A line marks the value of the baseline.
+    """
     from matplotlib.figure import Figure
 
-    styles = line_styles(matrix.levels)
-    figure = Figure(figsize=(9.0, max(3.6, 0.32 * len(points))), layout="constrained")
-    panel = figure.subplots()
-    _quality_panel(panel, points, styles, "maximize", gap=0.035)
-    panel.set_xlabel("numbers held in decoding (left is cheaper)")
-    panel.set_ylabel(f"mean {label(findings.metric.title)} (higher is better)")
+    goal = findings.metric.goal
+    points = {point.arm: point for of_cost in points_by_cost.values() for point in of_cost}
+    order = sorted(points, key=lambda arm: points[arm].value, reverse=goal == "maximize")
+    rows = {arm: row for row, arm in enumerate(order)}
+    figure = Figure(figsize=(9.0, 1.1 + 0.26 * max(4, len(order))), layout="constrained")
+    widths = [1.5, *[1.0] * len(points_by_cost)]
+    values, *costs = figure.subplots(1, len(widths), squeeze=False, sharey=True, width_ratios=widths)[0]
+    for arm, row in rows.items():
+        point = points[arm]
+        values.errorbar(point.value, row, xerr=point.deviation or None, color=SERIES[0], linewidth=2, zorder=3)
+        values.plot(point.value, row, "o", color=SERIES[0], markersize=6, zorder=4)
+    if (baseline := _baseline_row(findings)) in points:
+        values.axvline(points[baseline].value, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    if findings.ratio:
+        values.set_xscale("log")
+        _set_log_ticks(values.xaxis, [point.value for point in points.values()])
+    better = "left" if goal == "minimize" else "right"
+    values.set_xlabel(f"{'mean ' if findings.battery else ''}{label(findings.metric.title)} ({better} is better)")
+    values.set_yticks(range(len(order)), [label(labels[arm]) for arm in order])
+    values.tick_params(axis="y", labelcolor=INK)
+    values.set_ylim(len(order) - 0.5, -0.5)
+    values.set_ylabel(label(heading))
+    for panel, (title, of_cost) in zip(costs, points_by_cost.items(), strict=True):
+        _cost_panel(panel, of_cost, rows, goal)
+        panel.set_xlabel(title)
     return figure
 
 
-def _styles(findings: Findings) -> dict[str, LineStyle]:
-    """Returns the styles of what costs are drawn of: the rows of a battery, or else the arms."""
-    return line_styles(findings.battery.levels if findings.battery else findings.study.arm_names)
+def _baseline_row(findings: Findings) -> str:
+    """Returns the name of the row of the baseline: an arm, or a level of the rows of a battery."""
+    plan = findings.study.plan
+    if findings.battery is None:
+        return plan.baseline
+    return next(arm.levels[findings.battery.rows] for arm in plan.arms if arm.name == plan.baseline)
 
 
-def _quality_panel(
-    panel: Axes, points: Sequence[Point], styles: Mapping[str, LineStyle], goal: str, gap: float = 0.07
-) -> None:
-    best = front(points, goal)
-    panel.plot([p.cost for p in best], [p.value for p in best], color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
-    for point in points:
-        colour = styles[point.arm]["color"]
-        panel.errorbar(point.cost, point.value, yerr=point.deviation or None, color=colour, linewidth=1.2, zorder=3)
-        filled = colour if point in best else PAPER
-        panel.plot(point.cost, point.value, "o", color=colour, markerfacecolor=filled, markersize=6, zorder=4)
-    costs = [point.cost for point in points]
+def _cost_panel(panel: Axes, points: Sequence[Point], rows: Mapping[str, int], goal: str) -> None:
+    """Draws costs on an axis from zero or, where they span magnitudes, on a logarithmic one."""
+    from matplotlib.ticker import MaxNLocator
+
+    best, costs = front(points, goal), [point.cost for point in points]
     logarithmic = max(costs) > _LOGARITHMIC * min(costs)
+    for point in points:
+        row, filled = rows[point.arm], SERIES[1] if point in best else PAPER
+        if not logarithmic:
+            panel.plot([0, point.cost], [row, row], color=SERIES[1], linewidth=1.2, alpha=0.5, zorder=2)
+        panel.plot(point.cost, row, "o", color=SERIES[1], markerfacecolor=filled, markersize=6, zorder=4)
     if logarithmic:
         panel.set_xscale("log")
-    panel.xaxis.set_major_formatter(ticks)
-    panel.xaxis.set_minor_formatter(lambda value, _: "")
-    _widen(panel, costs, logarithmic)
-    _label_points(panel, points, styles, gap)
+        panel.margins(x=0.12)
+        _set_log_ticks(panel.xaxis, costs)
+    else:
+        panel.set_xlim(0, 1.08 * max(costs))
+        panel.xaxis.set_major_locator(MaxNLocator(4))
+        panel.xaxis.set_major_formatter(ticks)
 
 
-def _widen(panel: Axes, costs: Sequence[float], logarithmic: bool) -> None:
-    """Widens the cost axis so that labels have room on either side."""
-    low, high = (math.log(min(costs)), math.log(max(costs))) if logarithmic else (min(costs), max(costs))
-    room = 0.45 * (high - low)
-    ends = (low - room, high + room)
-    panel.set_xlim(*(map(math.exp, ends) if logarithmic else ends))
+def _set_log_ticks(axis: Axis, values: Sequence[float]) -> None:
+    """Sets the ticks of a logarithmic axis: at powers of ten and, where values span less than two, at twice and five
+    times these; evenly where they span less than one."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
-
-def _label_points(panel: Axes, points: Sequence[Point], styles: Mapping[str, LineStyle], gap: float) -> None:
-    """Labels the points on the side that has more room, without overlaps: ``gap`` of the panel's height apart."""
-    low, high = panel.get_ylim()
-    order = sorted(points, key=lambda point: point.value)
-    heights = spread([(p.value - low) / (high - low) for p in order], min(gap, 1 / len(order)))
-    middle = panel.transData.inverted().transform(panel.transAxes.transform((0.5, 0.5)))[0]
-    for point, height in zip(order, heights, strict=True):
-        left = point.cost > middle
-        across = panel.transAxes.inverted().transform(panel.transData.transform((point.cost, point.value)))[0]
-        panel.annotate(
-            label(point.arm),
-            xy=(point.cost, point.value),
-            xytext=(across - 0.035 if left else across + 0.035, height),
-            textcoords="axes fraction",
-            ha="right" if left else "left",
-            va="center",
-            fontsize=8,
-            color=styles[point.arm]["color"],
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "linewidth": 0.6, "color": styles[point.arm]["color"], "shrinkB": 3},
-        )
+    span = max(values) / min(values)
+    steps = (1.0, 2.0, 5.0) if span < _DECADES else (1.0,)
+    axis.set_major_locator(MaxNLocator(6) if span < _LOGARITHMIC else LogLocator(subs=steps))
+    axis.set_major_formatter(ticks)
+    axis.set_minor_formatter(lambda value, _: "")
 
 
 Line = tuple[tuple[int, float], ...]
@@ -208,12 +220,11 @@ def costs_by_length(findings: Findings) -> dict[str, tuple[str, Line]]:
 
     Of a battery the rows stand for the arms of its first task: other tasks differ in their vocabularies alone.
     """
-    battery, arms = findings.battery, dict[Line, list[str]]()
+    battery, names = findings.battery, dict[Line, list[str]]()
+    arms = {name: name for name in findings.study.arm_names}
     if battery:
-        names = {level: battery.arms.get((level, battery.tasks[0]), "") for level in battery.levels}
-    else:
-        names = {name: name for name in findings.study.arm_names}
-    for name, arm in names.items():
+        arms = {level: battery.arms.get((level, battery.tasks[0]), "") for level in battery.levels}
+    for name, arm in arms.items():
         lines = [
             observation.flops_by_length
             for run in findings.study.finished(arm)
@@ -221,18 +232,20 @@ def costs_by_length(findings: Findings) -> dict[str, tuple[str, Line]]:
         ]
         line = lines[0] if lines else ()
         if len(line) > 1 and all(length > 0 and flops > 0 for length, flops in line):
-            arms.setdefault(line, []).append(name)
-    return {
-        label(names[0]) if len(names) == 1 else f"{label(names[0], 32)} and {len(names) - 1} more": (names[0], line)
-        for line, names in arms.items()
-    }
+            names.setdefault(line, []).append(name)
+    labels = findings.study.plan.labels
+    return {_shared_label([labels.alone(name) for name in group]): (group[0], line) for line, group in names.items()}
+
+
+def _shared_label(names: Sequence[str]) -> str:
+    return label(names[0]) if len(names) == 1 else f"{label(names[0], 32)} and {len(names) - 1} more"
 
 
 def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[str, Line]]) -> Figure:
     """Draws FLOPs per token against the length of a row in tokens, a line for each label, on logarithmic axes."""
     from matplotlib.figure import Figure
 
-    all_styles = _styles(findings)
+    all_styles = line_styles(findings.battery.levels if findings.battery else findings.study.arm_names)
     styles = {name: all_styles[arm] for name, (arm, _) in lines_by_name.items()}
     figure = Figure(figsize=(9.0, max(3.4, 0.3 * len(lines_by_name))), layout="constrained")
     panel = figure.subplots()
@@ -240,13 +253,10 @@ def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[st
     panel.set_yscale("log")
     for name, (_, line) in lines_by_name.items():
         panel.plot(*zip(*line, strict=True), marker="o", markersize=3.5, linewidth=1.6, **styles[name])
-    for axis in (panel.xaxis, panel.yaxis):
-        axis.set_major_formatter(ticks)
-    panel.yaxis.set_minor_formatter(ticks)
-    panel.tick_params(axis="y", which="minor", labelsize=7)
+    _set_log_ticks(panel.yaxis, [flops for _, line in lines_by_name.values() for _, flops in line])
     lengths = sorted({length for _, line in lines_by_name.values() for length, _ in line})
     panel.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    panel.minorticks_off() if _decades(lines_by_name) > 1 else panel.xaxis.set_minor_formatter(lambda value, _: "")
+    panel.minorticks_off()
     panel.set_xlabel("tokens in a row")
     panel.set_ylabel("FLOPs per token")
     low, high = map(math.log, panel.get_ylim())
@@ -256,17 +266,15 @@ def cost_against_length(findings: Findings, lines_by_name: Mapping[str, tuple[st
     return figure
 
 
-def _decades(lines_by_name: Mapping[str, tuple[str, Line]]) -> float:
-    """Returns how many powers of ten the costs span."""
-    costs = [flops for _, line in lines_by_name.values() for _, flops in line]
-    return math.log10(max(costs) / min(costs))
-
-
 def differences(findings: Findings, comparisons: Sequence[Comparison]) -> Figure:
-    """Draws the difference and interval of each comparison in the colour of its verdict."""
+    """Draws the difference and interval of each comparison in the colour of its verdict, the best on top where all are
+    of levels against the same one and these have no order of their own."""
     from matplotlib.figure import Figure
 
-    names = [label(c.name if c.kind == "contrast" else f"{c.name} ({c.kind})", 64) for c in comparisons]
+    shared = name_comparisons(findings.study.plan, comparisons)
+    if shared.factor and shared.levels == shared.short:
+        comparisons = sorted(comparisons, key=_difference, reverse=findings.metric.goal == "maximize")
+    names = [label(_name(comparison, shared), 64) for comparison in comparisons]
     figure = Figure(figsize=(9.0, 1.3 + 0.3 * len(comparisons)), layout="constrained")
     panel = figure.subplots()
     for row, comparison in enumerate(comparisons):
@@ -278,13 +286,25 @@ def differences(findings: Findings, comparisons: Sequence[Comparison]) -> Figure
     panel.axvline(findings.as_printed(0.0), color=MUTED, linewidth=0.9, zorder=1)
     if margin := next((comparison.margin for comparison in comparisons if comparison.margin), None):
         panel.axvspan(findings.as_printed(-margin), findings.as_printed(margin), color=MUTED, alpha=0.12, linewidth=0)
+    panel.set_ylabel(label(shared.heading("")))
     side = "left" if findings.metric.goal == "minimize" else "right"
     title = label(findings.metric.title)
     panel.set_xlabel(f"{f'ratio of {title}' if findings.ratio else f'difference in {title}'} ({side} is better)")
     if findings.ratio:
         panel.set_xscale("log")
+        ends = [end for one in comparisons if one.estimate and one.estimate.interval for end in one.estimate.interval]
+        _set_log_ticks(panel.xaxis, [findings.as_printed(end) for end in (0.0, *ends)])
     _legend(panel, comparisons)
     return figure
+
+
+def _name(comparison: Comparison, shared: ComparisonNames) -> str:
+    name = shared.levels[comparison.name]
+    return name if shared.reference or comparison.kind == "contrast" else f"{name} ({comparison.kind})"
+
+
+def _difference(comparison: Comparison) -> float:
+    return comparison.estimate.difference if comparison.estimate else math.inf
 
 
 def _whisker(panel: Axes, findings: Findings, comparison: Comparison, row: int) -> None:

@@ -23,6 +23,8 @@ TRAINING_LOSS = "train/loss"
 _TRAINING = ("train/loss", "train/nats")
 _PANELS_ACROSS = 2
 _LEGEND_COLUMNS = 5
+MOST_BANDS = 8
+"""The number of arms from which bands over seeds would cover each other, so that none are drawn."""
 
 Curves = dict[str, dict[str, list[Array]]]
 """The curves of all seeds by name of the curve and by arm, each [points, 2] of tokens and value."""
@@ -68,12 +70,13 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
     """Draws a panel for each curve name, with the arms labelled at the line ends of the last panel."""
     from matplotlib.figure import Figure
 
+    labels = findings.study.plan.labels
     styles = {
         arm: style
         for arm, style in line_styles(findings.study.arm_names).items()
         if any(arm in by_arm for by_arm in curves.values())
     }
-    longest = max(len(label(arm)) for arm in styles)
+    longest = max(len(label(labels.alone(arm))) for arm in styles)
     width = max(9.0, 3.4 * len(curves) + min(4.5, 0.6 + 0.07 * longest))
     figure = Figure(figsize=(width, max(3.6, 0.3 * len(styles))), layout="constrained")
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
@@ -83,7 +86,7 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
         panel.xaxis.set_major_formatter(ticks)
         panel.set_ylabel(_title(findings, name))
         if panel is panels[-1]:
-            label_ends(panel, ends, styles)
+            label_ends(panel, ends, styles, labels)
     return figure
 
 
@@ -137,7 +140,8 @@ def _panel(panel: Axes, by_arm: Mapping[str, list[Array]], styles: Mapping[str, 
         if not len(tokens):
             continue
         panel.plot(tokens, mean, linewidth=1.6, **style)
-        panel.fill_between(tokens, least, greatest, color=style["color"], alpha=0.18, linewidth=0)
+        if len(by_arm) <= MOST_BANDS:
+            panel.fill_between(tokens, least, greatest, color=style["color"], alpha=0.18, linewidth=0)
         ends[arm], last = float(mean[-1]), max(last, float(tokens[-1]))
         # The first fifth of training spans most of the range of values and tells little about the study's question.
         settled = tokens >= 0.2 * tokens[-1]

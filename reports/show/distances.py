@@ -32,13 +32,13 @@ def bits_against_distance(study: Study, lines: Mapping[str, Line]) -> Figure:
     """Draws a line for each arm on a logarithmic axis of symbols, and a dotted one for all that each lag is worth."""
     from matplotlib.figure import Figure
 
-    styles = {label(arm): line_styles(study.arm_names)[arm] for arm in lines}
+    styles = line_styles(study.arm_names)
     figure = Figure(figsize=(9.0, max(3.6, 0.3 * len(lines))), layout="constrained")
     panel = figure.subplots()
     panel.set_xscale("log", base=2)
     panel.xaxis.set_minor_formatter(lambda value, _: "")
     for arm, line in lines.items():
-        panel.plot(*zip(*line, strict=True), marker="o", markersize=3.5, linewidth=1.6, **styles[label(arm)])
+        panel.plot(*zip(*line, strict=True), marker="o", markersize=3.5, linewidth=1.6, **styles[arm])
     blind, *known = study.plan.references
     for reference in known:
         worth = blind.value - reference.value
@@ -59,6 +59,6 @@ def bits_against_distance(study: Study, lines: Mapping[str, Line]) -> Figure:
     panel.set_xlabel("symbols of context")
     panel.set_ylabel("bits recovered per symbol")
     low, high = panel.get_ylim()
-    ends = {label(arm): min(max((line[-1][1] - low) / (high - low), 0), 1) for arm, line in lines.items()}
-    label_ends(panel, ends, styles)
+    ends = {arm: min(max((line[-1][1] - low) / (high - low), 0), 1) for arm, line in lines.items()}
+    label_ends(panel, ends, styles, study.plan.labels)
     return figure

@@ -23,7 +23,7 @@ from reports.show.charts import (
     state_against_accuracy,
     state_points,
 )
-from reports.show.curves import battery_curves, learning_curves, load_auxiliary, load_curves
+from reports.show.curves import MOST_BANDS, battery_curves, learning_curves, load_auxiliary, load_curves
 from reports.show.distances import bits_against_distance, recovered_bits
 from reports.show.effects import draw_effects
 from reports.show.looks import STYLE, VARIABLES
@@ -42,6 +42,7 @@ Every comparison that has a published number: ours with its 95 % interval, and t
 of the metric in per cent of the value of the arm compared with, which is the baseline where none is named; right is \
 better. Perplexities enter by their logarithms, which change as bits do. The scale is linear up to one per cent and \
 logarithmic beyond."""
+RANKED = "the best is on top, the dashed line is the baseline, and full points are beaten by none in quality and cost."
 NO_METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 """What is left out of the files of each format."""
 
@@ -100,14 +101,17 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         yield Drawing("accuracies", "Accuracies", caption, accuracies(matrix))
         if states := state_points(matrix):
             caption = (
-                f"Mean accuracy over {matrix.columns} against the numbers that all mixers hold of a row in decoding, "
-                "with 95 % intervals; full points are beaten by none in both."
+                f"Mean accuracy over {matrix.columns} with 95 % intervals, and the numbers that all mixers hold of a "
+                f"row in decoding; {RANKED}"
             )
             yield Drawing(
                 "state_accuracy", "State against accuracy", caption, state_against_accuracy(findings, matrix, states)
             )
     if curves := load_curves(study):
-        caption = "Learning curves: mean over seeds, the band from the least to the greatest."
+        caption = (
+            f"Learning curves: mean over seeds, of up to {MOST_BANDS} arms with a band from the least to the greatest. "
+            "The axis fits what follows the first fifth of training."
+        )
         battery = findings.battery
         figure = battery_curves(findings, battery, curves) if battery else learning_curves(findings, curves)
         yield Drawing("learning_curves", "Learning curves", caption, figure)
@@ -123,12 +127,9 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
         caption += " The band is the margin within which two are called equal." if findings.margin else ""
         yield Drawing("differences", "Paired differences", caption, differences(findings, comparisons))
     if points := cost_points(findings):
-        caption = "Cost against quality, one standard deviation over seeds; full points are beaten by none in both."
+        caption = f"Quality, with one standard deviation over seeds, beside cost; {RANKED}"
         if battery := findings.battery:
-            caption = (
-                f"Mean cost and mean accuracy over {battery.columns}, with 95 % intervals; full points are beaten by "
-                "none in both."
-            )
+            caption = f"Mean accuracy over {battery.columns} with 95 % intervals, beside mean cost; {RANKED}"
         yield Drawing("cost_quality", "Cost against quality", caption, cost_against_quality(findings, points))
     if costs := costs_by_length(findings):
         caption = "Cost against length: FLOPs of the forward pass for a token, were rows so long."

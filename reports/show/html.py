@@ -175,6 +175,10 @@ def _reproduce(study: Study) -> Iterator[Html]:
     facts += [("Protocol", study.plan.protocol)] if study.plan.protocol else []
     if facts:
         yield Html(element("h3", "Where and with what it was measured") + pairs(facts))
-    keys = [(f"{run.arm}, seed {run.seed}", run.record.key) for run in study.runs if run.record is not None]
+    keys = [
+        (f"{study.plan.labels.alone(run.arm)}, seed {run.seed}", run.record.key)
+        for run in study.runs
+        if run.record is not None
+    ]
     if keys:
         yield details(f"Keys of the {len(keys)} runs", pairs(keys))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lit_transformers.records.labels import ArmLabels
 from reports.show.markup import printable
 
 if TYPE_CHECKING:
@@ -68,16 +69,20 @@ def ticks(value: float, _: float | None = None) -> str:
     return f"{value:g}"
 
 
-def label_ends(panel: Axes, ends: Mapping[str, float], styles: Mapping[str, LineStyle]) -> None:
+def label_ends(
+    panel: Axes, ends: Mapping[str, float], styles: Mapping[str, LineStyle], labels: ArmLabels | None = None
+) -> None:
     """Labels each line at its end in its colour, without overlaps, and joins each label to its line.
 
-    ends: the height at which each line ends, as a share of the panel's height.
+    ends: the height at which each line ends, as a share of the panel's height. labels: how lines that are arms are
+    named.
     """
+    labels = labels or ArmLabels()
     order = sorted(ends, key=lambda name: ends[name])
     heights = spread([ends[name] for name in order], min(0.075, 1 / max(1, len(order))))
     for name, height in zip(order, heights, strict=True):
         panel.annotate(
-            label(name),
+            label(labels.alone(name)),
             xy=(1.0, ends[name]),
             xytext=(1.06, height),
             xycoords="axes fraction",

@@ -21,6 +21,7 @@ from reports.judge.matrix import DECODING_STATE, Matrix, accuracy_matrix
 from reports.judge.significance import bleu_tests
 from reports.judge.statistics import ConfidenceInterval
 from reports.read.records import Run, Study
+from reports.show.names import name_comparisons
 from reports.show.tables import Cell, Column, Kind, Table, fixed
 from reports.show.tuned import tuned
 
@@ -275,7 +276,7 @@ def results(findings: Findings) -> Table:
     """Returns a table of the mean and standard deviation over seeds of each arm, or of why there is none."""
     study, decimals = findings.study, findings.decimals
     columns = (
-        Column("Arm"),
+        _arm_column(study),
         Column("Mean ± standard deviation", "number", findings.metric.title, decimals),
         *([Column(SHARE, "percent")] if findings.references else []),
         Column("Seeds"),
@@ -283,13 +284,21 @@ def results(findings: Findings) -> Table:
     rows = []
     for arm in study.plan.arms:
         finished, planned = study.finished(arm.name), study.of(arm.name)
-        name = f"{arm.name} (baseline)" if arm.name == study.plan.baseline else arm.name
+        name = Cell(arm.name, label=study.plan.labels.marked(arm.name))
         mean = _mean_cell(finished, planned)
         share = [_share_cell(findings.references.get(arm.name, ()), mean.value)] if findings.references else []
-        rows.append((Cell(name), mean, *share, Cell(_seeds_text(finished, planned))))
+        rows.append((name, mean, *share, Cell(_seeds_text(finished, planned))))
     goal = "lower" if findings.metric.goal == "minimize" else "higher"
     notes = (f"A {goal} value is better.", floor_text(findings), provenance(study))
     return Table("results", "Results", columns, tuple(rows), notes, findings.metric.title)
+
+
+def _arm_column(study: Study) -> Column:
+    return Column(study.plan.labels.heading("Arm"))
+
+
+def _arm_cell(study: Study, arm: str) -> Cell:
+    return Cell(arm, label=study.plan.labels.in_column(arm))
 
 
 def known(findings: Findings) -> Table:
@@ -326,7 +335,7 @@ def floors(findings: Findings) -> Table:
     )
     rows = tuple(
         (
-            *([Cell(arm)] if len(by_arm) > 1 else []),
+            *([_arm_cell(findings.study, arm)] if len(by_arm) > 1 else []),
             Cell(floor.name),
             Cell(floor.value),
             Cell(findings.study.gain_over(floor, arm)),
@@ -382,7 +391,7 @@ def ranking(findings: Findings) -> Table:
     if matrix is None:
         return Table("ranking", "", (), ())
     columns = (
-        Column(matrix.rows.capitalize()),
+        Column(matrix.rows),
         Column("Mean", "number", findings.metric.title, findings.decimals),
         Column("95 % interval", "interval", findings.metric.title, findings.decimals),
         *([Column("Numbers held in decoding", "count")] if matrix.states else []),
@@ -437,8 +446,9 @@ def _reasons(planned: Iterable[Run]) -> list[str]:
 def differences(findings: Findings, comparisons: Sequence[Comparison], name: str, title: str) -> Table:
     """Returns a table of comparisons with their intervals and the verdicts that follow from them."""
     decimals, unit = findings.difference_decimals, findings.difference_unit
+    names = name_comparisons(findings.study.plan, comparisons)
     columns = (
-        Column("Comparison"),
+        Column(names.heading("Comparison")),
         Column("Ratio" if findings.ratio else "Difference", "number", unit, decimals),
         Column("95 % interval", "interval", unit, decimals),
         Column("Verdict"),
@@ -448,19 +458,21 @@ def differences(findings: Findings, comparisons: Sequence[Comparison], name: str
         Column("Smallest detectable", "number", unit, decimals, detail=True),
         Column("Seeds needed", detail=True),
     )
-    rows = tuple(_comparison_row(findings, comparison, len(columns)) for comparison in comparisons)
+    rows = tuple(
+        (Cell(one.name, label=names.levels[one.name]), *_comparison_cells(findings, one, len(columns) - 1))
+        for one in comparisons
+    )
     notes = (f"Equal: {findings.margin}.",) if findings.margin else ()
     return Table(name, title, columns, rows, notes, unit)
 
 
-def _comparison_row(findings: Findings, comparison: Comparison, columns: int) -> tuple[Cell, ...]:
+def _comparison_cells(findings: Findings, comparison: Comparison, columns: int) -> tuple[Cell, ...]:
     estimate = comparison.estimate
     if estimate is None:
-        return Cell(comparison.name), Cell(missing=comparison.reason), *[Cell()] * (columns - 2)
+        return Cell(missing=comparison.reason), *[Cell()] * (columns - 1)
     verdict = Cell(comparison.verdict) if comparison.verdict else Cell(missing=f"none: {comparison.reason}")
     detectable = comparison.detectable
     return (
-        Cell(comparison.name),
         Cell(findings.as_printed(estimate.difference)),
         _interval_cell(findings, estimate.interval),
         verdict,
@@ -486,23 +498,24 @@ def seeds_needed(comparison: Comparison) -> str | None:
 def intervals(findings: Findings) -> Table:
     """Returns a table of the interval that decides verdicts, beside the two that do not."""
     decimals, unit = findings.difference_decimals, findings.difference_unit
+    shown = [*(one for one in findings.comparisons if one.kind == "contrast"), *findings.effects]
+    names = name_comparisons(findings.study.plan, shown)
     columns = (
-        Column("Comparison"),
+        Column(names.heading("Comparison")),
         Column("Seeds and documents", "interval", unit, decimals),
         Column("Student's t over seeds", "interval", unit, decimals),
         Column("Percentile bootstrap", "interval", unit, decimals),
         Column("Documents", "count"),
     )
-    contrasts = [c for c in findings.comparisons if c.kind == "contrast"]
     rows = tuple(
         (
-            Cell(comparison.name),
+            Cell(comparison.name, label=names.levels[comparison.name]),
             _interval_cell(findings, estimate.interval),
             _interval_cell(findings, estimate.over_seeds),
             _interval_cell(findings, estimate.bootstrap),
             Cell(comparison.documents) if comparison.documents else Cell(missing="seeds only"),
         )
-        for comparison in (*contrasts, *findings.effects)
+        for comparison in shown
         if (estimate := comparison.estimate) and estimate.interval
     )
     notes = (
@@ -528,13 +541,17 @@ def costs(study: Study) -> Table:
         arm.name: {key: _cost_cell(study.finished(arm.name), key) for key, _, _ in COSTS} for arm in study.plan.arms
     }
     filled = [cost for cost in COSTS if any(row[cost[0]].value is not None for row in rows.values())]
-    columns = (Column("Arm"), *(Column(title, kind, detail=i > 3) for i, (_, title, kind) in enumerate(filled)))
-    cells = tuple((Cell(arm), *(row[key] for key, _, _ in filled)) for arm, row in rows.items()) if filled else ()
+    columns = (_arm_column(study), *(Column(title, kind, detail=i > 3) for i, (_, title, kind) in enumerate(filled)))
+    cells = (
+        tuple((_arm_cell(study, arm), *(row[key] for key, _, _ in filled)) for arm, row in rows.items())
+        if filled
+        else ()
+    )
     hardware = environments(study, "hardware")
     notes = [f"Measured on {'; '.join(hardware)}."] if hardware else []
     if any(cell.spread is not None for row in rows.values() for cell in row.values()):
         notes.insert(0, "Means over runs; ± is the standard deviation of what was measured.")
-    return Table("costs", "Cost", columns, cells, tuple(notes))
+    return Table("costs", "Cost", columns, cells if filled else (), tuple(notes))
 
 
 def _cost_cell(runs: Sequence[Run], key: str) -> Cell:
@@ -549,7 +566,7 @@ def published(findings: Findings) -> Table:
     if plan.published is None:
         return Table("published", "", (), ())
     columns = (
-        Column("Arm"),
+        _arm_column(findings.study),
         Column("Published", "number", plan.published.metric, _printed_decimals(plan.published.cells)),
         Column("Note"),
         Column("Ours", "number", findings.metric.title, findings.decimals),
@@ -573,11 +590,11 @@ def _printed_decimals(cells: Iterable[PublishedCell]) -> int:
 def _published_row(study: Study, cell: PublishedCell) -> tuple[Cell, ...]:
     arms = matching_arms(study.plan.arms, cell)
     if len(arms) == 1:
-        name, ours = arms[0].name, _mean_cell(study.finished(arms[0].name), study.of(arms[0].name))
+        name, ours = _arm_cell(study, arms[0].name), _mean_cell(study.finished(arms[0].name), study.of(arms[0].name))
     else:
-        name = cell.arm if isinstance(cell.arm, str) else _levels(cell.arm)
+        name = Cell(cell.arm if isinstance(cell.arm, str) else _levels(cell.arm))
         ours = Cell(missing="several arms" if arms else "not run here")
-    return Cell(name), Cell(cell.value), Cell(cell.note), ours
+    return name, Cell(cell.value), Cell(cell.note), ours
 
 
 def matching_arms(arms: Iterable[PlannedArm], cell: PublishedCell) -> list[PlannedArm]:
@@ -598,7 +615,7 @@ def matching(study: Study) -> Table:
         return Table("match", "", (), ())
     kind = _BUDGETS.get(match.on, "count")
     columns = (
-        Column("Arm"),
+        _arm_column(study),
         Column("Target", kind, detail=True),
         Column("Planned", kind, detail=True),
         Column("Off by", "percent"),
@@ -608,7 +625,7 @@ def matching(study: Study) -> Table:
     base = spent(study, study.plan.baseline)
     rows = tuple(
         (
-            Cell(arm),
+            _arm_cell(study, arm),
             Cell(matched.target),
             Cell(matched.reached),
             Cell(_relative_excess(matched.reached, matched.target)),

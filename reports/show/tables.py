@@ -9,7 +9,6 @@ import csv
 import io
 import math
 import re
-import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,9 +19,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from lit_transformers.cli.amounts import count, scaled
+from lit_transformers.cli.names import BreakableName
 from reports.show.markup import Html, element, name_of, paragraphs
 
-_NAME_WIDTH, _TEXT_WIDTH, _GAP = 30, 24, 3
+_TEXT_WIDTH, _GAP = 24, 3
+_NAME_SHARE = 3 / 8
+"""The largest share of a terminal's width that names get."""
 
 Kind = Literal["text", "number", "interval", "count", "bytes", "seconds", "percent", "p"]
 
@@ -31,7 +33,8 @@ Kind = Literal["text", "number", "interval", "count", "bytes", "seconds", "perce
 class Cell:
     """The content of a cell: a value with its spread (standard deviation), an interval, or why it is ``missing``.
 
-    ``link`` is the address that its text leads to in Markdown and HTML.
+    ``link`` is the address that its text leads to in Markdown and HTML. ``label`` is shown in place of a name that the
+    CSV holds.
     """
 
     value: float | str | None = None
@@ -40,6 +43,7 @@ class Cell:
     high: float | None = None
     missing: str | None = None
     link: str | None = None
+    label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,18 @@ def plain(cell: Cell, column: Column) -> str:
     if cell.value is None:
         return "-"
     if isinstance(cell.value, str):
-        return cell.value
+        return cell.value if cell.label is None else cell.label
     if not math.isfinite(cell.value):
         return "not a number"
     text = _number(cell.value, column)
-    return text if cell.spread is None else f"{text} ± {_number(cell.spread, column)}"
+    return text if cell.spread is None else _with_spread(text, _number(cell.spread, column))
+
+
+def _with_spread(value: str, spread: str) -> str:
+    """Joins a value and its spread; a unit that both have is written once."""
+    number, space, unit = value.partition(" ")
+    is_shared = space and " " not in unit and spread.partition(" ")[1:] == (space, unit)
+    return f"{number if is_shared else value} ± {spread}"
 
 
 def _number(value: float, column: Column) -> str:
@@ -158,7 +169,8 @@ def to_rich(table: Table, width: int = 100) -> RichTable:
     Columns that do not fit are folded or, if they are details, omitted and named in the caption.
     """
     rendered = RichTable(title=Text(table.heading), title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
-    indices = _fitting_columns(table, width)
+    name_width = int(_NAME_SHARE * width)
+    indices = _fitting_columns(table, width, name_width)
     headings = table.headings()
     omitted = [heading for index, heading in enumerate(headings) if index not in indices]
     rendered.caption = Text(
@@ -169,15 +181,17 @@ def to_rich(table: Table, width: int = 100) -> RichTable:
         rendered.add_column(Text(headings[index]), justify=justify, overflow="fold", no_wrap=index == 0)
     for row in table.rows:
         # Without this, names would be broken within words on a narrow terminal.
-        name = Text("\n".join(textwrap.wrap(plain(row[0], table.columns[0]), _NAME_WIDTH)))
+        name = Text("\n".join(BreakableName(plain(row[0], table.columns[0])).lines(name_width)))
         rendered.add_row(name, *(_styled(row[index], table.columns[index]) for index in indices[1:]))
     return rendered
 
 
-def _fitting_columns(table: Table, width: int) -> list[int]:
+def _fitting_columns(table: Table, width: int, name_width: int) -> list[int]:
     """Returns the indices of columns that are no details and, from the left, of the details that fit."""
     headings = table.headings()
-    widths = [_width(table, index, heading) for index, heading in enumerate(headings)]
+    widths = [
+        _width(table, index, heading, _TEXT_WIDTH if index else name_width) for index, heading in enumerate(headings)
+    ]
     room = width - 1 - sum(w for w, column in zip(widths, table.columns, strict=True) if not column.detail)
     indices = []
     for index, column in enumerate(table.columns):
@@ -188,9 +202,9 @@ def _fitting_columns(table: Table, width: int) -> list[int]:
     return indices
 
 
-def _width(table: Table, index: int, heading: str) -> int:
+def _width(table: Table, index: int, heading: str, most: int) -> int:
     texts = (plain(row[index], table.columns[index]) for row in table.rows)
-    return _GAP + min(_TEXT_WIDTH if index else _NAME_WIDTH, max([len(heading), *map(len, texts)]))
+    return _GAP + min(most, max([len(heading), *map(len, texts)]))
 
 
 _STYLES = {"better": "bold green", "worse": "bold red", "equal": "bold cyan", "differs": "bold", "unresolved": "yellow"}
@@ -235,7 +249,7 @@ def to_csv(tables: Iterable[Table]) -> str:
     writer.writerow(["table", "row", "name", "column", "unit", "value", "spread", "low", "high", "missing"])
     for table in tables:
         for index, row in enumerate(table.rows, start=1):
-            name = plain(row[0], table.columns[0])
+            name = plain(replace(row[0], label=None), table.columns[0])
             for cell, column in zip(row[1:], table.columns[1:], strict=True):
                 numbers = (cell.value, cell.spread, cell.low, cell.high, cell.missing)
                 cells = ["" if value is None else str(value) for value in numbers]

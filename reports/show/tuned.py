@@ -18,7 +18,7 @@ def tuned(study: Study, decimals: int) -> Table:
     if tuning is None:
         return Table("tuning", "", (), ())
     columns = (
-        Column("Arm"),
+        Column(study.plan.labels.heading("Arm")),
         Column("Trials", "count"),
         Column("Pruned", "count", detail=True),
         Column("Failed", "count", detail=True),
@@ -28,7 +28,7 @@ def tuned(study: Study, decimals: int) -> Table:
     )
     rows = tuple(
         (
-            Cell(name),
+            Cell(name, label=study.plan.labels.in_column(name)),
             Cell(arm.trials),
             Cell(arm.pruned),
             Cell(arm.failed),

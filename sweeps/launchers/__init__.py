@@ -1,1 +1,1 @@
-"""Where runs are done: on this machine, or on a SLURM cluster."""
+"""Where runs are done: on this machine, or on a SLURM or Ray cluster."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sweeps.launchers.limits import write_bytes, write_seconds
 from sweeps.launchers.share import Share
@@ -28,7 +28,7 @@ from sweeps.process.child import Attempt, LaunchError
 from sweeps.process.order import BUSY, INTERRUPTED, News, RunOrder
 from sweeps.survey import close
 
-__all__ = ["LaunchError", "Options", "Summary", "launch"]
+__all__ = ["CHECKPOINT_SECONDS", "MAX_STOPS", "LaunchError", "Options", "Summary", "handled_signals", "launch"]
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 POLL_SECONDS = 0.5
@@ -37,7 +37,7 @@ MEMORY_SECONDS = 1.0
 CHECKPOINT_SECONDS = 60.0
 """How long a run may take to write its checkpoint when it is stopped, or its whole time limit, if that is less."""
 MAX_STOPS = 3
-"""How often a run that was stopped from outside is resumed by the same command."""
+"""How often a run that was stopped or killed from outside is resumed by the same command."""
 
 
 class Options(NamedTuple):
@@ -45,7 +45,7 @@ class Options(NamedTuple):
 
     time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
     deadline: the monotonic time at which all runs stop, as by a SIGALRM. loggers: by which each run is shown, besides
-    Weights & Biases.
+    Weights & Biases. nodes: the nodes of a SLURM job over which the ranks of a run are spread.
     """
 
     runner: str
@@ -58,6 +58,7 @@ class Options(NamedTuple):
     memory_limit: int | None = None
     deadline: float | None = None
     loggers: tuple[str, ...] = ()
+    nodes: int = 1
 
 
 class Summary(NamedTuple):
@@ -113,7 +114,7 @@ def launch(runs: Path, ledger: Ledger, board: Board, rows: list[Row], options: O
     """
     state = _Launch(runs, ledger, board, options, rows)
     ledger.attend(board.say, lambda: state.stopped_by is None)
-    with _handled_signals(state), board:
+    with handled_signals(state), board:
         board.watch(rows)
         try:
             ledger.reap()
@@ -194,7 +195,7 @@ def _pulse(row: Row) -> Pulse:
 
 def _start_run(state: _Launch, row: Row, claim: int) -> None:
     options = state.options
-    devices = options.share.place((job.devices for job in state.jobs), row.ticket.ranks)
+    devices = options.share.place((job.devices for job in state.jobs), row.ticket.ranks // options.nodes)
     order = RunOrder(
         row.ticket,
         state.runs.resolve(),
@@ -206,6 +207,7 @@ def _start_run(state: _Launch, row: Row, claim: int) -> None:
         options.wandb,
         options.time_limit,
         options.loggers,
+        options.nodes,
     )
     row.state, row.reason = State.STARTING, None
     row.taken += 1
@@ -295,6 +297,8 @@ def _finish(state: _Launch, job: _Job) -> None:
         _fail(state, job, job.limit_reason, resumable=False)
     elif state.stopped_by is not None or status in (INTERRUPTED, BUSY, -signal.SIGTERM):
         _return_to_ledger(state, job, status)
+    elif reason := job.attempt.kill_reason:
+        _resume_killed(state, job, reason)
     else:
         _fail(state, job, _exit_reason(status, row.ticket.directory(state.runs)), resumable=True)
 
@@ -323,6 +327,18 @@ def _return_to_ledger(state: _Launch, job: _Job, status: int | None) -> None:
             row.state, row.reason = State.FAILED, f"stopped from outside {MAX_STOPS + 1} times; run again to go on"
 
 
+def _resume_killed(state: _Launch, job: _Job, reason: str) -> None:
+    """Lets a run go on whose process was killed. The run has failed when that happened too often."""
+    row = job.row
+    state.stops[row.ticket.key] = state.stops.get(row.ticket.key, 0) + 1
+    if state.stops[row.ticket.key] > MAX_STOPS:
+        _fail(state, job, f"{reason}, and {MAX_STOPS} times before: most likely out of memory", resumable=True)
+        return
+    state.ledger.release(job.claim, "killed")
+    row.state = State.WAITING
+    state.board.say(f"{row.ticket.arm}, seed {row.ticket.seed}: {reason}; it goes on")
+
+
 def _close_by_record(state: _Launch, row: Row) -> bool:
     """Ends the row as its record says. Returns False where there is no record yet or the run will be repeated."""
     record, note = read_record(row.ticket.directory(state.runs))
@@ -338,8 +354,7 @@ def _close_by_record(state: _Launch, row: Row) -> bool:
 
 def _exit_reason(status: int | None, directory: Path) -> str:
     if status is not None and status < 0:
-        hint = ": most likely out of memory" if status == -signal.SIGKILL else ""
-        return f"killed (signal {-status}){hint}"
+        return f"killed (signal {-status})"
     if status == 0:
         return "it left no record under its key: code or data changed while it ran; run the command again"
     return f"its process ended with status {status}; see {directory / 'log.txt'}"
@@ -354,8 +369,15 @@ def _close_attempts(state: _Launch) -> None:
         job.attempt.close(max(deadline - time.monotonic(), 0.1))
 
 
+class Stoppable(Protocol):
+    """What signals stop: the number of the first one, and whether a second one came."""
+
+    stopped_by: int | None
+    kill_now: bool
+
+
 @contextmanager
-def _handled_signals(state: _Launch) -> Iterator[None]:
+def handled_signals(state: Stoppable) -> Iterator[None]:
     """Ends the loop on SIGINT, SIGTERM or a batch system's warning, SIGUSR2; a second signal kills the runs."""
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -23,7 +23,6 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import submitit
-from rich.console import Console
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.helpers import CommandFunction, DelayedSubmission
 
@@ -31,13 +30,12 @@ from lit_transformers.cli.cores import requested_threads
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.records.files import RECORD, write_json
 from sweeps.launchers.limits import parse_bytes, parse_seconds
-from sweeps.launchers.local import MAX_STOPS, Options, Summary, launch
+from sweeps.launchers.local import MAX_STOPS, Options, Summary
+from sweeps.launchers.remote import RemoteRun, update_rows
 from sweeps.launchers.share import Share, share_machine
 from sweeps.ledger.ledger import Ledger
-from sweeps.ledger.records import read_record
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
-from sweeps.survey import close, survey
 
 __all__ = ["Cluster", "launch_on_slurm", "parse_parameters"]
 
@@ -64,28 +62,18 @@ class Cluster(NamedTuple):
 class Job:
     """One run as a job. It is pickled when it is submitted, and called on the node, again each time it is requeued."""
 
-    def __init__(self, runs: Path, ticket: Ticket, options: Options, heartbeat: int, grace: int) -> None:
-        """heartbeat and grace: those of the watching command, so that the job does not take a slower one for dead."""
-        self.runs, self.ticket, self.options = runs, ticket, options
-        self.heartbeat, self.grace = heartbeat, grace
+    def __init__(self, run: RemoteRun) -> None:
+        self.run = run
 
     def __call__(self) -> str:
         """Does the run, or what is left of it, and returns its state."""
-        options = self.options._replace(share=_share(self.ticket))
-        retry, limit = options.retry_failed, options.time_limit
-        rows, _ = survey(self.runs, [self.ticket], options.metric, retry_failed=retry, time_limit=limit)
-        if rows[0].state.over:
-            return rows[0].state
-        ledger = Ledger(self.runs, os.environ.get(STORAGE), self.heartbeat, self.grace)
-        try:
-            summary = launch(self.runs, ledger, Board(Console(width=120), options.metric), rows, options)
-        finally:
-            ledger.close()
+        share = _share(self.run.ticket, self.run.options.nodes)
+        summary = self.run.perform(share, os.environ.get(STORAGE))
         if summary.stopped_by == signal.SIGUSR2:  # now submitit receives it too, and requeues the job
             signal.raise_signal(signal.SIGUSR2)
         if summary.stopped_by is not None:
             sys.exit(128 + summary.stopped_by)
-        return rows[0].state
+        return summary.rows[0].state
 
     def checkpoint(self) -> DelayedSubmission:
         """Returns what is called when the job was requeued: the same job, since the run has its own checkpoint."""
@@ -116,8 +104,9 @@ def launch_on_slurm(
     """Submits a job for every waiting run, and watches until all have ended. Jobs outlive a command that is stopped.
 
     begin: called when SLURM has accepted the jobs, before the job of their report is submitted.
-    Raises ConfigError where SLURM refuses the jobs.
+    Raises ConfigError where SLURM refuses the jobs, or where its nodes cannot share the ranks of a run.
     """
+    options = options._replace(nodes=_nodes(cluster, rows))
     folder = runs.resolve() / "studies" / options.study / "slurm"
     watch = _Watch(runs.resolve(), ledger, board, options, cluster, folder, begin, _read_jobs(folder / JOBS))
     with _handled_signals(watch), board:
@@ -163,12 +152,24 @@ def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
     return parameters
 
 
-def _share(ticket: Ticket) -> Share:
-    """Returns the job's share of the node: its cores divided equally among its ranks unless OMP_NUM_THREADS is set."""
+def _nodes(cluster: Cluster, rows: Iterable[Row]) -> int:
+    """Returns the nodes of a job. Raises ConfigError where they cannot share the ranks of its run equally."""
+    nodes = cluster.parameters.get("nodes", 1)
+    for ranks in {row.ticket.ranks for row in rows}:
+        if ranks % nodes:
+            reason = f"{nodes} nodes cannot share {ranks} ranks of a run equally; give --devices {nodes}, or a multiple"
+            raise ConfigError(reason, f"{OPTION} nodes")
+    return int(nodes)
+
+
+def _share(ticket: Ticket, nodes: int = 1) -> Share:
+    """Returns the job's share of a node: its cores divided equally among the ranks that are there, unless
+    OMP_NUM_THREADS is set."""
+    ranks = ticket.ranks // nodes
     cores = os.environ.get("SLURM_CPUS_PER_TASK") or "1"
     training = ticket.config.get("training") or {}
-    threads = requested_threads() or max(1, int(cores) // ticket.ranks)
-    return share_machine(1, 1, threads, cuda=training.get("device") in ("auto", "cuda"), ranks=ticket.ranks)
+    threads = requested_threads() or max(1, int(cores) // ranks)
+    return share_machine(1, 1, threads, cuda=training.get("device") in ("auto", "cuda"), ranks=ranks)
 
 
 def _export_storage(storage: str | None) -> None:
@@ -191,22 +192,10 @@ def _update_rows(watch: _Watch, rows: list[Row]) -> list[Row]:
 
     A job that is gone counts from the second check on, since its run's record may appear a moment later.
     """
-    queue = _queue()
-    watch.ledger.reap()
-    standings = {standing.key: standing for standing in watch.ledger.standings()}
-    for row in (row for row in rows if not row.state.over):
-        key = row.ticket.key
-        record, note = read_record(row.ticket.directory(watch.runs))
-        if note:
-            watch.board.say(note)
-        if record is not None:
-            close(row, record, watch.options.metric)
-        elif key in standings:
-            pulse = standings[key].pulse
-            row.state, row.step, row.steps, row.seconds_left = State(pulse.phase), *pulse[1:]
-        else:
-            row.state = State.WAITING
-        is_assigned = key in standings or watch.jobs.get(key) in queue
+    queue, unfinished = _queue(), [row for row in rows if not row.state.over]
+    held = update_rows(watch.runs, watch.ledger, watch.board, unfinished, watch.options.metric)
+    for key in (row.ticket.key for row in unfinished):
+        is_assigned = key in held or watch.jobs.get(key) in queue
         watch.unseen[key] = 0 if is_assigned else watch.unseen[key] + 1
     waiting = [row for row in rows if not row.state.over and watch.unseen[row.ticket.key]]
     return [row for row in waiting if row.ticket.key not in watch.jobs or watch.unseen[row.ticket.key] > 1]
@@ -224,7 +213,8 @@ def _submit(watch: _Watch, rows: list[Row]) -> None:
     try:
         with executor.batch():
             timing = (watch.ledger.heartbeat, watch.ledger.grace)
-            jobs = [executor.submit(Job(watch.runs, row.ticket, watch.options, *timing)) for row in rows]
+            remote_runs = [RemoteRun(watch.runs, row.ticket, watch.options, *timing) for row in rows]
+            jobs = [executor.submit(Job(run)) for run in remote_runs]
         for row, job in zip(rows, jobs, strict=True):
             watch.jobs[row.ticket.key] = job.job_id
             watch.submitted[row.ticket.key] += 1
@@ -233,7 +223,9 @@ def _submit(watch: _Watch, rows: list[Row]) -> None:
         watch.begin()
         array = jobs[0].job_id.split("_")[0]
         if watch.cluster.report:
-            executor.update_parameters(dependency=f"afterany:{array}", job_name=f"report-{watch.options.study}")
+            executor.update_parameters(
+                dependency=f"afterany:{array}", job_name=f"report-{watch.options.study}", nodes=1
+            )
             executor.submit(CommandFunction(list(watch.cluster.report)))
     except (FailedJobError, FailedSubmissionError) as error:
         raise ConfigError(f"SLURM refused the jobs: {_last_line(error)}", OPTION) from None
@@ -247,6 +239,8 @@ def _executor(watch: _Watch) -> submitit.SlurmExecutor:
     except RuntimeError:
         raise ConfigError("there is no SLURM here: srun is not found; use --launcher local", "--launcher") from None
     parameters = {"time": DEFAULT_MINUTES, "signal_delay_s": WARNING_SECONDS, **watch.cluster.parameters}
+    if watch.options.nodes > 1:  # the run's process is on the first node, and starts its ranks on all of them
+        parameters |= {"ntasks_per_node": 1, "srun_args": ["--nodes=1", "--ntasks=1"]}
     executor.update_parameters(
         job_name=watch.options.study,
         stderr_to_stdout=True,

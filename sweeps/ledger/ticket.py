@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +13,14 @@ __all__ = ["State", "Ticket"]
 
 
 class Ticket(NamedTuple):
-    """A run by its key, the arm and seed it stands for, and its resolved config as plain data."""
+    """A run by its key, the arm and seed it stands for, its resolved config as plain data, and the arm's level of every
+    factor."""
 
     key: str
     arm: str
     seed: int
     config: dict[str, Plain]
+    levels: Mapping[str, str] = {}
 
     def directory(self, runs: Path) -> Path:
         """Returns the directory of the run's files."""

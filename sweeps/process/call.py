@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
-from sweeps.process.child import LaunchError, prepare_server
+from sweeps.process.child import LaunchError, prepare_server, without_main
+from sweeps.process.parent import die_with_parent
 
 __all__ = ["call_forked"]
 
@@ -29,7 +31,8 @@ def call_forked(
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_result, args=(sender, function, arguments, options), name=function.__name__)
     try:
-        process.start()
+        with without_main():
+            process.start()
         sender.close()
         result, error = receiver.recv()
     except EOFError:
@@ -49,8 +52,10 @@ def call_forked(
 def _send_result(
     sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
+    die_with_parent()
     try:
         sender.send((function(*arguments, **options), None))
     except Exception as error:
         error.add_note(traceback.format_exc())
-        sender.send((None, error))
+        with suppress(BrokenPipeError):  # the caller is gone
+            sender.send((None, error))

@@ -9,18 +9,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from types import ModuleType
 
 import psutil
 
-from sweeps.process.order import News, RunOrder
+from sweeps.process.order import KILLED, News, RunOrder
 from sweeps.process.preload import RUNNER
 from sweeps.process.worker import work
 
-__all__ = ["Attempt", "LaunchError", "prepare_server"]
+__all__ = ["Attempt", "LaunchError", "prepare_server", "without_main"]
 
 _SERVER = {
     "OMP_NUM_THREADS": "1",
@@ -28,6 +30,10 @@ _SERVER = {
     "OPENBLAS_NUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # the ordinary check for a device would spoil CUDA for processes forked later
 }
+START_TRIES = 3
+"""How often the start of a process is tried while its server is killed at the same moment."""
+_SERVER_DIED = 255
+"""The status that multiprocessing gives to a process whose server has died."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
@@ -59,19 +65,30 @@ def prepare_server(runner: str) -> None:
                 os.environ[name] = value
 
 
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Hides the script that is being run from the processes that are started meanwhile, which would run it once more to
+    import what they are given from it: they are given nothing from it."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
 class Attempt:
     """One attempt at one run: the process that does it, whether by itself or by ranks that torchrun starts."""
 
     def __init__(self, order: RunOrder) -> None:
         """Starts the process. Raises LaunchError where that fails."""
-        prepare_server(order.runner)
         context = multiprocessing.get_context("forkserver")
         self._receiver, sender = context.Pipe(duplex=False)
         self._process = context.Process(target=work, args=(order, sender), name=order.ticket.key)
         self.accepts_stop = False
         """Whether the process is ready to receive a request to stop."""
         try:
-            self._process.start()
+            self._start(order.runner)
         except (EOFError, OSError) as error:
             self._receiver.close()
             raise LaunchError(
@@ -79,6 +96,22 @@ class Attempt:
             ) from None
         finally:
             sender.close()
+        self._handle, self._server = None, None
+        with suppress(psutil.NoSuchProcess):  # it may have been killed already
+            self._handle = psutil.Process(self._process.pid)
+            self._server = self._handle.parent()
+
+    def _start(self, runner: str) -> None:
+        """Starts the process, and before it the server, again where that is killed meanwhile."""
+        for tries_left in reversed(range(START_TRIES)):
+            prepare_server(runner)
+            try:
+                with without_main():
+                    self._process.start()
+                break
+            except (EOFError, OSError):
+                if not tries_left:
+                    raise
 
     @property
     def ready(self) -> list[int | Connection]:
@@ -89,6 +122,17 @@ class Attempt:
     def status(self) -> int | None:
         """The exit status, negative the number of the signal that killed it; None while the process runs."""
         return self._process.exitcode
+
+    @property
+    def kill_reason(self) -> str | None:
+        """What was killed, where the process, one of its ranks or its server was killed from outside; else None."""
+        if self.status == -signal.SIGKILL:
+            return "its process was killed (signal 9)"
+        if self.status == KILLED:
+            return "one of its ranks was killed"
+        if self.status == _SERVER_DIED and not _is_alive(self._server):
+            return "the process that it was forked from was killed"
+        return None
 
     def news(self) -> Iterator[News]:
         """Yields all progress messages that have arrived and were not read yet."""
@@ -115,9 +159,9 @@ class Attempt:
         self._process.join(seconds)
         self._process.kill()
         self._process.join()
-        if self.status == 255 and self._process.pid:  # the fork server died, so the process may still run
-            with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
+        if self.status == _SERVER_DIED and self._handle is not None:  # without its server it may still run
+            with suppress(psutil.NoSuchProcess):
+                self._handle.kill()
         self._receiver.close()
 
     def memory(self) -> int:
@@ -129,3 +173,11 @@ class Attempt:
                 with suppress(psutil.NoSuchProcess):
                     total_bytes += process.memory_info().rss
         return total_bytes
+
+
+def _is_alive(process: psutil.Process | None) -> bool:
+    """Whether a process is neither gone nor a zombie."""
+    try:
+        return process is not None and bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

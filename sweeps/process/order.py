@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from lit_transformers.runs.loggers import LoggerConfig
     from lit_transformers.runs.wandb_logging import WandbConfig
 
-__all__ = ["BUSY", "INTERRUPTED", "Fault", "News", "RunOrder", "perform", "reporter"]
+__all__ = ["BUSY", "INTERRUPTED", "KILLED", "Fault", "News", "RunOrder", "perform", "reporter"]
 
 INTERRUPTED = 75
 """Exit status of a run that was asked to stop and left a checkpoint."""
 BUSY = 76
 """Exit status of a process whose run directory is locked by another one."""
+KILLED = 77
+"""Exit status of a run of several ranks of which one, or torchrun itself, was killed."""
 
 NEWS_SECONDS = 0.2
 """The shortest interval between two progress messages, so that they cost next to nothing."""
@@ -59,6 +61,8 @@ class RunOrder(NamedTuple):
     """Seconds after which its parent stops it. A run that an earlier, shorter limit stopped is resumed."""
     loggers: tuple[str, ...] = ()
     """The names of the loggers that runs have besides Weights & Biases."""
+    nodes: int = 1
+    """The nodes of the SLURM job that it is in, over which its ranks are spread equally."""
 
     @property
     def directory(self) -> Path:
@@ -67,10 +71,14 @@ class RunOrder(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why a run ended without a record of its own; resumable: whether running it again may succeed."""
+    """Why a run ended without a record of its own; resumable: whether running it again may succeed.
+
+    killed: whether one of its processes was killed from outside, so that the run goes on by itself.
+    """
 
     reason: str
     resumable: bool
+    killed: bool = False
 
 
 def perform(order: RunOrder, report: Callable[[Any], None] | None) -> Record | Fault | None:
@@ -116,7 +124,7 @@ def _wandb_config(order: RunOrder) -> WandbConfig | None:
         return None
     from lit_transformers.runs.wandb_logging import WandbConfig
 
-    return WandbConfig(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm)
+    return WandbConfig(cast(Any, order.wandb), study=order.study, arm=order.ticket.arm, levels=order.ticket.levels)
 
 
 def _failure_reason(error: Exception) -> str:

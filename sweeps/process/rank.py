@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 import threading
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.runner import load_runner
+from sweeps.process.meeting import connected
 from sweeps.process.order import Fault, RunOrder, perform, reporter
 from sweeps.process.torchrun import RankOutcome
 
@@ -20,7 +21,7 @@ __all__ = ["live"]
 def live(address: str) -> None:
     """Receives the order, does this rank's part of the run, and sends the outcome."""
     rank = int(os.environ["RANK"])
-    connection = Client(address)
+    connection = connected(address)
     order: RunOrder = connection.recv()
     with quick_imports():
         load_runner(order.runner)

@@ -2,7 +2,8 @@
 
 Every rank is connected to the run's process by a socket. Through it each rank receives its order and any request to
 stop, the first one sends its progress, and each sends its outcome; a rank ends at once when the connection is closed.
-So to its parent a run of many ranks is like a run of one process.
+So to its parent a run of many ranks is like a run of one process. In a SLURM job of several nodes srun starts a
+torchrun on each of them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NamedTuple
 
 from lit_transformers.records.record import Record
 from sweeps.ledger.records import read_record
+from sweeps.process.meeting import SECRET, Meeting, meeting_point
 from sweeps.process.order import Fault, News, RunOrder
 
 __all__ = ["RankOutcome", "perform_together"]
@@ -70,7 +71,7 @@ class _Ranks:
             self.connections.remove(connection)
             connection.close()
             if connection not in self.finished and not self.stopping:
-                self.fault = self.fault or Fault("a rank was killed: most likely out of memory", resumable=True)
+                self.fault = self.fault or Fault("a rank was killed", resumable=True, killed=True)
             return
         if isinstance(message, News):
             self.report(message)
@@ -93,13 +94,13 @@ class _Ranks:
 def perform_together(order: RunOrder, report: Callable[[Any], None]) -> Record | Fault | None:
     """Does the run by as many ranks as its config requests; returns what ``perform`` returns."""
     ranks = _Ranks(report)
-    with _listening_socket() as (listener, address), _stop_requests(ranks):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-        command += [str(order.ticket.ranks), "-m", "sweeps.process.rank", address]
+    with meeting_point(order.nodes) as meeting, _stop_requests(ranks):
+        command = [*_torchrun(order), "-m", "sweeps.process.rank", meeting.address]
+        environment = _environment(order) | ({SECRET: meeting.secret} if meeting.secret else {})
         # A session of its own: the parent passes on the signals that a terminal sends to all processes of a command.
-        agent = subprocess.Popen(command, env=_environment(order), stdin=subprocess.DEVNULL, start_new_session=True)
+        agent = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
-            _supervise(order, ranks, listener, agent)
+            _supervise(order, ranks, meeting, agent)
         finally:
             for connection in ranks.connections:
                 connection.close()
@@ -107,16 +108,39 @@ def perform_together(order: RunOrder, report: Callable[[Any], None]) -> Record |
     return _outcome(order, ranks, agent.returncode)
 
 
-def _supervise(order: RunOrder, ranks: _Ranks, listener: socket.socket, agent: subprocess.Popen[bytes]) -> None:
+def _torchrun(order: RunOrder) -> list[str]:
+    """Returns the command that starts ranks on this node, or on every node of the SLURM job.
+
+    SLURM warns all steps of a job of the end of its time. Only the run's own process answers, so the others ignore it.
+    """
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    ranks, nodes = order.ticket.ranks, order.nodes
+    if nodes == 1:
+        return [*torchrun, "--standalone", "--nproc-per-node", str(ranks)]
+    srun = ["srun", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    deaf = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh"]
+    endpoint = f"{socket.gethostname()}:{_free_port()}"
+    rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={order.ticket.key}"]
+    return [*srun, *deaf, *torchrun, f"--nnodes={nodes}", f"--nproc-per-node={ranks // nodes}", *rendezvous]
+
+
+def _free_port() -> int:
+    """Returns a port that nobody listens at, for torchrun, which is to listen there a moment later."""
+    with socket.create_server(("", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _supervise(order: RunOrder, ranks: _Ranks, meeting: Meeting, agent: subprocess.Popen[bytes]) -> None:
     """Sends every rank the order, and receives messages until torchrun and all ranks have ended, or a deadline."""
     connected, deadline = 0, math.inf
     while (agent.poll() is None or ranks.connections) and time.monotonic() < deadline:
-        for source in wait([listener, *ranks.connections], timeout=POLL_SECONDS):
+        for source in wait([meeting.listener, *ranks.connections], timeout=POLL_SECONDS):
             if isinstance(source, Connection):
                 ranks.receive(source)
-                continue
-            connected += 1
-            ranks.add_rank(Connection(listener.accept()[0].detach()), order)
+            elif (connection := meeting.accept()) is not None:
+                connected += 1
+                ranks.add_rank(connection, order)
         if agent.poll() is not None:
             deadline = min(deadline, time.monotonic() + ORPHAN_SECONDS)
         elif ranks.fault or (connected == order.ticket.ranks and not ranks.connections):
@@ -133,6 +157,8 @@ def _outcome(order: RunOrder, ranks: _Ranks, status: int | None) -> Record | Fau
         return record
     if ranks.stopping or any(rank_outcome.outcome == "interrupted" for rank_outcome in ranks.ended):
         return None
+    if status == -signal.SIGKILL:
+        return Fault("torchrun was killed", resumable=True, killed=True)
     hint = "; see log.txt" if status else ": code or data changed while they ran; run the command again"
     return Fault(f"its ranks ended without a record (torchrun: status {status}){hint}", resumable=True)
 
@@ -140,16 +166,6 @@ def _outcome(order: RunOrder, ranks: _Ranks, status: int | None) -> Record | Fau
 def _with_rank(rank: int, reason: str) -> str:
     """Returns the reason of a fault, with the rank if it is not the one that writes the record."""
     return f"{reason} (rank {rank})" if rank else reason
-
-
-@contextmanager
-def _listening_socket() -> Iterator[tuple[socket.socket, str]]:
-    """Opens a socket that only processes of this user on this machine can reach; yields it and its address."""
-    with TemporaryDirectory(prefix="ranks-") as folder, socket.socket(socket.AF_UNIX) as listener:
-        address = str(Path(folder, "leash"))
-        listener.bind(address)
-        listener.listen()
-        yield listener, address
 
 
 @contextmanager

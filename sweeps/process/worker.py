@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from datetime import datetime
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from lit_transformers.records.files import RECORD
 from sweeps.ledger.lock import BusyError, locked
 from sweeps.ledger.records import read_record, write_failure
-from sweeps.process.order import BUSY, INTERRUPTED, Fault, RunOrder, perform, reporter
+from sweeps.process.order import BUSY, INTERRUPTED, KILLED, Fault, RunOrder, perform, reporter
+from sweeps.process.parent import die_with_parent
 from sweeps.process.torchrun import perform_together
 
 __all__ = ["work"]
@@ -24,9 +23,10 @@ LOCK_SECONDS = 20.0
 
 
 def work(order: RunOrder, connection: Connection) -> None:
-    """Does one run and exits: 0 with a record on disk, INTERRUPTED with a checkpoint, BUSY with nothing done."""
+    """Does one run and exits: 0 with a record on disk, INTERRUPTED with a checkpoint, KILLED where a rank was killed,
+    BUSY with nothing done."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server ignores it and so would its children
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    die_with_parent()
     order.directory.mkdir(parents=True, exist_ok=True)
     _redirect_output(order.directory / "log.txt")
     connection.send(None)  # from here on SIGTERM is handled
@@ -50,17 +50,13 @@ def _run(order: RunOrder, connection: Connection) -> int:
     )
     report = reporter(connection)
     result = perform(order, report) if order.ticket.ranks == 1 else perform_together(order, report)
+    if isinstance(result, Fault) and result.killed:
+        print(result.reason, flush=True)
+        (order.directory / RECORD).unlink(missing_ok=True)  # of a rank that failed because another one was gone
+        return KILLED
     if isinstance(result, Fault):
         write_failure(order.runs, order.ticket, result.reason, resumable=result.resumable)
     return INTERRUPTED if result is None else 0
-
-
-def _die_with_parent() -> None:
-    """Kills this process the moment its parent ends, so that a new command can claim the run."""
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _redirect_output(log: Path) -> None:

@@ -15,15 +15,19 @@ from lit_transformers.records.files import write_json
 __all__ = ["build", "define", "has_key", "make_report", "make_workspace", "write_definition"]
 
 SERVER = "https://api.wandb.ai"
+UPDATES = ("train/learning_rate", "train/gradient_norm", "train/tokens_per_second", "train/peak_memory_bytes")
+"""What runs send of their updates (``wandb_logging``)."""
 
 
 def define(project: str, study: str, question: str, metric: str, arms: Sequence[str]) -> dict[str, Plain]:
-    """Defines the panels: learning curves by arm over steps and over tokens, the metric, and the cost of runs."""
+    """Defines the panels: learning curves by arm over steps and over tokens, updates over tokens, the metric, and the
+    cost of runs."""
     curves = [
         {"kind": "line", "x": "Step", "y": [metric]},
         {"kind": "line", "x": "tokens", "y": [metric]},
         {"kind": "line", "x": "tokens", "y": ["train/loss"]},
     ]
+    updates = [{"kind": "line", "x": "tokens", "y": [name]} for name in UPDATES]
     final_values = [
         {"kind": "bar", "metrics": [metric]},
         {"kind": "scatter", "x": "cost/train_flops", "y": metric},
@@ -36,7 +40,11 @@ def define(project: str, study: str, question: str, metric: str, arms: Sequence[
         "question": question,
         "arms": list(arms),
         "group_by": "job_type",
-        "sections": [{"name": "learning curves", "panels": curves}, {"name": "where they end", "panels": final_values}],
+        "sections": [
+            {"name": "learning curves", "panels": curves},
+            {"name": "where they end", "panels": final_values},
+            {"name": "updates", "panels": updates},
+        ],
     }
 
 

@@ -94,7 +94,12 @@ def test_a_value_that_today_s_code_does_not_give_is_shown_with_its_difference(
     [
         ('"memory":8', '"memery":8', (), "today's code refuses its config"),
         ('"fingerprint":"', '"fingerprint":"other ', (), "has read other data than its config stands for"),
-        ("memory", "memory", ("--arm", "memory=00"), "no arm 'memory=00' is published; did you mean 'memory=0'?"),
+        (
+            "memory",
+            "memory",
+            ("--arm", "memory=00"),
+            "no arm is called 'memory=00'; did you mean memory=0 or memory=8?",
+        ),
     ],
 )
 def test_what_cannot_be_repeated_is_refused_in_one_line_and_nothing_is_trained(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from short_models import short
 
 from ablations.ablation import Ablation
 from ablations.catalog import RUNNER, find, load, names, uses_own_models, write_new
 from ablations.plan import Request, make_plan
+from ablations.show import study_view
 from lit_transformers.checks.gates import check
 from lit_transformers.checks.miniature import miniature, probe_length
 from lit_transformers.config import ConfigError
@@ -30,6 +33,15 @@ def test_a_study_resolves_at_every_scale(name: str) -> None:
         resolved = study(name).resolve(scale)
         assert len(resolved.arms) >= 2
         assert set(resolved.left_out).isdisjoint(arm.name for arm in resolved.arms)
+
+
+def test_a_study_shows_of_a_part_its_kind_and_what_is_not_its_default() -> None:
+    console = Console(file=StringIO(), width=80)
+    console.print(study_view("mixers_pretrained", study("mixers_pretrained")))
+    assert isinstance(console.file, StringIO)
+    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["mixer", "attention", "the", "baseline's"] in rows
+    assert ["window", "model.mixer=window(window=8)"] in rows and ["linear", "model.mixer=linear"] in rows
 
 
 @pytest.mark.parametrize("name", names())

@@ -25,7 +25,7 @@ def rows(lengths: tuple[int, ...]) -> LabelledBatch:
     inputs = torch.randint(1, 10, padding_mask.shape).masked_fill(~padding_mask, 0)
     inputs[:, 0] = 10
     count = len(lengths)
-    return LabelledBatch(inputs, padding_mask, torch.randint(3, (count,)), None, torch.arange(count), 0, None)
+    return LabelledBatch(inputs, padding_mask, torch.randint(3, (count,)), None, torch.arange(count), None)
 
 
 @mixers("bidirectional", encodings="none")
@@ -51,6 +51,6 @@ def check_company(case: Case, pooling: str) -> None:
             part = [
                 part[row : row + 1] for part in (batch.inputs[:, :length], batch.padding_mask[:, :length], batch.labels)
             ]
-            single = LabelledBatch(*part, None, batch.example[row : row + 1], 0, None)
+            single = LabelledBatch(*part, None, batch.example[row : row + 1], None)
             same(task.evaluation_output(single)[0], batched[row], exact=1e-7)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.head.parameters())

@@ -36,7 +36,7 @@ def rows(seed: int = 0) -> RowBatch:
             targets[row, start:stop] = symbols[row, start:stop]
             symbols[row, start:stop] = 12
     none = torch.full((5,), IGNORED)
-    return RowBatch(symbols, targets, padding_mask, torch.zeros_like(symbols), none, torch.arange(5), 0, None)
+    return RowBatch(symbols, targets, padding_mask, torch.zeros_like(symbols), none, torch.arange(5), None)
 
 
 def task_of(**fields: Any) -> Contrastive:
@@ -122,7 +122,7 @@ def test_rows_whose_first_symbol_sees_no_other_are_refused() -> None:
 
 def joined(first: RowBatch, second: RowBatch) -> RowBatch:
     """The rows of both batches, in one."""
-    return RowBatch(*(torch.cat(pair) for pair in zip(first[:6], second[:6], strict=True)), 0, None)
+    return RowBatch(*(torch.cat(pair) for pair in zip(first[:6], second[:6], strict=True)), None)
 
 
 def gradients(task: Contrastive, batch: RowBatch) -> dict[str, Tensor]:

@@ -102,7 +102,7 @@ def test_a_span_is_written_alike_in_any_company_by_every_decoder(case: Case) -> 
                 *(part[row : row + 1, :wide] for part in batch[:2]),
                 *(part[row : row + 1, :narrow] for part in batch[2:5]),
                 *(part[row : row + 1] for part in batch[5:7]),
-                (), 0, "", batch.start[row : row + 1],
+                (), "", batch.start[row : row + 1],
             )  # fmt: skip
             same(losses(task, alone)[0], together[row, :narrow], exact=1e-7)
 

@@ -44,14 +44,14 @@ def rows(lengths: tuple[int, ...]) -> RowBatch:
     symbols[:, 3] = 12
     segments = (torch.arange(max(lengths)) > 3).long() * padding_mask
     relation = torch.arange(len(lengths)) % 2
-    return RowBatch(symbols, targets, padding_mask, segments, relation, torch.arange(len(lengths)), 0, None)
+    return RowBatch(symbols, targets, padding_mask, segments, relation, torch.arange(len(lengths)), None)
 
 
 def one(batch: RowBatch, row: int) -> RowBatch:
     """A row of a batch by itself, without its padding."""
     length = int(batch.padding_mask[row].sum())
     tokens = (part[row : row + 1, :length] for part in batch[:4])
-    return RowBatch(*tokens, batch.relation[row : row + 1], batch.example[row : row + 1], 0, None)
+    return RowBatch(*tokens, batch.relation[row : row + 1], batch.example[row : row + 1], None)
 
 
 def masked_lm(model: ModelConfig = BERT, data: RowDescription = DATA) -> MaskedLM:

@@ -158,7 +158,7 @@ def test_an_order_changes_with_the_row_and_with_what_is_predicted_and_with_nothi
     relative = [part.argsort(dim=1) for part in (places, others)]
     assert (relative[0] != relative[1]).any(dim=1).double().mean() > 0.9
     assert all(not torch.equal(first, second) for first, second in pairwise(relative[0][:8]))
-    turned = RowBatch(*(part.flip(0) for part in batch[:6]), 3, None)
+    turned = RowBatch(*(part.flip(0) for part in batch[:6]), None)
     assert torch.equal(ordered_rows(turned, "targets").places.flip(0), ordered_rows(batch, "targets").places)
 
 

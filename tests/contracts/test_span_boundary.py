@@ -28,7 +28,7 @@ def rows() -> RowBatch:
             targets[row, start:stop] = symbols[row, start:stop]
             symbols[row, start:stop] = 12
     none = torch.full((4,), IGNORED)
-    return RowBatch(symbols, targets, padding_mask, torch.zeros_like(symbols), none, torch.arange(4), 0, None)
+    return RowBatch(symbols, targets, padding_mask, torch.zeros_like(symbols), none, torch.arange(4), None)
 
 
 def boundary_lm(model: ModelConfig = BERT) -> MaskedLM:

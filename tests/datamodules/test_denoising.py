@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,10 @@ from datamodules import (
     FilesConfig,
     MASSConfig,
     PhasesConfig,
-    Shard,
     SpanCorruptionConfig,
     TopicsConfig,
     WordsConfig,
 )
-from datamodules.core.loading import Batches
 from datamodules.core.windows import Visit
 from datamodules.floors.measure import floors
 from lit_transformers.batch import IGNORED, PairBatch
@@ -91,32 +90,17 @@ def test_a_batch_has_the_boundary_where_pairs_have_it_and_counts_what_is_written
 
 
 def test_what_is_done_depends_on_seed_epoch_and_row_and_on_nothing_else() -> None:
-    """Whoever reads it, in two passes: one reader, or one of two or of four."""
-    passes = []
+    """In two passes, each of which is read in two orders."""
     total = config().build().reader("train", ()).total
-    for readers in (1, 2, 4):
-        rows: list[dict[int, list[Any]]] = [{}, {}]
-        for number in range(readers):
-            batches = config(batch_size=1, window=1).build().training().open(Shard(number, readers), number)
-            for epoch in range(2):
-                share = len(range((number - epoch * total) % readers, total, readers))
-                rows[epoch] |= rows_of([*islice(batches, share)])
-        passes.append(rows)
-    assert passes[0] == passes[1] == passes[2] and [len(epoch) for epoch in passes[0]] == [total, total]
-    first, second = passes[0]
+    readings = [config(batch_size=1, window=window).build().training().batches() for window in (1, total)]
+    in_two_orders = [[rows_of([*islice(batches, total)]) for _ in range(2)] for batches in readings]
+    assert in_two_orders[0] == in_two_orders[1]
+    first, second = in_two_orders[0]
+    assert len(first) == len(second) == total
     assert sum(first[row] == second[row] for row in first) <= 0.1 * total, "drawn anew"
     reader = config(variants=2, seed=3).build().reader("train", (1, 3))
     shown = [[reader.row(Visit(row, epoch)).parts.source.tolist() for row in range(total)] for epoch in range(4)]
     assert shown[0] == shown[2] != shown[1] == shown[3]
-
-
-@pytest.mark.slow
-def test_workers_do_what_one_process_does() -> None:
-    count = config().build().reader("train", ()).total // 2 * 2
-    alone, shared = (
-        rows_of(training_batches(config(workers=workers, batch_size=1, window=1), count)) for workers in (0, 2)
-    )
-    assert {ordinal: alone[ordinal] for ordinal in shared} == shared and len(shared) == count
 
 
 @pytest.mark.parametrize("window", [1, 3])
@@ -125,15 +109,14 @@ def test_a_cursor_makes_the_next_batch_come(window: int) -> None:
     phases = PhasesConfig(first=MASSConfig(), then=SpanCorruptionConfig())
     total = config().build().reader("train", ()).total
 
-    def open_stream() -> Batches:
-        return config(window=window, noise=phases).build().training().stream(0)
+    def open_stream(cursor: str = "") -> Iterator[PairBatch]:
+        return config(window=window, noise=phases).build().training().batches(cursor)
 
     batches = list(islice(open_stream(), total + 10))
     starts = torch.cat([batch.start for batch in batches])
     assert starts[:total].any() and not starts[2 * ((total + 5) // 2 + 3 * window) :].any()
     for taken in (1, 2, total // 2, total - 1):
-        resumed = open_stream()
-        resumed.go_to(batches[taken - 1].cursor)
+        resumed = open_stream(batches[taken - 1].cursor)
         assert plain(list(islice(resumed, 5))) == plain(batches[taken : taken + 5])
 
 
@@ -176,7 +159,7 @@ CHANGES: list[dict[str, Any]] = [
 def test_what_decides_a_batch_is_told_apart_and_a_position_of_other_data_refused(change: dict[str, Any]) -> None:
     data, changed = config().build(), config(**change).build()
     assert config().build().fingerprint == data.fingerprint != changed.fingerprint
-    data._position = data.training().start().after(next(iter(data.train_dataloader())))
+    data._cursor = next(iter(data.train_dataloader())).cursor
     changed.load_state_dict(data.state_dict())
     with pytest.raises(DataError, match=r"^data\.\w+: the checkpoint's position in the data"):
         next(iter(changed.train_dataloader()))
@@ -213,8 +196,6 @@ def test_what_does_not_fit_a_row_or_a_corpus_is_refused_in_a_line(tmp_path: Path
     with pytest.raises(DataError, match=r"no row of 30 symbols in the split 'train' has two sentences to permute"):
         one.build().prepare_data()
     assert one.override({"noise": "text_infilling"}).build().reader("train", (0,)).total == 1
-    with pytest.raises(DataError, match="1 examples cannot feed 2 readers"):
-        one.override({"noise": "text_infilling"}).build().training().open(Shard(0, 2), 0)
 
 
 def test_simple_predictors_know_frequencies_the_symbol_before_and_copies() -> None:

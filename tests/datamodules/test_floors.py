@@ -30,7 +30,6 @@ from datamodules import (
     TopicsConfig,
     WordsConfig,
 )
-from datamodules.core.documents import Shard
 from datamodules.floors import measure
 from datamodules.floors.measure import floors, measured_floors
 from datamodules.floors.ngrams import NgramText, ngram_nats
@@ -90,7 +89,7 @@ def test_they_learn_from_what_training_reads_and_are_measured_on_what_validation
             if target != IGNORED:
                 evaluated[int(document)].append(int(target))
     assert len(evaluated) == 2
-    stream = data.documents("train").training(Shard(), play.seed)
+    stream = data.documents("train").training(play.seed)
     passes = [stream.take() for _ in range(16)]
     training = [item[1].text for item in passes if item is not None]
     for batches, documents in (

@@ -1,13 +1,13 @@
 """The hub source on a local folder that the same library reads, and its one line without a network."""
 
 import json
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
-from datamodules import DataError, Documents, HubConfig, LanguageData, LanguageDataConfig, Limit, Shard
+from datamodules import DataError, Documents, HubConfig, LanguageData, LanguageDataConfig, Limit
 
 EVERYTHING = Limit()
 
@@ -23,8 +23,8 @@ def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def ordinals(documents: Documents, shard: Shard, limit: Limit = EVERYTHING) -> list[int]:
-    stream = documents.evaluation(shard, limit)
+def ordinals(documents: Documents, limit: Limit = EVERYTHING) -> list[int]:
+    stream = documents.evaluation(limit)
     return [item[0] for item in iter(stream.take, None)]
 
 
@@ -35,24 +35,19 @@ def test_rows_are_documents_in_order(data_set: Path) -> None:
     assert documents.name(1) == f"{data_set}:validation:2"
 
 
-@pytest.mark.parametrize("readers", [1, 3])
-def test_evaluation_shards_are_disjoint_and_complete(data_set: Path, readers: int) -> None:
+def test_an_evaluation_is_complete_up_to_its_limit(data_set: Path) -> None:
     documents = HubConfig(name=str(data_set)).build().documents("validation")
-    shares = [ordinals(documents, Shard(number, readers)) for number in range(readers)]
-    assert sorted(chain(*shares)) == list(range(8))
-    limited_shares = [ordinals(documents, Shard(number, readers), Limit(documents=5)) for number in range(readers)]
-    assert sorted(chain(*limited_shares)) == list(range(5))
+    assert ordinals(documents) == list(range(8))
+    assert ordinals(documents, Limit(documents=5)) == list(range(5))
 
 
-@pytest.mark.parametrize("readers", [1, 3])
-def test_a_training_pass_gives_every_row_once_in_an_order_of_its_own(data_set: Path, readers: int) -> None:
+def test_a_training_pass_gives_every_row_once_in_an_order_of_its_own(data_set: Path) -> None:
     documents = HubConfig(name=str(data_set), window=4).build().documents("train")
     expected = sorted(document.text for document in documents)
-    streams = [documents.training(Shard(number, readers), 0) for number in range(readers)]
-    shares = [len(range(number, 37, readers)) for number in range(readers)]
+    stream = documents.training(0)
     passes = []
     for _ in range(2):
-        items = [stream.take() for stream, share in zip(streams, shares, strict=True) for _ in range(share)]
+        items = [stream.take() for _ in range(37)]
         passes.append([item[1].text for item in items if item])
         assert sorted(passes[-1]) == expected
     assert passes[0] != passes[1]
@@ -67,10 +62,7 @@ def test_training_resumes_with_exactly_the_next_batch(data_set: Path, workers: i
     data = LanguageData(config)
     batches = list(islice(data.train_dataloader(), 60))
     for stop in (1, 20, 41):
-        position = data.training().start()
-        for batch in batches[:stop]:
-            position = position.after(batch)
-        data._position = position
+        data._cursor = batches[stop - 1].cursor
         resumed_batches = list(islice(data.train_dataloader(), 60 - stop))
         assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(resumed_batches, batches[stop:], strict=True))
 
@@ -97,13 +89,13 @@ def test_articles_resume_at_an_article(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
     config = HubConfig(name=str(tmp_path), rows="wikitext", validation=None, test=None, held_out=0.0, window=2)
     documents = config.build().documents("train")
-    stream = documents.training(Shard(), 0)
+    stream = documents.training(0)
     states, items = [], []
     for _ in range(20):
         states.append(stream.state())
         items.append(stream.take())
     for place in (0, 3, 8, 9, 14):
-        fresh = documents.training(Shard(), 0)
+        fresh = documents.training(0)
         fresh.go_to(json.loads(json.dumps(states[place])))
         assert [fresh.take() for _ in range(6)] == items[place : place + 6]
 

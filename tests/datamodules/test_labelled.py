@@ -3,7 +3,6 @@
 import io
 import json
 import lzma
-import pickle
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -30,7 +29,6 @@ from datamodules import (
     ReviewsConfig,
     Shard,
 )
-from datamodules.core.loading import Batches
 from datamodules.core.windows import Endless, Once
 from lit_transformers.batch import LabelledBatch, NumberLabels
 from lit_transformers.config import ConfigError
@@ -94,35 +92,28 @@ def test_marked_places_are_those_of_the_row_that_begins_with_a_boundary() -> Non
 
 
 @settings(max_examples=60)
-@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 3), st.integers(0, 3))
-def test_the_shards_read_together_what_one_reader_does_and_a_pass_is_complete(
-    count: int, ranks: int, passes: int, seed: int
-) -> None:
-    """Also where a pass ends between two shards, so that one of them begins the next one before the other."""
-    total = min(ranks, count)
-    shards = [Endless(count, seed, Shard(number, total)).slice(0, passes * count) for number in range(total)]
-    together = [ordinal for ordinals in zip(*shards, strict=True) for ordinal in ordinals][: passes * count]
-    assert together == Endless(count, seed, Shard()).slice(0, passes * count)
+@given(st.integers(1, 40), st.integers(1, 3), st.integers(0, 3))
+def test_every_pass_is_complete(count: int, passes: int, seed: int) -> None:
+    ordinals = Endless(count, seed).slice(0, passes * count)
     for epoch in range(passes):
-        assert sorted(together[epoch * count : (epoch + 1) * count]) == list(range(count))
+        assert sorted(ordinals[epoch * count : (epoch + 1) * count]) == list(range(count))
 
 
 @settings(max_examples=60)
-@given(st.integers(1, 40), st.integers(1, 5), st.none() | st.integers(1, 50))
-def test_the_shards_of_an_evaluation_are_disjoint_and_complete(count: int, ranks: int, limit: int | None) -> None:
-    ordinals = [place for number in range(ranks) for place in Once(count, limit, Shard(number, ranks)).ordinals]
+@given(st.integers(1, 40), st.none() | st.integers(1, 50))
+def test_an_evaluation_reads_every_example_once_up_to_its_limit(count: int, limit: int | None) -> None:
+    ordinals = Once(count, limit).ordinals
     assert len(ordinals) == len(set(ordinals)) == min(count, limit or count)
     assert set(ordinals) <= set(range(count))
 
 
 def test_passes_and_seeds_differ_in_their_order() -> None:
-    order = Endless(20, 0, Shard())
-    assert order.slice(0, 20) != order.slice(20, 40) != Endless(20, 1, Shard()).slice(20, 40)
+    order = Endless(20, 0)
+    assert order.slice(0, 20) != order.slice(20, 40) != Endless(20, 1).slice(20, 40)
 
 
 @pytest.mark.parametrize(("window", "workers"), [(1, 0), (3, 0), pytest.param(3, 2, marks=pytest.mark.slow)])
 def test_training_takes_every_example_of_a_pass_once(window: int, workers: int) -> None:
-    """The 22 examples divide evenly between 2 workers, so that their passes end together."""
     data_config = config(workers=workers, window=window, batch_size=1, **{"source.train": 22})
     ordinals = example_ordinals(training_batches(data_config, 22 if window == 1 else 66))
     assert Counter(ordinals) == dict.fromkeys(range(22), len(ordinals) // 22)
@@ -171,12 +162,11 @@ def equal_batches(first: list[LabelledBatch], second: list[LabelledBatch]) -> bo
 def test_a_cursor_makes_the_next_batch_come(window: int, taken: int) -> None:
     """This holds in the middle of a window too, and of a pass, which has six batches."""
 
-    def open_stream() -> Batches:
-        return config(window=window).build().training().stream(0)
+    def open_stream(cursor: str = "") -> Iterator[LabelledBatch]:
+        return config(window=window).build().training().batches(cursor)
 
     batches = list(islice(open_stream(), 16))
-    resumed = open_stream()
-    resumed.go_to(batches[taken - 1].cursor)
+    resumed = open_stream(batches[taken - 1].cursor)
     assert equal_batches(list(islice(resumed, 16 - taken)), batches[taken:])
 
 
@@ -225,9 +215,7 @@ def test_the_state_is_plain_data_that_loads_with_weights_only() -> None:
     assert torch.load(file, weights_only=True) == data.state_dict()
 
 
-@pytest.mark.parametrize(
-    ("path", "value"), [("seed", 1), ("workers", 2), ("batch_size", 8), ("window", 5), ("padding", "fixed")]
-)
+@pytest.mark.parametrize(("path", "value"), [("seed", 1), ("batch_size", 8), ("window", 5), ("padding", "fixed")])
 def test_a_position_of_other_data_is_refused(path: str, value: Any) -> None:
     data = config().build()
     trainer(max_steps=2).fit(Recorder(), data)
@@ -267,25 +255,14 @@ def test_a_source_has_as_many_examples_as_it_says() -> None:
     assert [source.count(split) for split in ("train", "validation", "test")] == [7, 8, 9]
 
 
-def test_workers_take_turns_with_examples_of_their_own() -> None:
-    batches = training_batches(config(workers=2, window=1, **{"source.train": 24}), 6)
-    assert [batch.stream for batch in batches] == [0, 1] * 3
-    assert sorted(example_ordinals(batches)) == list(range(24))
-
-
 def test_examples_have_names_that_runs_share() -> None:
     data = config(**{"evaluation.split": "test"}).build()
     assert [data.example_name(ordinal) for ordinal in range(2)] == ["test:0", "test:1"]
 
 
-def test_more_readers_than_examples_are_refused() -> None:
-    with pytest.raises(DataError, match="1 examples cannot feed 2 readers"):
-        next(iter(config(workers=2, **{"source.train": 1}).build().train_dataloader()))
-
-
-def test_what_a_rank_shows_that_is_through_is_one_row_of_padding() -> None:
-    reading = config().build().evaluation("test")
-    batch = pickle.loads(pickle.dumps(reading.empty))()
+def test_what_a_rank_shows_without_a_share_of_a_batch_is_one_row_of_padding() -> None:
+    reading = config(**{"evaluation.batch_size": 1}).build().evaluation("test")
+    batch = next(reading._replace(rank=Shard(1, 2)).batches())
     assert batch.padding_mask.tolist() == [[False]] and batch.labels.tolist() == [0]
 
 

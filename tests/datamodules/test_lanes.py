@@ -1,9 +1,10 @@
 """Lanes: every symbol is predicted exactly once, rows continue, and a cursor resumes exactly."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from datamodules.core.documents import Limit, Shard
 from datamodules.core.index import IndexedDocuments
+from datamodules.core.loading import Reading, in_order
 from datamodules.core.tokenizers import Bytes, Words
 from datamodules.text.lanes import Lanes, LaneShape
 from lit_transformers.batch import IGNORED, TextBatch
@@ -33,12 +35,18 @@ def counting_documents(lengths: list[int]) -> list[bytes]:
     return [bytes(range(length)) for length in lengths]
 
 
-def evaluation_lanes(documents: IndexedDocuments, shape: LaneShape, shard: Shard = ALONE) -> Lanes:
-    return Lanes(documents.evaluation(shard, Limit()), Bytes(), shape)
+def evaluation_lanes(
+    documents: IndexedDocuments, shape: LaneShape, share: Shard = ALONE, cursor: str = ""
+) -> Iterator[TextBatch]:
+    lanes = Lanes(documents.evaluation(Limit()), Bytes(), shape, share)
+    return Reading(lambda _: lanes, share, 0).batches(cursor)
 
 
-def training_lanes(documents: IndexedDocuments, shape: LaneShape, shard: Shard = ALONE, seed: int = 0) -> Lanes:
-    return Lanes(documents.training(shard, seed), Bytes(), shape)
+def training_lanes(
+    documents: IndexedDocuments, shape: LaneShape, share: Shard = ALONE, cursor: str = ""
+) -> Iterator[TextBatch]:
+    lanes = Lanes(documents.training(0), Bytes(), shape, share)
+    return Reading(lambda _: lanes, share, 0).batches(cursor)
 
 
 def scored_counts(batches: list[TextBatch]) -> Counter[tuple[int, int, int]]:
@@ -57,13 +65,13 @@ def equal_batches(first: TextBatch, second: TextBatch) -> bool:
 
 @pytest.mark.slow
 @fixed
-@given(lengths=lengths, shape=shapes(), ranks=st.integers(1, 3), workers=st.integers(1, 3))
+@given(lengths=lengths, shape=shapes(), ranks=st.integers(1, 3))
 def test_evaluation_scores_every_symbol_exactly_once(
-    make_documents: MakeDocuments, lengths: list[int], shape: LaneShape, ranks: int, workers: int
+    make_documents: MakeDocuments, lengths: list[int], shape: LaneShape, ranks: int
 ) -> None:
     documents = make_documents(counting_documents(lengths))
-    readers = [Shard(number, ranks * workers) for number in range(ranks * workers)]
-    counts = scored_counts([batch for shard in readers for batch in evaluation_lanes(documents, shape, shard)])
+    shares = [Shard(number, ranks) for number in range(ranks)]
+    counts = scored_counts([batch for share in shares for batch in evaluation_lanes(documents, shape, share)])
     expected = {
         (ordinal, place - 1 if place else BOUNDARY, place): 1
         for ordinal, length in enumerate(lengths)
@@ -72,22 +80,27 @@ def test_evaluation_scores_every_symbol_exactly_once(
     assert counts == expected
 
 
-@pytest.mark.slow
 @fixed
-@given(lengths=lengths, readers=st.integers(1, 4), passes=st.integers(1, 3))
-def test_shards_of_a_training_pass_are_disjoint_and_complete(
-    make_documents: MakeDocuments, lengths: list[int], readers: int, passes: int
-) -> None:
-    documents = make_documents(counting_documents(lengths))
-    if len(lengths) < readers:
-        with pytest.raises(ValueError, match="fewer workers"):
-            documents.training(Shard(0, readers), 0)
-        return
-    streams = [documents.training(Shard(number, readers), 0) for number in range(readers)]
-    shares = [len(range(number, len(lengths), readers)) for number in range(readers)]
+@given(lengths=lengths, passes=st.integers(1, 3))
+def test_a_training_pass_is_complete(make_documents: MakeDocuments, lengths: list[int], passes: int) -> None:
+    stream = make_documents(counting_documents(lengths)).training(0)
     for _ in range(passes):
-        items = [stream.take() for stream, share in zip(streams, shares, strict=True) for _ in range(share)]
+        items = [stream.take() for _ in lengths]
         assert sorted(item[0] for item in items if item) == list(range(len(lengths)))
+
+
+@fixed
+@given(lengths=lengths, shape=shapes(), known=st.booleans())
+def test_a_length_that_is_known_changes_nothing_and_others_are_entered(
+    make_documents: MakeDocuments, lengths: list[int], shape: LaneShape, known: bool
+) -> None:
+    documents, table = make_documents(counting_documents(lengths)), np.zeros(len(lengths), np.int32)
+    if known:
+        table[:] = [length + 1 for length in lengths]
+    lanes = Lanes(documents.evaluation(Limit()), Bytes(), shape, ALONE, table)
+    batches = [*in_order(lanes)]
+    assert all(map(equal_batches, batches, evaluation_lanes(documents, shape))) and batches
+    assert table.tolist() == [length + 1 for length in lengths]
 
 
 @fixed
@@ -100,8 +113,7 @@ def test_a_cursor_resumes_with_exactly_the_next_batch(
     batches = list(islice(make_lanes(documents, shape), skip + 8))
     if len(batches) <= skip:
         return
-    resumed = make_lanes(documents, shape)
-    resumed.go_to(batches[skip].cursor)
+    resumed = make_lanes(documents, shape, cursor=batches[skip].cursor)
     resumed_batches = list(islice(resumed, len(batches) - skip - 1))
     assert len(resumed_batches) == len(batches) - skip - 1
     assert all(equal_batches(a, b) for a, b in zip(batches[skip + 1 :], resumed_batches, strict=True))
@@ -169,7 +181,7 @@ def test_a_seed_decides_the_order_and_each_pass_has_its_own(make_documents: Make
     documents = make_documents(counting_documents([5] * 30))
 
     def order(seed: int, passes: int) -> list[list[int]]:
-        stream = documents.training(Shard(), seed)
+        stream = documents.training(seed)
         return [[item[0] for item in (stream.take() for _ in range(30)) if item] for _ in range(passes)]
 
     assert order(1, 2) == order(1, 2)
@@ -182,7 +194,7 @@ def test_a_seed_decides_the_order_and_each_pass_has_its_own(make_documents: Make
 def test_documents_without_symbols_are_passed_over(make_documents: MakeDocuments) -> None:
     words = Words(["<unk>", "<eos>", "a"], "strict")
     documents = make_documents([b"   ", b"a a", b" "])
-    [batch] = Lanes(documents.evaluation(Shard(), Limit()), words, LaneShape(1, 4, 4, joined=False))
+    [batch] = Lanes(documents.evaluation(Limit()), words, LaneShape(1, 4, 4, joined=False)).chunk()
     assert batch.document[batch.padding_mask].tolist() == [1, 1]
 
 
@@ -190,7 +202,7 @@ def test_a_limit_takes_the_first_documents(make_documents: MakeDocuments) -> Non
     documents = make_documents(counting_documents([10, 20, 30, 40]))
 
     def ordinals(limit: Limit) -> list[int]:
-        stream = documents.evaluation(Shard(), limit)
+        stream = documents.evaluation(limit)
         return [item[0] for item in iter(stream.take, None)]
 
     assert ordinals(Limit(documents=3)) == [0, 1, 2]

@@ -143,17 +143,14 @@ def test_the_state_is_plain_data_that_loads_with_weights_only(corpus: FilesConfi
 def test_without_a_trainer_a_state_resumes_too(corpus: FilesConfig) -> None:
     data = LanguageData(config(corpus, workers=2))
     batches = list(islice(data.train_dataloader(), 9))
-    position = data.training().start()
-    for batch in batches[:5]:
-        position = position.after(batch)
     resumed = LanguageData(config(corpus, workers=2))
-    resumed.load_state_dict({"of": data.identity(), "ranks": [[list(position.cursors), position.turn]]})
+    resumed.load_state_dict({"of": data.identity(), "cursor": batches[4].cursor})
     assert rows(list(islice(resumed.train_dataloader(), 4))) == rows(batches[5:])
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [("seed", 1), ("workers", 2), ("batch_size", 8), ("segment_length", 16), ("documents", "stream")],
+    [("seed", 1), ("batch_size", 8), ("segment_length", 16), ("documents", "stream")],
 )
 def test_a_position_of_other_data_is_refused(corpus: FilesConfig, path: str, value: Any) -> None:
     data, model = LanguageData(config(corpus)), Recorder()
@@ -162,22 +159,6 @@ def test_a_position_of_other_data_is_refused(corpus: FilesConfig, path: str, val
     changed_data.load_state_dict(data.state_dict())
     with pytest.raises(DataError, match=f"^data.{path}: the checkpoint"):
         next(iter(changed_data.train_dataloader()))
-
-
-def test_a_position_of_other_ranks_is_refused(corpus: FilesConfig) -> None:
-    data, model = LanguageData(config(corpus)), Recorder()
-    trainer(max_steps=2).fit(model, data)
-    state, resumed = data.state_dict(), LanguageData(config(corpus))
-    resumed.load_state_dict(state | {"ranks": state["ranks"] * 2})
-    with pytest.raises(DataError, match=r"^training.devices: the checkpoint was made by 2 ranks"):
-        next(iter(resumed.train_dataloader()))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_workers_take_turns_with_lanes_of_their_own(corpus: FilesConfig, workers: int) -> None:
-    data = LanguageData(config(corpus, workers=workers))
-    streams = [batch.stream for batch in islice(data.train_dataloader(), 8)]
-    assert streams == [number % max(workers, 1) for number in range(8)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -267,10 +248,7 @@ def _rank(data_config: LanguageDataConfig, folder: Path) -> None:
     rank = torch.distributed.get_rank()
     data = LanguageData(data_config)
     evaluated, trained_on = list(data.val_dataloader()), list(islice(data.train_dataloader(), 6))
-    position = data.training().start()
-    for batch in trained_on[:3]:
-        position = position.after(batch)
-    data._position = position
+    data._cursor = trained_on[2].cursor
     torch.save((rows(evaluated), rows(trained_on), data.state_dict()), folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
@@ -287,6 +265,5 @@ def test_ranks_end_together_share_everything_and_resume(corpus: FilesConfig, tmp
     total = sum(len(document.text) for document in LanguageData(data_config).documents("validation"))
     assert int((targets != IGNORED).sum()) == total
     assert results[0][2] == results[1][2]
-    assert len(results[0][2]["ranks"]) == 2
     trained_rows = [str(batch) for _, rank_rows, _ in results for batch in rank_rows]
     assert len(set(trained_rows)) == len(trained_rows)

@@ -2,11 +2,10 @@
 
 import io
 import json
-import pickle
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +26,6 @@ from datamodules import (
     WordsConfig,
     tokenizers_of,
 )
-from datamodules.core.loading import Batches
 from datamodules.pairs.source import Pair
 from lit_transformers.batch import IGNORED, PairBatch
 from lit_transformers.config import ConfigError
@@ -121,13 +119,14 @@ def test_a_part_is_evaluated_that_no_seed_changes(config: PairDataConfig) -> Non
 
 @pytest.mark.parametrize(("window", "workers"), [(1, 0), (7, 0), (60, 0), pytest.param(7, 2, marks=pytest.mark.slow)])
 def test_training_takes_every_pair_of_a_pass_once(config: PairDataConfig, window: int, workers: int) -> None:
-    """As many windows of every reader as there are pairs contain each pair ``window`` times a reader."""
+    """As many windows as there are pairs contain each pair ``window`` times. A cursor stands after its batch."""
     reading = config.override({"workers": workers, "window": window}).build().training()
-    counts = Counter[int]()
-    for number in range(reading.streams):
-        batches = takewhile(lambda batch: json.loads(batch.cursor)[0] < window * 53, reading.stream(number))
-        counts.update(example_ordinals(list(batches)))
-    assert counts == dict.fromkeys(range(53), window * reading.streams)
+    batches, last = [], [window * 53, 0]
+    for batch in reading.batches():
+        batches.append(batch)
+        if json.loads(batch.cursor) == last:
+            break
+    assert Counter(example_ordinals(batches)) == dict.fromkeys(range(53), window)
 
 
 @pytest.mark.parametrize("tokens", [20, 33, 70])
@@ -179,12 +178,11 @@ def test_order_follows_from_the_seed_alone(config: PairDataConfig) -> None:
 def test_a_cursor_makes_the_next_batch_come(config: PairDataConfig, window: int, taken: int) -> None:
     """This holds in the middle of a window too, and of a pass."""
 
-    def open_stream() -> Batches:
-        return config.override({"window": window}).build().training().stream(0)
+    def open_stream(cursor: str = "") -> Iterator[PairBatch]:
+        return config.override({"window": window}).build().training().batches(cursor)
 
     batches = list(islice(open_stream(), 30))
-    resumed = open_stream()
-    resumed.go_to(batches[taken - 1].cursor)
+    resumed = open_stream(batches[taken - 1].cursor)
     assert rows(list(islice(resumed, 30 - taken))) == rows(batches[taken:])
 
 
@@ -237,7 +235,6 @@ def test_the_state_is_plain_data_that_loads_with_weights_only(config: PairDataCo
 
 CHANGES = [
     {"seed": 1},
-    {"workers": 2},
     {"tokens_per_batch": 44},
     {"window": 5},
     {"longest_source": 7},
@@ -352,9 +349,9 @@ def test_symbols_are_made_once_and_are_views_of_a_file(config: PairDataConfig, f
     assert file_times == sorted((path, path.stat().st_mtime_ns) for path in second.pairs._folder("train").iterdir())  # type: ignore[attr-defined]
 
 
-def test_what_a_rank_shows_that_is_through_is_a_row_without_a_target(config: PairDataConfig) -> None:
+def test_what_a_rank_shows_without_a_share_of_a_batch_is_a_row_without_a_target(config: PairDataConfig) -> None:
     data = config.build()
-    batch = pickle.loads(pickle.dumps(data.evaluation("test").empty))()
+    batch = next(data.evaluation("test")._replace(rank=Shard(63, 64)).batches())
     boundary = data.description.vocabulary.boundary
     assert batch.padding_mask.tolist() == [[False]] and batch.targets.tolist() == [[IGNORED]]
     assert batch.source.tolist() == [[boundary]] and batch.source_padding_mask.tolist() == [[True]]

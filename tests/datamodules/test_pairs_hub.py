@@ -69,6 +69,19 @@ def test_columns_may_be_named_and_turned_round(data_sets: Path) -> None:
     assert config.corpus().fingerprint != local_source(data_sets / "wmt14").corpus().fingerprint
 
 
+def test_a_path_leads_into_nested_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    questions = [{"text": text, "responses": [{"text": f"to {text}"}]} for text in ("Who?", "Why?")]
+    (tmp_path / "nested").mkdir()
+    for split in SPLITS:
+        (tmp_path / "nested" / f"{split}.jsonl").write_text(json.dumps({"questions": questions, "id": 1}) + "\n")
+    paths = {"source": "questions[*].text", "target": "questions[0].responses[0].text"}
+    config = HubPairsConfig(name=str(tmp_path / "nested"), subset="default", **paths)
+    assert read_pairs(config) == [Texts("Who? Why?", ("to Who?",))]
+    several = HubPairsConfig(name=config.name, subset="default", source="[id, questions[1].text]", target="id")
+    assert read_pairs(several) == [Texts("1 Why?", ("1",))]
+
+
 def test_what_the_hub_does_not_split_is_held_out(data_sets: Path) -> None:
     config = local_source(data_sets / "wmt14", validation=None, held_out=0.3)
     train, validation = ({texts.source for texts in read_pairs(config, split)} for split in ("train", "validation"))
@@ -84,8 +97,7 @@ def test_the_first_pairs_are_enough_where_so_many_are_asked_for(data_sets: Path)
 def test_pairs_of_the_hub_are_trained_on_and_resumed(data_sets: Path) -> None:
     config = PairDataConfig(source=local_source(data_sets / "wmt14"), tokens_per_batch=256, window=16)
     batches = list(islice(config.build().train_dataloader(), 20))
-    stream = config.build().training().stream(0)
-    stream.go_to(batches[11].cursor)
+    stream = config.build().training().batches(batches[11].cursor)
     assert [batch.example.tolist() for batch in islice(stream, 8)] == [batch.example.tolist() for batch in batches[12:]]
     assert config.build().checkpoint_metadata()["languages"] == ["en", "de"]
 
@@ -95,7 +107,7 @@ def test_a_wrong_column_names_the_nearest(data_sets: Path) -> None:
         read_pairs(local_source(data_sets / "cnn_dailymail", source="artical"))
     with pytest.raises(DataError, match=r"train:1: no 'translation.dee'; did you mean .*de.* \(set data.source.source"):
         read_pairs(local_source(data_sets / "wmt14", target="translation.dee"))
-    with pytest.raises(DataError, match=r"train:1: 'translation' holds dict, not text"):
+    with pytest.raises(DataError, match=r"train:1: 'translation' holds an object, not text"):
         read_pairs(local_source(data_sets / "wmt14", target="translation"))
 
 

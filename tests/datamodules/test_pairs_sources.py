@@ -370,7 +370,10 @@ def test_a_paper_is_read_with_its_summary_and_with_its_abstract_where_asked(tmp_
         read_pairs(config)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PairsConfig.kinds if kind not in ("strings", "parallel", "jsonl")])
+WITHOUT_DEFAULTS = ("strings", "parallel", "jsonl", "records")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PairsConfig.kinds if kind not in WITHOUT_DEFAULTS])
 def test_a_source_is_chosen_by_its_name_and_survives_plain_data(kind: str) -> None:
     config = PairDataConfig.from_dict({"source": kind, "tokens_per_batch": 8192})
     assert PairDataConfig.from_dict(config.to_dict()) == config and config.name == kind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
@@ -27,7 +26,6 @@ from datamodules import (
     TopicsConfig,
     WordsConfig,
 )
-from datamodules.core.loading import Batches
 from datamodules.core.windows import Visit
 from datamodules.rows import packings
 from datamodules.rows.packings import Packing, packed
@@ -315,27 +313,13 @@ def test_a_row_is_padded_to_the_longest_or_to_a_fixed_length() -> None:
 
 
 def test_what_is_hidden_depends_on_seed_epoch_and_row_and_on_nothing_else() -> None:
-    """Whoever reads it, in two passes: one reader, or one of two or of four."""
+    """In two passes, each of which is read in two orders."""
     passes = []
-    for total in (1, 2, 4):
-        rows: list[dict[int, list[Any]]] = [{}, {}]
-        for number in range(total):
-            data = config(batch_size=1, window=1, packing="sentence_pair", relation="next_sentence").build()
-            batches = data.training().open(Shard(number, total), number)
-            for epoch in range(2):
-                share = len(range((number - epoch * ROWS) % total, ROWS, total))
-                rows[epoch] |= rows_of([*islice(batches, share)])
-        passes.append(rows)
-    assert passes[0] == passes[1] == passes[2] and [len(epoch) for epoch in passes[0]] == [ROWS, ROWS]
-
-
-@pytest.mark.slow
-def test_workers_hide_what_one_process_hides() -> None:
-    count = config().build().reader("train", ()).total // 2 * 2
-    alone, shared = (
-        rows_of(training_batches(config(workers=workers, batch_size=1, window=1), count)) for workers in (0, 2)
-    )
-    assert {ordinal: alone[ordinal] for ordinal in shared} == shared and len(shared) == count
+    for window in (1, ROWS):
+        data = config(batch_size=1, window=window, packing="sentence_pair", relation="next_sentence").build()
+        batches = data.training().batches()
+        passes.append([rows_of([*islice(batches, ROWS)]) for _ in range(2)])
+    assert passes[0] == passes[1] and [len(epoch) for epoch in passes[0]] == [ROWS, ROWS]
 
 
 def epochs(data_config: RowDataConfig, count: int) -> list[dict[int, list[Any]]]:
@@ -412,7 +396,7 @@ def test_minimal_pairs_follow_the_rows_of_an_evaluation_and_differ_in_one_thing(
         for (obeying, breaking), rule in zip(batch.inputs.unflatten(0, (-1, 2)), batch.rule[::2], strict=True):
             assert (obeying != breaking).sum() == (2 if rule == 1 else 1)
             assert sorted(obeying.tolist()) == sorted(breaking.tolist()) if rule == 1 else True
-    shares = [[*data.evaluation("validation").open(Shard(number, 3), 0)] for number in range(3)]
+    shares = [[*data.evaluation("validation")._replace(rank=Shard(number, 3)).batches()] for number in range(3)]
     together = sorted(
         row for share in shares for batch in share if batch.rule is not None for row in batch.inputs.tolist()
     )
@@ -459,13 +443,13 @@ def test_a_cursor_makes_the_next_batch_come(window: int) -> None:
     """This holds in the middle of a window too, and of a pass."""
     total = config().build().reader("train", ()).total
 
-    def open_stream() -> Batches:
-        return config(window=window, relation="next_sentence", packing="sentence_pair").build().training().stream(0)
+    def open_stream(cursor: str = "") -> Iterator[RowBatch]:
+        changes = {"relation": "next_sentence", "packing": "sentence_pair"}
+        return config(window=window, **changes).build().training().batches(cursor)
 
     batches = list(islice(open_stream(), 2 * total))
     for taken in (1, 2, 3, total - 1, total + 2):
-        resumed = open_stream()
-        resumed.go_to(batches[taken - 1].cursor)
+        resumed = open_stream(batches[taken - 1].cursor)
         assert plain_batches(list(islice(resumed, 5))) == plain_batches(batches[taken : taken + 5])
 
 
@@ -524,7 +508,7 @@ def test_what_decides_a_batch_is_told_apart_and_a_position_of_other_data_refused
     data, changed = config().build(), config(**changes).build()
     assert config().build().fingerprint == data.fingerprint != changed.fingerprint
     batch = next(iter(data.train_dataloader()))
-    data._position = data.training().start().after(batch)
+    data._cursor = batch.cursor
     changed.load_state_dict(data.state_dict())
     with pytest.raises(DataError, match=r"^data\.\w+: the checkpoint's position in the data"):
         next(iter(changed.train_dataloader()))
@@ -561,8 +545,9 @@ def test_a_checkpoint_needs_no_data_to_describe_them() -> None:
     assert "batch_size: 2 rows cannot be shared by 4 ranks" in next(data_config.rank_conflicts(4))
 
 
-def test_what_a_rank_shows_that_is_through_is_one_row_of_padding() -> None:
-    batch = pickle.loads(pickle.dumps(config().build().evaluation("test").empty))()
+def test_what_a_rank_shows_without_a_share_of_a_batch_is_one_row_of_padding() -> None:
+    reading = config(**{"evaluation.batch_size": 1}).build().evaluation("test")
+    batch = next(reading._replace(rank=Shard(1, 2)).batches())
     assert batch.padding_mask.tolist() == [[False]] and batch.relation.tolist() == [IGNORED]
     assert batch.targets.tolist() == [[IGNORED]] and batch.inputs.tolist() == batch.segments.tolist() == [[0]]
 

@@ -65,7 +65,7 @@ def concatenated(batches: list[StringBatch]) -> StringBatch:
         strict=True,
     )
     parts = [torch.cat(column) for column in columns]
-    return StringBatch(*parts, stream=0, cursor="")
+    return StringBatch(*parts, cursor="")
 
 
 class Joined:

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from torchmetrics.functional.classification import matthews_corrcoef
 
-from datamodules import ListOpsConfig, MaskedSumConfig, NeedleConfig
+from datamodules import ListOpsConfig, MaskedSumConfig, NeedleConfig, Shard
 from lit_transformers.batch import ClassLabels, LabelledBatch, LabelledDescription, Vocabulary
 from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.config import ConfigError
@@ -171,7 +171,7 @@ def test_matthews_correlation_is_that_of_torchmetrics_and_0_where_that_is_undefi
     outputs, labels = torch.randn(2, 40, generator=torch.manual_seed(3)), torch.arange(40) % 3 % 2
     outputs[1] += bias + labels
     metric = ClassificationMetric(2)
-    batch = LabelledBatch(labels[:, None], torch.ones(40, 1, dtype=torch.bool), labels, None, torch.arange(40), 0, None)
+    batch = LabelledBatch(labels[:, None], torch.ones(40, 1, dtype=torch.bool), labels, None, torch.arange(40), None)
     metric.update(outputs.T, torch.zeros(40), batch)
     predicted = outputs.argmax(dim=0)
     expected = matthews_corrcoef(predicted, labels, task="binary").item() if bias == 0 else 0.0
@@ -183,10 +183,11 @@ def test_matthews_correlation_is_that_of_torchmetrics_and_0_where_that_is_undefi
 def test_a_rank_that_shows_padding_counts_for_nothing(config: RunConfig) -> None:
     task = build_task(config)
     expected = measured_metrics(config, task)
-    task.validation_step(config.data.build().evaluation("validation").empty(), 0)
+    padding = next(config.data.build().evaluation("validation")._replace(rank=Shard(63, 64)).batches())
+    task.validation_step(padding, 0)
     assert task.metric.compute() == expected
     task.metric.reset()
-    task.validation_step(config.data.build().evaluation("validation").empty(), 0)
+    task.validation_step(padding, 0)
     assert task.metric.compute() == {} and task.metric.per_document() == []
 
 
@@ -382,7 +383,7 @@ def test_a_network_learns_which_symbol_a_row_holds(model: dict[str, Any]) -> Non
         inputs = torch.full((32, 9), 3)
         inputs[:, 0] = 5
         inputs[torch.arange(32), torch.randint(1, 9, (32,))] = labels
-        return LabelledBatch(inputs, torch.ones(32, 9, dtype=torch.bool), labels, None, torch.arange(32), 0, None)
+        return LabelledBatch(inputs, torch.ones(32, 9, dtype=torch.bool), labels, None, torch.arange(32), None)
 
     optimizer, schedule = training.learn(task)
     for _ in range(80):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 import torch
 from foreign_module import DIE
+from typer.testing import CliRunner
 
 from ablations.ablation import Ablation, Match, Metric
 from ablations.catalog import load
 from ablations.plan import Request, make_plan
 from ablations.tuning import prepare
+from lit_transformers.__main__ import app
 from lit_transformers.config import ConfigError
 from lit_transformers.lightning_runs import LightningRunConfig
 from lit_transformers.lightning_runs.first_batch import check, describe
@@ -139,6 +142,37 @@ def test_names_of_a_record_are_the_same_for_all_splits() -> None:
     assert logged_in_record({"val_loss": 1, "valid/acc": 2, "f1": 3}) == {"val/loss": 1, "val/acc": 2, "val/f1": 3}
     assert logged_in_record({"test_loss": 1}) == {"val/loss": 1}
     assert logged_in_record({"val_loss": 1, "loss": 2}) == {"val/val_loss": 1, "val/loss": 2}
+
+
+CALLBACK = """
+import lightning as L
+class Halve(L.Callback):
+    def __init__(self, step):
+        self.step = step
+    def on_train_batch_end(self, trainer, module, *_):
+        if trainer.global_step == self.step:
+            for parameter in module.parameters():
+                parameter.data *= 0.5
+"""
+
+
+def test_a_callback_and_a_class_written_with_a_colon_reach_a_run_by_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "halving_points.py").write_text(CALLBACK)
+    monkeypatch.syspath_prepend(tmp_path)
+    short = NET.override({"training.steps": 3, "training.validate_every": None})
+    path = tmp_path / "run.yaml"
+    path.write_text(short.to_yaml().replace("foreign_module.Net", "foreign_module:Net"))
+    records = []
+    for name, words in (("plain", []), ("halved", ["--callback", "halving_points.Halve{step: 3}"])):
+        words = ["fit", str(path), "--to", str(tmp_path / name), *words]
+        assert CliRunner().invoke(app, words).exit_code == 0
+        records.append(json.loads((tmp_path / name / "record.json").read_text()))
+    assert records[0]["metrics"] == fit(short, tmp_path / "same")["metrics"] != records[1]["metrics"]
+    assert records[0]["key"] != records[1]["key"]
+    with pytest.raises(ConfigError, match=r"trainer.callbacks: .* set training.callbacks"):
+        NET.override({"trainer": {"callbacks": []}})
 
 
 def test_the_test_split_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:

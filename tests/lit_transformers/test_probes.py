@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from datamodules import LabelledDataConfig, RowDataConfig, SentencesConfig, TopicsConfig, WordsConfig
 from datamodules.core.documents import SPLITS
@@ -150,6 +152,18 @@ def test_a_frozen_network_keeps_the_weights_that_it_starts_from_and_its_head_lea
     batch = a_batch(config)
     losses = [fresh.train().training_step(batch, 0)["loss"] for _ in range(2)]
     assert torch.equal(*losses), "nothing is dropped of what is frozen"
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_training_step_of_a_frozen_network_costs_its_forward_pass(questions: str, frozen: bool) -> None:
+    config = downstream(questions, frozen=frozen)
+    data = config.data.build()
+    task, batch = config.build_task(data), config.task.random_batch(data.description)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        task.training_step(batch, 0)["loss"].backward()
+    cost = describe(config)
+    tokens = 2 * data.description.length
+    assert counter.get_total_flops() / tokens == pytest.approx(cost.train_flops / cost.tokens, rel=0.03)
 
 
 def test_fine_tuning_starts_from_a_checkpoint_and_changes_it(pretrained: Path, questions: str, tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ def test_what_is_better_of_a_metric_is_what_the_studies_say() -> None:
 
 CALLBACK = """
 import lightning as L
+CALLS = 0
 class Halve(L.Callback):
     def __init__(self, step):
         self.step = step
@@ -151,7 +152,7 @@ def test_a_callback_acts_and_its_source_and_arguments_are_part_of_the_key(
     def key(specification: str) -> str:
         return run_key(small_run.override(parse_assignments(callback_assignments([specification]))))
 
-    keys = {run_key(small_run), key("halving:Halve{step: 1}"), key("halving:Halve{step: 2}")}
+    keys = {run_key(small_run), key("halving:Halve{step: 1}"), key("halving.Halve{step: 2}")}
     callback.write_text(CALLBACK.replace("0.5", "0.25"))
     code.read.cache_clear()
     keys.add(key("halving:Halve{step: 1}"))
@@ -165,8 +166,10 @@ def test_a_callback_acts_and_its_source_and_arguments_are_part_of_the_key(
 @pytest.mark.parametrize(
     ("specification", "reason"),
     [
-        ("halving:Double", "halving:Double cannot be imported"),
-        ("halving:L", "halving:L is no class of Lightning callbacks"),
+        ("halving:Double", "halving:Double cannot be imported: module halving has no class 'Double'"),
+        ("halvin.Halve", "halvin.Halve cannot be imported: there is no module 'halvin'"),
+        ("halving.CALLS", "halving.CALLS cannot be imported: module halving has no class 'CALLS'"),
+        ("foreign_module.Net", "foreign_module.Net is no class of Lightning callbacks"),
         ("lightning.pytorch.callbacks:ModelCheckpoint", "a run writes its own checkpoint"),
         ("halving:Halve{steps: 3}", "halving:Halve refuses its arguments"),
     ],

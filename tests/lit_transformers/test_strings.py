@@ -113,7 +113,7 @@ def test_accuracy_counts_symbols_and_whole_answers() -> None:
     predicted = torch.tensor([[0, 1, 2, 0], [3, 1, 0, 0]])  # 0 stands where nothing is scored, too
     probabilities = torch.full((2, 4, 4), 0.1).scatter(-1, predicted[..., None], 0.7)
     padding_mask = torch.ones(2, 4, dtype=torch.bool)
-    batch = StringBatch(predicted, targets, padding_mask, torch.tensor([0, 1]), torch.tensor([7, 9]), 0, "")
+    batch = StringBatch(predicted, targets, padding_mask, torch.tensor([0, 1]), torch.tensor([7, 9]), "")
     metric.update(probabilities.log(), batch)
     assert metric.compute() == pytest.approx(
         {

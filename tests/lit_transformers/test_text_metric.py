@@ -49,7 +49,6 @@ def batch_of(examples: Sequence[int], requested_lengths: Sequence[int] | None = 
         rows,
         lengths,
         references,
-        0,
         "",
     )
 

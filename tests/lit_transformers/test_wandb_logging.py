@@ -28,7 +28,8 @@ from lit_transformers.training.reporting import Progress
 
 pytestmark = pytest.mark.slow
 
-OFFLINE = WandbConfig("offline", study="xl_memory", arm="memory 8")
+OFFLINE = WandbConfig("offline", study="xl_memory", arm="memory 8", levels={"memory": "8"})
+UPDATES = (*wandb_logging.UPDATES, wandb_logging.MEMORY)
 KEY = "0123456789" * 4
 
 
@@ -99,9 +100,19 @@ def curves(path: Path) -> dict[int, dict[str, float]]:
             values = {
                 "/".join(entry.nested_key) or entry.key: json.loads(entry.value_json) for entry in record.history.item
             }
-            metrics = {name: value for name, value in values.items() if not name.startswith(("_", "documents"))}
+            metrics = {
+                name: value for name, value in values.items() if not name.startswith(("_", "documents", *UPDATES))
+            }
             values_by_step.setdefault(values["_step"], {}).update(metrics)
     return values_by_step
+
+
+def updates(path: Path) -> dict[int, dict[str, float]]:
+    """By step, what was sent of updates."""
+    rows = [
+        values_by_name(record.history.item) for record in records(path) if record.WhichOneof("record_type") == "history"
+    ]
+    return {row["_step"]: {name: row[name] for name in UPDATES if name in row} for row in rows}
 
 
 def header(path: Path) -> Any:
@@ -193,11 +204,30 @@ def test_wandb_shows_the_run_its_config_its_curves_and_its_end(sent: SentRun) ->
     assert (run.run_group, run.job_type, list(run.tags)) == ("xl_memory", "memory 8", ["xl_memory", "memory 8"])
     logged_config = {update.key: json.loads(update.value_json) for update in run.config.update}
     assert {name: logged_config[name] for name in record["config"]} == record["config"]
+    assert logged_config["factors"] == {"memory": "8"}
     assert curves(path) == written_curves(sent.directory) and {5, 10, 30} <= curves(path).keys()
     summary = last_summary(path)
     assert summary["outcome"] == "finished" and summary["val/bpb"] == record["metrics"]["val/bpb"]
     assert summary["cost/parameters"] == record["cost"]["parameters"]
     assert all(summary[f"gates/{gate['name']}"] is True for gate in record["gates"])
+
+
+def test_everything_is_drawn_over_tokens(sent: SentRun) -> None:
+    (path,) = files(sent.directory)
+    axes = [record.metric for record in records(path) if record.WhichOneof("record_type") == "metric"]
+    assert [(axis.glob_name, axis.step_metric) for axis in axes if axis.step_metric] == [("*", "tokens")]
+
+
+def test_learning_rate_gradient_throughput_and_memory_are_sent_beside_the_loss(
+    config: RunConfig, sent: SentRun
+) -> None:
+    (path,) = files(sent.directory)
+    by_step = updates(path)
+    assert all(set(by_step[step]) >= {*UPDATES} - {"train/tokens_per_second"} for step in range(5, 31, 5))
+    assert all(by_step[step]["train/tokens_per_second"] > 0 for step in range(10, 31, 5))
+    assert 0 < by_step[30]["train/learning_rate"] <= config.training.optimizer.learning_rate
+    assert all(values["train/gradient_norm"] > 0 for values in by_step.values() if values)
+    assert by_step[5][wandb_logging.MEMORY] <= by_step[30][wandb_logging.MEMORY] < 2**40
 
 
 def table(path: Path) -> dict[str, Any]:

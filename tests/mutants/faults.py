@@ -19,6 +19,7 @@ STATISTICS = "tests/reports/test_report_statistics.py::test_"
 LOOKS = "tests/reports/test_report_looks.py::test_"
 GALLERY = "tests/reports/test_report_gallery.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
+LAUNCH = "tests/sweeps/test_launch.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
@@ -31,6 +32,8 @@ CODE_BLOCKS = "tests/test_code_blocks.py::test_"
 INDEPENDENT = (
     "tests/contracts/test_independent_symbols.py::test_no_loss_falls_below_chance_where_symbols_are_independent"
 )
+READERS = "tests/datamodules/test_any_reader.py::"
+ELASTIC = "tests/lit_transformers/test_elastic.py::"
 RANKS = "tests/lit_transformers/test_pretraining_ranks.py::test_ranks_learn_and_measure_what_one_process_does"
 
 PATTERN_FAULTS = (
@@ -982,8 +985,8 @@ TASK_FAULTS = (
         "tasks",
         "validation goes on from the state of training",
         "lit_transformers/tasks/causal_lm.py",
-        "self.read(self.evaluator(), self.evaluation_states, batch)",
-        "self.read(self.evaluator(), self.states, batch)",
+        "self.read(self.evaluator(), self.evaluation_state, batch)",
+        "self.read(self.evaluator(), self.state, batch)",
         (f"{TASKS}run.py::test_validation_and_training_keep_states_apart",),
     ),
     Fault(
@@ -1212,8 +1215,8 @@ DATA_FAULTS = (
         "data",
         "targets are the inputs",
         "datamodules/text/lanes.py",
-        "item.symbols[start + 1 : stop + 1]",
-        "item.symbols[start:stop]",
+        "symbols[start + 1 : stop + 1]",
+        "symbols[start:stop]",
         (f"{DATA}lanes.py::test_evaluation_scores_every_symbol_exactly_once",),
     ),
     Fault(
@@ -1236,37 +1239,99 @@ DATA_FAULTS = (
         "data",
         "a new document crosses into the state of the last",
         "datamodules/text/lanes.py",
-        "fresh.append(lane.fresh and count > 0)",
-        "fresh.append(False)",
+        "[lane.fresh and count > 0 for lane",
+        "[False for lane",
         (f"{DATA}lanes.py::test_a_reset_document_starts_a_fresh_row_and_pads_its_last",),
     ),
     Fault(
         "data",
         "training resumes one batch late",
         "datamodules/core/windows.py",
-        "self._read_window()\n        self.place = place",
-        "self._read_window()\n        self.place = place + 1",
+        "self.start, self.place = json.loads(cursor)",
+        "self.start, self.place = json.loads(cursor)\n        self.place += 1",
         (f"{DATA}labelled.py::test_a_cursor_makes_the_next_batch_come",),
     ),
     Fault(
-        "data",
-        "every shard goes through passes of its own",
-        "datamodules/core/windows.py",
-        "return divmod(self.shard.number + place * self.shard.total, self.count)",
-        "passes, own = divmod(place, len(range(self.shard.number, self.count, self.shard.total)))\n"
-        "        return passes, self.shard.number + own * self.shard.total",
-        (
-            f"{DATA}labelled.py::test_the_shards_read_together_what_one_reader_does_and_a_pass_is_complete",
-            f"{RANKS}[masked_lm-2]",
-        ),
+        "elastic",
+        "two ranks read the same rows",
+        "datamodules/core/documents.py",
+        "rows[self.number :: self.total]",
+        "rows[:: self.total]",
+        (f"{READERS}test_the_shares_of_ranks_are_the_batches_of_one_process[labelled]",),
     ),
     Fault(
-        "data",
-        "the shards of an evaluation overlap",
+        "elastic",
+        "a rank sorts its own rows alone",
         "datamodules/core/windows.py",
-        "ordinals[shard.number :: shard.total]",
-        "ordinals[shard.number :]",
-        (f"{DATA}labelled.py::test_the_shards_of_an_evaluation_are_disjoint_and_complete",),
+        "    ordered = sorted(map(read, visits), key=length)\n"
+        "    return [share.of(ordered[start : start + size]) for start in starts]",
+        "    ordered, own = sorted(map(read, share.of(visits)), key=length), max(size // share.total, 1)\n"
+        "    return [ordered[start : start + own] for start in range(0, len(ordered), own)]",
+        (f"{READERS}test_the_shares_of_ranks_are_the_batches_of_one_process[rows]",),
+    ),
+    Fault(
+        "elastic",
+        "a lane takes documents as if those of other ranks were of one symbol",
+        "datamodules/text/lanes.py",
+        "        if not lane.is_own:\n",
+        "        if not lane.is_own:\n            item.length = min(item.length, 1)\n",
+        (f"{READERS}test_the_shares_of_ranks_are_the_batches_of_one_process[reset]",),
+    ),
+    Fault(
+        "elastic",
+        "the length of a document that is known is one too many",
+        "datamodules/text/lanes.py",
+        "return known - 1",
+        "return known",
+        (f"{DATA}lanes.py::test_a_length_that_is_known_changes_nothing_and_others_are_entered",),
+    ),
+    Fault(
+        "elastic",
+        "a worker makes the chunks of others too",
+        "datamodules/core/loading.py",
+        "passed_over = self.reading.workers - 1",
+        "passed_over = 0",
+        (f"{READERS}test_workers_make_the_batches_of_one_process[strings]",),
+    ),
+    Fault(
+        "elastic",
+        "the seed of workers is drawn from the random numbers of training",
+        "datamodules/core/loading.py",
+        "            generator=torch.Generator(),\n",
+        "",
+        (f"{READERS}test_a_worker_leaves_the_random_numbers_of_training_alone",),
+    ),
+    Fault(
+        "elastic",
+        "the position after a window is within it",
+        "datamodules/core/windows.py",
+        "self.start, self.place = self.start + self.size, 0",
+        "self.start += self.size",
+        (f"{READERS}test_any_number_of_readers_goes_on_from_a_position[labelled]",),
+    ),
+    Fault(
+        "elastic",
+        "the memory of a lane goes on in another",
+        "lit_transformers/mixer.py",
+        "torch.stack(next(shares), dim=1).flatten(0, 1)",
+        "torch.cat(next(shares))",
+        (f"{ELASTIC}test_a_run_that_was_killed_on_four_ranks_goes_on_with_two[stream]",),
+    ),
+    Fault(
+        "elastic",
+        "the key of a run depends on the number of its ranks",
+        "lit_transformers/runs/keys.py",
+        'WHO_DOES_IT = ("training.devices", "data.workers")',
+        'WHO_DOES_IT = ("data.workers",)',
+        (f"{ELASTIC}test_other_random_numbers_are_told",),
+    ),
+    Fault(
+        "elastic",
+        "nobody is told that other random numbers are drawn",
+        "lit_transformers/training/callbacks.py",
+        "bool(random_states) and not same_random_state(random_states[0], random_state())",
+        "False",
+        (f"{ELASTIC}test_other_random_numbers_are_told",),
     ),
     Fault(
         "data",
@@ -1438,14 +1503,6 @@ DATA_FAULTS = (
     ),
     Fault(
         "rows",
-        "a reader counts its own rows as those of all readers",
-        "datamodules/core/windows.py",
-        "return [Visit(ordinal, self.order.epoch(place)[0]) for place",
-        "return [Visit(ordinal, place // self.order.count) for place",
-        (f"{DATA}rows.py::test_what_is_hidden_depends_on_seed_epoch_and_row_and_on_nothing_else",),
-    ),
-    Fault(
-        "rows",
         "an evaluation hides what the seed of training says",
         "datamodules/rows/rows.py",
         "(EVALUATION, SPLITS.index(split))",
@@ -1608,7 +1665,42 @@ DATA_FAULTS = (
     ),
 )
 
+LABELS = "tests/lit_transformers/test_labels.py::test_"
 REPORT_FAULTS = (
+    Fault(
+        "labels",
+        "a level that all arms share stays in their labels",
+        "lit_transformers/records/labels.py",
+        "for factor in factors if factor not in varied}",
+        "for factor in ()}",
+        (f"{LABELS}a_grid_keeps_what_differs",),
+    ),
+    Fault(
+        "labels",
+        "a number stands in a sentence without its factor",
+        "lit_transformers/records/labels.py",
+        "in_sentences = levels if are_words(levels.values()) else",
+        "in_sentences = levels if levels else",
+        (f"{LABELS}levels_of_which_one_is_a_number_have_their_factor_where_they_stand_alone",),
+    ),
+    Fault(
+        "labels",
+        "the baseline of one factor is not marked",
+        "lit_transformers/records/labels.py",
+        "if arm == self.baseline and not is_marked else label",
+        "if is_marked else label",
+        (f"{LABELS}an_arm_of_one_factor_is_its_level_below_the_factor",),
+    ),
+    Fault(
+        "labels",
+        "the CSV holds labels, which its readers cannot join with a plan",
+        "reports/show/tables.py",
+        "name = plain(replace(row[0], label=None), table.columns[0])",
+        "name = plain(row[0], table.columns[0])",
+        (
+            "tests/reports/test_report_page.py::test_what_all_arms_share_stands_above_their_column_and_whole_names_in_the_csv",
+        ),
+    ),
     Fault(
         "matrix",
         "a factor of which one level has finished changes the data",
@@ -2206,6 +2298,38 @@ RUN_FAULTS = (
         ("tests/sweeps/test_launch.py::test_a_lock_is_held_by_one_process_and_may_be_nested",),
     ),
     Fault(
+        "launchers",
+        "runs fail whose server was killed",
+        "sweeps/process/child.py",
+        "if self.status == _SERVER_DIED and not _is_alive(self._server):",
+        "if self.status is None:",
+        (f"{LAUNCH}runs_go_on_by_themselves_when_their_server_or_all_but_the_command_is_killed",),
+    ),
+    Fault(
+        "launchers",
+        "a run goes on however often it is killed",
+        "sweeps/launchers/local.py",
+        "    if state.stops[row.ticket.key] > MAX_STOPS:\n        _fail(",
+        "    if state.stops[row.ticket.key] > 5:\n        _fail(",
+        (f"{LAUNCH}a_run_that_fails_says_why_and_stops_no_other",),
+    ),
+    Fault(
+        "launchers",
+        "what is computed in a forked process goes on without its command",
+        "sweeps/process/call.py",
+        "    die_with_parent()\n",
+        "",
+        ("tests/sweeps/test_call.py::test_a_forked_call_ends_with_its_caller_and_prints_nothing",),
+    ),
+    Fault(
+        "launchers",
+        "a task of Ray reserves what one rank of its run needs",
+        "sweeps/launchers/ray_messages.py",
+        "ranks = self.run.ticket.ranks",
+        "ranks = 1",
+        ("tests/sweeps/test_ray.py::test_a_run_takes_the_cores_and_devices_of_all_its_ranks",),
+    ),
+    Fault(
         "keys",
         "a key ignores the data",
         "lit_transformers/runs/keys.py",
@@ -2580,7 +2704,7 @@ FAULTS = (
     Fault(
         "probes",
         "texts of just enough words are too short",
-        "datamodules/labelled/sentences.py",
+        "datamodules/labelled/texts.py",
         ".split()) >= config.shortest",
         ".split()) > config.shortest",
         (f"{PROBES}a_source_reads_texts_that_are_long_enough_and_as_many_of_training_as_are_wanted",),
@@ -2588,7 +2712,7 @@ FAULTS = (
     Fault(
         "probes",
         "a text that is cut has no end",
-        "datamodules/labelled/sentences.py",
+        "datamodules/labelled/texts.py",
         "[: self.config.length - 2]",
         "[: self.config.length - 1]",
         (f"{PROBES}a_sentence_is_a_row_of_the_symbols_of_pretraining",),
@@ -2754,8 +2878,8 @@ FAULTS = (
         "contrastive",
         "a rank compares its rows with its own alone",
         "lit_transformers/tasks/contrastive.py",
-        "self.contrasts(self.network, batch, everywhere=True)",
-        "self.contrasts(self.network, batch, everywhere=False)",
+        "joined_over_ranks(torch.cat([part, part.new_zeros(missing, *part.shape[1:])])) for part in rank_parts",
+        "(part, 0) for part in rank_parts",
         (f"{MASKED}contrastive.py::test_two_ranks_compare_the_rows_of_both_as_one_process_does",),
     ),
     Fault(
@@ -3026,15 +3150,44 @@ FAULTS = (
         ("tests/datamodules/test_rows.py::test_an_evaluation_may_pack_otherwise_than_training",),
     ),
     Fault(
+        "sweeps",
+        "whoever connects to the socket of a run is one of its ranks",
+        "sweeps/process/meeting.py",
+        "if not self.secret:",
+        "if self.secret or not self.secret:",
+        (
+            "tests/sweeps/test_slurm.py::test_a_rank_on_another_node_that_does_not_know_the_secret_of_its_run_is_not_let_in",
+        ),
+    ),
+    Fault(
+        "sweeps",
+        "the ranks of a run are all on the first node",
+        "sweeps/process/torchrun.py",
+        'f"--nodes={nodes}", f"--ntasks={nodes}"',
+        '"--nodes=1", "--ntasks=1"',
+        (
+            "tests/sweeps/test_slurm.py::TestOnACluster::"
+            "test_ranks_of_a_run_are_spread_over_nodes_and_go_on_together_after_a_warning",
+        ),
+    ),
+    Fault(
         "rows",
         "every reader has all minimal pairs",
         "datamodules/rows/rows.py",
-        "[*pairs[shard.number :: shard.total]]",
-        "[*pairs]",
+        "max(shape.rows // 2, 1), share)",
+        "max(shape.rows // 2, 1), Shard())",
         (
             "tests/datamodules/test_rows.py::"
             "test_minimal_pairs_follow_the_rows_of_an_evaluation_and_differ_in_one_thing",
         ),
+    ),
+    Fault(
+        "probes",
+        "a frozen network is counted as if it were trained",
+        "lit_transformers/tasks/pooled.py",
+        "return 1 if self.frozen else 3",
+        "return 3",
+        ("tests/lit_transformers/test_probes.py::test_a_training_step_of_a_frozen_network_costs_its_forward_pass",),
     ),
     Fault(
         "rows",
@@ -3081,8 +3234,8 @@ FAULTS = (
         "configs",
         "a printed config has its defaults and not its values",
         "lit_transformers/cli/commented_config.py",
-        'yield f"{place} {scalar(plain_of(value))}"',
-        'yield f"{place} {scalar(plain_of(default))}"',
+        "scalar(plain_of(value))}",
+        "scalar(plain_of(default))}",
         ("tests/test_printed_config.py::test_a_field_is_printed_with_its_doc_its_range_and_its_default",),
     ),
     Fault(
@@ -3262,5 +3415,67 @@ FAULTS = (
         '    yield "Stopped early", _stopped_early(study)\n',
         "",
         ("tests/reports/test_report_fairness.py::test_arms_that_ended_early_are_named_with_their_steps",),
+    ),
+    Fault(
+        "studies",
+        "a script is run again by the processes of its runs",
+        "sweeps/process/child.py",
+        '    sys.modules["__main__"] = ModuleType("__main__")\n',
+        "",
+        (
+            "tests/ablations/test_api.py::"
+            "test_a_script_that_runs_a_study_at_its_top_level_is_not_run_again_by_its_processes",
+        ),
+    ),
+    Fault(
+        "commands",
+        "a shell is asked to complete what it cannot name",
+        "lit_transformers/cli/program.py",
+        "return _script(package) if is_script(package) else",
+        "return",
+        ("tests/test_completion.py::test_bash_completes_commands_options_and_studies_of_the_suite_and_of_the_folder",),
+    ),
+    Fault(
+        "data",
+        "items of one record fall into different splits",
+        "datamodules/text/records.py",
+        "content = json.dumps(record.around, sort_keys=True, default=str) if self.records else text",
+        "content = text",
+        (f"{DATA}records.py::test_items_of_a_list_are_pairs_of_their_own_and_share_a_split_and_what_is_around_them",),
+    ),
+    Fault(
+        "data",
+        "a record without a text is left out in silence",
+        "datamodules/text/records.py",
+        'if self.incomplete == "refuse":',
+        "if False:",
+        (f"{DATA}records.py::test_a_line_that_is_no_pair_is_named_in_one_line",),
+    ),
+    Fault(
+        "data",
+        "a target that is cut counts as one symbol shorter than it is read",
+        "datamodules/pairs/cleaning.py",
+        '"targets": self.longest.target}',
+        '"targets": self.longest.target - 1}',
+        (f"{DATA}pairs_cleaning.py::test_what_was_left_out_or_cut_is_told_in_one_line",),
+    ),
+    Fault(
+        "records",
+        "a record keeps silent about what lengths cut",
+        "lit_transformers/runs/fit.py",
+        "if cut := data.shares_cut():",
+        "if cut := {}:",
+        ("tests/test_examples.py::test_long_documents_are_judged_by_rouge_alone_and_the_record_says_what_was_cut",),
+    ),
+    Fault(
+        "runs",
+        "callbacks do not reach runs of LightningModules",
+        "lit_transformers/lightning_runs/train.py",
+        "    callbacks += [callback.build() for callback in config.training.callbacks]\n",
+        "",
+        (
+            "tests/lit_transformers/test_lightning_runs.py::"
+            "test_a_callback_and_a_class_written_with_a_colon_reach_a_run_by_the_command",
+        ),
     ),
 )

@@ -46,7 +46,7 @@ REASONS = {
     "memory": "failed: out of memory",
     "leak": "failed: out of memory: it held",
     "raise": "failed: RuntimeError: something broke",
-    "kill": "failed: killed (signal 9)",
+    "kill always": "failed: its process was killed (signal 9), and 3 times before: most likely out of memory",
     "exit": "failed: its process ended with status 3",
     "hang": "failed: time limit of 1s reached",
     "gate": "invalid: a gate failed: no future leak",

@@ -1,17 +1,22 @@
-"""Curves and labels, before they are drawn."""
+"""What figures show: curves and labels before they are drawn, and panels without a thing cut off."""
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from study_on_disk import name_of, product_arms, write_product
+from study_on_disk import BYTES, name_of, product_arms, write_plan, write_product, write_run
 
 from reports.read.records import load_study
+from reports.report import find
+from reports.show.charts import Point, cost_against_quality, differences
 from reports.show.curves import band, load_curves
 from reports.show.looks import spread
+from reports.show.sections import Findings
 
 
 def test_a_band_is_the_mean_and_the_range_of_seeds_where_all_have_been() -> None:
@@ -61,3 +66,53 @@ def test_curves_of_the_metric_and_of_the_training_loss_are_read_per_arm_and_seed
     curves = load_curves(load_study(tmp_path, "xl_recurrence"))
     assert list(curves) == ["train/loss", "val/bpb"]
     assert {arm: len(seeds) for arm, seeds in curves["val/bpb"].items()} == {name_of(arm): 3 for arm in product_arms()}
+
+
+LEVELS = {"attention": 2.5, "window": 2.7, "lsh": 2.3}
+"""The levels of one factor, the baseline's first, with their bits per byte."""
+
+
+def one_factor(runs: Path, **changes: Any) -> Findings:
+    """The findings of a study of one factor, whose seeds differ by a tenth."""
+    arms = [{"mixer": level} for level in LEVELS]
+    write_plan(runs, arms, factors={"mixer": list(LEVELS)}, **changes)
+    for arm in arms:
+        for seed, deviation in enumerate((-0.1, 0.0, 0.1)):
+            bits = LEVELS[arm["mixer"]] + deviation * (1 + len(arm["mixer"]) / 10)
+            write_run(runs, name_of(arm), seed, bits * BYTES * math.log(2))
+    return find(load_study(runs, "xl_recurrence"))
+
+
+def names_at(panel: Any) -> list[str]:
+    return [text.get_text() for text in panel.get_yticklabels()]
+
+
+def test_arms_are_ranked_with_their_costs_beside_them_and_nothing_is_cut_off(tmp_path: Path) -> None:
+    findings = one_factor(tmp_path)
+    costs = {"attention": 300.0, "window": 100.0, "lsh": 200.0}
+    points = [Point(f"mixer={level}", costs[level], value, 0.3) for level, value in LEVELS.items()]
+    values, cost = cost_against_quality(findings, {"FLOPs per token": points}).axes
+    assert names_at(values) == ["lsh", "attention (baseline)", "window"] and values.get_ylabel() == "mixer"
+    assert values.get_xlabel() == "bits per byte (left is better)" and cost.get_xlabel() == "FLOPs per token"
+    low, high = values.get_xlim()
+    assert low < 2.3 - 0.3 and high > 2.7 + 0.3
+    assert [line.get_xdata()[0] for line in values.lines if line.get_linestyle() == "--"] == [2.5], "the baseline"
+    assert cost.get_xlim()[0] == 0 and cost.get_xlim()[1] > 300
+    filled = {line.get_xdata()[0]: line.get_markerfacecolor() for line in cost.lines if line.get_marker() == "o"}
+    assert filled[200.0] == filled[100.0] != filled[300.0], "attention is beaten in both by lsh"
+
+
+def test_differences_show_zero_every_interval_and_levels_from_the_best_to_the_worst(tmp_path: Path) -> None:
+    findings = one_factor(tmp_path)
+    (panel,) = differences(findings, findings.comparisons).axes
+    assert names_at(panel) == ["lsh", "window"] and panel.get_ylabel() == "mixer against the baseline"
+    ends = [end for one in findings.comparisons if one.estimate for end in one.estimate.interval or ()]
+    low, high = panel.get_xlim()
+    assert low < min(0.0, *ends) and max(0.0, *ends) < high
+
+
+def test_ratios_have_ticks_that_can_be_read(tmp_path: Path) -> None:
+    findings = one_factor(tmp_path, metric={"name": "val/bpb", "label": "bits per byte", "compare": "ratio"})
+    (panel,) = differences(findings, findings.comparisons).axes
+    marks = [panel.xaxis.get_major_formatter()(place) for place in panel.get_xticks()]
+    assert panel.get_xscale() == "log" and len(marks) > 2 and all(float(mark) > 0 for mark in marks)

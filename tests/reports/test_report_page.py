@@ -19,6 +19,7 @@ from reports.read.records import load_study
 from reports.report import find, markdown, terminal
 from reports.show.figures import drawings
 from reports.show.sections import all_tables
+from reports.show.tables import to_csv
 
 ON, ON_ABSOLUTE, OFF, OFF_ABSOLUTE = map(name_of, product_arms())
 CONTRASTS = [{"name": "recurrence on vs off", "arm": ON, "against": OFF}]
@@ -93,10 +94,29 @@ def test_a_table_gives_mean_and_spread_by_hand(tmp_path: Path) -> None:
             write_run(tmp_path, arm, seed, level * BYTES * math.log(2))
     page, _ = report(tmp_path)
     assert row(page, f"{ON} (baseline)") == [f"{ON} (baseline)", "2.10 ± 0.10", "3"]
-    assert "51 s ± 1 s" in row(page.partition("## Cost")[2], ON)
+    assert "51 ± 1 s" in row(page.partition("## Cost")[2], ON)
     cells = row(page, "recurrence=off against the baseline")
     # half-width 0.2484; Student's t of 0.2 / (0.1 / sqrt(3)) with 2 degrees of freedom
     assert cells[1:5] == ["0.20", "-0.05 to 0.45", "unresolved", "0.074"]
+
+
+def test_what_all_arms_share_stands_above_their_column_and_whole_names_in_the_csv(tmp_path: Path) -> None:
+    arms = [{"mixer": mixer, "data": "books"} for mixer in ("attention", "window", "lsh")]
+    write_plan(tmp_path, arms, factors={"mixer": ["attention", "window", "lsh"], "data": ["books", "news"]})
+    for arm in arms:
+        for seed, level in enumerate((2.0, 2.2, 2.1)):
+            write_run(tmp_path, name_of(arm), seed, level * BYTES * math.log(2))
+    page, _ = report(tmp_path)
+    for table in ("## Results", "## Cost"):
+        assert row(page.partition(table)[2], "mixer |")[0] == "mixer"
+        assert row(page.partition(table)[2], "window")[0] == "window"
+    assert row(page, "attention (baseline)")[-1] == "3"
+    assert row(page, "mixer against the baseline")[0] == "mixer against the baseline"
+    assert "mixer=" not in page
+    names = [
+        line.split(",")[2] for line in to_csv(all_tables(find(load_study(tmp_path, "xl_recurrence")))).splitlines()
+    ]
+    assert {"mixer=window data=books", "window against the baseline"} <= set(names)
 
 
 def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:

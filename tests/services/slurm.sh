@@ -1,14 +1,15 @@
 #!/bin/sh
-# A SLURM cluster of one node on this machine, for tests: munge, slurmctld and slurmd, without cgroups or accounting.
+# A SLURM cluster on this machine, for tests: munge, slurmctld and slurmd, without cgroups or accounting.
 #
 #   tests/services/slurm.sh start DIR    starts it; afterwards: export SLURM_CONF=DIR/slurm.conf
 #   tests/services/slurm.sh stop DIR     ends it
 #
+# SLURM_NODES=2 makes it one of two nodes, each a slurmd that says it has all cores of this machine.
 # Needs Debian's slurm-wlm and munge, and the right to start them: root.
 set -eu
 
 usage() {
-    sed -n '2,8p' "$0" | cut -c3-
+    sed -n '2,9p' "$0" | cut -c3-
     exit 2
 }
 
@@ -16,6 +17,7 @@ usage() {
 mkdir -p "$2"
 dir=$(cd "$2" && pwd)
 ports=$(dirname "$0")/../ports.py
+nodes=$(seq -f node%g "${SLURM_NODES:-1}")
 
 configure() {
     mkdir -p "$dir/state" "$dir/spool" "$dir/munge"
@@ -28,17 +30,16 @@ configure() {
 ClusterName=test
 SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$(python3 "$ports")
-SlurmdPort=$(python3 "$ports")
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket=$dir/munge/socket
 CredType=cred/munge
 StateSaveLocation=$dir/state
-SlurmdSpoolDir=$dir/spool
+SlurmdSpoolDir=$dir/spool/%n
 SlurmctldPidFile=$dir/slurmctld.pid
-SlurmdPidFile=$dir/slurmd.pid
+SlurmdPidFile=$dir/%n.pid
 SlurmctldLogFile=$dir/slurmctld.log
-SlurmdLogFile=$dir/slurmd.log
+SlurmdLogFile=$dir/%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -52,9 +53,12 @@ MinJobAge=60
 ReturnToService=2
 SlurmctldTimeout=30
 SlurmdTimeout=30
-NodeName=$host NodeAddr=127.0.0.1 CPUs=$(getconf _NPROCESSORS_ONLN) State=UNKNOWN
-PartitionName=test Nodes=$host Default=YES MaxTime=INFINITE OverSubscribe=NO State=UP
+PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=NO State=UP
 END
+    for node in $nodes; do
+        echo "NodeName=$node NodeHostname=$host NodeAddr=127.0.0.1 Port=$(python3 "$ports")" \
+            "CPUs=$(getconf _NPROCESSORS_ONLN) State=UNKNOWN" >> "$dir/slurm.conf"
+    done
 }
 
 start() {
@@ -67,23 +71,21 @@ start() {
         --log-file="$dir/munge/log" --seed-file="$dir/munge/seed"
     export SLURM_CONF="$dir/slurm.conf"
     slurmctld -f "$SLURM_CONF"
-    slurmd -f "$SLURM_CONF"
+    for node in $nodes; do
+        slurmd -f "$SLURM_CONF" -N "$node"
+    done
     for _ in $(seq 60); do
-        if sinfo --noheader --format=%t 2> /dev/null | grep -q idle; then
-            return
-        fi
+        [ "$(sinfo --noheader --Node --format=%t 2> /dev/null | grep -c idle)" = "$(echo "$nodes" | wc -l)" ] && return
         sleep 0.5
     done
-    echo "the node did not come up; see $dir/slurmctld.log and $dir/slurmd.log" >&2
-    tail -n 5 "$dir/slurmctld.log" "$dir/slurmd.log" >&2
+    echo "a node did not come up; see $dir/slurmctld.log and $dir/node1.log" >&2
+    tail -n 5 "$dir/slurmctld.log" "$dir/node1.log" >&2
     stop
     exit 1
 }
 
 stop() {
-    for name in slurmd slurmctld munge/munged; do
-        file="$dir/$name.pid"
-        [ "$name" = munge/munged ] && file="$dir/munge/pid"
+    for file in "$dir"/node*.pid "$dir/slurmctld.pid" "$dir/munge/pid"; do
         [ -s "$file" ] || continue
         process=$(cat "$file")
         kill "$process" 2> /dev/null || true

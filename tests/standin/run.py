@@ -53,7 +53,9 @@ class TrainingConfig(Config):
     batch: Positive = 4
     devices: Positive = 1
     pause: NonNegativeFloat = 0.0
-    fault: Literal["none", "nan", "memory", "raise", "kill", "exit", "hang", "leak", "gate", "wait"] = "none"
+    fault: Literal[
+        "none", "nan", "memory", "raise", "kill", "kill always", "exit", "exit 255", "hang", "leak", "gate", "wait"
+    ] = "none"
 
 
 class RunConfig(Config):
@@ -204,10 +206,10 @@ def _break(fault: str, step: int, started: int) -> None:
         raise MemoryError
     if fault == "raise" and step == 2:
         raise RuntimeError("something broke\nin two lines")
-    if fault == "kill" and started == 0 and step == 5:
+    if step == 5 and (fault == "kill always" or (fault == "kill" and started == 0)):
         os.kill(os.getpid(), signal.SIGKILL)
-    if fault == "exit" and step == 2:
-        os._exit(3)
+    if fault.startswith("exit") and step == 2:
+        os._exit(255 if fault == "exit 255" else 3)
     if fault == "hang" and started == 0 and step == 5:
         time.sleep(1000)
     while fault == "leak" and step == 5:

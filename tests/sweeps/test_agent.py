@@ -17,6 +17,7 @@ from standin.tuned import RunConfig
 from torch.distributed.distributed_c10d import PrefixStore
 
 from lit_transformers.config import ConfigError
+from lit_transformers.runs import wandb_logging
 from lit_transformers.space import Choice, Interval, searched
 from sweeps.wandb import agent
 from sweeps.wandb.agent import FILE, parameters
@@ -108,7 +109,9 @@ def test_a_dashboard_is_what_wandbs_own_classes_accept() -> None:
     definition = define("project", "study", "Does it help?", "val/bpb", ["a=on", "a=off"])
     assert json.loads(json.dumps(definition)) == definition
     workspace, report = make_workspace(definition, "team"), make_report(definition, "team")
-    assert [section.name for section in workspace.sections] == ["learning curves", "where they end"]
+    assert [section.name for section in workspace.sections] == ["learning curves", "where they end", "updates"]
+    sent = [panel.y[0] for panel in workspace.sections[2].panels]
+    assert [getattr(name, "name", name) for name in sent] == [*wandb_logging.UPDATES, wandb_logging.MEMORY]
     assert workspace.sections[0].panels[0].y[0] == "val/bpb" or "val/bpb" in str(workspace.sections[0].panels[0].y)
     assert "Does it help?" in str(report.blocks) and report.title == "study"
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
+import psutil
 import pytest
+from waiting import wait_for
 
 from lit_transformers.config import ConfigError
 from sweeps.process.call import call_forked
 from sweeps.process.child import LaunchError
 
 RUNNER = "standin.run:RUNNER"
+CALL = "import pathlib, sys, test_call as test; test.call_forked(test.RUNNER, test.linger, pathlib.Path(sys.argv[1]))"
 
 
 def difference(left: int, right: int = 0) -> int:
@@ -24,6 +31,12 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def linger(note: Path) -> None:
+    note.with_suffix(".part").write_text(str(os.getpid()))
+    note.with_suffix(".part").replace(note)
+    time.sleep(1000)
+
+
 def test_a_forked_call_returns_and_raises_what_its_function_does() -> None:
     assert call_forked(RUNNER, difference, 5, right=3) == 2
     with pytest.raises(ConfigError, match="left: is less than the other") as error:
@@ -34,3 +47,16 @@ def test_a_forked_call_returns_and_raises_what_its_function_does() -> None:
 def test_a_forked_call_that_dies_is_one_clear_error() -> None:
     with pytest.raises(LaunchError, match="the process that was to die ended with status -9"):
         call_forked(RUNNER, die)
+
+
+@pytest.mark.slow
+def test_a_forked_call_ends_with_its_caller_and_prints_nothing(tmp_path: Path) -> None:
+    note = tmp_path / "process.txt"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]])}
+    command = [sys.executable, "-c", CALL, str(note)]
+    caller = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment)
+    wait_for(note.exists)
+    caller.kill()
+    _, errors = caller.communicate()
+    wait_for(lambda: not psutil.pid_exists(int(note.read_text())))
+    assert not errors

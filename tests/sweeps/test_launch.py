@@ -52,7 +52,7 @@ REASONS = {
     "nan": "not-a-number",
     "memory": "out of memory",
     "raise": "RuntimeError: something broke",
-    "kill": "killed (signal 9): most likely out of memory",
+    "kill always": "its process was killed (signal 9), and 3 times before: most likely out of memory",
     "exit": "its process ended with status 3",
 }
 
@@ -78,11 +78,39 @@ def test_a_failed_run_is_repeated_only_when_asked(tmp_path: Path) -> None:
     assert log.read_text().count("RuntimeError: something broke") == 2
 
 
-def test_a_run_killed_from_outside_goes_on_with_the_next_command(tmp_path: Path) -> None:
-    run_tickets = tickets(1, fault="kill")
-    assert states(go(tmp_path / "runs", run_tickets)) == [State.FAILED]
-    assert states(go(tmp_path / "runs", run_tickets)) == [State.FINISHED]
+def test_a_run_killed_from_outside_goes_on_by_itself(tmp_path: Path) -> None:
+    run_tickets, console = tickets(1, fault="kill"), Console(file=StringIO(), width=300)
+    assert states(go(tmp_path / "runs", run_tickets, console=console)) == [State.FINISHED]
+    assert "plain, seed 0: its process was killed (signal 9); it goes on" in console.file.getvalue()  # type: ignore[attr-defined]
     assert metrics(tmp_path / "runs", run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
+
+
+@pytest.mark.parametrize("victims", ["their server", "all but the command"])
+def test_runs_go_on_by_themselves_when_their_server_or_all_but_the_command_is_killed(
+    tmp_path: Path, victims: str
+) -> None:
+    """Without their server runs would live on and hold their directories."""
+    runs, run_tickets = tmp_path / "runs", [*tickets(2, fault="wait"), *tickets(1)]
+
+    def kill() -> None:
+        server, children = workers_of(runs)[0].parent(), psutil.Process().children(recursive=True)
+        assert server in children and len(children) >= 3
+        for process in children if victims == "all but the command" else [server]:
+            process.kill()
+
+    with when(lambda: len(list(runs.glob("*/checkpoint.ckpt"))) == 2, kill):
+        summary = go(runs, run_tickets)
+    assert states(summary) == [State.FINISHED] * 3
+    assert [finishes(runs, ticket) for ticket in run_tickets] == [1] * 3
+    assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
+    assert not workers_of(runs)
+
+
+def test_a_run_that_ends_with_the_status_of_a_dead_server_has_failed(tmp_path: Path) -> None:
+    run_tickets = tickets(1, fault="exit 255")
+    summary = go(tmp_path, run_tickets)
+    assert states(summary) == [State.FAILED]
+    assert (summary.rows[0].reason or "").startswith("its process ended with status 255")
 
 
 def test_a_damaged_record_is_moved_aside_and_its_run_repeated(tmp_path: Path) -> None:

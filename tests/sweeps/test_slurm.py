@@ -1,4 +1,4 @@
-"""Studies on a real SLURM cluster of one node, started by tests/services/slurm.sh."""
+"""Studies on a real SLURM cluster of two nodes on this machine, started by tests/services/slurm.sh."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from io import StringIO
+from multiprocessing import AuthenticationError
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
+from sweeps.process.meeting import SECRET, connected, meeting_point
 from sweeps.survey import survey
 
 slurm = pytest.importorskip(
@@ -48,7 +51,7 @@ on_slurm = pytest.mark.skipif(
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cluster for as long as the tests of this module run."""
     folder = tmp_path_factory.mktemp("slurm")
-    subprocess.run([SCRIPT, "start", folder], check=True, timeout=240)
+    subprocess.run([SCRIPT, "start", folder], check=True, timeout=240, env={**os.environ, "SLURM_NODES": "2"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
         patch.setattr(slurm, "LOOK_SECONDS", 0.5)
@@ -56,14 +59,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     subprocess.run([SCRIPT, "stop", folder], check=True, timeout=240)
 
 
-def go(runs: Path, run_tickets: list[Ticket], report: tuple[str, ...] = ()) -> tuple[Summary, str]:
+def go(
+    runs: Path, run_tickets: list[Ticket], report: tuple[str, ...] = (), **parameters: object
+) -> tuple[Summary, str]:
     """The summary of the runs, and the output."""
+    cluster = slurm.Cluster(PARAMETERS | parameters, None, report)
     rows, _ = survey(runs, run_tickets, OPTIONS.metric, retry_failed=False)
     ledger = Ledger(runs, heartbeat=1, grace=8)
     console = Console(file=StringIO(), width=200)
     try:
         board = Board(console, OPTIONS.metric)
-        summary = slurm.launch_on_slurm(runs, ledger, board, rows, OPTIONS, slurm.Cluster(PARAMETERS, None, report))
+        summary = slurm.launch_on_slurm(runs, ledger, board, rows, OPTIONS, cluster)
         return summary, console.file.getvalue()  # type: ignore[attr-defined]
     finally:
         ledger.close()
@@ -150,6 +156,21 @@ class TestOnACluster:
         assert 1 < output.count("submitted") <= 3 and jobs(runs)[run_tickets[2].key] == warned_jobs[0]
         assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
+    def test_ranks_of_a_run_are_spread_over_nodes_and_go_on_together_after_a_warning(self, tmp_path: Path) -> None:
+        runs, run_tickets = tmp_path / "runs", tickets(1, fault="wait", devices=2)
+        steps: list[str] = []
+
+        def warn_all_nodes(job: str) -> None:
+            steps.append(output_of("squeue", "--noheader", "--steps", "--format=%N"))
+            warn(job)
+
+        with in_the_middle(runs, run_tickets[0], warn_all_nodes):
+            summary, _ = go(runs, run_tickets, nodes=2)
+        assert [row.state for row in summary.rows] == [State.FINISHED]
+        assert "node[1-2]" in steps[0].split()
+        assert finishes(runs, run_tickets[0]) == 1 and attempts(runs, run_tickets[0]) == 2
+        assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
+
     def test_what_slurm_refuses_is_one_line(self, tmp_path: Path) -> None:
         rows, _ = survey(tmp_path, tickets(1), OPTIONS.metric, retry_failed=False)
         ledger = Ledger(tmp_path)
@@ -168,6 +189,36 @@ def test_the_ranks_of_a_job_share_its_cores_unless_the_environment_asks_for_thre
     assert slurm._share(ticket).threads == 3
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert slurm._share(ticket).threads == 8
+
+
+def test_the_ranks_on_a_node_share_its_cores_and_nodes_that_cannot_share_the_ranks_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (ticket,) = tickets(1, devices=4)
+    assert slurm._share(ticket, nodes=2).threads == 4
+    message = r"--slurm nodes: 3 nodes cannot share 4 ranks of a run equally; give --devices 3, or a multiple"
+    with pytest.raises(ConfigError, match=message):
+        go(tmp_path, [ticket], nodes=3)
+
+
+def test_a_rank_on_another_node_that_does_not_know_the_secret_of_its_run_is_not_let_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with meeting_point(nodes=2) as meeting, ThreadPoolExecutor(1) as rank:
+        monkeypatch.setenv(SECRET, "a guess")
+        guess = rank.submit(connected, meeting.address)
+        assert meeting.accept() is None
+        with pytest.raises(AuthenticationError):
+            guess.result()
+        monkeypatch.setenv(SECRET, meeting.secret)
+        connection = rank.submit(connected, meeting.address)
+        accepted = meeting.accept()
+        assert accepted is not None
+        accepted.send("order")
+        assert connection.result().recv() == "order"
+        accepted.close()
 
 
 def test_parameters_are_what_submitit_calls_them() -> None:

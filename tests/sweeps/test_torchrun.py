@@ -85,18 +85,16 @@ def uninterrupted_run(ticket: Ticket, tmp_path_factory: pytest.TempPathFactory) 
     return runs
 
 
-def test_ranks_of_which_one_is_killed_end_and_leave_a_checkpoint_to_go_on_from(
+def test_ranks_of_which_one_is_killed_all_end_and_go_on_from_their_checkpoint(
     uninterrupted_run: Path, ticket: Ticket, tmp_path: Path
 ) -> None:
-    """The others wait for it in a collective. Ranks that are started in another way go on with the same numbers."""
+    """The others wait for it in a collective."""
     directory = ticket.directory(tmp_path)
     with when((directory / "checkpoint.ckpt").exists, lambda: ranks_of(tmp_path)[-1].kill()):
         summary = go(tmp_path, [ticket], OPTIONS)
-    assert states(summary) == [State.FAILED]
-    assert summary.rows[0].reason == "a rank was killed: most likely out of memory"
+    assert states(summary) == [State.FINISHED] and summary.rows[0].taken == 2
+    assert "a rank was killed" in (directory / "log.txt").read_text()
     assert not ranks_of(tmp_path)
-    (directory / "record.json").unlink()
-    training(RunConfig.from_dict(ticket.config), directory).finish()
     assert read_record(tmp_path, ticket)["metrics"] == read_record(uninterrupted_run, ticket)["metrics"]
 
 

@@ -1,0 +1,107 @@
+"""Labelled texts by any tokenizer, as [CLS] text [SEP]: what pretrained encoders are fine-tuned on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from datamodules.core.documents import Split
+from datamodules.core.errors import DataError
+from datamodules.core.examples import Example, Examples, ExamplesConfig
+from datamodules.core.index import IndexedCorpus
+from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig
+from datamodules.core.windows import shuffled
+from datamodules.rows.symbols import RowSymbols
+from lit_transformers.batch import ClassLabels, LabelledDescription
+from lit_transformers.config import Positive, canonical_hash
+
+__all__ = ["WHOLE", "LabelledTexts", "TextExamplesConfig"]
+
+WHOLE = 1 << 30
+"""A size of pieces so large that no text is cut: each has one label."""
+
+
+class TextExamplesConfig(ExamplesConfig):
+    """Base of labelled texts, with the symbols that ``rows`` of the same tokenizer have.
+
+    tokenizer  of the network that is fine-tuned
+    length     tokens of the longest row, special symbols included; longer texts lose their end
+    shortest   words of the shortest text that is read, as spaces divide it
+    examples   examples of training, chosen at random and the same for all seeds; None for all
+    """
+
+    tokenizer: TokenizerConfig = BytesConfig()
+    length: Annotated[int, Field(ge=8)] = 128
+    shortest: Positive = 1
+    examples: Positive | None = None
+
+    @property
+    def built_tokenizer(self) -> Tokenizer:
+        """The tokenizer, that of the cache where it was learned before. Raises DataError where it cannot be learned."""
+        raise NotImplementedError
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels, in the order of their numbers."""
+        raise NotImplementedError
+
+    @property
+    def symbols(self) -> RowSymbols:
+        """The symbols of rows. Raises DataError where the tokenizer cannot be read or learned."""
+        return RowSymbols.of(self.built_tokenizer)
+
+    @property
+    def description(self) -> LabelledDescription:
+        labels = ClassLabels(count=len(self.classes))
+        return LabelledDescription(vocabulary=self.symbols.vocabulary, length=self.length, labels=labels)
+
+
+class LabelledTexts(Examples):
+    """Texts of an index, each behind a byte that is its label, which are turned into symbols when they are read.
+
+    Where there is no test, it reads the split of validation.
+    """
+
+    def __init__(self, config: TextExamplesConfig, corpus: IndexedCorpus) -> None:
+        self.config, self.corpus = config, corpus
+        self.places: dict[Split, Sequence[int]] = {}
+        self.tokenizer, self.separator = config.built_tokenizer, config.symbols.separator
+        tokenizer = canonical_hash(self.tokenizer.to_dict(), 32)
+        self.fingerprint = canonical_hash(
+            [corpus.fingerprint, tokenizer, config.length, config.shortest, config.examples], 32
+        )
+
+    def count(self, split: Split) -> int:
+        return len(self._places(self._split(split)))
+
+    def example(self, split: Split, ordinal: int) -> Example:
+        text = self.corpus.documents(self._split(split))[self._place(split, ordinal)].text
+        symbols = self.tokenizer.encode(text[1:])[: self.config.length - 2].astype(np.int64)
+        return Example(np.append(symbols, self.separator), text[0])
+
+    def name(self, split: Split, ordinal: int) -> str:
+        return self.corpus.documents(self._split(split)).name(self._place(split, ordinal))
+
+    def _place(self, split: Split, ordinal: int) -> int:
+        """Returns the place of an example among all that the corpus has of its split."""
+        return self._places(self._split(split))[ordinal]
+
+    def _places(self, split: Split) -> Sequence[int]:
+        """Returns the places of a split's examples in its part of the corpus. Raises DataError where there are none."""
+        if split not in self.places:
+            documents, config = self.corpus.documents(split), self.config
+            places: Sequence[int] = range(len(documents))
+            if config.shortest > 1:
+                places = [place for place in places if len(documents[place].text[1:].split()) >= config.shortest]
+            if config.examples is not None and split == "train":
+                places = [places[place] for place in sorted(shuffled(len(places), 0, 0)[: config.examples].tolist())]
+            if not places:
+                raise DataError(f"no text of {split} has {config.shortest} words; correct data.source.shortest")
+            self.places[split] = places
+        return self.places[split]
+
+    def _split(self, split: Split) -> Split:
+        return "validation" if split == "test" and not self.corpus.count("test") else split

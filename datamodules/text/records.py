@@ -1,0 +1,334 @@
+"""Records of files, and the texts in them by column or path: rows of tables, JSON lines, JSON and parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jmespath
+from jmespath.exceptions import JMESPathError
+from pydantic import Field
+
+from datamodules.core.documents import Split
+from datamodules.core.errors import DataError
+from datamodules.core.index import IndexedCorpus, Text, index_corpus
+from datamodules.core.reading import COMPRESSIONS, Member, damage, format_of, members
+from datamodules.text.sources import files_of, named_split, nothing_left, split_by_hash, stamps
+from lit_transformers.config import Config, Fraction, Plain, nearest
+
+__all__ = ["Column", "FileRecord", "RecordsConfig", "column_conflicts", "parsed", "texts_at"]
+
+Column = str | Annotated[int, Field(ge=1)]
+"""A column of a table by its name or its number from 1, or the path of a text in nested records."""
+WHOLE = 1 << 30
+"""A size of pieces so large that no record is cut."""
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+COLUMNS = "the columns of data.source"
+SUFFIXES = {*SEPARATORS, ".jsonl", ".ndjson", ".json", ".parquet"}
+
+
+class FileRecord(NamedTuple):
+    """A record and its place in messages, ``file:line``; ``origin`` and ``row`` name it in an index. around: the record
+    that it was nested in, or itself."""
+
+    place: str
+    values: Any
+    origin: str
+    row: int
+    around: Any
+
+
+class RecordError(DataError):
+    """A record without a text that is asked for: one that may be left out."""
+
+
+class RecordsConfig(Config):
+    """Base of sources that read records: a file, or all files with their suffixes in a folder or tar, plain or
+    compressed: .tsv, .csv, .jsonl, .ndjson, .json (a list of records, or one), .parquet.
+
+    path        relative to LIT_DATA or to the working folder
+    header      whether the first line of a table names its columns; None: it does, unless all columns are numbers
+    separator   what divides the columns of a table; None: a comma for .csv, whose fields may stand in quotes, a tab for
+                .tsv, whose lines are as they are. Any other file is read as a table where it is set
+    records     the path of a list in each record of JSON or parquet, each item of which is a record of its own; in it,
+                ``parent`` is the record around it
+    splits      folders: by the folder or file names (train, validation, test). hash: by a hash of the text that is read
+                (of a pair the source), so that equal ones share a split; of nested records by that around them
+    validation  the fraction for validation, of a split by hash
+    test        the fraction for the test, of a split by hash
+    incomplete  a record without a text that is asked for, or with an empty one: refuse is an error that names its line,
+                leave_out leaves it out, and counts it
+    """
+
+    path: str
+    header: bool | None = None
+    separator: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    records: str | None = None
+    splits: Literal["folders", "hash"] = "folders"
+    validation: Fraction = 0.05
+    test: Fraction = 0.05
+    incomplete: Literal["refuse", "leave_out"] = "refuse"
+
+    def conflicts_of(self, **columns: Column) -> Iterator[str]:
+        """Yields a sentence for each impossible combination of fields; the columns are by the names of their fields."""
+        yield from nothing_left(self.validation, self.test)
+        yield from column_conflicts(**columns, records=self.records or "_")
+
+    def indexed(
+        self, key: Plain, columns: Sequence[Column], text_of: Callable[[FileRecord, list[list[str]], Path], Text]
+    ) -> IndexedCorpus:
+        """Returns the corpus of all records, made by ``text_of`` from a record, the texts of its columns and its file.
+
+        key: plain data of all fields that decide a text. Raises DataError that names the line at fault.
+        """
+        files, left_out = files_of(self.path, is_records), Counter[str]()
+        texts = (
+            text_of(record, values, path)
+            for path, name in files
+            for record in self._read(path, name, columns)
+            if (values := self._complete(record, columns, left_out)) is not None
+        )
+        return index_corpus(["records", key, stamps(files)], "", WHOLE, texts, left_out)
+
+    def split_of(self, record: FileRecord, text: str) -> Split:
+        """Returns the split of a record with that text. Raises DataError where it is to be named and is not."""
+        if self.splits == "folders":
+            return named_split(record.origin)
+        content = json.dumps(record.around, sort_keys=True, default=str) if self.records else text
+        return split_by_hash(content, self.validation, self.test)
+
+    def _read(self, path: Path, name: str, columns: Sequence[Column]) -> Iterator[FileRecord]:
+        """Yields the records of a file, or of the files of a tar."""
+        has_header = not all(isinstance(column, int) for column in columns) if self.header is None else self.header
+        with damage(path):
+            for member in members(path, name, is_records):
+                for record in _records(member, self.separator, has_header):
+                    yield from _nested(record, self.records) if self.records else [record]
+
+    def _complete(
+        self, record: FileRecord, columns: Sequence[Column], left_out: Counter[str]
+    ) -> list[list[str]] | None:
+        """Returns the texts of each column; None, counted, where a record lacks one and such are left out."""
+        try:
+            return [_filled(record, column) for column in columns]
+        except RecordError:
+            if self.incomplete == "refuse":
+                raise
+            left_out["records without a text left out"] += 1
+            return None
+
+
+def column_conflicts(**columns: Column) -> Iterator[str]:
+    """Yields a sentence for the first path that cannot be one."""
+    for field, column in columns.items():
+        try:
+            _compiled(str(column))
+        except JMESPathError as error:
+            yield f"{field}: {column!r} is neither a name nor a JMESPath, such as questions[*].text ({_line(error)})"
+            return
+
+
+def is_records(name: str) -> bool:
+    """Whether a file's name is that of records, or of a tar."""
+    return _suffix(name) in SUFFIXES or format_of(name) == "tar"
+
+
+def _suffix(name: str) -> str:
+    path = PurePosixPath(name.lower())
+    return PurePosixPath(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
+
+
+def _records(member: Member, separator: str | None, has_header: bool) -> Iterator[FileRecord]:
+    suffix, name = _suffix(member.name), member.name
+    if suffix in SEPARATORS or (separator is not None and suffix not in SUFFIXES):
+        yield from _table(member, separator or SEPARATORS[suffix], has_header)
+    elif suffix in (".jsonl", ".ndjson"):
+        for row, line in enumerate(member.stream):
+            if line.strip():
+                yield _record(f"{name}:{row + 1}", parsed(line, f"{name}:{row + 1}"), name, row)
+    elif suffix == ".json":
+        content = parsed(member.stream.read(), name)
+        for row, values in enumerate(content if isinstance(content, list) else [content]):
+            yield _record(f"{name}:{row + 1}", values, name, row)
+    elif suffix == ".parquet":
+        yield from _parquet(member)
+    else:
+        known = ", ".join(sorted(SUFFIXES))
+        raise DataError(f"{name}: its name is of no records ({known}); of a table set data.source.separator")
+
+
+def _record(place: str, values: Any, origin: str, row: int) -> FileRecord:
+    return FileRecord(place, values, origin, row, values)
+
+
+def _table(member: Member, separator: str, has_header: bool) -> Iterator[FileRecord]:
+    """Yields the rows of a table as a dictionary by the names in its header, or as a list without one."""
+    lines = _text_lines(member)
+    rows = _divided(lines) if separator == "\t" else _quoted(lines, separator, member.name)
+    header: list[str] | None = None
+    for number, cells in rows:
+        if not cells or cells == [""]:  # an empty line
+            continue
+        place = f"{member.name}:{number}"
+        if has_header and header is None:
+            if len({*cells}) < len(cells):
+                raise DataError(f"{place}: two columns have the same name; name columns by number, with header=true")
+            header = cells
+            continue
+        if header is None:
+            yield _record(place, cells, member.name, number - 1)
+            continue
+        if len(cells) > len(header):
+            raise DataError(f"{place}: {len(cells)} columns, and the header has {len(header)}; correct the line")
+        if len(cells) < len(header):
+            place = f"{place} ({len(cells)} columns, and the header has {len(header)})"
+        yield _record(place, dict(zip(header, cells, strict=False)), member.name, number - 1)
+
+
+def _divided(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yields rows of cells between tabs, with their numbers."""
+    for number, line in enumerate(lines, 1):
+        yield number, line.rstrip("\r\n").split("\t")
+
+
+def _quoted(lines: Iterator[str], separator: str, name: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields rows with the number of their last line; a field in quotes may hold separators and line ends."""
+    limit = csv.field_size_limit(sys.maxsize)  # a field may be a whole document
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        place = f"{name}:{reader.line_num}"
+        raise DataError(f"{place}: no row of a table ({error}); quote the field, or double its quotes") from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _text_lines(member: Member) -> Iterator[str]:
+    for number, line in enumerate(member.stream, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            place = f"{member.name}:{number}: byte {error.start} of the line"
+            raise DataError(f"{place} is not UTF-8 ({error.reason}); convert the file to UTF-8") from None
+
+
+def _parquet(member: Member) -> Iterator[FileRecord]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        rows = (
+            values
+            for batch in parquet.ParquetFile(member.path or BytesIO(member.stream.read())).iter_batches(batch_size=256)
+            for values in batch.to_pylist()
+        )
+        for row, values in enumerate(rows):
+            yield _record(f"{member.name}:{row + 1}", values, member.name, row)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{member.name}: damaged parquet ({_line(error)}); fetch it again") from None
+
+
+def _nested(record: FileRecord, path: str) -> Iterator[FileRecord]:
+    """Yields the items of a list in a record, each with the record around it as ``parent``. Raises DataError."""
+    items = value_at(record.values, path, record.place, "data.source.records")
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise DataError(f"{record.place}: {path!r} is no list of records; correct data.source.records")
+    for number, item in enumerate(items):
+        values = {"parent": record.values, **item}
+        yield FileRecord(f"{record.place}, item {number + 1}", values, record.place, number, record.values)
+
+
+def parsed(content: bytes, place: str) -> Any:
+    """Parses JSON. Raises DataError, which names ``place``, where it is not UTF-8 or not JSON."""
+    try:
+        return json.loads(content)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{place}: byte {error.start} is not UTF-8 ({error.reason}); convert the file to UTF-8"
+        ) from None
+    except ValueError as error:
+        raise DataError(f"{place}: not JSON ({error})") from None
+
+
+def _filled(record: FileRecord, column: Column) -> list[str]:
+    """Returns the texts of a column or a path. Raises RecordError where one is empty."""
+    texts = texts_at(record.values, column, record.place)
+    if not all(text.strip() for text in texts):
+        raise RecordError(f"{record.place}: {column!r} is empty; correct it, or set data.source.incomplete=leave_out")
+    return texts
+
+
+def texts_at(values: Any, column: Column, place: str, field: str = COLUMNS) -> list[str]:
+    """Returns the text of a column or a path, or the texts of a list, in order; numbers and truth values as JSON writes
+    them. field: what an error asks to correct. Raises RecordError where there is none, and DataError where it is
+    something else."""
+    value = value_at(values, column, place, field)
+    texts = value if isinstance(value, list) else [value]
+    if not texts or None in texts:
+        content = json.dumps(value, default=str)[:40]
+        raise RecordError(f"{place}: {column!r} holds {content}, and no text; correct it, or {field}")
+    for text in texts:
+        if isinstance(text, dict | list):
+            noun = "an object" if isinstance(text, dict) else "a list of lists"
+            raise DataError(f"{place}: {column!r} holds {noun}, not text; give the path of a text ({field})")
+    return [text if isinstance(text, str) else json.dumps(text, default=str) for text in texts]
+
+
+def value_at(values: Any, column: Column, place: str, field: str) -> Plain:
+    """Returns the value of a column by number or by name or, where no column has this name, at a JMESPath.
+
+    A projection such as ``questions[*].text`` is the list of what is there: an item without it has no place in it.
+    Raises RecordError where there is no such column or nothing at the path.
+    """
+    if isinstance(column, int):
+        cells = [*values.values()] if isinstance(values, dict) else values
+        if not isinstance(cells, list) or column > len(cells):
+            number = len(cells) if isinstance(cells, list) else "no"
+            raise RecordError(f"{place}: {number} columns, and none of number {column}; correct the line, or {field}")
+        return cells[column - 1]
+    if not isinstance(values, dict):
+        what = "a row without a header" if isinstance(values, list) else f"a {type(values).__name__}"
+        raise DataError(f"{place}: no object with names but {what}, and {column!r} is a name; correct {field}")
+    if column in values:
+        return values[column]
+    try:
+        value = _compiled(column).search(values)
+    except JMESPathError as error:
+        raise DataError(f"{place}: {column!r}: {_line(error)}; correct {field}") from None
+    if value is None:
+        raise RecordError(f"{place}: no {column!r}; {_nearest_name(values, column)} (set {field})")
+    return value
+
+
+@cache
+def _compiled(path: str) -> Any:
+    """Returns a compiled JMESPath; a name that is none by itself is quoted."""
+    try:
+        return jmespath.compile(path)
+    except JMESPathError:
+        if any(character in path for character in "[]().|*&@`"):
+            raise
+        return jmespath.compile(json.dumps(path))
+
+
+def _nearest_name(values: Any, path: str) -> str:
+    """Returns the end of a message on the first name of a path that is not there."""
+    name = path
+    for name in path.split("."):
+        if not isinstance(values, dict) or name not in values:
+            break
+        values = values[name]
+    return nearest(name, values) if isinstance(values, dict) else f"there is {json.dumps(values, default=str)[:40]}"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

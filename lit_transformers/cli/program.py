@@ -1,0 +1,22 @@
+"""The name by which a command was started: that of an installed script, which a shell can complete, or a module's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+__all__ = ["is_script", "program_name"]
+
+
+def is_script(package: str) -> bool:
+    """Whether this process is the installed command of a package, such as ``lit-ablations``."""
+    return Path(sys.argv[0]).stem == _script(package)
+
+
+def program_name(package: str) -> str:
+    """Returns what was typed to start the command of a package, for its help and for the shell's completion."""
+    return _script(package) if is_script(package) else f"python -m {package}"
+
+
+def _script(package: str) -> str:
+    return f"lit-{package.removeprefix('lit_')}"

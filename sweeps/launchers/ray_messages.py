@@ -1,0 +1,63 @@
+"""What a command and its process that is connected to Ray send each other; it imports nothing of Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sweeps.launchers.remote import RemoteRun
+
+__all__ = ["Connect", "Connected", "Ended", "RayTask", "Refused"]
+
+
+class Connect(NamedTuple):
+    """The cluster's address, and what Ray sets up for every worker (its ``runtime_env``)."""
+
+    address: str
+    runtime_env: dict[str, Any]
+
+
+class RayTask(NamedTuple):
+    """One run as a task: what it takes of a node, and where and with what environment it is done there.
+
+    cpus: cores of a rank; gpus: devices of a rank; memory: bytes of the run, or None. folder: the working folder, or
+    None for the one that Ray unpacks, in which ``plugins`` are then. environment: variables of the command, which are
+    not shown to others as those of a ``runtime_env`` are. storage: the ledger's address.
+    """
+
+    run: RemoteRun
+    cpus: int
+    gpus: float
+    memory: int | None
+    folder: str | None
+    plugins: tuple[str, ...]
+    environment: Mapping[str, str]
+    storage: str | None
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What Ray reserves of one node, by the names of its options: ranks of a run are on the same one."""
+        ranks = self.run.ticket.ranks
+        memory = {} if self.memory is None else {"memory": self.memory}
+        return {"num_cpus": self.cpus * ranks, "num_gpus": self.gpus * ranks, **memory}
+
+
+class Connected(NamedTuple):
+    """The cluster answered; the resources of each of its nodes."""
+
+    nodes: list[dict[str, float]]
+
+
+class Refused(NamedTuple):
+    """The cluster did not accept the command, for a reason of one line, or None where none answered."""
+
+    reason: str | None
+
+
+class Ended(NamedTuple):
+    """A task ended: its run's key, and why it did not end by itself, or None. lost: whether it was cut off from
+    outside, so that another attempt may succeed."""
+
+    key: str
+    reason: str | None = None
+    lost: bool = True

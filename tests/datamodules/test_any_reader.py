@@ -1,0 +1,106 @@
+"""Data of every kind: the shares of all ranks are the batches of one process, whoever makes them, and a position is
+that of all."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from datamodules import Data, DataConfig
+from datamodules.core.documents import Shard
+
+TOPICS = {"kind": "topics", "documents": 41, "sentences": 6, "validation": 0.3, "test": 0.1}
+LANES = {"kind": "language", "source": TOPICS, "segment_length": 64, "batch_size": 8}
+TEXT = {"source": TOPICS, "tokenizer": "words", "length": 24, "batch_size": 8, "window": 2}
+COPY = {"kind": "strings", "generator": {"kind": "copy", "alphabet": 4}, "max_length": 6, "train": 50}
+LISTOPS = {"kind": "listops", "train": 45, "validation": 19}
+KINDS: dict[str, dict[str, Any]] = {
+    "reset": LANES,
+    "stream": LANES | {"documents": "stream", "tokenizer": "words", "segment_length": 16},
+    "rows": {"kind": "rows", "packing": "segment_pair", **TEXT},
+    "rows of one batch": {"kind": "rows", **TEXT, "window": 1},
+    "denoising": {"kind": "denoising", **TEXT},
+    "pairs": {"kind": "pairs", "source": COPY, "tokens_per_batch": 64, "window": 16},
+    "labelled": {"kind": "labelled", "source": LISTOPS, "batch_size": 8, "window": 2},
+    "strings": {"kind": "generated", "max_length": 6, "lengths": "uniform", "batch_size": 8},
+}
+COUNT = 11
+"""Batches of training that are read: more than a pass of most."""
+
+
+def data_of(kind: str, workers: int = 0) -> Data:
+    return DataConfig.from_dict(KINDS[kind]).override({"workers": workers}).build()
+
+
+def rows_of(batch: Any) -> list[tuple[Any, ...]]:
+    """The rows of a batch without their padding, and without rows that are nothing else."""
+    columns = [column for name, column in batch._asdict().items() if isinstance(column, Tensor) and name != "rule"]
+    rows = []
+    for number, row in enumerate(zip(*columns, strict=True)):
+        if batch.padding_mask[number].any():
+            rows.append(tuple(cell.tolist() if cell.dim() == 0 else without_padding(cell) for cell in row))
+    return rows
+
+
+def without_padding(cell: Tensor) -> list[Any]:
+    """A row of a tensor up to the last number that is neither 0 nor below it."""
+    places = (cell.reshape(len(cell), -1) > 0).any(dim=1).nonzero()
+    return cell[: int(places[-1]) + 1 if len(places) else 0].tolist()
+
+
+def read(data: Data, ranks: int, split: str, cursor: str = "", count: int = COUNT) -> list[tuple[str, list[Any]]]:
+    """The batches of all ranks, each as its cursor and its rows in the order of one process."""
+    reading = data.training() if split == "train" else data.evaluation("validation")
+    shares = [[*islice(reading._replace(rank=Shard(r, ranks)).batches(cursor), count)] for r in range(ranks)]
+    together = []
+    for parts in zip(*shares, strict=True):
+        assert len({part.cursor for part in parts}) == 1
+        rows = [rows_of(part) for part in parts]
+        longest = max(map(len, rows))
+        dealt = [row for place in range(longest) for share in rows for row in share[place : place + 1]]
+        together.append((parts[0].cursor, dealt))
+    return together
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_shares_of_ranks_are_the_batches_of_one_process(kind: str) -> None:
+    for split in ("train", "validation"):
+        alone = read(data_of(kind), 1, split)
+        assert len({str(rows) for _, rows in alone}) == len(alone) > 1
+        for ranks in (2, 4):
+            assert read(data_of(kind), ranks, split) == alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_make_the_batches_of_one_process(kind: str) -> None:
+    for split in ("train", "validation"):
+        alone = read(data_of(kind), 1, split)
+        assert read(data_of(kind, workers=2), 1, split) == alone
+        assert read(data_of(kind, workers=3), 2, split) == alone
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_readers_goes_on_from_a_position(kind: str) -> None:
+    alone = read(data_of(kind), 1, "train")
+    for place in range(COUNT - 1):
+        following = alone[place + 1 : place + 4]
+        ranks = (1, 2, 4)[place % 3]
+        assert read(data_of(kind), ranks, "train", alone[place][0], len(following)) == following
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["reset", "pairs", "strings"])
+def test_workers_go_on_from_a_position_within_a_chunk(kind: str) -> None:
+    alone = read(data_of(kind), 1, "train")
+    assert read(data_of(kind, workers=2), 2, "train", alone[2][0], 5) == alone[3:8]
+
+
+def test_a_worker_leaves_the_random_numbers_of_training_alone() -> None:
+    before = torch.get_rng_state()
+    next(iter(data_of("strings", workers=1).train_dataloader()))
+    assert torch.equal(torch.get_rng_state(), before)

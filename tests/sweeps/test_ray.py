@@ -1,0 +1,186 @@
+"""Studies on a real Ray cluster of several nodes on this machine, which Ray's own test cluster starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rich.console import Console
+from standin.run import RELEASED
+from standin_runs import OPTIONS, finishes, metrics, never_interrupted, states, tickets, workers_of
+from waiting import wait_for, when
+
+from lit_transformers.config import ConfigError
+from sweeps.launchers import ray_cluster
+from sweeps.launchers.local import Summary
+from sweeps.launchers.ray_cluster import RayCluster, launch_on_ray, parse_ray_options
+from sweeps.launchers.ray_messages import RayTask
+from sweeps.launchers.remote import RemoteRun
+from sweeps.ledger.ledger import Ledger
+from sweeps.ledger.ticket import State, Ticket
+from sweeps.live import Board
+from sweeps.survey import survey
+
+PATIENCE = {
+    "RAY_agent_register_timeout_ms": "240000",
+    "RAY_worker_register_timeout_seconds": "240",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+    "RAY_worker_niceness": "0",
+}
+"""Ray's own limits: long for what a busy machine makes slow, short for how long a head may be gone."""
+LIGHT = {"include_log_monitor": False}
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'lit-transformers[ray]'")
+    for name, value in PATIENCE.items():
+        monkeypatch.setenv(name, value)
+
+
+@contextmanager
+def cluster(nodes: int, cores: int = 1) -> Iterator[Any]:
+    """A cluster whose head does no runs, and as many nodes of so many cores."""
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, **LIGHT}
+    running = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(nodes):
+            running.add_node(num_cpus=cores, wait=False, **LIGHT)
+        running.wait_for_nodes(timeout=240)
+        yield running
+    finally:
+        running.shutdown()
+
+
+def go(runs: Path, run_tickets: list[Ticket], address: str) -> tuple[Summary, str]:
+    """The summary of the runs, and the output."""
+    rows, _ = survey(runs, run_tickets, OPTIONS.metric, retry_failed=False)
+    ledger, console = Ledger(runs, heartbeat=1, grace=8), Console(file=StringIO(), width=300)
+    try:
+        board, options = Board(console, OPTIONS.metric), OPTIONS._replace(study="pauses", memory_limit=4 << 30)
+        summary = launch_on_ray(runs, ledger, board, rows, options, RayCluster(address))
+        return summary, console.file.getvalue()  # type: ignore[attr-defined]
+    finally:
+        ledger.close()
+
+
+def have_checkpoints(runs: Path, run_tickets: list[Ticket]) -> Callable[[], bool]:
+    return lambda: all((ticket.directory(runs) / "checkpoint.ckpt").exists() for ticket in run_tickets)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("patience")
+class TestOnACluster:
+    def test_runs_of_a_node_that_dies_go_on_elsewhere_and_a_run_without_memory_fails_alone(
+        self, tmp_path: Path
+    ) -> None:
+        """Two wait for the death of a node. Of two others, on the node that is left, one fills its memory, for which it
+        gets a limit from the system."""
+        runs, waiting, (leak,) = tmp_path / "runs", tickets(2, fault="wait"), tickets(1, fault="leak")
+
+        def limit_memory() -> None:
+            (worker,) = workers_of(leak.directory(runs))
+            most = worker.memory_info().rss + (1 << 29)
+            worker.rlimit(psutil.RLIMIT_DATA, (most, most))
+
+        with cluster(2) as running:
+
+            def kill_node() -> None:
+                running.remove_node(running.list_all_nodes()[-1], allow_graceful=False)
+                wait_for(lambda: len(workers_of(runs)) == 1, "its run goes on without it")
+                for ticket in waiting:
+                    (ticket.directory(runs) / RELEASED).touch()
+
+            with when(have_checkpoints(runs, waiting), kill_node):
+                summary, output = go(runs, waiting, running.address)
+            with when((leak.directory(runs) / "checkpoint.ckpt").exists, limit_memory):
+                later, _ = go(runs, [leak, *tickets(1)], running.address)
+        assert states(summary) == [State.FINISHED] * 2
+        assert "died; it goes on" in output
+        assert [finishes(runs, ticket) for ticket in waiting] == [1, 1]
+        assert metrics(runs, waiting) == never_interrupted(tmp_path / "quiet", waiting)
+        assert states(later) == [State.FAILED, State.FINISHED] and later.rows[0].reason == "out of memory"
+        assert not workers_of(runs)
+
+    def test_a_command_that_is_stopped_or_whose_head_dies_says_so_and_goes_on_with_the_next(
+        self, tmp_path: Path
+    ) -> None:
+        runs, run_tickets = tmp_path / "runs", [*tickets(1, fault="wait"), *tickets(1)]
+        path = run_tickets[0].directory(runs) / "checkpoint.ckpt"
+        with cluster(1) as running:
+            with when(path.exists, lambda: os.kill(os.getpid(), signal.SIGINT)):
+                summary, _ = go(runs, run_tickets, running.address)
+            assert summary.stopped_by == signal.SIGINT and states(summary) == [State.STOPPED, State.WAITING]
+            assert path.read_text().startswith("[5,"), "it was killed, and the checkpoint is that of every third step"
+            assert not workers_of(runs)
+            path.unlink()
+            with (
+                when(path.exists, running.head_node.kill_gcs_server),
+                pytest.raises(ConfigError, match="the cluster has ended; run the same command to go on"),
+            ):
+                go(runs, run_tickets, running.address)
+        wait_for(lambda: not workers_of(runs))
+        with cluster(1) as running:
+            summary, _ = go(runs, run_tickets, running.address)
+        assert states(summary) == [State.FINISHED] * 2
+        assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1]
+        assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
+
+    def test_ranks_of_a_run_are_one_task_on_one_node(self, tmp_path: Path) -> None:
+        runs, run_tickets = tmp_path / "runs", tickets(1, devices=2)
+        with cluster(1, cores=2) as running:
+            summary, _ = go(runs, run_tickets, running.address)
+        assert states(summary) == [State.FINISHED]
+        assert finishes(runs, run_tickets[0]) == 1
+        assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
+
+
+def test_an_address_where_nobody_answers_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--ray address=127.0.0.1:1: no Ray cluster answers; start one with"):
+        go(tmp_path, tickets(1), "127.0.0.1:1")
+
+
+def test_a_run_takes_the_cores_and_devices_of_all_its_ranks(tmp_path: Path) -> None:
+    (ticket,) = tickets(1, devices=4)
+    run = RemoteRun(tmp_path, ticket, OPTIONS, 10, 60)
+    task = RayTask(run, 2, 1.0, 8 << 30, None, (), {}, None)
+    assert task.resources == {"num_cpus": 8, "num_gpus": 4.0, "memory": 8 << 30}
+
+
+def test_options_are_parsed(tmp_path: Path) -> None:
+    settings = tmp_path / "env.yaml"
+    settings.write_text("pip: [polars]\n")
+    words = ["address=ray.cluster:6379", "cpus=2", "gpus=0.5", "memory=8GiB", f"runtime_env={settings}"]
+    assert parse_ray_options([*words, f"working_dir={tmp_path}"], "sqlite:///x") == RayCluster(
+        "ray.cluster:6379", 2, 0.5, 8 << 30, str(tmp_path), {"pip": ["polars"]}, "sqlite:///x"
+    )
+
+
+def test_a_folder_is_copied_without_its_runs(tmp_path: Path) -> None:
+    cluster = RayCluster(working_dir=str(tmp_path), runtime_env={"excludes": ["/data/"]})
+    assert ray_cluster._runtime_env(cluster, tmp_path / "all" / "runs")["excludes"] == ["/data/", "/all/runs/"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("adress=auto", "--ray: no option 'adress'; did you mean address"),
+        ("cpus", "--ray: write name=value, not 'cpus'"),
+        ("gpus=1.5", "--ray gpus: wants a whole number of devices, or a part of one such as 0.5, not '1.5'"),
+        ("working_dir=/nowhere", "--ray working_dir: there is no folder '/nowhere'"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_in_one_line(typed: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_ray_options([typed])
+    assert str(error.value).startswith(message)
