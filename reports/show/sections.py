@@ -11,6 +11,7 @@ import numpy as np
 
 from lit_transformers.records.context import ContextLoss
 from lit_transformers.records.floors import Floors
+from lit_transformers.records.labels import ArmLabels
 from lit_transformers.records.plan import Metric, Plan, PlannedArm, PublishedCell
 from lit_transformers.records.reference import Reference
 from reports.judge.comparisons import Comparison
@@ -561,17 +562,20 @@ def _cost_cell(runs: Sequence[Run], key: str) -> Cell:
 
 
 def published(findings: Findings) -> Table:
-    """Returns a table of the source's numbers and ours in separate columns, for their scales differ."""
+    """Returns a table of the source's numbers and ours in separate columns, for their scales differ. Arms have their
+    whole names where the source has others that are not run, which share less with them."""
     plan = findings.study.plan
     if plan.published is None:
         return Table("published", "", (), ())
+    are_labelled = all(len(matching_arms(plan.arms, cell)) == 1 for cell in plan.published.cells)
+    labels = plan.labels if are_labelled else ArmLabels()
     columns = (
-        _arm_column(findings.study),
+        Column(labels.heading("Arm")),
         Column("Published", "number", plan.published.metric, _printed_decimals(plan.published.cells)),
         Column("Note"),
         Column("Ours", "number", findings.metric.title, findings.decimals),
     )
-    rows = tuple(_published_row(findings.study, cell) for cell in plan.published.cells)
+    rows = tuple(_published_row(findings.study, cell, labels) for cell in plan.published.cells)
     notes = (
         f"Published: {plan.published.protocol.text}",
         f"Ours: {plan.protocol or 'protocol not stated'}",
@@ -587,10 +591,11 @@ def _printed_decimals(cells: Iterable[PublishedCell]) -> int:
     return max((len(f"{cell.value:.6g}".partition(".")[2]) for cell in cells), default=0)
 
 
-def _published_row(study: Study, cell: PublishedCell) -> tuple[Cell, ...]:
+def _published_row(study: Study, cell: PublishedCell, labels: ArmLabels) -> tuple[Cell, ...]:
     arms = matching_arms(study.plan.arms, cell)
     if len(arms) == 1:
-        name, ours = _arm_cell(study, arms[0].name), _mean_cell(study.finished(arms[0].name), study.of(arms[0].name))
+        name = Cell(arms[0].name, label=labels.in_column(arms[0].name))
+        ours = _mean_cell(study.finished(arms[0].name), study.of(arms[0].name))
     else:
         name = Cell(cell.arm if isinstance(cell.arm, str) else _levels(cell.arm))
         ours = Cell(missing="several arms" if arms else "not run here")

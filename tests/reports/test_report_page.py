@@ -119,6 +119,18 @@ def test_what_all_arms_share_stands_above_their_column_and_whole_names_in_the_cs
     assert {"mixer=window data=books", "window against the baseline"} <= set(names)
 
 
+def test_beside_a_source_that_has_more_levels_arms_have_their_whole_names(tmp_path: Path) -> None:
+    arms = [{"mixer": mixer, "data": "books"} for mixer in ("attention", "window")]
+    cells = [
+        {"arm": {"mixer": "window", "data": data}, "value": value} for data, value in (("books", 1.0), ("news", 2.0))
+    ]
+    write_plan(tmp_path, arms, published=PUBLISHED | {"cells": cells})
+    for arm in arms:
+        write_run(tmp_path, name_of(arm), 0, 2.0 * BYTES * math.log(2))
+    page = report(tmp_path)[0].partition("## Published")[2]
+    assert [row(page, f"mixer=window data={data}")[1] for data in ("books", "news")] == ["1", "2"]
+
+
 def test_one_seed_has_no_interval_and_says_so(tmp_path: Path) -> None:
     write_product(tmp_path, {"off": 0.1}, seeds=1, contrasts=CONTRASTS)
     page, _ = report(tmp_path)
