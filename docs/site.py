@@ -30,6 +30,7 @@ docs/tutorials/first_study
 docs/tutorials/my_mixer
 docs/tutorials/my_data
 docs/tutorials/my_cluster
+docs/ray
 docs/tutorials/reading_a_report
 docs/tutorials/statistics
 ```
@@ -40,6 +41,7 @@ docs/tutorials/statistics
 
 published/README
 docs/measured
+docs/reliability
 ```
 
 ```{toctree}
