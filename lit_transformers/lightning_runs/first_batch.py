@@ -151,6 +151,7 @@ def _trainer(config: LightningRunConfig, folder: Path, callbacks: list[Callback]
     return L.Trainer(
         accelerator="cpu",
         devices=1,
+        num_nodes=1,
         plugins=[LightningEnvironment()],
         max_epochs=1,
         limit_train_batches=1,

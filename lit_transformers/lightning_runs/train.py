@@ -122,7 +122,6 @@ def built(config: LightningRunConfig) -> tuple[L.LightningModule, L.LightningDat
 def trainer_switches(directory: Path, loggers: Sequence[Logger] = ()) -> dict[str, Any]:
     """Returns the arguments by which a Trainer writes and shows nothing of its own, but for what loggers receive."""
     return {
-        "num_nodes": 1,
         "num_sanity_val_steps": 0,
         "default_root_dir": directory,
         "logger": [*loggers] or DummyLogger(),  # so that a module which writes images or texts to its logger finds one
@@ -158,6 +157,7 @@ def single_trainer(config: LightningRunConfig, directory: Path, callbacks: list[
         max_steps=config.training.steps,
         accelerator={"cuda": "gpu"}.get(config.training.device, config.training.device),
         devices=1,
+        num_nodes=1,
         plugins=[LightningEnvironment()],
         callbacks=callbacks,
         **config.trainer_arguments | trainer_switches(directory),

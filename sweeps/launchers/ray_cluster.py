@@ -368,6 +368,7 @@ def _is_stopped(watch: _RayWatch) -> bool:
 
 def _stop(watch: _RayWatch, driver: _Driver, rows: list[Row]) -> None:
     """Cancels the tasks and waits for their checkpoints; a second signal, or a timeout, kills them."""
+    update_rows(watch.runs, watch.ledger, watch.board, rows, watch.options.metric)
     begun = {row.ticket.key for row in rows if row.state.active}
     driver.send(False)
     deadline = time.monotonic() + CHECKPOINT_SECONDS

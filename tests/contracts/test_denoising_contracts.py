@@ -52,7 +52,7 @@ def batch_of(kind: str, count: int = 3) -> PairBatch:
         chance = np.random.default_rng(number)
         text = PlainText(chance.permutation(WORDS)[: LENGTH - 1 - 2 * (number % 2)], np.array([0, 4, 8, 12]))
         rows.append(DamagedRow(number, noise.corrupt(text, SYMBOLS, chance)))
-    return paired(described(kind), False, rows, 0, "")
+    return paired(described(kind), False, rows, "")
 
 
 def seq2seq(kind: str, model: EncoderDecoderConfig = MODEL) -> Seq2Seq:

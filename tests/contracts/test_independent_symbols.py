@@ -140,7 +140,7 @@ def measured(config: RunConfig, change: Callable[[Any], Any] = lambda batch: bat
     data = config.data.build()
     task, reading = config.build_task(data), data.training()
     optimizer = torch.optim.Adam([p for p in task.parameters() if p.requires_grad], 1e-2)
-    for number, batch in zip(range(UPDATES), reading.batches(reading.start()), strict=False):
+    for number, batch in zip(range(UPDATES), reading.batches(), strict=False):
         optimizer.zero_grad()
         task.training_step(change(batch), number)["loss"].backward()
         optimizer.step()

@@ -358,23 +358,26 @@ def test_what_a_rank_shows_without_a_share_of_a_batch_is_a_row_without_a_target(
     assert batch.references == ((),)
 
 
-def _rank(data_config: PairDataConfig, folder: Path) -> None:
-    """Runs on each of two ranks: reads the validation split and one training pass, and saves the ordinals."""
+def _rank(data_config: PairDataConfig, batches: int, folder: Path) -> None:
+    """Runs on each of two ranks: reads the validation split and one pass of training, and saves the ordinals."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     data = data_config.build()
     evaluated = list(data.val_dataloader())
-    stream, trained_on = iter(data.train_dataloader()), list[int]()
-    while len(trained_on) < len(range(rank, 53, 2)):
-        trained_on += example_ordinals([next(stream)])
+    trained_on = example_ordinals(islice(data.train_dataloader(), batches))
     torch.save((len(evaluated), example_ordinals(evaluated), trained_on), folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_ranks_end_together_and_share_everything(config: PairDataConfig, tmp_path: Path) -> None:
-    """A window of one pair keeps the order of a pass, so that its end can be seen."""
-    Forked(tmp_path / "output.txt", _rank, config.override({"window": 1}), tmp_path, ranks=2).finish()
+    """A window as large as a pass keeps passes apart."""
+    config, seen, batches = config.override({"window": 53}), 0, 0
+    alone = iter(config.build().train_dataloader())
+    while seen < 53:
+        seen, batches = seen + len(example_ordinals([next(alone)])), batches + 1
+    assert seen == 53 and batches > 2
+    Forked(tmp_path / "output.txt", _rank, config, batches, tmp_path, ranks=2).finish()
     results = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert results[0][0] == results[1][0]
     assert sorted(results[0][1] + results[1][1]) == list(range(17))

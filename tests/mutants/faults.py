@@ -3441,7 +3441,9 @@ FAULTS = (
         "datamodules/text/records.py",
         "content = json.dumps(record.around, sort_keys=True, default=str) if self.records else text",
         "content = text",
-        (f"{DATA}records.py::test_items_of_a_list_are_pairs_of_their_own_and_share_a_split_and_what_is_around_them",),
+        (
+            f"{DATA}records_source.py::test_items_of_a_list_are_pairs_of_their_own_and_share_a_split_and_what_is_around_them",
+        ),
     ),
     Fault(
         "data",
@@ -3449,7 +3451,7 @@ FAULTS = (
         "datamodules/text/records.py",
         'if self.incomplete == "refuse":',
         "if False:",
-        (f"{DATA}records.py::test_a_line_that_is_no_pair_is_named_in_one_line",),
+        (f"{DATA}records_source.py::test_a_line_that_is_no_pair_is_named_in_one_line",),
     ),
     Fault(
         "data",
