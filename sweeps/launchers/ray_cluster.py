@@ -23,18 +23,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
-from lit_transformers.config import ConfigError, nearest
+from lit_transformers.config import ConfigError
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.plugins import VARIABLE, typed
-from lit_transformers.records.files import RECORD
 from sweeps.launchers.limits import parse_bytes
 from sweeps.launchers.local import CHECKPOINT_SECONDS, MAX_STOPS, Options, Summary, handled_signals
 from sweeps.launchers.ray_messages import Connect, Connected, Ended, RayTask, Refused
-from sweeps.launchers.remote import RemoteRun, update_rows
+from sweeps.launchers.remote import STORAGE, RemoteRun, named_values, remove_failed_records, update_rows
 from sweeps.ledger.ledger import Ledger
-from sweeps.ledger.records import read_record, write_failure
+from sweeps.ledger.records import write_failure
 from sweeps.ledger.ticket import State
 from sweeps.live import Board, Row
+from sweeps.process.torchrun import import_path
 
 __all__ = ["RayCluster", "launch_on_ray", "parse_ray_options"]
 
@@ -47,7 +47,6 @@ CONNECT_SECONDS = 120.0
 """How long a cluster may take to accept the command."""
 PASSED_ON = ("LIT_", "HF_", "WANDB_")
 """How the variables begin that tasks have from the command."""
-STORAGE = "LIT_TRANSFORMERS_STORAGE"
 
 
 class RayCluster(NamedTuple):
@@ -73,12 +72,7 @@ def parse_ray_options(assignments: Iterable[str], storage: str | None = None) ->
     Raises ConfigError for any other name, and for a value that cannot be.
     """
     values: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals or not text:
-            raise ConfigError(f"write name=value, not {assignment!r}", OPTION)
-        if name not in _PARSERS:
-            raise ConfigError(f"no option {name!r}; {nearest(name, [*_PARSERS])}", OPTION)
+    for name, text in named_values(assignments, _PARSERS, "option", OPTION):
         values[name] = _PARSERS[name](text, f"{OPTION} {name}")
     return RayCluster(**values, storage=storage)
 
@@ -164,7 +158,7 @@ def launch_on_ray(
             board.watch(rows)
             if not _is_stopped(watch):
                 begin()
-                _remove_stale_records(watch, rows)
+                remove_failed_records(watch.runs, rows)
                 _warn_of_size(watch, rows)
             while not (all(row.state.over for row in rows) or _is_stopped(watch)):
                 _update(watch, driver, rows)
@@ -246,7 +240,6 @@ def _connection(cluster: RayCluster, log: Path) -> Iterator[_Driver]:
     log.parent.mkdir(parents=True, exist_ok=True)
     ours, theirs = socket.socketpair()
     code = f"from sweeps.launchers.ray_driver import drive; drive({theirs.fileno()})"
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     with log.open("wb") as output, theirs:
         process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -256,7 +249,7 @@ def _connection(cluster: RayCluster, log: Path) -> Iterator[_Driver]:
             pass_fds=[theirs.fileno()],
             start_new_session=True,
             cwd=SUITE_ROOT,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+            env={**os.environ, "PYTHONPATH": import_path(), "PYTHONSAFEPATH": "1"},
         )
     driver = _Driver(Connection(ours.detach()), process, cluster.address, log)
     try:
@@ -307,14 +300,6 @@ def _task(watch: _RayWatch, row: Row) -> RayTask:
     )
     folder = None if source else str(Path.cwd())
     return RayTask(run, cluster.cpus, gpus, cluster.memory, folder, plugins, environment, cluster.storage)
-
-
-def _remove_stale_records(watch: _RayWatch, rows: list[Row]) -> None:
-    """Removes the records of failed runs that are to be repeated, so that they are not read as the new attempts'."""
-    for directory in (row.ticket.directory(watch.runs) for row in rows if not row.state.over):
-        record = read_record(directory).record
-        if record is not None and record.outcome == "failed":  # others may have finished the run meanwhile
-            (directory / RECORD).unlink(missing_ok=True)
 
 
 def _warn_of_size(watch: _RayWatch, rows: list[Row]) -> None:

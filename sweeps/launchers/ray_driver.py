@@ -26,7 +26,8 @@ from ray.exceptions import (
 from lit_transformers.cli.search_path import put_working_folder_last
 from lit_transformers.plugins import VARIABLE
 from sweeps.launchers.ray_messages import Connect, Connected, Ended, RayTask, Refused
-from sweeps.launchers.share import share_machine
+from sweeps.launchers.remote import node_share
+from sweeps.process.order import first_line
 
 __all__ = ["drive"]
 
@@ -42,7 +43,7 @@ def drive(descriptor: int) -> None:
         ray.init(connect.address, runtime_env=connect.runtime_env, log_to_driver=False, logging_level=logging.CRITICAL)
         connection.send(Connected([node["Resources"] for node in ray.nodes() if node["Alive"]]))
     except Exception as error:
-        connection.send(Refused(None if isinstance(error, ConnectionError) else _first_line(error)))
+        connection.send(Refused(None if isinstance(error, ConnectionError) else first_line(error)))
         return
     perform = ray.remote(max_retries=0)(_perform)
     tasks: dict[ray.ObjectRef[Any], str] = {}
@@ -80,9 +81,9 @@ def _ending(task: Any, key: str) -> Ended:
     except TaskCancelledError:
         return Ended(key)
     except RayTaskError as error:
-        return Ended(key, _first_line(error.cause or error), lost=False)
+        return Ended(key, first_line(error.cause or error), lost=False)
     except Exception as error:
-        return Ended(key, _first_line(error), lost=False)
+        return Ended(key, first_line(error), lost=False)
     return Ended(key)
 
 
@@ -94,12 +95,5 @@ def _perform(task: RayTask) -> None:
     if task.plugins:
         os.environ[VARIABLE] = os.pathsep.join(str(folder / name) for name in task.plugins)
     put_working_folder_last(Path(__file__).resolve().parents[2], folder.resolve())
-    training = task.run.ticket.config.get("training")
-    device = training.get("device") if isinstance(training, dict) else None
-    share = share_machine(1, 1, task.cpus, cuda=device in ("auto", "cuda"), ranks=task.run.ticket.ranks)
-    task.run.perform(share, task.storage)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    ticket = task.run.ticket
+    task.run.perform(node_share(ticket, task.cpus, ticket.ranks), task.storage)

@@ -1,16 +1,18 @@
-"""What launchers share whose runs other machines do: one run as it is done there, and its row here."""
+"""What launchers share whose runs other machines do: their options, one run as it is done there, and its row here."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
 
+from lit_transformers.config import ConfigError, nearest
+from lit_transformers.records.files import RECORD
 from sweeps.launchers.local import Options, Summary, launch
-from sweeps.launchers.share import Share
+from sweeps.launchers.share import Share, share_machine
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.records import read_record
 from sweeps.ledger.ticket import State, Ticket
@@ -18,7 +20,10 @@ from sweeps.live import Board, Row
 from sweeps.process.call import call_forked
 from sweeps.survey import close, survey
 
-__all__ = ["RemoteRun", "update_rows"]
+__all__ = ["STORAGE", "RemoteRun", "named_values", "node_share", "remove_failed_records", "update_rows"]
+
+STORAGE = "LIT_TRANSFORMERS_STORAGE"
+"""The variable that gives other machines the ledger's address. It may hold a password, so it is written to no file."""
 
 
 class RemoteRun(NamedTuple):
@@ -49,6 +54,36 @@ class RemoteRun(NamedTuple):
             return launch(self.runs, ledger, Board(Console(width=120), options.metric), rows, options)
         finally:
             ledger.close()
+
+
+def named_values(
+    assignments: Iterable[str], names: Collection[str], noun: str, option: str
+) -> Iterator[tuple[str, str]]:
+    """Yields name and text of each ``name=text``. Raises ConfigError for anything else, and for a name that is none of
+    ``names``. noun: what the names are of; option: the one that they were typed behind."""
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not text:
+            raise ConfigError(f"write name=value, not {assignment!r}", option)
+        if name not in names:
+            raise ConfigError(f"no {noun} {name!r}; {nearest(name, names)}", option)
+        yield name, text
+
+
+def node_share(ticket: Ticket, threads: int, ranks: int) -> Share:
+    """Returns the whole of a node for one run, of which so many ranks are there, each with so many threads."""
+    training = ticket.config.get("training")
+    device = training.get("device") if isinstance(training, dict) else None
+    return share_machine(1, 1, threads, cuda=device in ("auto", "cuda"), ranks=ranks)
+
+
+def remove_failed_records(runs: Path, rows: Iterable[Row]) -> None:
+    """Removes the records of failed runs that are to be repeated, so that they are not read as the new attempts'.
+    Other records stay: another worker may have finished the run meanwhile."""
+    for directory in (row.ticket.directory(runs) for row in rows if not row.state.over):
+        record = read_record(directory).record
+        if record is not None and record.outcome == "failed":
+            (directory / RECORD).unlink(missing_ok=True)
 
 
 def update_rows(runs: Path, ledger: Ledger, board: Board, rows: Sequence[Row], metric: str) -> set[str]:

@@ -27,20 +27,18 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from submitit.helpers import CommandFunction, DelayedSubmission
 
 from lit_transformers.cli.cores import requested_threads
-from lit_transformers.config import ConfigError, nearest
-from lit_transformers.records.files import RECORD, write_json
+from lit_transformers.config import ConfigError
+from lit_transformers.records.files import write_json
 from sweeps.launchers.limits import parse_bytes, parse_seconds
 from sweeps.launchers.local import MAX_STOPS, Options, Summary
-from sweeps.launchers.remote import RemoteRun, update_rows
-from sweeps.launchers.share import Share, share_machine
+from sweeps.launchers.remote import STORAGE, RemoteRun, named_values, node_share, remove_failed_records, update_rows
+from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
 
 __all__ = ["Cluster", "launch_on_slurm", "parse_parameters"]
 
-STORAGE = "LIT_TRANSFORMERS_STORAGE"
-"""The variable that gives jobs the ledger's address. It may hold a password, so it is written to no file."""
 LOOK_SECONDS = 2.0
 WARNING_SECONDS = 120
 """How long before its time limit a job receives the signal: enough to write a checkpoint."""
@@ -112,7 +110,8 @@ def launch_on_slurm(
     with _handled_signals(watch), board:
         board.watch(rows)
         _export_storage(cluster.storage)
-        _remove_stale_records(watch, rows)
+        queue = _queue()
+        remove_failed_records(watch.runs, (row for row in rows if watch.jobs.get(row.ticket.key) not in queue))
         while watch.stopped_by is None:
             _submit(watch, _update_rows(watch, rows))
             board.refresh()
@@ -134,14 +133,8 @@ def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
 
     Raises ConfigError for a name that submitit does not know.
     """
-    valid_names = parameter_names()
     parameters: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals or not text:
-            raise ConfigError(f"write name=value, not {assignment!r}", OPTION)
-        if name not in valid_names:
-            raise ConfigError(f"no parameter {name!r}; {nearest(name, valid_names)}", OPTION)
+    for name, text in named_values(assignments, parameter_names(), "parameter", OPTION):
         place = f"{OPTION} {name}"
         if name == "time":
             parameters[name] = int(text) if text.isdigit() else math.ceil(parse_seconds(text, place) / 60)
@@ -167,9 +160,7 @@ def _share(ticket: Ticket, nodes: int = 1) -> Share:
     OMP_NUM_THREADS is set."""
     ranks = ticket.ranks // nodes
     cores = os.environ.get("SLURM_CPUS_PER_TASK") or "1"
-    training = ticket.config.get("training") or {}
-    threads = requested_threads() or max(1, int(cores) // ranks)
-    return share_machine(1, 1, threads, cuda=training.get("device") in ("auto", "cuda"), ranks=ranks)
+    return node_share(ticket, requested_threads() or max(1, int(cores) // ranks), ranks)
 
 
 def _export_storage(storage: str | None) -> None:
@@ -177,14 +168,6 @@ def _export_storage(storage: str | None) -> None:
     os.environ.pop(STORAGE, None)
     if storage is not None:
         os.environ[STORAGE] = storage
-
-
-def _remove_stale_records(watch: _Watch, rows: list[Row]) -> None:
-    """Removes the records of failed runs that are to be repeated, so that they are not read as the new attempts'."""
-    queue = _queue()
-    for row in rows:
-        if not row.state.over and watch.jobs.get(row.ticket.key) not in queue:
-            (row.ticket.directory(watch.runs) / RECORD).unlink(missing_ok=True)
 
 
 def _update_rows(watch: _Watch, rows: list[Row]) -> list[Row]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lit_transformers.runs.loggers import LoggerConfig
     from lit_transformers.runs.wandb_logging import WandbConfig
 
-__all__ = ["BUSY", "INTERRUPTED", "KILLED", "Fault", "News", "RunOrder", "perform", "reporter"]
+__all__ = ["BUSY", "INTERRUPTED", "KILLED", "Fault", "News", "RunOrder", "first_line", "perform", "reporter"]
 
 INTERRUPTED = 75
 """Exit status of a run that was asked to stop and left a checkpoint."""
@@ -131,6 +131,11 @@ def _failure_reason(error: Exception) -> str:
     """Returns why a run failed, in one line for a table cell."""
     if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
         return "out of memory"
+    return first_line(error)
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the kind of an error and the first line of its message, if it has one."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

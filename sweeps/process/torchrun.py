@@ -28,7 +28,7 @@ from sweeps.ledger.records import read_record
 from sweeps.process.meeting import SECRET, Meeting, meeting_point
 from sweeps.process.order import Fault, News, RunOrder
 
-__all__ = ["RankOutcome", "perform_together"]
+__all__ = ["RankOutcome", "import_path", "perform_together"]
 
 POLL_SECONDS = 0.5
 LINGER_SECONDS = 40.0
@@ -182,12 +182,22 @@ def _stop_requests(ranks: _Ranks) -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous_handler)
 
 
+def import_path() -> str:
+    """Returns the PYTHONPATH by which another process imports what this one can."""
+    return os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+
+
 def _environment(order: RunOrder) -> dict[str, str]:
     """Returns the environment of torchrun and its ranks: the import path, and the order's devices and threads."""
     threads = str(order.threads)
     devices = {} if order.devices is None else {"CUDA_VISIBLE_DEVICES": order.devices}
-    python_path = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-    return {**os.environ, "PYTHONPATH": python_path, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **devices}
+    return {
+        **os.environ,
+        "PYTHONPATH": import_path(),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        **devices,
+    }
 
 
 def _terminate(agent: subprocess.Popen[bytes]) -> None:
