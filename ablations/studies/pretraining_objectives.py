@@ -29,8 +29,6 @@ ABLATION = Ablation(
         {
             "data.noise.first": SpanCorruptionConfig(mean=None),
             "data.noise.then": MASSConfig(),
-            "data.noise.epochs": 8,
-            "training.steps": 1200,
         }
     ),
     factors={
@@ -62,5 +60,4 @@ ABLATION = Ablation(
     ),
     scales=DENOISING_SCALES | {"demo": replace(DENOISING_SCALES["demo"], seeds=Looks(4, 8, first_seed=1))},
 )
-"""Eight of eleven passes pretrain: after half of the updates the baseline is worse than the symbol before. Seed 0 was a
-pilot's."""
+"""Seed 0 was a pilot's."""
