@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lit_transformers.template import write_project
 
@@ -81,3 +82,24 @@ def test_a_worker_in_another_folder_does_runs_of_a_project_with_a_plugin(tmp_pat
     assert done.returncode == 0, done.stdout + done.stderr
     assert records(project / "runs") == by_worker, "the project names the same plug-in, and its runs are the worker's"
     assert not list(elsewhere.iterdir())
+
+
+def test_an_agent_of_wandb_gets_the_plugin_from_the_sweep(tmp_path: Path) -> None:
+    """The sweep's command is what W&B's agent runs, with a word for every parameter in place of its own."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    write_project(project)
+    elsewhere.mkdir()
+    study, runs = project / "studies" / "decay_or_attention.py", project / "runs"
+    words = ("--runs", runs, *SMALL, "--plugin", project / "my_parts.py")
+    written = run(elsewhere, "ablations", "wandb", study, *words)
+    assert written.returncode == 0, written.stdout + written.stderr
+    (path,) = runs.glob("studies/*/wandb/grid.yaml")
+    sweep = yaml.safe_load(path.read_text())
+    (seed,) = sweep["parameters"]["seed"]["values"]
+    arm = next(name for name in sweep["parameters"]["arm"]["values"] if "decay" in name)
+    start = sweep["command"].index("-m") + 1
+    typed = [*sweep["command"][start:-1], f"--arm={arm}", f"--seed={seed}", "--wandb", "disabled"]
+    done = run(elsewhere, *typed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (record,) = records(runs).values()
+    assert (record["outcome"], record["config"]["model"]["mixer"]["kind"]) == ("finished", "decay")
