@@ -84,7 +84,17 @@ start() {
     exit 1
 }
 
+# A job that is left alone outlives the cluster that started it.
+cancel_jobs() {
+    SLURM_CONF="$dir/slurm.conf" scancel --full --user "$(id -un)" 2> /dev/null || return 0
+    for _ in $(seq 40); do
+        [ -n "$(SLURM_CONF="$dir/slurm.conf" squeue --noheader 2> /dev/null)" ] || return 0
+        sleep 0.25
+    done
+}
+
 stop() {
+    cancel_jobs
     for file in "$dir"/node*.pid "$dir/slurmctld.pid" "$dir/munge/pid"; do
         [ -s "$file" ] || continue
         process=$(cat "$file")

@@ -70,7 +70,8 @@ def workers_of(runs: Path) -> list[psutil.Process]:
     workers = []
     for process in psutil.process_iter():
         try:
-            if str(Path(f"/proc/{process.pid}/fd/1").readlink()).startswith(str(runs)):
+            output = Path(f"/proc/{process.pid}/fd/1").readlink()
+            if output.name == "log.txt" and output.is_relative_to(runs):
                 workers.append(process)
         except OSError:
             continue

@@ -23,6 +23,7 @@ from standin_runs import finishes, metrics, never_interrupted, tickets
 from waiting import wait_for, when
 
 from lit_transformers.config import ConfigError
+from lit_transformers.template import write_project
 from sweeps.launchers.local import Options, Summary
 from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ledger
@@ -34,7 +35,8 @@ from sweeps.survey import survey
 slurm = pytest.importorskip(
     "sweeps.launchers.slurm", reason="submitit is not installed: pip install 'lit-transformers[cluster]'"
 )
-SCRIPT = Path(__file__).parents[1] / "services" / "slurm.sh"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "services" / "slurm.sh"
 OPTIONS = Options("standin.run:RUNNER", Share(1, 1), metric="val/bpb", study="pauses")
 PARAMETERS = {"cpus_per_task": 1, "time": 5}
 
@@ -170,6 +172,22 @@ class TestOnACluster:
         assert "node[1-2]" in steps[0].split()
         assert finishes(runs, run_tickets[0]) == 1 and attempts(runs, run_tickets[0]) == 2
         assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
+
+    def test_a_typed_plugin_reaches_the_jobs(self, tmp_path: Path) -> None:
+        project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+        write_project(project)
+        elsewhere.mkdir()
+        typed = ["run", str(project / "studies" / "decay_or_attention.py"), "--plugin", str(project / "my_parts.py")]
+        small = ["--seeds", "1", "--set", "training.steps=2", "--set", "data.evaluation.examples=16"]
+        small += ["--set", "training.device=cpu"]
+        jobs = ["--launcher", "slurm", "--slurm", "time=5", "--slurm", "cpus_per_task=1"]
+        command = [sys.executable, "-m", "ablations", *typed, *small, *jobs]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stdout + done.stderr
+        ends = [json.loads(path.read_text()) for path in elsewhere.glob("runs/*/record.json")]
+        mixers = [(record["outcome"], record["config"]["model"]["mixer"]["kind"]) for record in ends]
+        assert sorted(mixers) == [("finished", "attention"), ("finished", "decay"), ("finished", "decay")]
 
     def test_what_slurm_refuses_is_one_line(self, tmp_path: Path) -> None:
         rows, _ = survey(tmp_path, tickets(1), OPTIONS.metric, retry_failed=False)
