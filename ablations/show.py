@@ -24,7 +24,7 @@ from lit_transformers.records.labels import label_arms
 from lit_transformers.records.plan import Plan
 from sweeps.ledger.ticket import State
 from sweeps.live import Row, clock
-from sweeps.status import add_columns, cells, plain_table
+from sweeps.status import plain_table, work_table
 
 if TYPE_CHECKING:
     from lit_transformers.records.labels import ArmLabels
@@ -234,22 +234,21 @@ def _verdict_cell(passed: bool) -> Text:
 
 
 def status_view(plan: Plan, rows: Sequence[Row], active_runs: Mapping[str, ActiveRun]) -> Group:
-    """Shows the state of every run by records, checkpoints and locks, and its worker by the ledger."""
-    table = plain_table(plan.labels.heading("arm"), "seed", "run", plan.metric.name)
+    """Shows the state of every run by records, checkpoints and locks, and below who is at those that are active."""
+    labels = plan.labels
+    table = plain_table(labels.heading("arm"), "seed", "run", plan.metric.name, "state")
     for column in table.columns[1:3]:
         column.no_wrap = True
-    if active_runs:
-        add_columns(table)
-    else:
-        table.add_column("state")
+    table.columns[3].header = BreakableName(plan.metric.name)
     for row in rows:
         state = row.state.value + (f": {row.reason}" if row.reason else "")
         value = "" if row.value is None else f"{row.value:.4g}"
-        key = row.ticket.key
-        status_cells = cells(active_runs[key]) if key in active_runs and not row.state.over else [Text(state)]
-        name = BreakableName(plan.labels.in_column(row.ticket.arm))
-        table.add_row(name, str(row.ticket.seed), key, value, *status_cells)
-    return Group(table, Text(summary_line(rows)))
+        name = BreakableName(labels.in_column(row.ticket.arm))
+        table.add_row(name, str(row.ticket.seed), row.ticket.key, value, Text(state))
+    shown = [active_runs[row.ticket.key] for row in rows if row.ticket.key in active_runs and not row.state.over]
+    at_work = work_table(shown, labels.heading("arm"), lambda run: labels.in_column(run.arm))
+    work = [Text(), at_work, Text()] if shown else []
+    return Group(table, *work, Text(summary_line(rows)))
 
 
 def summary_line(rows: Sequence[Row]) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from lit_transformers.cli.names import BreakableName
 from lit_transformers.records.files import CHECKPOINT
 from sweeps.ledger.lock import is_locked
 from sweeps.ledger.ticket import State
@@ -18,11 +20,10 @@ from sweeps.live import Row, clock
 if TYPE_CHECKING:
     from sweeps.ledger.ledger import ActiveRun
 
-__all__ = ["add_columns", "bring_up_to_date", "cells", "plain_table", "standings", "work_table"]
+__all__ = ["bring_up_to_date", "plain_table", "standings", "work_table"]
 
 SILENT_SECONDS = 30.0
 """After how long without a pulse a worker is shown as silent; it sends one every ten seconds."""
-TITLES = ("state", "step", "left", "who", "for", "attempt")
 
 
 def standings(runs: Path, storage: str | None) -> dict[str, ActiveRun]:
@@ -53,34 +54,6 @@ def bring_up_to_date(rows: Sequence[Row], runs: Path, active_runs: Mapping[str, 
             row.state = State.STOPPED
 
 
-def add_columns(table: Table) -> None:
-    """Adds the columns that ``cells`` fills."""
-    for title in TITLES:
-        is_left_aligned = title in ("state", "who")
-        table.add_column(
-            title, justify="left" if is_left_aligned else "right", no_wrap=title in ("step", "left", "for")
-        )
-
-
-def cells(standing: ActiveRun) -> list[str | Text]:
-    """Returns the cells of a worker: phase, step of steps, time left, host and process, time so far, and attempt."""
-    now, pulse = time.time(), standing.pulse
-    silent_seconds = now - standing.last_pulse
-    state = (
-        Text(f"silent for {clock(silent_seconds)}", style="bold yellow")
-        if silent_seconds > SILENT_SECONDS
-        else Text(pulse.phase)
-    )
-    return [
-        state,
-        f"{pulse.step}/{pulse.steps}" if pulse.steps else "",
-        clock(_seconds_left(standing)),
-        Text(f"{standing.host}:{standing.process}", overflow="fold"),
-        clock(now - standing.since),
-        str(standing.attempts),
-    ]
-
-
 def plain_table(*titles: str) -> Table:
     """Returns a table without lines, as all commands print it; text too long for a column is wrapped."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -89,13 +62,36 @@ def plain_table(*titles: str) -> Table:
     return table
 
 
-def work_table(active_runs: Iterable[ActiveRun]) -> Table:
-    """Returns a table of the runs that workers hold, of all studies."""
-    table = plain_table("study", "arm", "seed")
-    add_columns(table)
+def _study_and_arm(run: ActiveRun) -> str:
+    """Returns the name of a run among those of all studies."""
+    return f"{run.study}: {run.arm}"
+
+
+def work_table(
+    active_runs: Iterable[ActiveRun], heading: str = "study: arm", name: Callable[[ActiveRun], str] = _study_and_arm
+) -> Table:
+    """Returns a table of the runs that workers hold: phase and which attempt it is, step of steps, time left, host and
+    process, time so far. heading, name: of the column by which a run is known."""
+    table = plain_table(heading, "seed", "state", "step", "left", "who", "for")
+    for column in table.columns[1:]:
+        column.no_wrap = str(column.header) != "state"
     for standing in active_runs:
-        table.add_row(Text(standing.study), Text(standing.arm), str(standing.seed), *cells(standing))
+        table.add_row(BreakableName(name(standing)), str(standing.seed), *_cells(standing))
     return table
+
+
+def _cells(standing: ActiveRun) -> list[RenderableType]:
+    now, pulse = time.time(), standing.pulse
+    silent_seconds = now - standing.last_pulse
+    is_silent = silent_seconds > SILENT_SECONDS
+    phase = f"{pulse.phase}, attempt {standing.attempts}" if standing.attempts > 1 else pulse.phase
+    return [
+        Text(f"silent for {clock(silent_seconds)}", style="bold yellow") if is_silent else Text(phase),
+        f"{pulse.step}/{pulse.steps}" if pulse.steps else "",
+        clock(_seconds_left(standing)),
+        Text(f"{standing.host}:{standing.process}"),
+        clock(now - standing.since),
+    ]
 
 
 def _seconds_left(standing: ActiveRun) -> float | None:

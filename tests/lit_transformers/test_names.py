@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+import time
 
 from rich.console import Console
 
 from ablations import catalog
 from lit_transformers.cli.names import BreakableName
-from sweeps.status import plain_table
+from sweeps.ledger.ledger import ActiveRun, Pulse
+from sweeps.status import plain_table, work_table
 
 ROOM = 18
 """What the other columns of a plan leave of 80 columns for the names of arms."""
@@ -33,3 +35,16 @@ def test_a_table_breaks_a_name_between_its_words() -> None:
     assert isinstance(console.file, io.StringIO)
     lines = [line.split()[0] for line in console.file.getvalue().splitlines()[1:]]
     assert lines == ["noise=infilling_and_", "permutation"]
+
+
+def test_a_table_of_work_breaks_no_word_at_80_columns() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    pulse = Pulse("evaluate", 1_000, 1_200, 3700.0)
+    now = time.time()
+    arm = "embeddings=narrow shared=feedforward"
+    run = ActiveRun("0" * 16, arm, 11, "albert_sharing", "node-17", 31_415, now - 9e3, now, pulse, 2)
+    console.print(work_table([run]))
+    assert isinstance(console.file, io.StringIO)
+    words = console.file.getvalue().split()
+    expected = ["albert_", "sharing", "shared=", "feedforward", "evaluate,", "1000/1200", "node-17:31415"]
+    assert [word for word in expected if not any(word in shown for shown in words)] == []
