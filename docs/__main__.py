@@ -35,10 +35,12 @@ def build(
     from docs.site import GALLERY
     from docs.site import build as build_site
     from reports.gallery import write_site
+    from reports.show.html import ParentPage
 
     if gallery:
         with err.status("") as status:
-            write_site(ROOT / "published", to / GALLERY, lambda name: status.update(f"rendering {name}"))
+            parent = ParentPage("Documentation", "../index.html")
+            write_site(ROOT / "published", to / GALLERY, lambda name: status.update(f"rendering {name}"), parent)
     out.print(str(build_site(to, ROOT)), markup=False, highlight=False, soft_wrap=True)
 
 

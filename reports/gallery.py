@@ -30,7 +30,7 @@ from reports.read.results import read_results
 from reports.report import PAGE, PUBLIC_FORMATS, REPORT, find, render_site
 from reports.show.answer import headline
 from reports.show.figures import EFFECTS, EFFECTS_CAPTION, EFFECTS_TITLE, draw_gallery_figures, gallery_drawings
-from reports.show.html import document, figures
+from reports.show.html import ParentPage, document, figures
 from reports.show.markup import Html, element, joined, paragraphs
 from reports.show.names import name_comparisons
 from reports.show.overview import (
@@ -60,11 +60,15 @@ def write_gallery(folder: Path = PUBLISHED) -> Path:
     return page
 
 
-def write_site(folder: Path = PUBLISHED, to: Path | None = None, report: Callable[[str], None] | None = None) -> Path:
+def write_site(
+    folder: Path = PUBLISHED, to: Path | None = None, report: Callable[[str], None] | None = None,
+    parent: ParentPage | None = None,
+) -> Path:  # fmt: skip
     """Writes index.html and, for every published study, page.html, report.csv, report.tex and its figures as SVG.
 
     to: the folder of the site, ``folder/site`` by default. report: called with the name of every study before it is
-    rendered. Returns the path of index.html. Raises as ``read_entries`` does, and OSError where it cannot be written.
+    rendered. parent: the page to which index.html leads back. Returns the path of index.html. Raises as
+    ``read_entries`` does, and OSError where it cannot be written.
     """
     site = folder / "site" if to is None else to
     entries = read_entries(folder)
@@ -73,7 +77,7 @@ def write_site(folder: Path = PUBLISHED, to: Path | None = None, report: Callabl
             report(entry.name)
         render_site(entry.findings, site / entry.name)
     page = site / "index.html"
-    write_text(page, to_gallery_html(entries))
+    write_text(page, to_gallery_html(entries, parent))
     return page
 
 
@@ -141,10 +145,10 @@ def _without_heading(table: Table) -> str:
     return to_markdown(table).partition("\n\n")[2].strip()
 
 
-def to_gallery_html(entries: Sequence[GalleryEntry]) -> str:
+def to_gallery_html(entries: Sequence[GalleryEntry], parent: ParentPage | None = None) -> str:
     """Returns the index as one self-contained HTML page; links lead to the pages of the studies."""
     facts = [f"{len(entries)} studies", f"{sum(len(entry.judged) for entry in entries)} comparisons"]
-    return document(TITLE, facts, _sections(entries))
+    return document(TITLE, facts, _sections(entries), parent)
 
 
 def _sections(entries: Sequence[GalleryEntry]) -> Iterator[Html]:

@@ -18,7 +18,7 @@ from reports.read.records import Study, load_study
 from reports.read.results import read_results, write_results
 from reports.show.answer import answer, headline
 from reports.show.figures import FORMATS, draw_figures
-from reports.show.html import write_html
+from reports.show.html import ParentPage, write_html
 from reports.show.remarks import TITLE as DISAGREEMENTS
 from reports.show.remarks import disagreements
 from reports.show.sections import Findings, all_tables
@@ -123,16 +123,18 @@ def render_site(findings: Findings, directory: Path) -> Path:
     """
     directory.mkdir(parents=True, exist_ok=True)
     draw_figures(findings, directory, ("svg",))
-    _write_other_formats(findings, all_tables(findings), directory)
+    _write_other_formats(findings, all_tables(findings), directory, ParentPage("All studies", "../index.html"))
     return directory / PAGE
 
 
-def _write_other_formats(findings: Findings, tables: tuple[Table, ...], directory: Path) -> None:
+def _write_other_formats(
+    findings: Findings, tables: tuple[Table, ...], directory: Path, parent: ParentPage | None = None
+) -> None:
     """Writes the tables of a report as CSV, which has all of them, and as LaTeX, and the page."""
     latex = "\n".join(to_latex(table.shortened()) for table in tables)
     write_text(directory / "report.csv", to_csv(tables))
     write_text(directory / "report.tex", f"% Needs \\usepackage{{booktabs}}.\n\n{latex}")
-    write_html(findings, directory / PAGE, method(findings))
+    write_html(findings, directory / PAGE, method(findings), parent)
 
 
 def find(study: Study, unmatched: bool = False) -> Findings:

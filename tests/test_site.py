@@ -19,6 +19,7 @@ from docs.pictures import TERMINAL, terminal_svg
 from lit_transformers.json_schema import config_schema
 from lit_transformers.runs import RunConfig
 from reports.gallery import write_site
+from reports.show.html import ParentPage
 
 ROOT = Path(__file__).parents[1]
 IN_GALLERY = ("dilation", "top_k")
@@ -68,7 +69,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, published = tmp_path_factory.mktemp("the site"), tmp_path_factory.mktemp("published")
     for name in IN_GALLERY:
         shutil.copytree(ROOT / "published" / name, published / name)
-    write_site(published, folder / site.GALLERY)
+    write_site(published, folder / site.GALLERY, parent=ParentPage("Documentation", "../index.html"))
     site.build(folder, ROOT)
     return folder
 
@@ -81,6 +82,8 @@ def test_every_link_leads_somewhere(built: Path) -> None:
     for name in IN_GALLERY:
         address = f"../../gallery/{name}/page.html"
         assert address in links(built / "published" / name / "report.html").addresses
+        assert "../index.html" in links(built / "gallery" / name / "page.html").addresses
+    assert "../index.html" in links(built / "gallery" / "index.html").addresses
 
 
 @pytest.mark.slow

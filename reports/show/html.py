@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from lit_transformers.records.files import write_text
 from reports.judge.fairness import environments
@@ -31,24 +32,31 @@ _DETAILS = ("intervals", "left_out")
 _ENVIRONMENT = ("hardware", "threads", "python", "torch", "lightning", "torchmetrics", "numpy", "commit", "library")
 
 
-def write_html(findings: Findings, path: Path, method: Sequence[str] = ()) -> None:
+class ParentPage(NamedTuple):
+    """The page that a page is below, to which its bar leads back."""
+
+    name: str
+    address: str
+
+
+def write_html(findings: Findings, path: Path, method: Sequence[str] = (), parent: ParentPage | None = None) -> None:
     """Writes the page atomically. ``method``: paragraphs on how the numbers are made.
 
     Raises OSError where it cannot be written.
     """
-    write_text(path, to_html(findings, method))
+    write_text(path, to_html(findings, method, parent))
 
 
-def to_html(findings: Findings, method: Sequence[str] = ()) -> str:
+def to_html(findings: Findings, method: Sequence[str] = (), parent: ParentPage | None = None) -> str:
     """Returns the whole page as HTML."""
-    return document(findings.study.plan.question, _top_facts(findings), _sections(findings, method))
+    return document(findings.study.plan.question, _top_facts(findings), _sections(findings, method), parent)
 
 
-def document(title: str, facts: Iterable[str], sections: Iterable[Html]) -> str:
+def document(title: str, facts: Iterable[str], sections: Iterable[Html], parent: ParentPage | None = None) -> str:
     """Returns a page with the shared style and script, its title as heading and the facts in the bar above."""
     body = joined(
         [
-            _top_bar(facts),
+            _top_bar(facts, parent),
             element("main", element("h1", name_of(title)), *sections),
             element("dialog", element("button", "Close", type="button", class_="close"), aria_label="Figure"),
             element("script", Html(_asset("page.js"))),
@@ -90,10 +98,11 @@ def _top_facts(findings: Findings) -> list[str]:
     return list(filter(None, facts))
 
 
-def _top_bar(facts: Iterable[str]) -> Html:
+def _top_bar(facts: Iterable[str], parent: ParentPage | None) -> Html:
+    back = [element("a", f"← {parent.name}", href=parent.address)] if parent else []
     return element(
         "header",
-        element("div", joined(_interleave(" · ", [name_of(part) for part in facts]))),
+        element("div", joined(_interleave(" · ", [*back, *(name_of(part) for part in facts)]))),
         element("button", "Dark", type="button", class_="theme", title="Light or dark", hidden=True),
         class_="top",
     )
