@@ -33,10 +33,12 @@ class Example(NamedTuple):
 class Examples(ABC):
     """The labelled examples of all splits, read one at a time. Cheap to pickle. Raises DataError from every method.
 
-    ``fingerprint`` identifies everything that decides an example.
+    ``fingerprint`` identifies everything that decides an example, ``content`` the texts that they are made of, whatever
+    of these is read: arms that read more or less of the same texts can be compared.
     """
 
     fingerprint: str
+    content: str
 
     @abstractmethod
     def count(self, split: Split) -> int:
@@ -101,7 +103,7 @@ class Synthetic(Examples):
         self.config = config
         samples = [self.example(split, ordinal) for split in SPLITS for ordinal in range(FINGERPRINTED)]
         contents = [[example.symbols.tolist(), example.label, example.marked] for example in samples]
-        self.fingerprint = f"{config.kind}-{canonical_hash([config.to_dict(), contents], 32)}"
+        self.fingerprint = self.content = f"{config.kind}-{canonical_hash([config.to_dict(), contents], 32)}"
 
     def count(self, split: Split) -> int:
         counts: dict[Split, int] = {

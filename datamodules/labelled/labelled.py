@@ -93,7 +93,7 @@ class LabelledData(Data):
 
     @property
     def content(self) -> str:
-        return self.examples.fingerprint
+        return self.examples.content
 
     @property
     def description(self) -> LabelledDescription:
@@ -108,7 +108,7 @@ class LabelledData(Data):
     def identity(self) -> dict[str, Plain]:
         config = self.config
         return {
-            "source": self.content,
+            "source": self.examples.fingerprint,
             "batch_size": config.batch_size,
             "window": config.window,
             "padding": config.padding,

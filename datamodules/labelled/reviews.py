@@ -110,6 +110,7 @@ class Reviews(Examples):
 
     def __init__(self, config: ReviewsConfig, corpus: IndexedCorpus) -> None:
         self.config, self.corpus = config, corpus
+        self.content = corpus.fingerprint
         self.fingerprint = canonical_hash([corpus.fingerprint, config.length, config.held_out], 32)
 
     def count(self, split: Split) -> int:

@@ -70,6 +70,7 @@ class LabelledTexts(Examples):
         self.places: dict[Split, Sequence[int]] = {}
         self.tokenizer, self.separator = config.built_tokenizer, config.symbols.separator
         tokenizer = canonical_hash(self.tokenizer.to_dict(), 32)
+        self.content = corpus.fingerprint
         self.fingerprint = canonical_hash(
             [corpus.fingerprint, tokenizer, config.length, config.shortest, config.examples], 32
         )

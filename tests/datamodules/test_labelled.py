@@ -328,7 +328,8 @@ def test_the_test_reviews_validate_unless_a_part_of_training_is_held_out(written
 
 
 def test_the_fingerprint_of_reviews_follows_content_not_place(written: Path, tmp_path: Path) -> None:
-    fingerprint = ReviewsConfig(path=str(written)).build().fingerprint
+    reviews = ReviewsConfig(path=str(written)).build()
+    fingerprint = reviews.fingerprint
     moved = tmp_path / "moved"
     moved.mkdir()
     for file in written.glob("*.xz"):
@@ -336,6 +337,8 @@ def test_the_fingerprint_of_reviews_follows_content_not_place(written: Path, tmp
     assert ReviewsConfig(path=str(moved)).build().fingerprint == fingerprint
     for changes in ({"length": 9}, {"held_out": 0.2}, {"labels": ["pos", "neg"]}):
         assert ReviewsConfig(path=str(moved)).override(changes).build().fingerprint != fingerprint
+    part = ReviewsConfig(path=str(moved), length=9).build()
+    assert part.content == reviews.content != part.fingerprint, "arms that read less of the same reviews are compared"
 
 
 def broken_lines() -> Iterator[tuple[str, str]]:
