@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Match, Published, PublishedValue, Source
-from ablations.denoising import CONTINUED_NATS, DENOISING, DENOISING_SCALES
+from ablations.denoising import CONTINUED_NATS, DENOISING, DENOISING_SCALES, ELEVEN_PASSES
 from datamodules import (
     CausalTargetConfig,
     ComposedConfig,
@@ -17,7 +17,7 @@ from datamodules import (
 ABLATION = Ablation(
     question="Which noise teaches an encoder-decoder most for going on with a text?",
     source=Source("Lewis et al. 2020", arxiv="1910.13461", table="1"),
-    baseline=DENOISING,
+    baseline=DENOISING.override(ELEVEN_PASSES),
     factors={
         "noise": {
             "infilling": {},

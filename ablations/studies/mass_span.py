@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ablations.ablation import Ablation, Match, Published, Source
-from ablations.denoising import CONTINUED_NATS, DENOISING, DENOISING_SCALES
+from ablations.denoising import CONTINUED_NATS, DENOISING, DENOISING_SCALES, ELEVEN_PASSES
 from datamodules import MASSConfig
 
 ABLATION = Ablation(
     question="What share of a text should be masked and written, from a symbol to all of it?",
     source=Source("Song et al. 2019", arxiv="1905.02450"),
-    baseline=DENOISING.override({"data.noise.first": MASSConfig()}),
+    baseline=DENOISING.override(dict(ELEVEN_PASSES) | {"data.noise.first": MASSConfig()}),
     factors={
         "share": {
             "50": {},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ablations.ablation import Ablation, Looks, Match, Published, PublishedValue, Source
-from ablations.denoising import CONTINUED_NATS, DENOISING, DENOISING_SCALES
+from ablations.denoising import CONTINUED_NATS, DENOISING, DENOISING_SCALES, ELEVEN_PASSES
 from datamodules import (
     CausalTargetConfig,
     DeshufflingConfig,
@@ -26,10 +26,7 @@ ABLATION = Ablation(
     question="Which objective teaches an encoder-decoder most for the spans of MASS, on which no arm is pretrained?",
     source=Source("Raffel et al. 2020", arxiv="1910.10683", table="4 to 7"),
     baseline=DENOISING.override(
-        {
-            "data.noise.first": SpanCorruptionConfig(mean=None),
-            "data.noise.then": MASSConfig(),
-        }
+        dict(ELEVEN_PASSES) | {"data.noise.first": SpanCorruptionConfig(mean=None), "data.noise.then": MASSConfig()}
     ),
     factors={
         "objective": {
