@@ -162,6 +162,22 @@ EXECUTOR_FAULTS = (
     ),
     Fault(
         "executors",
+        "blocks of the fused kernel hide nothing in the backward pass",
+        "lit_transformers/attention/flash.py",
+        "mask = additive(ctx.hidden(number), q.dtype)",
+        "mask = None",
+        (f"{EXECUTORS}blocked_equals_dense",),
+    ),
+    Fault(
+        "executors",
+        "the fused kernel is given a block without keys",
+        "lit_transformers/attention/executors.py",
+        "return all(key_count(block) for block in plan) and",
+        "return",
+        (f"{EXECUTORS}a_block_without_keys_is_zero",),
+    ),
+    Fault(
+        "executors",
         "the parts of a union weigh the same",
         "lit_transformers/attention/executors.py",
         "part_weights = torch.stack(sums).softmax(dim=0)",
