@@ -177,6 +177,14 @@ EXECUTOR_FAULTS = (
         (f"{EXECUTORS}a_block_without_keys_is_zero",),
     ),
     Fault(
+        "mixers",
+        "a star's relay reads padding",
+        "lit_transformers/mixers/star.py",
+        "masked_fill(~key_mask[:, None], float(",
+        "masked_fill(~key_mask[:, None] & False, float(",
+        (f"{MIXERS}star.py::test_a_star_equals_its_algorithm_among_the_real_tokens",),
+    ),
+    Fault(
         "executors",
         "the parts of a union weigh the same",
         "lit_transformers/attention/executors.py",
