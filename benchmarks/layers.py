@@ -79,6 +79,7 @@ MIXERS: dict[str, LayerCase] = {
     "compressive": LayerCase(CompressiveConfig(memory=0), True),
     "diet": LayerCase(DietConfig(pattern="cascade", window=WINDOW), True),
     "lsra": LayerCase(LSRAConfig(), True),
+    "lsra window": LayerCase(LSRAConfig(window=WINDOW), True),
     "star": LayerCase(StarConfig(), False),
     "lstm": LayerCase(LSTMConfig(), True),
 }

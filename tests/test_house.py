@@ -360,6 +360,10 @@ def test_what_is_public_has_a_docstring() -> None:
 
 
 PRIVATE = {
+    "lit_transformers.attention.flash": {
+        "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu",
+        "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward",
+    },
     "lit_transformers.tasks.task": {"torch._foreach_div_"},
     "sweeps.launchers.slurm": {"submitit.SlurmExecutor._valid_parameters"},
     "sweeps.ledger.storage": {"trial._trial_id"},

@@ -17,6 +17,7 @@ import pytest
 import torch
 from sacrebleu import significance
 
+from lit_transformers.attention import flash
 from reports.read.outputs import CountsMetric
 from sweeps.launchers.slurm import parameter_names
 from sweeps.ledger.storage import trial_id
@@ -57,3 +58,19 @@ def test_a_list_of_gradients_is_divided_in_place() -> None:
         gradients = [torch.tensor([3.0, 6.0]), torch.tensor(9.0)]
         torch._foreach_div_(gradients, 3.0)
         assert [gradient.tolist() for gradient in gradients] == [[1.0, 2.0], 3.0]
+
+
+def test_the_fused_kernel_of_a_cpu_returns_what_its_backward_pass_reads() -> None:
+    with installed("torch", "lit_transformers.attention.flash"):
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(2, 3, n, 4, dtype=torch.float64, requires_grad=True) for n in (5, 7, 7))
+        mask = torch.zeros(5, 7, dtype=torch.float64).masked_fill(torch.rand(5, 7) < 0.3, float("-inf"))
+        expected = (0.3 * q @ k.mT + mask).softmax(dim=-1) @ v
+        gradient = torch.randn_like(expected)
+        y, sums = flash.KERNEL(q, k, v, attn_mask=mask, scale=0.3)
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(sums, (0.3 * q @ k.mT + mask).logsumexp(dim=-1))
+        torch.testing.assert_close(
+            flash.BACKWARD(gradient, q, k, v, y, sums, 0.0, False, attn_mask=mask, scale=0.3),
+            torch.autograd.grad(expected, (q, k, v), gradient),
+        )

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from lit_transformers.attention import flash
 from lit_transformers.attention.flex import flex, flexible
 from lit_transformers.attention.masks import Hidden, hidden_from, indices, listed, one_mask, steady
 from lit_transformers.attention.patterns import BLOCK, NARROW, Band, Pattern, QueryBlock, Without, stacked
@@ -197,12 +198,30 @@ def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
     def work(number: int, leaves: Tensors) -> tuple[Tensor, ...]:
         return compute(scoring, inputs, plan[number], leaves)
 
+    def hidden(number: int) -> Hidden | None:
+        return hidden_from(scoring.pattern, plan[number], inputs.key_mask, inputs.offset, rows, heads, inputs.q.device)
+
     cuts = [parts_of(block, inputs) for block in plan]
     places = [Stretch(block.first, block.stop, block.step, block.times, block.stride) for block in plan]
     if sum(place.length * place.times for place in places) < queries:
         places = in_order([place.length for place in places])
+    if by_flash(scoring, inputs, plan):
+        return (flash.in_blocks(cuts, places, hidden, scoring.scale, learning(inputs, None)),)
     stored = [light(scoring, inputs, block) for block in plan]
     return recomputed(work, cuts, places, learning(inputs, scoring.weigh), scoring.dropout > 0, stored)
+
+
+def by_flash(scoring: Scoring, inputs: Inputs, plan: Sequence[QueryBlock]) -> bool:
+    """Whether the fused kernel of a CPU computes the blocks. A single one needs no more than autograd, and a block
+    without keys is none that the kernel computes."""
+    if not scoring.fused or scoring.dropout or (len(plan) == 1 and plan[0].times == 1):
+        return False
+    return all(key_count(block) for block in plan) and flash.supports(*inputs[:3])
+
+
+def key_count(block: QueryBlock) -> int:
+    """Returns how many keys a block reads."""
+    return len(block.keys) + (0 if block.further is None else block.further.size(-1))
 
 
 def plan_of(pattern: Pattern, queries: int, keys: int, offset: int, size: int) -> Iterator[QueryBlock]:
@@ -217,8 +236,7 @@ def at_once(scoring: Scoring, inputs: Inputs, block: QueryBlock) -> int:
         return 1
     if scoring.fused and block.further is None and steady(scoring.pattern, inputs.key_mask):
         return inputs.q.size(-2)
-    listed_keys = 0 if block.further is None else block.further.size(-1)
-    return max(1, 4 * BLOCK * BLOCK // (len(block.queries) * (len(block.keys) + listed_keys)))
+    return max(1, 4 * BLOCK * BLOCK // (len(block.queries) * key_count(block)))
 
 
 def light(scoring: Scoring, inputs: Inputs, block: QueryBlock) -> bool:

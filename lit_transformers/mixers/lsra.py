@@ -10,11 +10,12 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from lit_transformers.config import ConfigError, Heads, Positive, field_types
+from lit_transformers.config import ConfigError, Heads, Positive, Reach, field_types
 from lit_transformers.mixer import Context, Mixer, MixerOutput, Promises, Shape
 from lit_transformers.mixers.attention import Attention, AttentionConfig
 from lit_transformers.mixers.convolution import Convolution, ConvolutionConfig
 from lit_transformers.mixers.qkv import QKVConfig
+from lit_transformers.mixers.window import Window, WindowConfig
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -22,13 +23,15 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 @final
 class LSRAConfig(QKVConfig, kind="lsra"):
     """branches: the branches of a layer; fraction: the share of channels that goes to attention if there are both (None
-    for half); attention_heads: heads of that branch (None for the model's); convolution: the other branch, its heads
-    included. The other fields configure the attention branch. The paper's flat feed-forward is ``feedforward.width``
-    set to dim."""
+    for half); attention_heads: heads of that branch (None for the model's); window: keys that its queries see on each
+    side (only before it if causal), besides their own, so that a layer costs as much for each token of a long row as
+    of a short one; None, as in the paper, for all; convolution: the other branch, its heads included. The other fields
+    configure the attention branch. The paper's flat feed-forward is ``feedforward.width`` set to dim."""
 
     branches: Literal["both", "attention", "convolution"] = "both"
     fraction: Share | None = None
     attention_heads: Annotated[Positive | None, Heads] = None
+    window: Annotated[Positive | None, Reach] = None
     convolution: ConvolutionConfig = ConvolutionConfig()
 
     def conflicts(self) -> Iterator[str]:
@@ -41,8 +44,9 @@ class LSRAConfig(QKVConfig, kind="lsra"):
             for name in field_types(QKVConfig):
                 if getattr(self, name) != getattr(default, name):
                     yield f"branches: convolution has no attention, so {name} does nothing; drop it"
-            if self.attention_heads is not None:
-                yield "branches: convolution has no attention, so attention_heads does nothing; drop it"
+            for name in ("attention_heads", "window"):
+                if getattr(self, name) is not None:
+                    yield f"branches: convolution has no attention, so {name} does nothing; drop it"
 
     def attention_promises(self) -> Promises:
         return Promises(
@@ -70,7 +74,8 @@ class LSRA(Mixer):
         super().__init__()
         self.split = attending(config, shape.dim)
         heads = config.attention_heads or shape.heads
-        attention = AttentionConfig(**{name: getattr(config, name) for name in field_types(QKVConfig)})
+        fields = {name: getattr(config, name) for name in field_types(QKVConfig)}
+        attention = AttentionConfig(**fields) if config.window is None else WindowConfig(window=config.window, **fields)
         self.attention = attention.build(shape._replace(dim=self.split, heads=heads)) if self.split else None
         convolution_shape = shape._replace(dim=shape.dim - self.split)
         try:
@@ -95,7 +100,7 @@ class LSRA(Mixer):
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         return sum(branch.flops(queries, remembered, causal) for branch in self._branches())
 
-    def _branches(self) -> list[Attention | Convolution]:
+    def _branches(self) -> list[Attention | Window | Convolution]:
         return [branch for branch in (self.attention, self.convolution) if branch is not None]
 
 

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal, cast, final
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from lit_transformers.attention.executors import Inputs, attend
-from lit_transformers.attention.patterns import Band
 from lit_transformers.config import ConfigError, Positive, Rounds
-from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape
+from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape, full_precision
 
 
 @final
@@ -51,6 +50,10 @@ class StarConfig(MixerConfig, kind="star"):
         return Star(self, shape)
 
 
+KeysAndValues = tuple[Tensor, ...]
+"""The keys and the values of some vectors, each (b, t, h, k)."""
+
+
 class Projected(nn.Module):
     """The four maps of one multi-head attention, and the norm after it: LN(ReLU(...)), without a residual."""
 
@@ -62,9 +65,9 @@ class Projected(nn.Module):
         )
         self.norm = nn.LayerNorm(shape.dim)
 
-    def pair(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "2 b t h k"]:
-        """Returns keys and values, stacked."""
-        return torch.stack([self.key(x), self.value(x)]).unflatten(-1, (self.heads, -1))
+    def pair(self, x: Float[Tensor, "b t d"]) -> KeysAndValues:
+        """Returns keys and values, each (b, t, h, k)."""
+        return tuple(part(x).unflatten(-1, (self.heads, -1)) for part in (self.key, self.value))
 
     def queries(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t h k"]:
         return self.query(x).unflatten(-1, (self.heads, -1))
@@ -87,7 +90,8 @@ class Star(Mixer):
         super().__init__()
         if shape.dim % shape.heads:
             raise ConfigError(f"dim {shape.dim} is not divisible by {shape.heads} heads", "heads")
-        self.config, self.dim, self.scale = config, shape.dim, (shape.dim // shape.heads) ** -0.5
+        self.config, self.dim, self.heads = config, shape.dim, shape.heads
+        self.scale = (shape.dim // shape.heads) ** -0.5
         counts = (min(n, 1) if config.shared else n for n in (config.cycles, (config.cycles - 1) * config.radial))
         self.satellites, self.relays = (nn.ModuleList(Projected(config, shape) for _ in range(n)) for n in counts)
 
@@ -114,34 +118,56 @@ class Star(Mixer):
         key_mask = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)
         pairs, masks = [own_pair], [key_mask]
         for indices in ring:
-            neighbour_pair = own_pair.gather(2, indices.clamp(min=0)[None, ..., None, None].expand_as(own_pair))
-            pairs.append(neighbour_pair * (indices >= 0)[..., None, None])
-            masks.append(key_mask if self.config.boundary == "zero" else indices >= 0)
+            exists = indices >= 0
+            neighbour_pair = tuple(at(indices.clamp(min=0), vectors) for vectors in own_pair)
+            if self.config.boundary == "zero":
+                neighbour_pair = tuple(vectors * exists[..., None, None] for vectors in neighbour_pair)
+            pairs.append(neighbour_pair)
+            masks.append(key_mask if self.config.boundary == "zero" else exists)
         if self.config.inputs:
-            pairs.append(part.pair(e))
+            pairs.append(own_pair if h is e else part.pair(e))
         if self.config.radial:
-            pairs.append(part.pair(relay).expand_as(own_pair))
+            pairs.append(part.pair(relay))
         masks += [key_mask] * (len(pairs) - len(masks))
-        keys, values = torch.stack(pairs, dim=-2)  # (b, t, h, c, k)
-        logits = torch.einsum("bthk,bthck->bthc", part.queries(h) * self.scale, keys)
+        queries = part.queries(h) * self.scale
+        logits = torch.stack([(queries * keys).sum(-1) for keys, _ in pairs], dim=-1)
         weights = logits.masked_fill(~torch.stack(masks, dim=-1)[:, :, None], float("-inf")).softmax(dim=-1)
-        return part.finish(torch.einsum("bthc,bthck->bthk", weights.to(values.dtype), values))
+        y = torch.zeros_like(queries)
+        for weight, (_, values) in zip(weights.to(y.dtype).split(1, dim=-1), pairs, strict=True):
+            y = torch.addcmul(y, weight, values)
+        return part.finish(y)
 
     def _relay(
         self, part: Projected, relay: Tensor, satellites: Tensor, padding_mask: Tensor
     ) -> Float[Tensor, "b 1 d"]:
-        keys, values = part.pair(torch.cat([relay, satellites], dim=1)).transpose(2, 3)
-        key_mask = torch.cat([torch.ones_like(padding_mask[:, :1]), padding_mask], dim=1)
-        inputs = Inputs(part.queries(relay).transpose(1, 2), keys, values, key_mask, crossed=True)
-        return part.finish(attend(Band(None, None), inputs, scale=self.scale).transpose(1, 2))
+        """There is one query, so that its product with the map of the keys, and that of the map of the values with the
+        weighted sum of their inputs, take the place of a key and a value for every satellite."""
+        x = torch.cat([relay, satellites], dim=1)
+        key_mask = F.pad(padding_mask, (1, 0), value=True)
+        queries = part.queries(relay).transpose(1, 2) * self.scale  # (b, h, 1, k)
+        by_head = part.key.weight.unflatten(0, (part.heads, -1))  # (h, k, d)
+        logits = (queries @ by_head).flatten(1, 2) @ x.mT  # (b, h, 1 + t)
+        if part.key.bias is not None:
+            logits = logits + (queries.flatten(2) * part.key.bias.view(part.heads, -1)).sum(-1, keepdim=True)
+        weights = full_precision(logits).masked_fill(~key_mask[:, None], float("-inf")).softmax(dim=-1)
+        read = (weights.to(x.dtype) @ x).unsqueeze(2)  # (b, h, 1, d)
+        y = (read @ part.value.weight.unflatten(0, (part.heads, -1)).mT).transpose(1, 2)
+        return part.finish(y if part.value.bias is None else y + part.value.bias.view(part.heads, -1))
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
+        """As in ``Mixer.flops``. A token's scores and sums over its few links are no products of matrices, and like
+        norms and softmaxes they are not counted."""
         config, square = self.config, self.dim * self.dim
-        keys = 1 + 2 * config.ring + config.inputs + config.radial
-        maps = 4 * queries + 2 * queries * config.inputs + 2 * config.radial
-        relay = (2 + 2 * (queries + 1)) * square + 2 * (queries + 1) * self.dim
-        relay *= (config.cycles - 1) * config.radial
-        return 2 * (config.cycles * (maps * square + 2 * queries * keys * self.dim) + relay)
+        maps = config.cycles * (4 * queries + 2 * config.radial) + 2 * (config.cycles - 1) * config.inputs * queries
+        relay = (4 * square + 2 * (queries + 1) * self.heads * self.dim) * (config.cycles - 1)
+        return 2 * (maps * square + relay * config.radial)
+
+
+def at(indices: Int[Tensor, "b t"], vectors: Float[Tensor, "b t h k"]) -> Float[Tensor, "b t h k"]:
+    """Returns the vectors of the positions."""
+    rows, length = indices.shape
+    places = indices + torch.arange(rows, device=indices.device)[:, None] * length
+    return vectors.flatten(0, 1).index_select(0, places.flatten()).view_as(vectors)
 
 
 def neighbours(padding_mask: Bool[Tensor, "b t"], cyclic: bool) -> tuple[Int[Tensor, "b t"], Int[Tensor, "b t"]]:

@@ -130,6 +130,7 @@ MIXER_CASES: Sequence[MixerConfig] = (
     local(ConvolutionConfig(kernel=3)),
     local(ConvolutionConfig(kernel=4, dynamic=True, softmax=False, glu=False, heads=4, bias=False)),
     LSRAConfig(),
+    local(LSRAConfig(window=3, convolution=ConvolutionConfig(kernel=4))),
     LSRAConfig(fraction=0.75, attention_heads=3, bias=True, convolution=ConvolutionConfig(kernel=4, dynamic=True)),
     LSTMConfig(),
     LSTMConfig(width=5),

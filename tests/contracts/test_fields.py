@@ -118,6 +118,7 @@ LISTED: dict[tuple[type[Config], str], tuple[Config, Any]] = {
     (LSRAConfig, "head_dim"): (LSRAConfig(), 3),
     (LSRAConfig, "fraction"): (LSRAConfig(), 0.25),
     (LSRAConfig, "attention_heads"): (LSRAConfig(), 4),
+    (LSRAConfig, "window"): (LSRAConfig(), 3),
     (LSRAConfig, "convolution"): (LSRAConfig(), ConvolutionConfig(kernel=3)),
     (CompressiveConfig, "encoding"): (CompressiveConfig(memory=3, compressed_memory=2), RotaryConfig()),
     (CompressiveConfig, "memory"): (CompressiveConfig(memory=3, compressed_memory=2), 6),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from lit_transformers.attention import flash
 from lit_transformers.attention.executors import (
     AttentionWeighting,
     Inputs,
@@ -490,6 +492,35 @@ class Largest(TorchDispatchMode):
             if isinstance(tensor, Tensor):
                 self.elements = max(self.elements, tensor.numel())
         return output
+
+
+def test_a_block_without_keys_is_zero() -> None:
+    """The first query of the past alone, in a block of its own: the kernel of a CPU would divide by its keys."""
+    inputs, past = random_inputs(5, 5, padded=False), Band(3, -1)
+    outputs = [run(past, inputs, scale=SCALE) for run in (partial(attend, size=1), dense)]
+    agree(*outputs, [inputs.q, inputs.k, inputs.v])
+    assert not outputs[0][:, :, 0].any()
+
+
+class KernelCalls(TorchDispatchMode):
+    """Counts the calls of the fused kernel of a CPU, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forward = self.backward = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.forward += func is flash.KERNEL
+        self.backward += func is flash.BACKWARD
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("pattern", [Band(4, 0), PATTERNS["fixed"], Graph(EDGES[:1], 3)], ids=str)
+def test_a_training_step_computes_the_scores_of_a_block_once(pattern: Pattern) -> None:
+    inputs = random_inputs(19, 19, padded=False)
+    with KernelCalls() as calls:
+        attend(pattern, inputs, scale=SCALE, size=4).sum().backward()
+    assert calls.forward == calls.backward > 0
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lit_transformers.config import ConfigError
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixer import Context, Mixer, MixerConfig, Shape
-from lit_transformers.mixers import AttentionConfig, ConvolutionConfig, LSRAConfig
+from lit_transformers.mixers import AttentionConfig, ConvolutionConfig, LSRAConfig, WindowConfig
 from lit_transformers.mixers.convolution import Convolution
 from lit_transformers.mixers.lsra import LSRA
 from lit_transformers.stacks.block import BlockConfig
@@ -151,10 +151,16 @@ def test_a_branch_says_of_its_channels_what_it_would_say_alone(causal: bool, fra
 
 
 @pytest.mark.parametrize(
-    ("branches", "alone"), [("attention", AttentionConfig(bias=True)), ("convolution", ConvolutionConfig())]
+    ("fields", "alone"),
+    [
+        ({"branches": "attention", "bias": True}, AttentionConfig(bias=True)),
+        ({"branches": "attention", "window": 2}, WindowConfig(window=2)),
+        ({"branches": "convolution"}, ConvolutionConfig()),
+    ],
+    ids=str,
 )
-def test_one_branch_with_all_the_channels_is_the_plain_mixer(branches: str, alone: MixerConfig) -> None:
-    config = LSRAConfig.from_dict({"branches": branches} | ({"bias": True} if branches == "attention" else {}))
+def test_one_branch_with_all_the_channels_is_the_plain_mixer(fields: dict[str, Any], alone: MixerConfig) -> None:
+    config, branches = LSRAConfig.from_dict(fields), fields["branches"]
     mixer, expected_mixer, x = lsra(config), build(alone), noise(2, 6, DIM)
     expected_mixer.load_state_dict(
         {name.removeprefix(f"{branches}."): value for name, value in mixer.state_dict().items()}
@@ -185,6 +191,12 @@ def test_token_by_token_says_what_one_pass_says(branches: str, dynamic: bool) ->
     assert state["convolution"]["past"].shape == (2, 3, DIM if branches == "convolution" else DIM // 2)
 
 
+def test_with_a_window_twice_the_length_costs_twice_as_much() -> None:
+    windowed, whole = (LSRAConfig(window=window).build(Shape(64, 4, 8192)) for window in (64, None))
+    assert windowed.flops(8192, 0) / windowed.flops(4096, 0) == pytest.approx(2, rel=0.05)
+    assert whole.flops(8192, 0) / whole.flops(4096, 0) > 3.5
+
+
 def test_cross_mixing_has_no_convolution() -> None:
     with pytest.raises(ConfigError, match="LSRA cannot be cross: its convolution reads neighbours"):
         LSRAConfig().require("cross")
@@ -197,6 +209,8 @@ def test_cross_mixing_has_no_convolution() -> None:
         ({"branches": "attention", "convolution": {"kernel": 3}}, "has no convolution to configure"),
         ({"branches": "convolution", "memory": 4}, "has no attention, so memory does nothing"),
         ({"branches": "convolution", "encoding": "xl"}, "has no attention, so encoding does nothing"),
+        ({"branches": "convolution", "window": 4}, "has no attention, so window does nothing"),
+        ({"branches": "convolution", "window": 4}, "has no attention, so window does nothing"),
         ({"branches": "convolution", "attention_heads": 2}, "has no attention, so attention_heads does nothing"),
         ({"fraction": 1.0}, "fraction: input should be less than 1"),
     ],
