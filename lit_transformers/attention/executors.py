@@ -347,8 +347,9 @@ def scores(
 ) -> Float[Tensor, "b h t s"]:
     """Returns scaled logits in a new tensor, which may be changed in place."""
     if scoring.encoding is None:
-        return torch.cat([(queries[0] * scoring.scale) @ k.mT for k, _ in keys], dim=-1)
-    logits = [scoring.encoding.scores(queries, k, tables, scoring.scale) for k, tables in keys]
+        logits = [(queries[0] * scoring.scale) @ k.mT for k, _ in keys]
+    else:
+        logits = [scoring.encoding.scores(queries, k, tables, scoring.scale) for k, tables in keys]
     return logits[0] if len(logits) == 1 else torch.cat(logits, dim=-1)
 
 
