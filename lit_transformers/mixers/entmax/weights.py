@@ -32,7 +32,7 @@ class EntmaxWeights(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, alpha: Tensor, iterations: int | None) -> Tensor:
         rows = by_alpha(logits, alpha)
-        weights = torch.zeros_like(rows)
+        weights = rows.new_zeros(rows.shape)
         ctx.pieces, ctx.shapes = [], (logits.shape, alpha.shape)
         for part, number in parts(rows, alpha.flatten().tolist()):
             piece = weights_of(rows[part], number, iterations)
@@ -46,7 +46,7 @@ class EntmaxWeights(torch.autograd.Function):
         shape, alpha_shape = ctx.shapes
         alpha_gradient = gradient.new_zeros(alpha_shape)
         rows = by_alpha(gradient, alpha_gradient)
-        logit_gradient = torch.zeros_like(rows)
+        logit_gradient = rows.new_zeros(rows.shape)
         for part, alpha, (places, p, slopes) in ctx.pieces:
             received = places.read(rows[part])
             received = received - (slopes * received).sum(-1, keepdim=True) / slopes.sum(-1, keepdim=True)
@@ -59,7 +59,7 @@ class EntmaxWeights(torch.autograd.Function):
 
 def by_alpha(x: Float[Tensor, "b h t s"], alpha: Float[Tensor, "g 1 1"]) -> Float[Tensor, "g n s"]:
     """Returns the rows of scores that have the same alpha side by side."""
-    return x.flatten(0, 2)[None] if alpha.numel() == 1 else x.transpose(0, 1).flatten(1, 2)
+    return (x.flatten(0, 2)[None] if alpha.numel() == 1 else x.transpose(0, 1).flatten(1, 2)).contiguous()
 
 
 def like(shape: torch.Size, rows: Float[Tensor, "g n s"]) -> Float[Tensor, "b h t s"]:
@@ -89,7 +89,7 @@ class Places(NamedTuple):
         if self.of_rows is None or self.of_table is None:
             return rows
         cells = rows.new_full((self.shape[0] * self.shape[1],), fill)
-        return cells.index_copy_(0, self.of_table, rows.reshape(-1).index_select(0, self.of_rows)).view(self.shape)
+        return cells.index_copy_(0, self.of_table, rows.view(-1).index_select(0, self.of_rows)).view(self.shape)
 
     def write(self, table: Float[Tensor, "n w"], rows: Float[Tensor, "n s"]) -> None:
         """Writes the candidates of a table into ``rows``, which are zero."""
