@@ -77,6 +77,9 @@ MIXERS: dict[str, LayerCase] = {
     "linformer": LayerCase(LinformerConfig(rank=RANK), False, ("linformer",)),
     "linear": LayerCase(LinearConfig(), True, ("running sums", "flash-linear-attention")),
     "synthesizer": LayerCase(SynthesizerConfig(), True),
+    "synthesizer random": LayerCase(SynthesizerConfig(members=("random",)), True),
+    "synthesizer factorised": LayerCase(SynthesizerConfig(members=("factorised_dense",)), True),
+    "synthesizer mixture": LayerCase(SynthesizerConfig(members=("dense", "dot_product")), True),
     "compressive": LayerCase(CompressiveConfig(memory=0), True),
     "diet": LayerCase(DietConfig(pattern="cascade", window=WINDOW), True),
     "lsra": LayerCase(LSRAConfig(), True),
@@ -107,7 +110,7 @@ LONGEST = {
     "entmax_bisect": 4096,
     "entmax15": 4096,
     "running sums": 4096,
-    "synthesizer": 8192,
+    "synthesizer random": 8192,
 }
 """The longest inputs on a CPU of layers that build a matrix of the whole length, or one as large: beyond, it does not
 fit into memory. CUDA reports this itself, in time."""

@@ -43,7 +43,7 @@ LAYERS = (
     ("linformer", "local", "compressive", "star"),
     ("window both ways", "window dilated", "window global"),
     ("top-k", "entmax learned", "entmax 1.5"),
-    ("diet", "synthesizer"),
+    ("diet", "synthesizer", "synthesizer random", "synthesizer factorised", "synthesizer mixture"),
 )
 """The mixers that each process measures, so that a crash of one process does not affect the others."""
 FURTHER_STUDIES = (

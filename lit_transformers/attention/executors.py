@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -75,11 +75,27 @@ class AttentionWeighting(NamedTuple):
         return self._replace(tensors=tuple(part if part.size(1) == 1 else part[:, heads] for part in self.tensors))
 
 
+class Scores(Protocol):
+    """What scores queries and keys in place of their product; see ``Relative``, whose methods these are."""
+
+    def scores(
+        self,
+        queries: tuple[Float[Tensor, "b h t k"], ...],
+        k: Float[Tensor, "b h s k"],
+        tables: tuple[Table, ...],
+        scale: float,
+    ) -> Float[Tensor, "b h t s"]: ...
+
+    def values(
+        self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]
+    ) -> Float[Tensor, "b h t k"] | None: ...
+
+
 class Scoring(NamedTuple):
     """How blocks turn queries and keys into outputs; ``sums``: return the log-sum-exp of each row too."""
 
     pattern: Pattern
-    encoding: Relative | None
+    encoding: Scores | None
     scale: float
     dropout: float = 0.0
     weigh: AttentionWeighting | None = None
@@ -95,7 +111,7 @@ def attend(
     pattern: Pattern,
     inputs: Inputs,
     *,
-    encoding: Relative | None = None,
+    encoding: Scores | None = None,
     scale: float,
     dropout: float = 0.0,
     weigh: AttentionWeighting | None = None,
@@ -127,7 +143,7 @@ def attend_union(
     parts: Sequence[Band],
     inputs: Inputs,
     *,
-    encoding: Relative | None = None,
+    encoding: Scores | None = None,
     scale: float,
     dropout: float = 0.0,
     size: int = BLOCK,
@@ -155,7 +171,7 @@ def attend_heads(
     patterns: Sequence[Pattern],
     inputs: Inputs,
     *,
-    encoding: Relative | None = None,
+    encoding: Scores | None = None,
     scale: float,
     dropout: float = 0.0,
     weigh: AttentionWeighting | None = None,
@@ -176,7 +192,7 @@ def dense(
     pattern: Pattern,
     inputs: Inputs,
     *,
-    encoding: Relative | None = None,
+    encoding: Scores | None = None,
     scale: float,
     weigh: AttentionWeighting | None = None,
 ) -> Float[Tensor, "b h t v"]:
@@ -214,6 +230,8 @@ def at_once(scoring: Scoring, inputs: Inputs, block: QueryBlock) -> int:
     """Returns how many blocks of this shape may run as one: as many as have no more scores than BLOCK queries with
     4 * BLOCK keys, or any number where a fused kernel runs them under one mask or none."""
     if scoring.weigh is not None:  # a weighting may read its tensors by the index of a query
+        return 1
+    if any(part.size(0) < inputs.q.size(0) for part in inputs.others):  # blocks are stacked as rows, which have parts
         return 1
     if scoring.fused and block.further is None and steady(scoring.pattern, inputs.key_mask):
         return inputs.q.size(-2)

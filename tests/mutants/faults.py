@@ -626,6 +626,22 @@ MIXER_FAULTS = (
     ),
     Fault(
         "mixers",
+        "rows of a batch that share a synthesizer's weights change places",
+        "lit_transformers/mixers/synthesizer/synthesizer.py",
+        "y[0].unflatten(-1, (-1, self.head_dim)).permute(2, 0, 1, 3)",
+        "y[0].unflatten(-1, (-1, self.head_dim)).permute(2, 0, 1, 3).flip(0)",
+        (f"{MIXERS}synthesizer.py::test_blocks_of_a_long_sequence_give_what_the_whole_gives",),
+    ),
+    Fault(
+        "mixers",
+        "a mixture takes the share of another member",
+        "lit_transformers/mixers/synthesizer/synthesizer.py",
+        "(logits * own[-1] if self.shared else logits)",
+        "(logits * rows[-1] if self.shared and rows else logits)",
+        (f"{MIXERS}synthesizer.py::test_outputs_and_gradients_equal_the_equations",),
+    ),
+    Fault(
+        "mixers",
         "a causal synthesizer sees the future",
         "lit_transformers/mixers/synthesizer/synthesizer.py",
         "pattern = Band(None, 0 if ctx.causal else None)",
