@@ -26,10 +26,14 @@ from lit_transformers.attention.recompute import (
     folded,
     in_order,
     leaves_of,
+    product,
     recomputed,
 )
 from lit_transformers.encodings.relative import Gathered, Relative, Table, at_least, distance_range
 from lit_transformers.mixer import full_precision
+
+ALIGNED = 16
+"""Numbers of which the rows of a matrix should be multiples."""
 
 
 class Inputs(NamedTuple):
@@ -349,7 +353,7 @@ def weighed(
     if sees_nothing is not None:
         weights = weights.masked_fill(sees_nothing, 0.0)
     weights = F.dropout(weights.to(v.dtype), scoring.dropout)
-    y = weights @ v
+    y = product(weights, v)
     if scoring.encoding is not None:
         for part, (_, tables) in zip(weights.split([part.size(-2) for part, _ in keys], dim=-1), keys, strict=True):
             encoding_values = scoring.encoding.values(part, tables)
@@ -382,14 +386,16 @@ def with_tables(
     with what it adds for ``segments``, the number of each query's segment; None: all are of the first. backward:
     queries and keys stand in reverse.
 
-    Where no later key is seen, the tables have no entries for later keys; hidden scores then use the nearest entries.
+    Where no later key is seen, the tables have a row of later keys, which are hidden, and as many rows of zeros as align
+    the rows of products: with s + 1 columns these take half as long again.
     """
     queries, keys = inputs.q.size(-2), inputs.k.size(-2)
     distances = distance_range(keys - 1, 0 if causal else 1 - queries, inputs.q.device)
     q, *others = encoding.queries(inputs.q)
-    scored = inputs._replace(
-        q=q, others=tuple(others), tables=encoding.tables(-distances if backward else distances, causal)
-    )
+    tables = encoding.tables(-distances if backward else distances, causal)
+    if causal:
+        tables = tuple(F.pad(table, (0, 0, 0, ALIGNED - 1)) for table in tables)
+    scored = inputs._replace(q=q, others=tuple(others), tables=tables)
     if segments is None:
         segments = torch.zeros(inputs.q.size(0), queries, dtype=torch.long, device=inputs.q.device)
     by_segment = encoding.by_segment(inputs.q, F.pad(segments, (keys - queries, 0)))
@@ -449,7 +455,7 @@ def heads_flops(
             products = 4 * t * (near + far) * width
             if encoding is not None:
                 first_row = queries - 1 - block.queries[-1] + block.start
-                rows = range(first_row, keys + (1 if causal else queries), block.step)
+                rows = range(first_row, keys + (ALIGNED if causal else queries), block.step)
                 products = 2 * t * (near + far) * width + encoding.listed_flops(t, far)
                 products += encoding.block_flops(t, near, max(near + 1, min(t + near, len(rows))))
             total += products // len(patterns)

@@ -642,6 +642,22 @@ MIXER_FAULTS = (
     ),
     Fault(
         "mixers",
+        "pieces are computed without their values the first time too",
+        "lit_transformers/attention/recompute.py",
+        "    values = True\n",
+        "    values = False\n",
+        (f"{MIXERS}synthesizer.py::test_blocks_of_a_long_sequence_give_what_the_whole_gives",),
+    ),
+    Fault(
+        "mixers",
+        "the gradient of values is that of the next row's weights",
+        "lit_transformers/attention/recompute.py",
+        "(gradient.mT @ weights).mT if",
+        "(gradient.mT @ weights.roll(1, -2)).mT if",
+        (f"{MIXERS}synthesizer.py::test_blocks_of_a_long_sequence_give_what_the_whole_gives",),
+    ),
+    Fault(
+        "mixers",
         "a causal synthesizer sees the future",
         "lit_transformers/mixers/synthesizer/synthesizer.py",
         "pattern = Band(None, 0 if ctx.causal else None)",
