@@ -386,8 +386,8 @@ def with_tables(
     with what it adds for ``segments``, the number of each query's segment; None: all are of the first. backward:
     queries and keys stand in reverse.
 
-    Where no later key is seen, the tables have a row of later keys, which are hidden, and as many rows of zeros as align
-    the rows of products: with s + 1 columns these take half as long again.
+    Where no later key is seen, the tables have a row of later keys, which are hidden, and rows of zeros so that
+    products have aligned rows: with s + 1 columns these take half as long again.
     """
     queries, keys = inputs.q.size(-2), inputs.k.size(-2)
     distances = distance_range(keys - 1, 0 if causal else 1 - queries, inputs.q.device)

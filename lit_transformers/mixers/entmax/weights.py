@@ -109,12 +109,13 @@ class Weights(NamedTuple):
 
 def weights_of(rows: Float[Tensor, "n s"], alpha: float, iterations: int | None) -> Weights:
     """Returns the weights of rows of scores; with ``iterations`` by so many halvings. NaN stays NaN."""
+    everywhere = Places((rows.size(0), rows.size(1)))
     if iterations is not None:
         shifted = (alpha - 1) * (rows - rows.amax(-1, keepdim=True))
-        return normalised(Places(tuple(rows.shape)), shifted, bisected(shifted, alpha, iterations), alpha)
+        return normalised(everywhere, shifted, bisected(shifted, alpha, iterations), alpha)
     largest = maxima(rows)
     top = largest.amax(-1, keepdim=True)
-    places, tau = Places(tuple(rows.shape)), torch.full_like(top, -1)
+    places, tau = everywhere, torch.full_like(top, -1)
     if rows.size(-1) > SHORT:
         tau = solved((alpha - 1) * (largest - top), alpha, tau)
         tau = tau - 4 * torch.finfo(tau.dtype).eps

@@ -39,7 +39,6 @@ class Products(Logits, ABC):
     def factors(self, x: Float[Tensor, "b t d"]) -> tuple[Float[Tensor, "#b #h t n"], Float[Tensor, "#b #h t n"]]:
         """Returns the vectors of queries and of keys."""
 
-    @final
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "#b #h t t"]:
         q, k = self.factors(x)
         return q @ k.mT
@@ -59,7 +58,6 @@ class Rows(Logits, ABC):
     def of_rows(rows: tuple[Float[Tensor, "#b #h t _"], ...], keys: int) -> Float[Tensor, "#b #h t s"]:
         """Returns the logits of some queries, given their rows, with the first ``keys`` keys. They may be a view."""
 
-    @final
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "#b #h t t"]:
         return self.of_rows(self.rows(x), x.size(1))
 
