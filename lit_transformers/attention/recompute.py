@@ -262,29 +262,29 @@ class Pieces(torch.autograd.Function):
         return None, None, None, None, None, None, *cast
 
 
-class Reading(threading.local):
+class ValuesRead(threading.local):
     """Whether this thread reads the values of the products that end a piece, or their gradients alone."""
 
-    values = True
+    here = True
 
 
-READING = Reading()
+VALUES_READ = ValuesRead()
 
 
 @contextmanager
 def values_unread() -> Iterator[None]:
     """A context in which ``product`` leaves its values out: a piece is computed again for its gradients alone."""
-    before, READING.values = READING.values, False
+    before, VALUES_READ.here = VALUES_READ.here, False
     try:
         yield
     finally:
-        READING.values = before
+        VALUES_READ.here = before
 
 
 def product(weights: Float[Tensor, "*b t s"], v: Float[Tensor, "*b s v"]) -> Float[Tensor, "*b t v"]:
     """Returns weights @ v, for a piece that returns it, or adds to it what does not depend on its values. Where a piece
     is computed again, the values are any numbers, and only the gradients are right."""
-    if READING.values:
+    if VALUES_READ.here:
         return weights @ v
     unread: Callable[..., Tensor] = Unread.apply
     return unread(weights, v)

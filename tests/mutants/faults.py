@@ -644,8 +644,8 @@ MIXER_FAULTS = (
         "mixers",
         "pieces are computed without their values the first time too",
         "lit_transformers/attention/recompute.py",
-        "    values = True\n",
-        "    values = False\n",
+        "    here = True\n",
+        "    here = False\n",
         (f"{MIXERS}synthesizer.py::test_blocks_of_a_long_sequence_give_what_the_whole_gives",),
     ),
     Fault(
