@@ -71,11 +71,15 @@ MIXERS: dict[str, LayerCase] = {
     "sparse strided": LayerCase(SparseConfig(block=128), True),
     "sparse fixed": LayerCase(SparseConfig(pattern="fixed", block=128, summary=8), True),
     "top-k": LayerCase(TopKConfig(kept=KEPT), True, ("x-transformers top-k",)),
-    "entmax 1.5": LayerCase(EntmaxConfig(), True),
+    "entmax learned": LayerCase(EntmaxConfig(), True, ("entmax_bisect",)),
+    "entmax 1.5": LayerCase(EntmaxConfig(alpha=1.5), True, ("entmax15",)),
     "big bird": LayerCase(BigBirdConfig(block=BLOCK, random=3), False, ("HF BigBird",)),
     "linformer": LayerCase(LinformerConfig(rank=RANK), False, ("linformer",)),
     "linear": LayerCase(LinearConfig(), True, ("running sums", "flash-linear-attention")),
     "synthesizer": LayerCase(SynthesizerConfig(), True),
+    "synthesizer random": LayerCase(SynthesizerConfig(members=("random",)), True),
+    "synthesizer factorised": LayerCase(SynthesizerConfig(members=("factorised_dense",)), True),
+    "synthesizer mixture": LayerCase(SynthesizerConfig(members=("dense", "dot_product")), True),
     "compressive": LayerCase(CompressiveConfig(memory=0), True),
     "diet": LayerCase(DietConfig(pattern="cascade", window=WINDOW), True),
     "lsra": LayerCase(LSRAConfig(), True),
@@ -91,6 +95,8 @@ PEERS: dict[str, Layer] = {
     "x-transformers top-k": peers.top_k,
     "HF BigBird": peers.big_bird,
     "linformer": peers.linformer,
+    "entmax_bisect": partial(peers.entmax, "entmax_bisect"),
+    "entmax15": partial(peers.entmax, "entmax15"),
     "running sums": peers.running_sums,
     "flash-linear-attention": peers.flash_linear_attention,
     "SDPA flash": partial(peers.fused, "FLASH_ATTENTION"),
@@ -100,7 +106,13 @@ PEERS: dict[str, Layer] = {
     "FlexAttention window": partial(peers.flex, WINDOW),
 }
 PLAIN = "attention"
-LONGEST = {"x-transformers top-k": 4096, "running sums": 4096, "synthesizer": 8192}
+LONGEST = {
+    "x-transformers top-k": 4096,
+    "entmax_bisect": 4096,
+    "entmax15": 4096,
+    "running sums": 4096,
+    "synthesizer random": 8192,
+}
 """The longest inputs on a CPU of layers that build a matrix of the whole length, or one as large: beyond, it does not
 fit into memory. CUDA reports this itself, in time."""
 

@@ -121,6 +121,21 @@ def projected(work: Work, device: torch.device, attend: Callable[[Tensor, Tensor
     return stepper(layer, x, forward)
 
 
+def entmax(function: str, work: Work, device: torch.device) -> Step:
+    """Causal attention by one of the functions of the package entmax, which takes the whole matrix of scores; alpha is
+    1.5."""
+    import entmax
+
+    hidden = torch.ones(work.length, work.length, dtype=torch.bool, device=device).triu(1)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = (q * q.size(-1) ** -0.5 @ k.mT).masked_fill(hidden, float("-inf"))
+        weights: Tensor = getattr(entmax, function)(logits, dim=-1)
+        return weights @ v
+
+    return projected(work, device, attend)
+
+
 def running_sums(work: Work, device: torch.device) -> Step:
     """Causal linear attention as in its equations: sums of outer products at every position. No package builds."""
 

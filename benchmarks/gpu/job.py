@@ -42,8 +42,8 @@ LAYERS = (
     ("sparse strided", "sparse fixed", "adaptive span"),
     ("linformer", "local", "compressive", "star"),
     ("window both ways", "window dilated", "window global"),
-    ("top-k", "entmax 1.5"),
-    ("diet", "synthesizer"),
+    ("top-k", "entmax learned", "entmax 1.5"),
+    ("diet", "synthesizer", "synthesizer random", "synthesizer factorised", "synthesizer mixture"),
 )
 """The mixers that each process measures, so that a crash of one process does not affect the others."""
 FURTHER_STUDIES = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,10 +27,14 @@ from lit_transformers.attention.recompute import (
     folded,
     in_order,
     leaves_of,
+    product,
     recomputed,
 )
 from lit_transformers.encodings.relative import Gathered, Relative, Table, at_least, distance_range
 from lit_transformers.mixer import full_precision
+
+ALIGNED = 16
+"""Numbers of which the rows of a matrix should be multiples."""
 
 
 class Inputs(NamedTuple):
@@ -76,11 +80,27 @@ class AttentionWeighting(NamedTuple):
         return self._replace(tensors=tuple(part if part.size(1) == 1 else part[:, heads] for part in self.tensors))
 
 
+class Scores(Protocol):
+    """What scores queries and keys in place of their product; see ``Relative``, whose methods these are."""
+
+    def scores(
+        self,
+        queries: tuple[Float[Tensor, "b h t k"], ...],
+        k: Float[Tensor, "b h s k"],
+        tables: tuple[Table, ...],
+        scale: float,
+    ) -> Float[Tensor, "b h t s"]: ...
+
+    def values(
+        self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]
+    ) -> Float[Tensor, "b h t k"] | None: ...
+
+
 class Scoring(NamedTuple):
     """How blocks turn queries and keys into outputs; ``sums``: return the log-sum-exp of each row too."""
 
     pattern: Pattern
-    encoding: Relative | None
+    encoding: Scores | None
     scale: float
     dropout: float = 0.0
     weigh: AttentionWeighting | None = None
@@ -96,7 +116,7 @@ def attend(
     pattern: Pattern,
     inputs: Inputs,
     *,
-    encoding: Relative | None = None,
+    encoding: Scores | None = None,
     scale: float,
     dropout: float = 0.0,
     weigh: AttentionWeighting | None = None,
@@ -128,7 +148,7 @@ def attend_union(
     parts: Sequence[Band],
     inputs: Inputs,
     *,
-    encoding: Relative | None = None,
+    encoding: Scores | None = None,
     scale: float,
     dropout: float = 0.0,
     size: int = BLOCK,
@@ -156,7 +176,7 @@ def attend_heads(
     patterns: Sequence[Pattern],
     inputs: Inputs,
     *,
-    encoding: Relative | None = None,
+    encoding: Scores | None = None,
     scale: float,
     dropout: float = 0.0,
     weigh: AttentionWeighting | None = None,
@@ -177,7 +197,7 @@ def dense(
     pattern: Pattern,
     inputs: Inputs,
     *,
-    encoding: Relative | None = None,
+    encoding: Scores | None = None,
     scale: float,
     weigh: AttentionWeighting | None = None,
 ) -> Float[Tensor, "b h t v"]:
@@ -233,6 +253,8 @@ def at_once(scoring: Scoring, inputs: Inputs, block: QueryBlock) -> int:
     """Returns how many blocks of this shape may run as one: as many as have no more scores than BLOCK queries with
     4 * BLOCK keys, or any number where a fused kernel runs them under one mask or none."""
     if scoring.weigh is not None:  # a weighting may read its tensors by the index of a query
+        return 1
+    if any(part.size(0) < inputs.q.size(0) for part in inputs.others):  # blocks are stacked as rows, which have parts
         return 1
     if scoring.fused and block.further is None and steady(scoring.pattern, inputs.key_mask):
         return inputs.q.size(-2)
@@ -349,7 +371,7 @@ def weighed(
     if sees_nothing is not None:
         weights = weights.masked_fill(sees_nothing, 0.0)
     weights = F.dropout(weights.to(v.dtype), scoring.dropout)
-    y = weights @ v
+    y = product(weights, v)
     if scoring.encoding is not None:
         for part, (_, tables) in zip(weights.split([part.size(-2) for part, _ in keys], dim=-1), keys, strict=True):
             encoding_values = scoring.encoding.values(part, tables)
@@ -365,8 +387,9 @@ def scores(
 ) -> Float[Tensor, "b h t s"]:
     """Returns scaled logits in a new tensor, which may be changed in place."""
     if scoring.encoding is None:
-        return torch.cat([(queries[0] * scoring.scale) @ k.mT for k, _ in keys], dim=-1)
-    logits = [scoring.encoding.scores(queries, k, tables, scoring.scale) for k, tables in keys]
+        logits = [(queries[0] * scoring.scale) @ k.mT for k, _ in keys]
+    else:
+        logits = [scoring.encoding.scores(queries, k, tables, scoring.scale) for k, tables in keys]
     return logits[0] if len(logits) == 1 else torch.cat(logits, dim=-1)
 
 
@@ -381,14 +404,16 @@ def with_tables(
     with what it adds for ``segments``, the number of each query's segment; None: all are of the first. backward:
     queries and keys stand in reverse.
 
-    Where no later key is seen, the tables have no entries for later keys; hidden scores then use the nearest entries.
+    Where no later key is seen, the tables have a row of later keys, which are hidden, and rows of zeros so that
+    products have aligned rows: with s + 1 columns these take half as long again.
     """
     queries, keys = inputs.q.size(-2), inputs.k.size(-2)
     distances = distance_range(keys - 1, 0 if causal else 1 - queries, inputs.q.device)
     q, *others = encoding.queries(inputs.q)
-    scored = inputs._replace(
-        q=q, others=tuple(others), tables=encoding.tables(-distances if backward else distances, causal)
-    )
+    tables = encoding.tables(-distances if backward else distances, causal)
+    if causal:
+        tables = tuple(F.pad(table, (0, 0, 0, ALIGNED - 1)) for table in tables)
+    scored = inputs._replace(q=q, others=tuple(others), tables=tables)
     if segments is None:
         segments = torch.zeros(inputs.q.size(0), queries, dtype=torch.long, device=inputs.q.device)
     by_segment = encoding.by_segment(inputs.q, F.pad(segments, (keys - queries, 0)))
@@ -448,7 +473,7 @@ def heads_flops(
             products = 4 * t * (near + far) * width
             if encoding is not None:
                 first_row = queries - 1 - block.queries[-1] + block.start
-                rows = range(first_row, keys + (1 if causal else queries), block.step)
+                rows = range(first_row, keys + (ALIGNED if causal else queries), block.step)
                 products = 2 * t * (near + far) * width + encoding.listed_flops(t, far)
                 products += encoding.block_flops(t, near, max(near + 1, min(t + near, len(rows))))
             total += products // len(patterns)

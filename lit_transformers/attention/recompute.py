@@ -6,14 +6,15 @@ pieces times length. Here the gradient is added in place, to the part of the ten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import accumulate, islice
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 T = TypeVar("T")
@@ -238,7 +239,7 @@ class Pieces(torch.autograd.Function):
             cut, stretch = ctx.cuts[number], ctx.places[number]
             graph = ctx.graphs.get(number)
             if graph is None:
-                with ctx.cast(), drawn_again(ctx.states[number], device):
+                with ctx.cast(), drawn_again(ctx.states[number], device), values_unread():
                     graph = graph_of(ctx.work, ctx.cuts, number, tensors, needs_gradient)
             learning = [
                 (name, place)
@@ -259,6 +260,50 @@ class Pieces(torch.autograd.Function):
                     cut[name].add(total, gradient)
         cast = (None if total is None else total.to(t.dtype) for total, t in zip(sums, flat, strict=True))
         return None, None, None, None, None, None, *cast
+
+
+class ValuesRead(threading.local):
+    """Whether this thread reads the values of the products that end a piece, or their gradients alone."""
+
+    here = True
+
+
+VALUES_READ = ValuesRead()
+
+
+@contextmanager
+def values_unread() -> Iterator[None]:
+    """A context in which ``product`` leaves its values out: a piece is computed again for its gradients alone."""
+    before, VALUES_READ.here = VALUES_READ.here, False
+    try:
+        yield
+    finally:
+        VALUES_READ.here = before
+
+
+def product(weights: Float[Tensor, "*b t s"], v: Float[Tensor, "*b s v"]) -> Float[Tensor, "*b t v"]:
+    """Returns weights @ v, for a piece that returns it, or adds to it what does not depend on its values. Where a piece
+    is computed again, the values are any numbers, and only the gradients are right."""
+    if VALUES_READ.here:
+        return weights @ v
+    unread: Callable[..., Tensor] = Unread.apply
+    return unread(weights, v)
+
+
+class Unread(torch.autograd.Function):
+    """A product of matrices without its values."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, v: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, v)
+        return v.new_zeros(()).expand(*weights.shape[:-1], v.size(-1))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        weights, v = ctx.saved_tensors
+        of_weights = gradient @ v.mT if ctx.needs_input_grad[0] else None
+        return of_weights, (gradient.mT @ weights).mT if ctx.needs_input_grad[1] else None
 
 
 class PieceGraph(NamedTuple):

@@ -129,8 +129,9 @@ def by_query(scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t 
     Where w < t + s a row reads on into the next: those of its columns are meaningless and must be masked.
     """
     queries, width = scores.shape[-2:]
-    flat = scores.flatten(-2)[..., queries - 1 : queries - 1 + queries * (width - 1)]
-    return flat.unflatten(-1, (queries, width - 1))[..., :keys]
+    scores = scores.contiguous()
+    strides = (*scores.stride()[:-2], width - 1, 1)
+    return scores.as_strided((*scores.shape[:-1], keys), strides, scores.storage_offset() + queries - 1)
 
 
 def by_key(k: Float[Tensor, "*b s k"], table: Float[Tensor, "*h w k"], queries: int) -> Float[Tensor, "*b t s"]:

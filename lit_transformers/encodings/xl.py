@@ -91,7 +91,7 @@ class XL(Relative):
         scale: float,
     ) -> Float[Tensor, "b h t s"]:
         by_content, by_position = queries
-        return (by_content * scale) @ k.mT + for_queries(by_position * scale, tables[0], k.size(-2))
+        return ((by_content * scale) @ k.mT).add_(for_queries(by_position * scale, tables[0], k.size(-2)))
 
     def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> None:
         return None

@@ -8,7 +8,7 @@ from lit_transformers.mixers.big_bird import BigBirdConfig
 from lit_transformers.mixers.compressive.compressive import CompressiveConfig
 from lit_transformers.mixers.convolution import ConvolutionConfig
 from lit_transformers.mixers.diet import DietConfig
-from lit_transformers.mixers.entmax import EntmaxConfig
+from lit_transformers.mixers.entmax.entmax import EntmaxConfig
 from lit_transformers.mixers.linear import LinearConfig
 from lit_transformers.mixers.linformer.linformer import LinformerConfig
 from lit_transformers.mixers.local import LocalConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_transformers.attention.recompute import Stretch, TensorSlice, zeros_for
+from lit_transformers.attention.recompute import Stretch, TensorSlice, product, values_unread, zeros_for
 from lit_transformers.mixers.memory import unless_all
 
 STRETCHES = {
@@ -47,6 +47,18 @@ def test_rows_that_are_listed_are_those_that_gather_finds(heads_last: bool) -> N
     TensorSlice("keys", chosen=chosen).add(total, gradient)
     expected_total = torch.zeros_like(repeated).scatter_add_(2, gather_index, gradient).unflatten(0, (2, 2)).sum(dim=1)
     torch.testing.assert_close(total, expected_total)
+
+
+def test_a_product_whose_values_are_unread_has_its_gradients() -> None:
+    leaves = [torch.randn(2, 3, 4, 5, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    weights, v = leaves[0], leaves[1].mT
+    probe = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    with values_unread():
+        unread = product(weights, v)
+    expected = product(weights, v)
+    assert torch.equal(expected, weights @ v) and unread.shape == expected.shape and not unread.any()
+    for gradient, reference in zip(*(torch.autograd.grad(y, leaves, probe) for y in (unread, expected)), strict=True):
+        torch.testing.assert_close(gradient, reference)
 
 
 def test_no_mask_is_kept_where_every_key_is_seen() -> None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import AttentionConfig, EntmaxConfig
-from lit_transformers.mixers.entmax import CANDIDATES, LEAST, Entmax
+from lit_transformers.mixers.entmax.entmax import LEAST, Entmax
+from lit_transformers.mixers.entmax.weights import SHORT
 
 DIM, HEADS, HEAD_DIM = 6, 2, 3
 SHAPE = Shape(DIM, HEADS, 32)
@@ -62,7 +63,7 @@ def scores_of(layer: Entmax, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor]
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("size", [1, 9, CANDIDATES + 30])
+@pytest.mark.parametrize("size", [1, 9, SHORT + 30])
 def test_weights_solve_the_equations_that_define_them(alpha: Any, size: int) -> None:
     """p = [(alpha - 1) s - tau]_+ ^ (1 / (alpha - 1)): one tau for all keys that are seen, none above it unseen."""
     layer = build(alpha=alpha)
@@ -81,10 +82,43 @@ def test_weights_solve_the_equations_that_define_them(alpha: Any, size: int) -> 
 @pytest.mark.parametrize("std", [0.01, 1.0, 20.0])
 @pytest.mark.parametrize("alpha", [1.05, 1.5, 2.0, "learned"])
 def test_weights_over_many_keys_are_those_found_without_choosing_candidates(alpha: Any, std: float) -> None:
+    """Gradients too, of alpha where it is learned."""
     layer = build(alpha=alpha)
-    logits = noise(2, HEADS, 3, 5 * CANDIDATES) * std
+    logits, probe = noise(2, HEADS, 3, 3 * SHORT + 5) * std, noise(2, HEADS, 3, 3 * SHORT + 5)
+    leaves = [logits.requires_grad_(), *([] if layer.free is None else [layer.free])]
     expected = entmax_bisect(logits, layer.alpha, dim=-1, n_iter=60)
-    same(weights_of(layer, logits.clone()), expected, 1e-7)
+    ours = weights_of(layer, logits.clone())
+    same(ours, expected, 1e-7)
+    for gradient, reference in zip(
+        *(torch.autograd.grad((weights * probe).sum(), leaves) for weights in (ours, expected)), strict=True
+    ):
+        same(gradient, reference, 1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.5, "learned"])
+def test_of_many_keys_only_those_that_are_seen_compete(alpha: Any) -> None:
+    """Those of a row may be anywhere: among the first, in the last, incomplete group, or a single one."""
+    layer, seen = build(alpha=alpha), torch.zeros(4, 2 * SHORT + 3, dtype=torch.bool)
+    for row, keys in enumerate([[0], [-1], [3, -1], list(range(5, 200))]):
+        seen[row, keys] = True
+    logits = noise(1, HEADS, 4, 2 * SHORT + 3)
+    weights = weights_of(layer, logits.masked_fill(~seen, -torch.inf))
+    for row in range(4):
+        same(weights[..., row, seen[row]], weights_of(layer, logits[..., [row], :][..., seen[row]])[..., 0, :])
+        assert not weights[..., row, ~seen[row]].any()
+
+
+def test_weights_do_not_depend_on_how_large_all_scores_are() -> None:
+    layer = build(alpha=1.5).float()
+    logits = (torch.randn(1, HEADS, 4, 2 * SHORT) * 64).round() / 64
+    assert torch.equal(weights_of(layer, logits + 4096), weights_of(layer, logits.clone()))
+
+
+def test_scores_that_are_no_numbers_give_weights_that_are_none() -> None:
+    logits = noise(1, HEADS, 2, 2 * SHORT)
+    logits[0, 0, 1, 7] = torch.nan
+    bad = weights_of(build(alpha=1.5), logits).isnan().any(dim=-1)
+    assert bad.tolist() == [[[False, True], [False, False]]]
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -197,11 +231,11 @@ def test_more_iterations_come_nearer() -> None:
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 8])
-@pytest.mark.parametrize("seen", [9, CANDIDATES + 30])
+@pytest.mark.parametrize("seen", [9, SHORT + 30])
 def test_hidden_keys_change_no_weight_however_few_the_iterations(iterations: int, seen: int) -> None:
     layer = build(alpha="learned", iterations=iterations)
     logits = noise(1, HEADS, 4, seen)
-    padded = torch.cat([logits, torch.full((1, HEADS, 4, 2 * CANDIDATES), -torch.inf).double()], dim=-1)
+    padded = torch.cat([logits, torch.full((1, HEADS, 4, 2 * SHORT), -torch.inf).double()], dim=-1)
     expected = weights_of(layer, logits.clone())
     same(weights_of(layer, padded)[..., :seen], expected)
     same(expected.sum(-1), torch.ones(1, HEADS, 4).double())

@@ -26,6 +26,8 @@ from lit_transformers.mixers.synthesizer.synthesizer import Synthesizer
 DIM, HEADS, HEAD_DIM, LENGTH = 6, 2, 3, 12
 MEMBERS = ("dense", "random", "fixed_random", "factorised_dense", "factorised_random")
 SHAPE = Shape(DIM, HEADS, LENGTH)
+LONG = 300
+MIXTURE = ("factorised_dense", "random", "dense", "dot_product")
 
 each_member = pytest.mark.parametrize("member", MEMBERS)
 both_ways = pytest.mark.parametrize("causal", [True, False])
@@ -128,6 +130,38 @@ def test_outputs_and_gradients_equal_the_equations(
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-8)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@both_ways
+@pytest.mark.parametrize("members", [*((member,) for member in MEMBERS), MIXTURE], ids=str)
+def test_blocks_of_a_long_sequence_give_what_the_whole_gives(
+    members: tuple[str, ...], causal: bool, padded: bool
+) -> None:
+    """Also where all rows of a batch have the same weights, and where padding tells them apart."""
+    layer = build(*members, shape=SHAPE._replace(max_length=LONG + 3))
+    x, padding_mask = noise(2, LONG, DIM).requires_grad_(), torch.arange(LONG) < torch.tensor([[LONG], [LONG - 9]])
+    ctx = context(LONG, causal, 2, padding_mask if padded else None)
+    real = padding_mask if padded else torch.ones_like(padding_mask)
+    ours, expected = layer(x, ctx).y[real], whole(layer, x, causal, real)[real]
+    torch.testing.assert_close(ours, expected, atol=1e-11, rtol=1e-9)
+    direction, leaves = torch.randn_like(ours), [x, *layer.parameters()]
+    gradients = (torch.autograd.grad((y * direction).sum(), leaves) for y in (ours, expected))
+    for gradient, expected_gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=1e-8)
+
+
+def whole(layer: Synthesizer, x: Tensor, causal: bool, real: Tensor) -> Tensor:
+    """The outputs, computed with the whole matrices of all members."""
+    matrices = [member(x) for member in layer.logits]
+    shares = torch.ones(1, HEADS) if layer.mixture is None else layer.mixture.softmax(dim=0)
+    scores = sum(share[:, None, None] * matrix for share, matrix in zip(shares.to(x), matrices, strict=True))
+    assert isinstance(scores, Tensor)
+    seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool)
+    weights = scores.masked_fill(~((seen.tril() if causal else seen) & real[:, None, None]), -torch.inf).softmax(-1)
+    values = layer.value(x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2)
+    y: Tensor = layer.merge((weights @ values).transpose(1, 2).flatten(2))
+    return y
+
+
 @pytest.mark.parametrize("members", [(member,) for member in MEMBERS] + [("dense", "factorised_random", "dot_product")])
 def test_gradients_are_those_of_differences(members: tuple[str, ...]) -> None:
     layer, padding_mask = build(*members), torch.arange(5) < torch.tensor([[5], [3]])
@@ -204,7 +238,7 @@ def test_synthetic_logits_are_not_divided_by_the_root_of_the_channels(head_dim: 
     logits = Random(SHAPE, HEADS, fixed=False)
     layer = build("random", head_dim=head_dim)
     layer.logits[0].load_state_dict(logits.state_dict())
-    torch.testing.assert_close(layer.mix(noise(1, LENGTH, DIM))[0], logits.weight.double())
+    torch.testing.assert_close(layer.logits[0](noise(1, LENGTH, DIM))[0], logits.weight.double())
 
 
 def test_across_two_sequences_it_is_refused_and_dot_products_are_pointed_to() -> None:
@@ -235,8 +269,13 @@ def test_a_mixture_that_is_all_dot_products_is_plain_attention(causal: bool) -> 
 def test_the_shares_of_a_mixture_start_equal_for_every_head() -> None:
     torch.manual_seed(0)
     layer, x = SynthesizerConfig(members=("random", "fixed_random")).build(SHAPE), torch.randn(1, LENGTH, DIM)
-    first_logits, second_logits = (member(x) for member in layer.logits)
-    torch.testing.assert_close(layer.mix(x), (first_logits + second_logits) / 2)
+    single, ctx = SynthesizerConfig(members=("random",)).build(SHAPE), context()
+    with torch.no_grad():
+        first_logits, second_logits = (member(x)[0] for member in layer.logits)
+        single.logits[0].weight.copy_((first_logits + second_logits) / 2)
+    for part in ("value", "merge"):
+        single.get_submodule(part).load_state_dict(layer.get_submodule(part).state_dict())
+    torch.testing.assert_close(layer(x, ctx).y, single(x, ctx).y)
 
 
 def test_a_fixed_matrix_is_kept_with_the_weights_and_does_not_learn() -> None:
@@ -249,7 +288,7 @@ def test_a_fixed_matrix_is_kept_with_the_weights_and_does_not_learn() -> None:
 def test_random_logits_start_with_variance_one(member: str) -> None:
     torch.manual_seed(0)
     layer = SynthesizerConfig.from_dict({"members": [member]}).build(Shape(8, 4, 200))
-    assert layer.mix(torch.zeros(1, 200, 8)).var().item() == pytest.approx(1, rel=0.1)
+    assert layer.logits[0](torch.zeros(1, 200, 8)).var().item() == pytest.approx(1, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import reduce
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, final
 
 import torch
@@ -11,8 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.attention.patterns import Band, visible
+from lit_transformers.attention.executors import Inputs, attend, attend_flops, plan_of
+from lit_transformers.attention.patterns import BLOCK, Band
 from lit_transformers.config import Dropout, Fraction, Length, Positive
+from lit_transformers.encodings.relative import Table
 from lit_transformers.mixer import (
     Context,
     LengthError,
@@ -21,9 +22,9 @@ from lit_transformers.mixer import (
     OutputProjection,
     Promises,
     Shape,
-    full_precision,
 )
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
+from lit_transformers.mixers.memory import unless_all
 from lit_transformers.mixers.synthesizer.logits import (
     Dense,
     DotProduct,
@@ -31,7 +32,9 @@ from lit_transformers.mixers.synthesizer.logits import (
     FactorisedRandom,
     Logits,
     Member,
+    Products,
     Random,
+    Rows,
 )
 
 
@@ -105,6 +108,8 @@ class Synthesizer(Mixer):
         self.dropout = config.dropout
         self.logits = nn.ModuleList(config.build_member(member, shape, self.head_dim) for member in config.members)
         several = len(config.members) > 1
+        by_rows = [type(logits) for logits in self.logits if isinstance(logits, Rows)]
+        self.synthesised = Synthesised(by_rows, several)
         self.mixture = nn.Parameter(torch.zeros(len(config.members), self.heads)) if several else None
         self.value = nn.Linear(shape.dim, self.width, bias=config.bias)
         self.merge = OutputProjection(self.width, shape, bias=config.bias)
@@ -112,22 +117,38 @@ class Synthesizer(Mixer):
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
         if x.size(1) > self.length:
             raise LengthError(f"synthesizer was built for {self.length} positions and reads no {x.size(1)}")
-        positions = torch.arange(x.size(1), device=x.device)
         pattern = Band(None, 0 if ctx.causal else None)
-        mask = visible(pattern, positions[:, None], positions, ctx.padding_mask, x.size(0), self.heads)
-        v = split(self.value(x), self.heads)
-        weights = full_precision(self.mix(x)).masked_fill(~mask, float("-inf")).softmax(dim=-1).to(v.dtype)
-        if self.training and self.dropout:
-            weights = F.dropout(weights.expand(v.size(0), self.heads, -1, -1), self.dropout)
-        return MixerOutput(self.merge(join(weighted(weights, v))))
+        dropout, key_mask = self.dropout if self.training else 0.0, unless_all(ctx.padding_mask)
+        q, k, rows, v = *self.parts(x), split(self.value(x), self.heads)
+        inputs = Inputs(q.to(v.dtype), k.to(v.dtype), v, key_mask, others=rows)
+        is_shared = all(part.size(0) == 1 for part in (q, *rows)) and key_mask is None and not dropout
+        if is_shared and len(x) > 1:  # the weights of all rows of the batch are computed once
+            inputs = inputs._replace(v=v.permute(1, 2, 0, 3).flatten(2)[None])
+            y = attend(pattern, inputs, encoding=self.synthesised, scale=1.0)
+            y = y[0].unflatten(-1, (-1, self.head_dim)).permute(2, 0, 1, 3)
+        elif rows:
+            inputs = inputs._replace(q=inputs.q.expand(len(x), -1, -1, -1), k=inputs.k.expand(len(x), -1, -1, -1))
+            y = attend(pattern, inputs, encoding=self.synthesised, scale=1.0, dropout=dropout)
+        else:
+            y = attend(pattern, of_equal_widths(inputs), scale=1.0, dropout=dropout)[..., : self.head_dim]
+        return MixerOutput(self.merge(join(y)))
 
-    def mix(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "#b #h t t"]:
-        """Returns the weighted sum of all members' logits."""
-        if self.mixture is None:
-            only_logits: Tensor = self.logits[0](x)
-            return only_logits
-        shares = self.mixture.softmax(dim=0)[..., None, None]
-        return reduce(torch.add, (share * logits(x) for share, logits in zip(shares, self.logits, strict=True)))
+    def parts(self, x: Float[Tensor, "b t d"]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Returns the vectors of queries and keys of all products (b, h, t, n), with b = 1 where they are the same for
+        all rows, and what the logits of ``Rows`` are made of, each with its share."""
+        shares = [None] * len(self.logits) if self.mixture is None else self.mixture.softmax(dim=0)[..., None, None]
+        vectors: list[tuple[Tensor, Tensor]] = []
+        rows: list[Tensor] = []
+        for share, logits in zip(shares, self.logits, strict=True):
+            if isinstance(logits, Products):
+                q, k = logits.factors(x)
+                vectors.append((q if share is None else q * share, k))
+            elif isinstance(logits, Rows):
+                rows += logits.rows(x)
+                rows += [] if share is None else [share.expand(1, -1, x.size(1), -1)]
+        nothing = self.value.weight.new_zeros(1, 1, x.size(1), 0)
+        q, k = (beside(parts, self.heads) for parts in zip((nothing, nothing), *vectors, strict=True))
+        return q, k, tuple(rows)
 
     def decoding_state(self, length: int) -> int:
         """As in ``Mixer.decoding_state``: values and, where dot products are among the members, keys."""
@@ -135,13 +156,53 @@ class Synthesizer(Mixer):
         return (2 if compared else 1) * self.width * length
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
-        synthesised = sum(logits.flops(queries) for logits in self.logits if isinstance(logits, Logits))
-        return synthesised + 4 * queries * self.dim * self.width + 2 * queries**2 * self.width
+        total = sum(logits.flops(queries) for logits in self.logits if isinstance(logits, Logits))
+        total += 4 * queries * self.dim * self.width
+        channels = sum(logits.channels for logits in self.logits if isinstance(logits, Products))
+        pattern = Band(None, 0 if causal else None)
+        if not self.synthesised.kinds:
+            return total + attend_flops(pattern, queries, queries, self.heads * max(channels, self.head_dim))
+        pairs = sum(len(block.queries) * len(block.keys) for block in plan_of(pattern, queries, queries, 0, BLOCK))
+        return total + 2 * pairs * self.heads * (channels + self.head_dim)
 
 
-def weighted(weights: Float[Tensor, "#b #h t t"], v: Float[Tensor, "b h t k"]) -> Float[Tensor, "b h t k"]:
-    """Returns the product of weights and values; weights shared by all rows are not copied for each of them."""
-    if weights.size(0) == v.size(0):
-        return weights @ v
-    columns = v.permute(1, 2, 0, 3)
-    return (weights[0] @ columns.flatten(2)).view_as(columns).permute(2, 0, 1, 3)
+@final
+class Synthesised:
+    """Scores that are products of queries and keys and, for each member of ``kinds``, what its rows say, ``shared``:
+    times its share, which is the last of its tensors."""
+
+    def __init__(self, kinds: Sequence[type[Rows]], shared: bool) -> None:
+        self.kinds, self.shared = kinds, shared
+
+    def scores(
+        self,
+        queries: tuple[Float[Tensor, "#b #h t _"], ...],
+        k: Float[Tensor, "b h s n"],
+        tables: tuple[Table, ...],
+        scale: float,
+    ) -> Float[Tensor, "b h t s"]:
+        """As in ``Relative.scores``."""
+        q, *rows = queries
+        total = q @ k.mT
+        for kind in self.kinds:
+            own, rows = rows[: kind.count + self.shared], rows[kind.count + self.shared :]
+            logits = kind.of_rows(tuple(own[: kind.count]), k.size(-2))
+            total = total + (logits * own[-1] if self.shared else logits)
+        return total
+
+    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> None:
+        return None
+
+
+def beside(parts: Sequence[Float[Tensor, "#b #h t _"]], heads: int) -> Float[Tensor, "#b h t n"]:
+    """Joins channels, of all heads, and of all rows if any part has rows of its own."""
+    rows = max(part.size(0) for part in parts)
+    return torch.cat([part.expand(rows, heads, -1, -1) for part in parts], dim=-1)
+
+
+def of_equal_widths(inputs: Inputs) -> Inputs:
+    """Returns inputs with as many channels of queries and keys as of values, which fused kernels require, for all rows;
+    added channels are zero."""
+    rows, width = inputs.v.size(0), max(inputs.q.size(-1), inputs.v.size(-1))
+    q, k, v = (F.pad(x, (0, width - x.size(-1))).expand(rows, -1, -1, -1) for x in inputs[:3])
+    return inputs._replace(q=q, k=k, v=v)
