@@ -314,6 +314,8 @@ def _compiled(path: str) -> Any:
     """Returns a compiled JMESPath; a name that is none by itself is quoted."""
     try:
         return jmespath.compile(path)
+    except RecursionError:
+        raise JMESPathError("it is nested too deeply") from None
     except JMESPathError:
         if any(character in path for character in "[]().|*&@`"):
             raise

@@ -214,7 +214,7 @@ class _Reading:
                 self._add_run(location, plain)
             else:
                 raise ValueError(f"of no known kind: {plain['kind']!r}")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self.notes.append(f"{location}: damaged ({_reason(error)}); what it held counts as missing")
 
     def _add_run(self, location: str, plain: Mapping[str, Any]) -> None:
@@ -227,7 +227,7 @@ class _Reading:
         record = parse(Record, plain)
         try:
             measurements = self._measurements(plain)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             self.notes.append(
                 f"{location}: its curves and documents cannot be read ({_reason(error)}) and are not used"
             )
