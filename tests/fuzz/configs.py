@@ -118,7 +118,7 @@ run_files = st.one_of(
 )
 
 
-@target("run.yaml of fit", content=run_files)
+@target("run.yaml of fit", {"content": b"[" * 100_000}, content=run_files)
 def run_file(content: bytes) -> None:
     path = Path("run.yaml")
     path.write_bytes(content)

@@ -104,7 +104,12 @@ record_files = st.one_of(
 )
 
 
-@target("a JMESPath in nested records", path=st.one_of(names(JMESPATHS), TEXTS, yaml_texts), record=broken(QUESTIONS))
+@target(
+    "a JMESPath in nested records",
+    {"path": "[" * 2000, "record": {}},
+    path=st.one_of(names(JMESPATHS), TEXTS, yaml_texts),
+    record=broken(QUESTIONS),
+)
 def jmespath(path: str, record: Any) -> None:
     RecordPairsConfig(path="rows.json", source=path, target="the other")
     for values in (QUESTIONS, record):
@@ -158,6 +163,8 @@ TEXT_FILES = SOUND | {
 
 @target(
     "files of text",
+    {"file": ("rows.parquet", b"\0" + SOUND["rows.parquet"]), "column": "source", "splits": "hash", "piece": 64},
+    {"file": ("rows.tar", SOUND["rows.tar"][:512]), "column": "source", "splits": "hash", "piece": 64},
     file=st.sampled_from(sorted(TEXT_FILES)).flatmap(
         lambda name: st.tuples(st.just(name), st.one_of(cut_and_patched(TEXT_FILES[name]), st.just(TEXT_FILES[name])))
     ),

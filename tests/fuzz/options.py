@@ -33,7 +33,7 @@ amounts = st.one_of(
 )
 
 
-@target("--time-limit TIME", text=amounts)
+@target("--time-limit TIME", {"text": "9" * 400}, text=amounts)
 def time_limit(text: str) -> None:
     seconds = parse_seconds(text, PLACE)
     assert 0 < seconds < math.inf
@@ -41,7 +41,7 @@ def time_limit(text: str) -> None:
         assert math.isclose(parse_seconds(write_seconds(seconds), PLACE), seconds, rel_tol=1e-5, abs_tol=1e-3)
 
 
-@target("--memory-limit SIZE", text=amounts)
+@target("--memory-limit SIZE", {"text": "9" * 400}, text=amounts)
 def memory_limit(text: str) -> None:
     assert parse_bytes(text, PLACE) >= 1
 
@@ -53,13 +53,22 @@ def assignments(*known: str) -> st.SearchStrategy[list[str]]:
     return st.lists(st.one_of(sound, sound, words, TEXTS), min_size=1, max_size=2)
 
 
-@target("--slurm NAME=VALUE", words=assignments("partition", "time", "mem", "gpus_per_node", "nodes", "cpus_per_task"))
+@target(
+    "--slurm NAME=VALUE",
+    {"words": ["nodes=²"]},
+    {"words": ["nodes=" + "9" * 5000]},
+    words=assignments("partition", "time", "mem", "gpus_per_node", "nodes", "cpus_per_task"),
+)
 def slurm(words: list[str]) -> None:
     parameters = parse_parameters(words)
     assert {word.partition("=")[0] for word in words} == {*parameters}
 
 
-@target("--ray NAME=VALUE", words=assignments("address", "cpus", "gpus", "memory", "working_dir", "runtime_env"))
+@target(
+    "--ray NAME=VALUE",
+    {"words": ["gpus=-1"]},
+    words=assignments("address", "cpus", "gpus", "memory", "working_dir", "runtime_env"),
+)
 def ray(words: list[str]) -> None:
     cluster = parse_ray_options(words)
     assert cluster.cpus >= 1 and (cluster.gpus is None or 0 <= cluster.gpus < math.inf)
@@ -155,6 +164,7 @@ def settings(name: str) -> st.SearchStrategy[bytes]:
 
 @target(
     "lit.toml",
+    {"lit": b"studies = " + b"[" * 2000, "pyproject": None},
     lit=st.one_of(st.none(), cut_and_patched(LIT), settings("studies")),
     pyproject=st.one_of(st.none(), cut_and_patched(PYPROJECT), settings("tool")),
 )
