@@ -255,7 +255,7 @@ def parsed(content: bytes, place: str) -> Any:
         raise DataError(
             f"{place}: byte {error.start} is not UTF-8 ({error.reason}); convert the file to UTF-8"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON ({error})") from None
 
 

@@ -93,7 +93,7 @@ addresses = st.one_of(
 )
 
 
-@target("--storage URL", url=addresses)
+@target("--storage URL", {"url": "postgresql:///\ud800"}, url=addresses)
 def storage(url: str) -> None:
     address = find_address(url, Path("runs"))
     assert address.name.startswith("ledger") and address.url

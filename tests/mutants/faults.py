@@ -1086,6 +1086,22 @@ TASK_FAULTS = (
         (f"{TASKS}checkpoints.py::test_a_part_that_is_marked_as_a_folder_is_refused",),
     ),
     Fault(
+        "data",
+        "an evaluation measures its last document as a whole",
+        "datamodules/text/language.py",
+        'return Limit(self.documents, self.bytes, self.last == "cut")',
+        "return Limit(self.documents, self.bytes)",
+        (f"{DATA}language.py::test_as_many_bytes_are_measured_as_the_config_names",),
+    ),
+    Fault(
+        "data",
+        "the length of a document that an evaluation cuts counts elsewhere too",
+        "datamodules/text/language.py",
+        "*([limit.documents, limit.bytes] if limit.cut else [])",
+        "",
+        (f"{DATA}language.py::test_as_many_bytes_are_measured_as_the_config_names",),
+    ),
+    Fault(
         "training",
         "brackets in a project file end in a traceback",
         "lit_transformers/project.py",
