@@ -57,7 +57,7 @@ TRANSFORMER_XL = RunConfig(
         source=StdlibConfig(piece=4096),
         segment_length=32,
         batch_size=32,
-        evaluation=EvaluationConfig(bytes=131_072, last="whole"),
+        evaluation=EvaluationConfig(bytes=131_072),
     ),
     training=TrainingConfig(
         steps=1400,
@@ -173,7 +173,7 @@ GPU: Mapping[str, Any] = {
     "data.source.piece": 65_536,
     "data.segment_length": 128,
     "data.batch_size": 64,
-    "data.evaluation": EvaluationConfig(bytes=2_097_152, last="whole"),
+    "data.evaluation": EvaluationConfig(bytes=2_097_152),
     "training.steps": 4000,
     "training.optimizer.learning_rate": 5e-4,
     "training.schedule.warmup": 400,

@@ -39,7 +39,7 @@ class EvaluationConfig(Config):
                 context, and every row starts from an empty state. None: segment_length
     documents   only the first documents, at most so many
     bytes       only the first documents, as many as together reach so many bytes
-    last        the last of these: cut, where the bytes end; whole, so that a long one goes far beyond, which is printed
+    last        the last of these: whole, so that a long one goes far beyond, which is printed; cut, where the bytes end
     split       what validation reads; testing reads test
     """
 
@@ -48,7 +48,7 @@ class EvaluationConfig(Config):
     batch_size: Positive | None = None
     documents: Positive | None = None
     bytes: Positive | None = None
-    last: Literal["cut", "whole"] = "cut"
+    last: Literal["whole", "cut"] = "whole"
     split: Literal["train", "validation", "test"] = "validation"
 
     @property
@@ -162,8 +162,8 @@ class LanguageData(TextData):
         documents = self.documents(self.validated_split)
         size = documents.bytes_within(evaluation.limit) if isinstance(documents, IndexedDocuments) else 0
         if size > evaluation.bytes:
-            reason = "the last document is whole (data.evaluation.last)"
-            line = f"evaluation: {size:,} bytes are measured where {evaluation.bytes:,} would do: {reason}"
+            remedy = "the last document is whole, unless data.evaluation.last=cut"
+            line = f"evaluation: {size:,} bytes are measured and not {evaluation.bytes:,}: {remedy}"
             print(line, file=sys.stderr, flush=True)
 
     def identity(self) -> dict[str, Plain]:
