@@ -30,12 +30,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from fuzz.chunk import INPUTS, Chunk, Outcome, try_chunk  # noqa: E402
 from fuzz.target import TARGETS  # noqa: E402
 
-NICE = 10
-
 
 def settle(folder: str) -> None:
-    """Gives a process a folder of its own to work in, and a low priority."""
-    os.nice(NICE)
+    """Gives a process a folder of its own to work in."""
     os.chdir(tempfile.mkdtemp(dir=folder))
 
 
