@@ -314,12 +314,12 @@ def _compiled(path: str) -> Any:
     """Returns a compiled JMESPath; a name that is none by itself is quoted."""
     try:
         return jmespath.compile(path)
-    except RecursionError:
-        raise JMESPathError("it is nested too deeply") from None
     except JMESPathError:
         if any(character in path for character in "[]().|*&@`"):
             raise
         return jmespath.compile(json.dumps(path))
+    except (RecursionError, ValueError) as error:  # too deep, or a number that Python refuses to read
+        raise JMESPathError(_line(error)) from None
 
 
 def _nearest_name(values: Any, path: str) -> str:

@@ -107,6 +107,7 @@ record_files = st.one_of(
 @target(
     "a JMESPath in nested records",
     {"path": "[" * 2000, "record": {}},
+    {"path": "9" * 5000, "record": {}},
     path=st.one_of(names(JMESPATHS), TEXTS, yaml_texts),
     record=broken(QUESTIONS),
 )
