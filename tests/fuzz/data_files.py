@@ -9,6 +9,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -194,14 +195,14 @@ def put(name: str, content: bytes) -> str:
     return name
 
 
-class empty_cache:  # noqa: N801
+@contextmanager
+def empty_cache() -> Iterator[None]:
     """A cache that is empty before, and whole after: what was begun and refused leaves nothing there."""
-
-    def __enter__(self) -> None:
-        os.environ["LIT_CACHE"] = str(CACHE.resolve())
-        shutil.rmtree(CACHE, ignore_errors=True)
-
-    def __exit__(self, *error: object) -> None:
+    os.environ["LIT_CACHE"] = str(CACHE.resolve())
+    shutil.rmtree(CACHE, ignore_errors=True)
+    try:
+        yield
+    finally:
         halves = [path for path in CACHE.rglob("*") if path.suffix == ".part" or (path.is_dir() and path.suffix)]
         assert not halves, f"left half-written: {halves}"
 
@@ -261,7 +262,6 @@ def folder() -> dict[str, bytes]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     symbols = {"vocab_size": 11, "bos_token_id": 0, "eos_token_id": 0}
-
     GPT2LMHeadModel(GPT2Config(n_positions=8, n_embd=4, n_layer=1, n_head=2, **symbols)).save_pretrained("sound")
     return {name: Path("sound", name).read_bytes() for name in ("config.json", "model.safetensors")}
 
