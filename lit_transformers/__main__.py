@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -10,8 +11,7 @@ import typer
 
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
-from lit_transformers.cli.help_text import filled
-from lit_transformers.cli.plugin_option import with_plugins
+from lit_transformers.cli.commands import run_command
 from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config_command import config, schema
@@ -22,8 +22,6 @@ app = typer.Typer(
     add_completion=is_script("lit_transformers"),
     pretty_exceptions_enable=False,
 )
-OWN = ("lit_transformers", "datamodules")
-"""The packages whose ValueErrors are bad input, not faults of the program."""
 
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="path=value of the run's config; may be given again.")
@@ -379,16 +377,10 @@ def init(
         print(path)
 
 
-def main() -> None:
-    """Runs the command. Bad input prints one line on standard error and exits with status 2."""
-    try:
-        filled(with_plugins(typer.main.get_command(app), load=True))(prog_name=program_name("lit_transformers"))
-    except ValueError as error:
-        if type(error).__module__.partition(".")[0] not in OWN:  # looked up by name: importing them imports torch
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status."""
+    return run_command(app, program_name("lit_transformers"), arguments, load=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -74,6 +74,7 @@ __all__ = [
     "parse_assignments",
     "plain_leaves",
     "plain_of",
+    "shortened",
     "table",
 ]
 
@@ -163,10 +164,7 @@ class ConfigError(ValueError):
 
     def __init__(self, reason: str, path: str = "") -> None:
         self.reason, self.path = reason, path
-        message = " ".join((f"{path}: {reason}" if path else reason).split())  # one line, whatever it quotes
-        super().__init__(
-            message if len(message) <= LONGEST else f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
-        )
+        super().__init__(shortened(f"{path}: {reason}" if path else reason))
 
     def under(self, head: str) -> ConfigError:
         """Returns the same error with ``head`` prepended to its path, as seen from one level further up the tree."""
@@ -175,6 +173,12 @@ class ConfigError(ValueError):
 
 class MissingFileError(ConfigError):
     """A config that names a file which does not exist, and which some command could make."""
+
+
+def shortened(message: str) -> str:
+    """Returns a message as one line, whatever it quotes, without the middle where it is longer than LONGEST."""
+    line = " ".join(message.split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

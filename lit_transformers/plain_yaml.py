@@ -10,8 +10,23 @@ import yaml
 __all__ = ["read_yaml"]
 
 
+DEEPEST = 100
+"""Levels of lists and mappings in each other; YAML takes seconds to refuse a file of brackets by Python's own limit."""
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, except that it refuses duplicate keys, of which YAML silently keeps the last."""
+    """YAML's safe loader, except that it refuses duplicate keys, of which YAML silently keeps the last, and what is
+    nested too deeply."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -27,7 +42,8 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(text: str) -> Any:
     """Parses YAML into plain data.
 
-    Raises ValueError where the text is not YAML, has a duplicate key, contains itself, or cannot be written as JSON.
+    Raises ValueError where the text is not YAML, has a duplicate key, is nested too deeply, contains itself, or cannot
+    be written as JSON.
     """
     try:
         plain = yaml.load(text, _Loader)

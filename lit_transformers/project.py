@@ -33,6 +33,6 @@ def read_project(folder: Path = Path()) -> ProjectConfig:
                 plain = plain.get(table, {})
             if plain or not tables:
                 return ProjectConfig.from_dict(plain)
-        except (OSError, ValueError, AttributeError) as error:
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise ConfigError(str(error), str(path)) from None
     return ProjectConfig()

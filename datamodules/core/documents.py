@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, get_args
 
+from datamodules.core.reading import beginning
 from lit_transformers.config import Plain
 
 __all__ = ["SPLITS", "Corpus", "Document", "DocumentStream", "Documents", "Limit", "Shard", "Split", "cache_folder"]
@@ -38,10 +39,20 @@ class Shard(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """Restricts to the first documents: at most so many, or as many as reach so many bytes; None for all."""
+    """Restricts to the first documents: at most so many, or as many as reach so many bytes; None for all.
+
+    cut: whether the last one ends with the bytes, before the first character that goes beyond them.
+    """
 
     documents: int | None = None
     bytes: int | None = None
+    cut: bool = False
+
+    def applied(self, document: Document, before: int) -> Document:
+        """Returns a document, or its beginning where it goes beyond the bytes. before: the bytes of those before it."""
+        if not self.cut or self.bytes is None or before + len(document.text) <= self.bytes:
+            return document
+        return document._replace(text=beginning(document.text, self.bytes - before))
 
 
 class DocumentStream(ABC):

@@ -278,8 +278,12 @@ class IndexedDocuments(Documents):
     def training(self, seed: int) -> DocumentStream:
         return _Shuffled(self, seed)
 
+    def bytes_within(self, limit: Limit) -> int:
+        """Returns how many bytes these documents have as a whole."""
+        return int(_index(self.folder, self.split)["length"][: self.within(limit)].sum())
+
     def evaluation(self, limit: Limit) -> DocumentStream:
-        return _InOrder(self, self.within(limit))
+        return _InOrder(self, limit)
 
 
 class _Shuffled(DocumentStream):
@@ -305,8 +309,8 @@ class _Shuffled(DocumentStream):
 class _InOrder(DocumentStream):
     """One pass in order; its state is the ordinal of the next document."""
 
-    def __init__(self, documents: IndexedDocuments, count: int) -> None:
-        self.documents, self.count = documents, count
+    def __init__(self, documents: IndexedDocuments, limit: Limit) -> None:
+        self.documents, self.limit, self.count = documents, limit, documents.within(limit)
         self.ordinal = 0
 
     def state(self) -> Plain:
@@ -319,4 +323,8 @@ class _InOrder(DocumentStream):
         if self.ordinal >= self.count:
             return None
         ordinal, self.ordinal = self.ordinal, self.ordinal + 1
-        return ordinal, self.documents[ordinal]
+        document = self.documents[ordinal]
+        if self.ordinal == self.count:
+            before = self.documents.bytes_within(self.limit) - len(document.text)
+            document = self.limit.applied(document, before)
+        return ordinal, document

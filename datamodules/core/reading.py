@@ -17,7 +17,19 @@ from typing import Any, BinaryIO, Literal, NamedTuple, cast
 from datamodules.core.errors import DataError
 from lit_transformers.config import existing, named_by, nearest
 
-__all__ = ["COMPRESSIONS", "Entry", "Format", "Member", "cut", "damage", "format_of", "locate", "members", "parts"]
+__all__ = [
+    "COMPRESSIONS",
+    "Entry",
+    "Format",
+    "Member",
+    "beginning",
+    "cut",
+    "damage",
+    "format_of",
+    "locate",
+    "members",
+    "parts",
+]
 
 COMPRESSIONS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tbz2", ".txz")
@@ -122,7 +134,7 @@ def _lines(member: Member, field: str) -> Iterator[Entry]:
         place = f"{member.name}:{row + 1}"
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{place}: not a line of JSON ({error})") from None
         if not isinstance(record, dict):
             raise DataError(f"{place}: not a JSON object but {type(record).__name__}")
@@ -190,10 +202,18 @@ def _read(stream: BinaryIO, size: int) -> bytes:
 
 def _end(text: bytes) -> int:
     """Returns the position at which a piece ends."""
-    line = text.rfind(b"\n") + 1
-    if line:
-        return line
-    for back in range(1, 5):
+    return text.rfind(b"\n") + 1 or _last_character(text)
+
+
+def beginning(text: bytes, size: int) -> bytes:
+    """Returns the first whole UTF-8 characters of a text, as many as at most ``size`` bytes hold, and at least one."""
+    first = next((place for place in range(1, len(text)) if text[place] & 0xC0 != 0x80), len(text))
+    return text[: max(_last_character(text[:size]), first)]
+
+
+def _last_character(text: bytes) -> int:
+    """Returns the position behind the last whole UTF-8 character."""
+    for back in range(1, min(len(text), 4) + 1):
         byte = text[-back]
         if byte & 0xC0 != 0x80:  # the first byte of a character; those that continue one are 10xxxxxx
             width = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4

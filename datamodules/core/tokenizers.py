@@ -400,7 +400,9 @@ def _pretrained(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
-            return str(Model.from_str(text).to_str())
+            serialised = str(Model.from_str(text).to_str())
+            Model.from_str(serialised)  # the library cannot read all that it writes
+            return serialised
     except Exception as error:  # the library raises Exception itself
         raise DataError(f"{path}: cannot be read as a tokenizer ({error}); correct tokenizer.path") from None
     lines = text.removesuffix("\n").split("\n")  # a piece may be another character that ends a line

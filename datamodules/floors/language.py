@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from datamodules.core.documents import DocumentStream, Limit
+from datamodules.core.documents import DocumentStream
 from datamodules.core.errors import DataError
 from datamodules.core.tokenizers import Symbols, Tokenizer, encode_document
 from datamodules.floors.ngrams import NgramText, ngram_nats
@@ -31,8 +31,7 @@ def language_floors(data: LanguageData, metric: str, batches: int) -> dict[str, 
         raise DataError(f"no n-gram model of {vocabulary.unit}s has a value of {metric}")
     tokens = min(batches * data.config.tokens_per_step, MOST_SYMBOLS)
     training = data.documents("train").training(data.config.seed)
-    limit = Limit(data.config.evaluation.documents, data.config.evaluation.bytes)
-    evaluation = data.documents(data.validation_split).evaluation(limit)
+    evaluation = data.documents(data.validation_split).evaluation(data.config.evaluation.limit)
     evaluated = _first(evaluation, data.tokenizer, math.inf)
     # A boundary that comes last is no symbol of a text; a pretrained tokenizer has its own among the others.
     size = vocabulary.size - (vocabulary.boundary == vocabulary.size - 1)

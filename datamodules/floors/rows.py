@@ -82,16 +82,16 @@ def _of_relations(data: RowData, metric: str, batches: int) -> float:
     """Returns the metric of who knows how often each relation occurs. Raises DataError where there is none."""
     if not data.description.relations:
         raise DataError(f"rows without a relation of segments have no {metric}; set data.relation")
-    seen, evaluated = (
+    training, evaluated = (
         np.concatenate([batch.relation.numpy()[batch.padding_mask.any(dim=1).numpy()] for batch in part])
         for part in (islice(data.train_dataloader(), batches), _rows(data))
     )
-    return _by_frequency(seen, evaluated, data.description.relations, metric)
+    return _by_frequency(training, evaluated, data.description.relations, metric)
 
 
 def _of_phrases(data: RowData, metric: str, batches: int) -> float:
     """Returns the metric of who knows how often phrases are replaced. Raises DataError where none are."""
-    seen, evaluated = (
+    training, evaluated = (
         np.concatenate(
             [np.empty(0, np.int64), *(b.phrases[..., 2].numpy().ravel() for b in part if b.phrases is not None)]
         )
@@ -99,12 +99,12 @@ def _of_phrases(data: RowData, metric: str, batches: int) -> float:
     )
     if not len(evaluated):
         raise DataError(f"rows without phrases that may have been replaced have no {metric}; set data.noise.kind")
-    return _by_frequency(seen[seen != IGNORED], evaluated[evaluated != IGNORED], 2, metric)
+    return _by_frequency(training[training != IGNORED], evaluated[evaluated != IGNORED], 2, metric)
 
 
-def _by_frequency(seen: Integers, evaluated: Integers, classes: int, metric: str) -> float:
+def _by_frequency(training: Integers, evaluated: Integers, classes: int, metric: str) -> float:
     """Returns accuracy or nats of who knows how often each class occurs."""
-    counts = np.bincount(seen, minlength=classes) + 1.0
+    counts = np.bincount(training, minlength=classes) + 1.0
     if metric.endswith("accuracy"):
         return float((evaluated == counts.argmax()).mean())
     return float(-np.log(counts / counts.sum())[evaluated].mean())

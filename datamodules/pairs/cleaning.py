@@ -83,9 +83,9 @@ class Cleaning(NamedTuple):
     def _cut(self, lengths: Lengths, read: Mask) -> dict[str, CutShares]:
         """Returns what the limits take of the pairs that are read, by side. A limit counts the boundary too, which a
         source that is cut still ends with and a target that is cut does not."""
-        kept = {"sources": self.longest.source - 1, "targets": self.longest.target}
+        rooms = {"sources": self.longest.source - 1, "targets": self.longest.target}
         shares = {}
-        for (side, room), sizes, limit in zip(kept.items(), lengths, self.longest, strict=True):
+        for (side, room), sizes, limit in zip(rooms.items(), lengths, self.longest, strict=True):
             chosen = sizes[read]
             lost = int(np.maximum(chosen - room, 0).sum())
             shares[side] = CutShares(

@@ -207,7 +207,8 @@ class _HubInOrder(DocumentStream):
                 if ordinal == self.limit.documents or (self.limit.bytes is not None and size >= self.limit.bytes):
                     return
                 if ordinal >= start:
-                    yield ordinal, Document(self.documents.name(ordinal), piece)
+                    document = Document(self.documents.name(ordinal), piece)
+                    yield ordinal, self.limit.applied(document, size)
                 ordinal, size = ordinal + 1, size + len(piece)
 
 

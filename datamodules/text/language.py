@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import ClassVar, Literal
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from datamodules.core.data import KnownValues, row_conflicts
 from datamodules.core.documents import Corpus, Documents, DocumentStream, Limit, Shard, Split, cache_folder
 from datamodules.core.errors import DataError
-from datamodules.core.index import IndexedCorpus, made_aside, writing
+from datamodules.core.index import IndexedCorpus, IndexedDocuments, made_aside, writing
 from datamodules.core.loading import Reading
 from datamodules.core.tokenizers import (
     Tokenizer,
@@ -27,6 +28,7 @@ from lit_transformers.config import Config, NonNegative, Plain, Positive, canoni
 __all__ = ["EvaluationConfig", "LanguageData", "LanguageDataConfig"]
 
 LENGTHS = "lengths"
+WHOLE = Limit()
 
 
 class EvaluationConfig(Config):
@@ -36,8 +38,8 @@ class EvaluationConfig(Config):
     stride      the next row starts so many symbols later; below segment_length, each symbol is scored once, with more
                 context, and every row starts from an empty state. None: segment_length
     documents   only the first documents, at most so many
-    bytes       only the first documents, as many as together reach so many bytes. A document is measured as a whole, so
-                that a long one goes far beyond: shorter ones are made by source.piece
+    bytes       only the first documents, as many as together reach so many bytes
+    last        the last of these: whole, so that a long one goes far beyond, which is printed; cut, where the bytes end
     split       what validation reads; testing reads test
     """
 
@@ -46,7 +48,13 @@ class EvaluationConfig(Config):
     batch_size: Positive | None = None
     documents: Positive | None = None
     bytes: Positive | None = None
+    last: Literal["whole", "cut"] = "whole"
     split: Literal["train", "validation", "test"] = "validation"
+
+    @property
+    def limit(self) -> Limit:
+        """The documents that are measured."""
+        return Limit(self.documents, self.bytes, self.last == "cut")
 
 
 class LanguageDataConfig(TextDataConfig, kind="language"):
@@ -133,7 +141,9 @@ class LanguageData(TextData):
         return self.documents(self.validation_split).name(ordinal)
 
     def prepare_data(self) -> None:
-        """Fills the cache in one process, for all others. Raises DataError: less text than one segment."""
+        """Fills the cache in one process, for all others, and prints once where more is measured than the config names.
+        Raises DataError: less text than one segment."""
+        self._print_what_is_measured()
         total, length = 0, self.config.segment_length
         for document in self.documents("train"):
             total += len(encode_document(self.tokenizer, document))
@@ -143,6 +153,18 @@ class LanguageData(TextData):
             f"source: the train split has {total} symbols, less than one segment of {length}; "
             "use more text or a smaller segment_length"
         )
+
+    def _print_what_is_measured(self) -> None:
+        """Prints how many bytes are measured, where a whole last document makes them more than the config names."""
+        evaluation = self.config.evaluation
+        if evaluation.bytes is None or evaluation.last == "cut":
+            return
+        documents = self.documents(self.validated_split)
+        size = documents.bytes_within(evaluation.limit) if isinstance(documents, IndexedDocuments) else 0
+        if size > evaluation.bytes:
+            remedy = "the last document is whole, unless data.evaluation.last=cut"
+            line = f"evaluation: {size:,} bytes are measured and not {evaluation.bytes:,}: {remedy}"
+            print(line, file=sys.stderr, flush=True)
 
     def identity(self) -> dict[str, Plain]:
         config = self.config
@@ -164,16 +186,18 @@ class LanguageData(TextData):
         config, evaluation = self.config, self.config.evaluation
         length = evaluation.segment_length or config.segment_length
         shape = self._shape(evaluation.batch_size or config.batch_size, length, evaluation.stride or length)
-        limit = Limit(evaluation.documents, evaluation.bytes)
-        return self._reading(split, partial(self.documents(split).evaluation, limit), shape)
+        limit = evaluation.limit
+        return self._reading(split, partial(self.documents(split).evaluation, limit), shape, limit)
 
     def _shape(self, batch_size: int, length: int, stride: int) -> LaneShape:
         return LaneShape(self.rows(batch_size), length, stride, self.config.documents == "stream")
 
-    def _reading(self, split: Split, documents: Callable[[], DocumentStream], shape: LaneShape) -> Reading:
+    def _reading(
+        self, split: Split, documents: Callable[[], DocumentStream], shape: LaneShape, limit: Limit = WHOLE
+    ) -> Reading:
         rank, workers = self.rank(), self.config.workers
         is_shared = rank.total * max(workers, 1) > 1
-        lengths = partial(shared_lengths, self.corpus, split, self.tokenizer_hash) if is_shared else None
+        lengths = partial(shared_lengths, self.corpus, split, self.tokenizer_hash, limit) if is_shared else None
         return Reading(partial(_open, documents, self.tokenizer, shape, lengths), rank, workers)
 
 
@@ -187,12 +211,18 @@ def _open(
     return Lanes(documents(), tokenizer, shape, share, None if lengths is None else lengths())
 
 
-def shared_lengths(corpus: Corpus, split: Split, tokenizer_hash: str) -> npt.NDArray[np.int32] | None:
+def shared_lengths(
+    corpus: Corpus, split: Split, tokenizer_hash: str, limit: Limit = WHOLE
+) -> npt.NDArray[np.int32] | None:
     """Returns the lengths of a split's documents as ``Lanes`` takes them, in a file of the cache that all processes
-    fill; None of a corpus without an index, whose documents cannot be counted."""
+    fill; None of a corpus without an index, whose documents cannot be counted.
+
+    limit: by which the last document may be cut, and then has another length than elsewhere.
+    """
     if not isinstance(corpus, IndexedCorpus):
         return None
-    folder = cache_folder() / "lengths" / canonical_hash([corpus.fingerprint, split, tokenizer_hash], 32)
+    decisive = [corpus.fingerprint, split, tokenizer_hash, *([limit.documents, limit.bytes] if limit.cut else [])]
+    folder = cache_folder() / "lengths" / canonical_hash(decisive, 32)
     if not (folder / LENGTHS).exists():
         with made_aside(folder, LENGTHS) as temporary, writing(folder):
             np.zeros(corpus.count(split), np.int32).tofile(temporary / LENGTHS)

@@ -255,7 +255,7 @@ def parsed(content: bytes, place: str) -> Any:
         raise DataError(
             f"{place}: byte {error.start} is not UTF-8 ({error.reason}); convert the file to UTF-8"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON ({error})") from None
 
 
@@ -318,6 +318,8 @@ def _compiled(path: str) -> Any:
         if any(character in path for character in "[]().|*&@`"):
             raise
         return jmespath.compile(json.dumps(path))
+    except (RecursionError, ValueError) as error:  # too deep, or a number that Python refuses to read
+        raise JMESPathError(_line(error)) from None
 
 
 def _nearest_name(values: Any, path: str) -> str:

@@ -183,11 +183,12 @@ class FilesConfig(SourceConfig, kind="files"):
                 if self.splits == "order":
                     yield from self._in_order(path, member)
                     continue
-                for part in parts(member, self.column):
-                    origin = f"{member.name}:{part.row}" if part.row >= 0 else member.name
-                    split = named_split(member.name) if self.splits == "folders" else self._hashed(origin)
-                    text_path = member.path if part.row < 0 else None
-                    yield Text(member.name, split, part.stream, path, text_path, part.row)
+                with damage(path):
+                    for part in parts(member, self.column):
+                        origin = f"{member.name}:{part.row}" if part.row >= 0 else member.name
+                        split = named_split(member.name) if self.splits == "folders" else self._hashed(origin)
+                        text_path = member.path if part.row < 0 else None
+                        yield Text(member.name, split, part.stream, path, text_path, part.row)
 
     def _hashed(self, name: str) -> Split:
         return split_by_hash(name, self.validation, self.test)

@@ -10,30 +10,41 @@ from rich.console import Console
 
 from lit_transformers.cli.help_text import filled
 from lit_transformers.cli.plugin_option import with_plugins
+from lit_transformers.config import shortened
 
-__all__ = ["complain", "run_command"]
+__all__ = ["complain", "message_of", "run_command"]
 
 OWN = ("lit_transformers", "datamodules", "ablations", "sweeps", "reports", "claims", "docs")
 """Packages whose ValueErrors are about what was typed; others are faults, which keep their traceback."""
 
 
-def run_command(commands: typer.Typer, name: str, arguments: Sequence[str] | None) -> int:
-    """Runs a command and returns its exit status. Bad input ends in one line on standard error."""
+def run_command(commands: typer.Typer, name: str, arguments: Sequence[str] | None, *, load: bool = False) -> int:
+    """Runs a command and returns its exit status. Bad input ends in one line on standard error.
+
+    load: whether plug-ins are imported before any command runs.
+    """
     try:
-        filled(with_plugins(typer.main.get_command(commands))).main(arguments, prog_name=name)
+        filled(with_plugins(typer.main.get_command(commands), load)).main(arguments, prog_name=name)
     except SystemExit as exit_request:
         return exit_request.code if isinstance(exit_request.code, int) else 0
-    except ValueError as error:
-        if type(error).__module__.split(".")[0] not in OWN:
+    except (ValueError, OSError) as error:
+        message = message_of(error)
+        if message is None:
             raise
-        return complain(str(error))
-    except OSError as error:
-        cause = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
-        return complain(f"{error.filename or 'output'}: {cause}; nothing that was finished is lost")
+        return complain(message)
     return 0
+
+
+def message_of(error: ValueError | OSError) -> str | None:
+    """Returns the line that a command prints of an error which what was typed, a file or the machine has caused; None
+    for one that is a fault of the program."""
+    if isinstance(error, OSError):
+        cause = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        return shortened(f"{error.filename or 'output'}: {cause}; nothing that was finished is lost")
+    return shortened(str(error)) if type(error).__module__.split(".")[0] in OWN else None
 
 
 def complain(message: str) -> int:
     """Prints one line on standard error and returns exit status 2."""
-    Console(stderr=True).print(f"error: {' '.join(message.split())}", markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(f"error: {shortened(message)}", markup=False, highlight=False, soft_wrap=True)
     return 2

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lit_transformers.batch import Vocabulary
+from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError, Dropout, Plain
 from lit_transformers.encodings.positions import sinusoids
 from lit_transformers.exchange.architectures import ARCHITECTURES, REFUSED
@@ -28,6 +29,7 @@ __all__ = [
     "write_tensors",
 ]
 
+MOST_LAYERS = 10_000
 CONSTANTS: dict[str, Callable[[Tensor], Tensor]] = {
     "position_ids": lambda tensor: torch.arange(tensor.numel()).view_as(tensor),
     "token_type_ids": torch.zeros_like,
@@ -58,10 +60,16 @@ class WeightLayout(NamedTuple):
 
 def layout_of(family: Family, model: ModelConfig, symbols: int) -> WeightLayout:
     """Returns the layout of a model over so many symbols. Raises ConfigError where it cannot be built."""
+    deepest = max(model.depths().values(), default=0)
+    if deepest > MOST_LAYERS:
+        raise ConfigError(f"names {deepest:,} layers, and no network has more than {MOST_LAYERS:,}", "config.json")
     vocabulary = Vocabulary(size=symbols, boundary=0, unit="piece", byte_lengths=None)
     description = family.task.reads.for_probe(vocabulary, 1)
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        task = family.task.build(model, description, TrainingConfig())
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            task = family.task.build(model, description, TrainingConfig())
+    except RuntimeError as error:  # torch's, of sizes that no tensor can have
+        raise ConfigError(f"describes no network that can be built: {first_line(error)}", "config.json") from None
     names = own_names(task)
     distinct = {ours for name, ours in names.items() if name == ours}
     numbers: dict[str, set[int]] = {}

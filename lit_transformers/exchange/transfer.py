@@ -45,6 +45,9 @@ __all__ = [
     "symbols_of_weights",
 ]
 
+MOST_SYMBOLS = 1 << 31
+"""The largest vocabulary that a network is built for."""
+
 CONFIG, WEIGHTS = "config.yaml", "weights.safetensors"
 """The files of an import: the config of its network, for people and for a run.yaml, and the weights."""
 
@@ -97,8 +100,8 @@ def import_weights(source: str, directory: Path, architecture_name: str | None =
 def symbols_of(fields: dict[str, Plain]) -> int:
     """Returns the size of the vocabulary. Raises ConfigError where config.json has none."""
     size = fields.get("vocab_size")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise ConfigError("wants the number of symbols", "config.json: vocab_size")
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MOST_SYMBOLS:
+        raise ConfigError(f"wants the number of symbols, at most {MOST_SYMBOLS:,}", "config.json: vocab_size")
     return size
 
 

@@ -68,24 +68,24 @@ class Cost(NamedTuple):
 
 def describe(config: LightningRunConfig) -> Cost:
     """Returns the cost of a run. Raises ConfigError where its first batch cannot be trained."""
-    seen = first_batch(config)
+    first = first_batch(config)
     batches = config.training.steps * config.trainer.get("accumulate_grad_batches", 1) * config.training.devices
-    return Cost(seen.parameters, None, None, float(seen.flops * batches) or None, None, None, None)
+    return Cost(first.parameters, None, None, float(first.flops * batches) or None, None, None, None)
 
 
 def check(config: LightningRunConfig) -> Sequence[Gate]:
     """Returns the gates that any module can be asked for, each by one batch of training."""
-    seen = first_batch(config)
-    finite = seen.loss is None or bool(torch.isfinite(torch.tensor(seen.loss)))
-    idle = _listed([name for name in seen.idle if not _is_below(name, config.unused)])
-    broken = _listed(seen.broken)
-    measured = ", ".join(seen.metrics)
+    first = first_batch(config)
+    finite = first.loss is None or bool(torch.isfinite(torch.tensor(first.loss)))
+    idle = _listed([name for name in first.idle if not _is_below(name, config.unused)])
+    broken = _listed(first.broken)
+    measured = ", ".join(first.metrics)
     return (
-        Gate("the loss is finite", finite, f"it is {seen.loss}"),
+        Gate("the loss is finite", finite, f"it is {first.loss}"),
         Gate("every parameter learns", not idle, f"without gradient: {idle}; name them in unused" if idle else ""),
         Gate("gradients are finite", not broken, f"not finite: {broken}" if broken else ""),
         Gate("metrics are logged", bool(measured), measured or "the measured split logs none"),
-        Gate("a checkpoint can be read", not seen.unreadable, seen.unreadable),
+        Gate("a checkpoint can be read", not first.unreadable, first.unreadable),
     )
 
 
@@ -104,11 +104,11 @@ def first_batch(config: LightningRunConfig) -> FirstBatch:
 
 @lru_cache(maxsize=64)
 def _first_batch(config: LightningRunConfig) -> FirstBatch:
-    kept = torch.get_rng_state()
+    state = torch.get_rng_state()
     try:
         L.seed_everything(config.seed, workers=True, verbose=False)
         with quiet(), tempfile.TemporaryDirectory() as folder:
-            return _seen(config, Path(folder))
+            return _measured(config, Path(folder))
     except ConfigError:
         raise
     except Exception as error:
@@ -117,10 +117,10 @@ def _first_batch(config: LightningRunConfig) -> FirstBatch:
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
     finally:
-        torch.set_rng_state(kept)
+        torch.set_rng_state(state)
 
 
-def _seen(config: LightningRunConfig, folder: Path) -> FirstBatch:
+def _measured(config: LightningRunConfig, folder: Path) -> FirstBatch:
     module, data = built(config)
     gradients, names, examples = _Gradients(), LoggedNames(), ExampleValues()
     trainer = _trainer(config, folder, [gradients])

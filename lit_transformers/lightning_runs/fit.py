@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 
 from lit_transformers.config import Plain
@@ -20,7 +20,8 @@ from lit_transformers.runs.fit import observers, require_machine
 from lit_transformers.runs.loggers import LoggerConfig
 from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.train import quiet, usable
-from lit_transformers.runs.wandb_logging import WandbConfig, WandbRun
+from lit_transformers.runs.wandb_logging import UpdateSender, WandbConfig, WandbRun
+from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.reporting import Report
 from lit_transformers.training.stopping import Stop
 
@@ -58,7 +59,11 @@ def fit(
         )
 
     def work(stopping: Stop, wandb_run: WandbRun | None, loggers: Sequence[Logger]) -> Results:
-        shown = partial(observers, report, wandb_run, loss=LOSS)
+        def shown(curves: Curves) -> list[Callback]:
+            every = config.training.log_every
+            sender = [UpdateSender(wandb_run, every)] if wandb_run else []
+            return [*observers(report, wandb_run, curves, loss=LOSS), *sender]
+
         with quiet():
             checkpoint = usable(directory / CHECKPOINT)
             return Results(

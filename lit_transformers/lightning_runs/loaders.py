@@ -82,14 +82,14 @@ class Pass:
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """Puts the random numbers of this pass in the place of the global ones within the block."""
-        kept = random_states()
+        global_states = random_states()
         assert self.streams is not None
         set_random_states(self.streams)
         try:
             yield
         finally:
             self.streams = random_states()
-            set_random_states(kept)
+            set_random_states(global_states)
 
 
 class RepeatedLoader(DataLoader[Any]):

@@ -190,6 +190,12 @@ class TrainingLoss(Callback):
         for other in self.others:
             other.on_train_batch_end(trainer, task, shown, batch, i)
 
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, task: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        for other in self.others:
+            other.on_before_optimizer_step(trainer, task, optimizer)
+
     def on_validation_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         for other in self.others:
             other.on_validation_start(trainer, task)

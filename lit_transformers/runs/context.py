@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from datamodules import LanguageData, Limit
+from datamodules import LanguageData
 from datamodules.core.tokenizers import encode_document
 from lit_transformers.config import ConfigError
 from lit_transformers.records.context import ContextLoss
@@ -61,8 +61,7 @@ def context_losses(checkpoint: Path, symbols: int = MOST_SYMBOLS) -> tuple[Conte
 
 def sampled_rows(data: LanguageData, longest: int, count: int) -> Int[Tensor, "p l"]:
     """Returns positions of evaluation documents as rows of ``longest`` symbols and the one that follows them."""
-    limit = Limit(data.config.evaluation.documents, data.config.evaluation.bytes)
-    stream = data.documents(data.validation_split).evaluation(limit)
+    stream = data.documents(data.validation_split).evaluation(data.config.evaluation.limit)
     windows: list[npt.NDArray[Any]] = []
     while (item := stream.take()) is not None:
         symbols = encode_document(data.tokenizer, item[1])

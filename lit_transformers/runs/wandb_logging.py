@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby, islice
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 
@@ -30,17 +32,20 @@ from lit_transformers.records.record import Record
 from lit_transformers.runs.environment import peak_memory
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.ranks import is_first_rank
+from lit_transformers.training.training_log import values_of_update
 
 if TYPE_CHECKING:
     import wandb
 
-__all__ = ["TrainingSender", "WandbConfig", "WandbRun", "open_wandb_run", "upload_finished_run"]
+__all__ = ["TrainingSender", "UpdateSender", "WandbConfig", "WandbRun", "open_wandb_run", "upload_finished_run"]
 
 CONNECT_SECONDS = 15.0
 """Seconds that an online run waits for the network before it goes offline."""
 TOKENS, MEMORY = "tokens", "train/peak_memory_bytes"
 UPDATES = ("train/learning_rate", "train/gradient_norm", "train/tokens_per_second")
 """What a task logs of its updates (``training_log``), and no curve of the run holds."""
+UPDATE_RATE = "train/updates_per_second"
+"""What is sent in place of tokens a second of a module whose tokens are not known."""
 SAMPLES = 32
 """The most outputs that are sent of a run that generates text."""
 SAMPLED: list[str | int] = ["document", "hypothesis", "reference"]
@@ -138,6 +143,37 @@ class TrainingSender(Logger):
         values = {name: float(metrics[name]) for name in UPDATES if name in metrics}
         if self._wandb_run is not None and values:
             self._wandb_run.add(values | {MEMORY: float(peak_memory())})
+
+
+class UpdateSender(Callback):
+    """Sends learning rate, norm of the gradient, updates a second and the peak of memory of a module that does not log
+    its updates itself, beside the points of the curves. Of several optimizers the values are those of the last one."""
+
+    def __init__(self, wandb_run: WandbRun, every: int) -> None:
+        self._wandb_run, self._every = wandb_run, every
+        self._values: dict[str, float] = {}
+        self._step, self._since = -1, 0.0
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, task: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        if (trainer.global_step + 1) % self._every == 0:
+            self._values = {name: float(value) for name, value in values_of_update(task, optimizer).items()}
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Any, i: int) -> None:
+        if self._step < 0:  # the first update, which prepares much, is not timed
+            self._step, self._since = trainer.global_step, time.monotonic()
+        if not self._values:
+            return
+        values, self._values = self._values | {MEMORY: float(peak_memory())}, {}
+        now = time.monotonic()
+        if trainer.global_step > self._step:
+            values[UPDATE_RATE] = (trainer.global_step - self._step) / (now - self._since)
+        self._step, self._since = trainer.global_step, now
+        self._wandb_run.log(values, trainer.global_step)
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self._step, self._since = trainer.global_step, time.monotonic()  # validations are no part of the rate
 
 
 class _Sender(Callback):

@@ -11,6 +11,8 @@ import torch
 from lit_transformers.cli.errors import first_line
 from lit_transformers.config import ConfigError
 
+_FOLDER = 0x10
+"""The bit of a part's attributes by which it is a folder, as MS-DOS had it."""
 TRAINING = "training_key"
 """The key of the training key in a checkpoint's plain data."""
 
@@ -45,7 +47,9 @@ def damaged_part(path: Path) -> str | None:
     """Returns the name of a part in which a byte differs from what torch.save wrote; None where there is no such part.
 
     Such a file is a zip archive with a part for each tensor, and each part has a checksum (CRC-32), which torch.load
-    does not look at. Raises several kinds of errors where it is no zip archive.
+    does not look at. Of a part that is marked as a folder torch.load reads nothing, and returns whatever was in memory.
+    Raises several kinds of errors where it is no zip archive.
     """
     with zipfile.ZipFile(path) as archive:
-        return archive.testzip()
+        folders = (part.filename for part in archive.infolist() if part.external_attr & _FOLDER)
+        return archive.testzip() or next(folders, None)

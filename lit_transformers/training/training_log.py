@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from lit_transformers.batch import PairBatch
 from lit_transformers.training.ranks import mean_over_ranks
 
-__all__ = ["TrainingLog"]
+__all__ = ["TrainingLog", "values_of_update"]
 
 
 class TrainingLog:
@@ -58,10 +58,8 @@ class TrainingLog:
         trainer: Any = task.trainer
         if trainer.barebones or (trainer.global_step + 1) % trainer.log_every_n_steps:
             return
-        task.log("train/learning_rate", float(optimizer.param_groups[0]["lr"]))
-        if getattr(trainer.precision_plugin, "scaler", None) is None:
-            norm = torch.nn.utils.get_total_norm([p.grad for p in task.parameters() if p.grad is not None])
-            task.log("train/gradient_norm", norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        for name, value in values_of_update(task, optimizer).items():
+            task.log(name, value)
 
     def leave_out(self, seconds: float) -> None:
         """Leaves the time of a validation out of the rate."""
@@ -79,6 +77,17 @@ class TrainingLog:
     def go_on(self, tokens: int) -> None:
         """Counts on from the tokens of a checkpoint."""
         self._seen, self._unread, self._since = tokens, None, None
+
+
+def values_of_update(module: L.LightningModule, optimizer: torch.optim.Optimizer) -> dict[str, Tensor | float]:
+    """Returns the learning rate of an update and, but under float16, which scales it, the norm of the whole gradient
+    before it is clipped."""
+    values: dict[str, Tensor | float] = {"train/learning_rate": float(optimizer.param_groups[0]["lr"])}
+    plugin: Any = module.trainer.precision_plugin
+    if getattr(plugin, "scaler", None) is None:
+        norm = torch.nn.utils.get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
+        values["train/gradient_norm"] = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return values
 
 
 def tokens_of(batch: Any) -> Tensor:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from lit_transformers.config import shortened
 from lit_transformers.records.context import ContextUse
 from lit_transformers.records.files import replace_file
 from lit_transformers.records.floors import Floors
@@ -182,7 +183,7 @@ def _parse_first_line(path: Path, text: str) -> Study:
         return Study(
             plan=parse_plan(plain.get("plan")),
             runs=(),
-            notes=tuple(str(note) for note in notes) if isinstance(notes, list) else (),
+            notes=tuple(shortened(str(note)) for note in notes) if isinstance(notes, list) else (),
             floors=parse(Floors, plain["floors"]) if "floors" in plain else None,
             context=parse(ContextUse, plain["context"]) if "context" in plain else None,
             reproductions=tuple(parse(Reproduction, one) for one in plain.get("reproductions", ())),
@@ -214,23 +215,24 @@ class _Reading:
                 self._add_run(location, plain)
             else:
                 raise ValueError(f"of no known kind: {plain['kind']!r}")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            self.notes.append(f"{location}: damaged ({_reason(error)}); what it held counts as missing")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            self._note(f"{location}: damaged ({_reason(error)}); what it held counts as missing")
+
+    def _note(self, note: str) -> None:
+        self.notes.append(shortened(note))
 
     def _add_run(self, location: str, plain: Mapping[str, Any]) -> None:
         key = plain["key"]
         if key in self.runs or key not in self.plan.by_key():
             raise ValueError(f"run {key!r} is {'there already' if key in self.runs else 'not in the plan'}")
         if "missing" in plain:
-            self.runs[key] = RunData(str(plain["missing"]))
+            self.runs[key] = RunData(shortened(str(plain["missing"])))
             return
         record = parse(Record, plain)
         try:
             measurements = self._measurements(plain)
-        except (ValueError, KeyError, TypeError) as error:
-            self.notes.append(
-                f"{location}: its curves and documents cannot be read ({_reason(error)}) and are not used"
-            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._note(f"{location}: its curves and documents cannot be read ({_reason(error)}) and are not used")
             measurements = NOTHING
         self.runs[key] = RunData(record, measurements)
 

@@ -23,6 +23,8 @@ TRAINING_LOSS = "train/loss"
 _TRAINING = ("train/loss", "train/nats")
 _PANELS_ACROSS = 2
 _LEGEND_COLUMNS = 5
+SETTLED = 0.2
+"""The share of training whose values span most of their range, and tell little about a study's question."""
 MOST_BANDS = 8
 """The number of arms from which bands over seeds would cover each other, so that none are drawn."""
 
@@ -67,7 +69,8 @@ def band(curves: Sequence[Array]) -> tuple[Array, Array, Array, Array]:
 
 
 def learning_curves(findings: Findings, curves: Curves) -> Figure:
-    """Draws a panel for each curve name, with the arms labelled at the line ends of the last panel."""
+    """Draws a panel for each curve name, and below each the same without the first fifth of training where that spans
+    most of the values. The arms are labelled at the line ends of the last panel."""
     from matplotlib.figure import Figure
 
     labels = findings.study.plan.labels
@@ -78,16 +81,35 @@ def learning_curves(findings: Findings, curves: Curves) -> Figure:
     }
     longest = max(len(label(labels.alone(arm))) for arm in styles)
     width = max(9.0, 3.4 * len(curves) + min(4.5, 0.6 + 0.07 * longest))
-    figure = Figure(figsize=(width, max(3.6, 0.3 * len(styles))), layout="constrained")
-    panels = figure.subplots(1, len(curves), squeeze=False)[0]
-    for panel, (name, by_arm) in zip(panels, curves.items(), strict=True):
-        ends = _panel(panel, by_arm, styles)
+    starts = [0.0, SETTLED] if any(map(_falls_early, curves.values())) else [0.0]
+    height = max(3.6, 0.3 * len(styles))
+    figure = Figure(figsize=(width, height + 3.0 * (len(starts) - 1)), layout="constrained")
+    rows = figure.subplots(len(starts), len(curves), squeeze=False, height_ratios=[3.0, height][-len(starts) :])
+    for start, panels in zip(starts, rows, strict=True):
+        for panel, (name, by_arm) in zip(panels, curves.items(), strict=True):
+            ends = _panel(panel, by_arm, styles, start)
+            panel.xaxis.set_major_formatter(ticks)
+            panel.set_ylabel(_title(findings, name))
+            if len(starts) > 1:
+                part = "without the first fifth" if start else "all of training"
+                panel.set_title(part, loc="left", fontsize=9, color=INK)
+    for panel in rows[-1]:
         panel.set_xlabel(_progress(findings.study))
-        panel.xaxis.set_major_formatter(ticks)
-        panel.set_ylabel(_title(findings, name))
-        if panel is panels[-1]:
-            label_ends(panel, ends, styles, labels)
+    label_ends(rows[-1][-1], ends, styles, labels)
     return figure
+
+
+def _falls_early(by_arm: Mapping[str, list[Array]]) -> bool:
+    """Whether values of the first fifth of training leave less than half of an axis to all others."""
+    curves = [curve for seeds in by_arm.values() for curve in seeds]
+    later = [curve[curve[:, 0] >= SETTLED * curve[-1, 0], 1] for curve in curves]
+    return _range(curve[:, 1] for curve in curves) > 2 * _range(later)
+
+
+def _range(values: Iterable[Array]) -> float:
+    """Returns the distance between the least and the greatest value."""
+    together = np.concatenate([*values])
+    return float(together.max() - together.min())
 
 
 def battery_curves(findings: Findings, battery: Matrix, curves: Curves) -> Figure:
@@ -119,19 +141,28 @@ def battery_curves(findings: Findings, battery: Matrix, curves: Curves) -> Figur
 
 def _progress(study: Study) -> str:
     """Returns what the curves are drawn over: the tokens of training or, where no run counts them, its steps."""
-    counted = any(cost_of(run, "tokens") is not None for run in study.runs)
-    return "tokens seen in training" if counted else "steps of training"
+    return "tokens seen in training" if _counts_tokens(study) else "steps of training"
+
+
+def _counts_tokens(study: Study) -> bool:
+    return any(cost_of(run, "tokens") is not None for run in study.runs)
 
 
 def _title(findings: Findings, name: str) -> str:
     if name == findings.metric.name:
         title = f"{findings.metric.title} ({name.partition('/')[0]})" if "/" in name else findings.metric.title
         return label(title)
-    return "training loss" if name == TRAINING_LOSS else label(f"{name.partition('/')[2]} loss")
+    if name == TRAINING_LOSS:
+        # Of a module that counts no tokens the unit of the loss is its own.
+        return "training loss (nats per target)" if _counts_tokens(findings.study) else "training loss"
+    return label(f"{name.partition('/')[2]} loss")
 
 
-def _panel(panel: Axes, by_arm: Mapping[str, list[Array]], styles: Mapping[str, LineStyle]) -> dict[str, float]:
-    """Draws the arms and returns where each line ends, as a share of the panel's height."""
+def _panel(
+    panel: Axes, by_arm: Mapping[str, list[Array]], styles: Mapping[str, LineStyle], start: float = 0.0
+) -> dict[str, float]:
+    """Draws the arms from a share of training on, and returns where each line ends, as a share of the panel's height.
+    Every point is within the axes."""
     ends, lows, highs, last = {}, [], [], 0.0
     for arm, style in styles.items():
         if arm not in by_arm:
@@ -139,17 +170,17 @@ def _panel(panel: Axes, by_arm: Mapping[str, list[Array]], styles: Mapping[str, 
         tokens, mean, least, greatest = band(by_arm[arm])
         if not len(tokens):
             continue
+        is_drawn = tokens >= start * tokens[-1]
+        tokens, mean, least, greatest = tokens[is_drawn], mean[is_drawn], least[is_drawn], greatest[is_drawn]
         panel.plot(tokens, mean, linewidth=1.6, **style)
         if len(by_arm) <= MOST_BANDS:
             panel.fill_between(tokens, least, greatest, color=style["color"], alpha=0.18, linewidth=0)
         ends[arm], last = float(mean[-1]), max(last, float(tokens[-1]))
-        # The first fifth of training spans most of the range of values and tells little about the study's question.
-        settled = tokens >= 0.2 * tokens[-1]
         lows.append(float(least.min()))
-        highs.append(float(max(greatest[settled].max(), mean[-1])))
+        highs.append(float(greatest.max()))
     if lows and max(highs) > min(lows):
         margin = 0.05 * (max(highs) - min(lows))
         panel.set_ylim(min(lows) - margin, max(highs) + margin)
-        panel.set_xlim(0, last)
+        panel.set_xlim(start * last, last)
     low, high = panel.get_ylim()
     return {arm: (end - low) / (high - low) for arm, end in ends.items()}

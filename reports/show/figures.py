@@ -109,8 +109,7 @@ def _make_drawings(findings: Findings) -> Iterator[Drawing]:
             )
     if curves := load_curves(study):
         caption = (
-            f"Learning curves: mean over seeds, of up to {MOST_BANDS} arms with a band from the least to the greatest. "
-            "The axis fits what follows the first fifth of training."
+            f"Learning curves: mean over seeds, of up to {MOST_BANDS} arms with a band from the least to the greatest."
         )
         battery = findings.battery
         figure = battery_curves(findings, battery, curves) if battery else learning_curves(findings, curves)

@@ -169,8 +169,8 @@ class Findings:
             return tuple(chosen)
         factors = {factor for one in chosen for factor in one.factors}
         there = [one for one in self.effects if one.verdict == "differs" and factors.intersection(one.factors)]
-        kept = [one for one in chosen if not self.interacting.intersection(one.factors)]
-        return (*there, *kept)
+        others = [one for one in chosen if not self.interacting.intersection(one.factors)]
+        return (*there, *others)
 
     def _first(self) -> list[Comparison]:
         contrasts = [one for one in self.comparisons if one.kind == "contrast"]

@@ -6,10 +6,18 @@ import re
 
 from lit_transformers.config import ConfigError
 
-__all__ = ["parse_bytes", "parse_seconds", "write_bytes", "write_seconds"]
+__all__ = ["is_count", "parse_bytes", "parse_seconds", "write_bytes", "write_seconds"]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+_LONGEST, _LARGEST, _DIGITS = 1e10, 1e18, 18
+"""Seconds of three hundred years, the bytes of an exabyte, and the digits of what a computer counts."""
+
+
+def is_count(text: str) -> bool:
+    """Whether a text is a whole number, in decimal digits, that a machine could have of something."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
 def parse_seconds(text: str, name: str) -> float:
@@ -21,8 +29,9 @@ def parse_seconds(text: str, name: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text.strip().lower():
         raise ConfigError(f"{text!r} is no time; write 45s, 90m, 2h or 1h30m", name)
     total = sum(float(number) * _SECONDS[unit or "s"] for number, unit in parts)
-    if total <= 0:
-        raise ConfigError(f"{text!r} leaves no time at all", name)
+    if not 0 < total <= _LONGEST:
+        reason = "leaves no time at all" if total <= 0 else "is longer than any machine runs"
+        raise ConfigError(f"{text!r} {reason}", name)
     return total
 
 
@@ -31,10 +40,11 @@ def parse_bytes(text: str, name: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
     if not match or match[2] not in _BYTES:
         raise ConfigError(f"{text!r} is no amount of memory; write 2GiB or 512MB", name)
-    amount = int(float(match[1]) * _BYTES[match[2]])
-    if amount < 1:
-        raise ConfigError(f"{text!r} leaves no memory at all", name)
-    return amount
+    amount = float(match[1]) * _BYTES[match[2]]
+    if not 1 <= amount <= _LARGEST:
+        reason = "leaves no memory at all" if amount < 1 else "is more than any machine has"
+        raise ConfigError(f"{text!r} {reason}", name)
+    return int(amount)
 
 
 def write_seconds(seconds: float) -> str:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 from lit_transformers.config import ConfigError
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.plugins import VARIABLE, typed
-from sweeps.launchers.limits import parse_bytes
+from sweeps.launchers.limits import is_count, parse_bytes
 from sweeps.launchers.local import CHECKPOINT_SECONDS, MAX_STOPS, Options, Summary, handled_signals
 from sweeps.launchers.ray_messages import Connect, Connected, Ended, RayTask, Refused
 from sweeps.launchers.remote import STORAGE, RemoteRun, named_values, remove_failed_records, update_rows
@@ -78,7 +78,7 @@ def parse_ray_options(assignments: Iterable[str], storage: str | None = None) ->
 
 
 def _positive_integer(text: str, place: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    if not (is_count(text) and int(text) > 0):
         raise ConfigError(f"wants a number of cores from 1 on, not {text!r}", place)
     return int(text)
 
@@ -88,7 +88,7 @@ def _devices(text: str, place: str) -> float:
         devices = float(text)
     except ValueError:
         devices = -1.0
-    if not (0 <= devices < 1 or (devices < 1000 and devices.is_integer())):
+    if not (0 <= devices < 1 or (1 <= devices < 1000 and devices.is_integer())):
         raise ConfigError(f"wants a whole number of devices, or a part of one such as 0.5, not {text!r}", place)
     return devices
 

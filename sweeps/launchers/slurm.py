@@ -29,7 +29,7 @@ from submitit.helpers import CommandFunction, DelayedSubmission
 from lit_transformers.cli.cores import requested_threads
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import write_json
-from sweeps.launchers.limits import parse_bytes, parse_seconds
+from sweeps.launchers.limits import is_count, parse_bytes, parse_seconds
 from sweeps.launchers.local import MAX_STOPS, Options, Summary
 from sweeps.launchers.remote import STORAGE, RemoteRun, named_values, node_share, remove_failed_records, update_rows
 from sweeps.launchers.share import Share
@@ -137,11 +137,11 @@ def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
     for name, text in named_values(assignments, parameter_names(), "parameter", OPTION):
         place = f"{OPTION} {name}"
         if name == "time":
-            parameters[name] = int(text) if text.isdigit() else math.ceil(parse_seconds(text, place) / 60)
+            parameters[name] = int(text) if is_count(text) else math.ceil(parse_seconds(text, place) / 60)
         elif name == "mem":
             parameters[name] = parse_bytes(text, place) / (1 << 30)
         else:
-            parameters[name] = int(text) if text.isdigit() else text
+            parameters[name] = int(text) if is_count(text) else text
     return parameters
 
 

@@ -76,6 +76,7 @@ def find_address(url: str | None, runs: Path) -> Address:
         path = runs / "ledger.db"
         return Address(f"sqlite:///{path.resolve()}", f"ledger {path}", path)
     try:
+        url.encode()  # raises ValueError for what no URL can hold
         parts = make_url(url)
         server = f"{parts.host or 'this machine'}{f':{parts.port}' if parts.port else ''}"
     except (ArgumentError, ValueError):

@@ -39,6 +39,8 @@ def test_an_evaluation_is_complete_up_to_its_limit(data_set: Path) -> None:
     documents = HubConfig(name=str(data_set)).build().documents("validation")
     assert ordinals(documents) == list(range(8))
     assert ordinals(documents, Limit(documents=5)) == list(range(5))
+    stream = documents.evaluation(Limit(bytes=20, cut=True))
+    assert [item[1].text for item in iter(stream.take, None)] == [b"validation row 0 ", b"val"]
 
 
 def test_a_training_pass_gives_every_row_once_in_an_order_of_its_own(data_set: Path) -> None:

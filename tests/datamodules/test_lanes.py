@@ -209,3 +209,18 @@ def test_a_limit_takes_the_first_documents(make_documents: MakeDocuments) -> Non
     assert ordinals(Limit(bytes=30)) == [0, 1]
     assert ordinals(Limit(bytes=31)) == [0, 1, 2]
     assert ordinals(Limit(bytes=10**9)) == [0, 1, 2, 3]
+
+
+def test_the_last_document_ends_with_the_bytes_before_a_character_that_goes_beyond(
+    make_documents: MakeDocuments,
+) -> None:
+    documents = make_documents([b"0123456789", "äöü".encode() * 4, b"more"])
+
+    def texts(size: int) -> list[bytes]:
+        stream = documents.evaluation(Limit(bytes=size, cut=True))
+        return [item[1].text for item in iter(stream.take, None)]
+
+    assert texts(4) == [b"0123"] and texts(10) == [b"0123456789"]
+    assert texts(14) == texts(15) == [b"0123456789", "äö".encode()]
+    assert texts(11) == [b"0123456789", "ä".encode()], "a document has at least one character"
+    assert sum(map(len, texts(36))) == 36 and sum(map(len, texts(1000))) == 38

@@ -267,3 +267,22 @@ def test_ranks_end_together_share_everything_and_resume(corpus: FilesConfig, tmp
     assert results[0][2] == results[1][2]
     trained_rows = [str(batch) for _, rank_rows, _ in results for batch in rank_rows]
     assert len(set(trained_rows)) == len(trained_rows)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_as_many_bytes_are_measured_as_the_config_names(
+    corpus: FilesConfig, workers: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also where workers share the lengths of documents, of which the last one has another length than elsewhere."""
+
+    def measured(**evaluation: Any) -> int:
+        data = LanguageData(config(corpus, workers=workers, evaluation=evaluation))
+        data.prepare_data()
+        return sum(int((batch.targets != IGNORED).sum()) for batch in data.val_dataloader())
+
+    whole = measured(bytes=64)
+    [line] = [line for line in capfd.readouterr().err.splitlines() if line.startswith("evaluation")]
+    assert whole > 64 and line.startswith(f"evaluation: {whole} bytes are measured and not 64: ")
+    assert measured(bytes=64, last="cut") == 64 and measured(bytes=64) == whole
+    capfd.readouterr()
+    assert measured() > whole and not capfd.readouterr().err

@@ -39,6 +39,18 @@ def test_a_bit_that_flips_anywhere_is_refused_or_was_of_nothing_that_is_read(tmp
     assert equal(read(intact_path), HELD) and error_count > len(content) / 6
 
 
+def test_a_part_that_is_marked_as_a_folder_is_refused(tmp_path: Path) -> None:
+    """torch.load reads nothing of it, and returns what was in memory."""
+    path = tmp_path / "it.ckpt"
+    torch.save(HELD, path)
+    content = bytearray(path.read_bytes())
+    attributes = content.rfind(b"PK\x01\x02", 0, content.rfind(b"it/data/0")) + 38
+    content[attributes] |= 0x10
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="is a damaged checkpoint, its part it/data/0 is not what was written"):
+        read(path)
+
+
 @pytest.mark.parametrize("content", [b"not a checkpoint\n", b"", b"PK\x03\x04 and no more"])
 def test_what_is_no_checkpoint_is_refused_by_its_name_and_fault(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "it.ckpt"

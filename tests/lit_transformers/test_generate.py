@@ -207,28 +207,21 @@ def test_how_much_is_remembered_is_chosen_when_it_writes(checkpoint: Path) -> No
         list(write(checkpoint, "blå", 4, GREEDY, memory=-1))
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+def command(*arguments: str) -> int:
     """Returns the exit status of the command."""
-    monkeypatch.setattr("sys.argv", ["lit_transformers", "generate", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return end.value.code
+    return main(["generate", *arguments])
 
 
-def test_the_command_writes_on_from_a_prompt(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert not command(monkeypatch, str(checkpoint), "--prompt", "grün ", "--length", "20", "--temperature", "0")
+def test_the_command_writes_on_from_a_prompt(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not command(str(checkpoint), "--prompt", "grün ", "--length", "20", "--temperature", "0")
     expected = "".join(write(checkpoint, "grün ", 20, GREEDY))
     output = capsys.readouterr().out
     assert output == expected + "\n" and output.startswith("grün ")
 
 
-def test_the_command_says_in_one_line_what_is_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_in_one_line_what_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.ckpt").write_bytes(b"PK\x03\x04 not a checkpoint")
-    assert command(monkeypatch, str(tmp_path / "bad.ckpt"), "--length", "4") == 2
+    assert command(str(tmp_path / "bad.ckpt"), "--length", "4") == 2
     output = capsys.readouterr()
     (line,) = output.err.splitlines()
     assert output.out == "" and line.startswith(f"error: {tmp_path / 'bad.ckpt'}: is no checkpoint of a run")

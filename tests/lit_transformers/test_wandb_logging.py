@@ -21,6 +21,8 @@ import wandb
 from waiting import wait_for
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made when it is imported
 
+from lit_transformers.lightning_runs import LightningRunConfig
+from lit_transformers.lightning_runs.fit import fit as fit_module
 from lit_transformers.records.record import parse_record
 from lit_transformers.runs import Interrupted, RunConfig, fit, run_key, wandb_logging
 from lit_transformers.runs.wandb_logging import WandbConfig, upload_finished_run
@@ -228,6 +230,25 @@ def test_learning_rate_gradient_throughput_and_memory_are_sent_beside_the_loss(
     assert 0 < by_step[30]["train/learning_rate"] <= config.training.optimizer.learning_rate
     assert all(values["train/gradient_norm"] > 0 for values in by_step.values() if values)
     assert by_step[5][wandb_logging.MEMORY] <= by_step[30][wandb_logging.MEMORY] < 2**40
+
+
+def test_updates_of_any_module_are_sent_too(tmp_path: Path) -> None:
+    config = LightningRunConfig(
+        model={"class_path": "foreign_module.Net"},
+        data={"class_path": "foreign_module.Plane"},
+        training={"steps": 12, "validate_every": 6, "log_every": 2, "device": "cpu"},
+    )
+    fit_module(config, tmp_path, wandb_config=OFFLINE)
+    (path,) = files(tmp_path)
+    rows: dict[int, dict[str, float]] = {}
+    for record in records(path):
+        if record.WhichOneof("record_type") == "history":
+            values = values_by_name(record.history.item)
+            rows.setdefault(values["_step"], {}).update(values)
+    names = ["train/loss", "train/learning_rate", "train/gradient_norm", wandb_logging.MEMORY]
+    assert all(rows[step].keys() >= {*names} for step in range(2, 13, 2))
+    assert all(rows[step][wandb_logging.UPDATE_RATE] > 0 for step in (4, 6, 10, 12))
+    assert all(rows[step]["train/gradient_norm"] > 0 for step in range(2, 13, 2))
 
 
 def table(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from garbage import broken, examples, one_line
+from fuzz.garbage import broken, examples, one_line
 from hypothesis import given
 from hypothesis import strategies as st
 from standin.run import RunConfig

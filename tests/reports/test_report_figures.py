@@ -14,7 +14,7 @@ from study_on_disk import BYTES, name_of, product_arms, write_plan, write_produc
 from reports.read.records import load_study
 from reports.report import find
 from reports.show.charts import Point, cost_against_quality, differences
-from reports.show.curves import band, load_curves
+from reports.show.curves import band, learning_curves, load_curves
 from reports.show.looks import spread
 from reports.show.sections import Findings
 
@@ -39,6 +39,27 @@ def test_a_long_noisy_curve_is_thinned_by_means() -> None:
     tokens, mean, _, _ = band([curve])
     assert len(tokens) == 120
     assert np.abs(mean - 2).max() < 0.5
+
+
+def test_learning_curves_show_every_point_and_apart_what_follows_a_steep_beginning(tmp_path: Path) -> None:
+    write_product(tmp_path, {"off": 0.1})
+    findings = find(load_study(tmp_path, "xl_recurrence"))
+    arm, *_ = findings.study.arm_names
+    steep = np.array([[1.0, 9.0], [10.0, 3.0], [50.0, 2.0], [100.0, 1.5]])
+    level = np.array([[50.0, 2.5], [100.0, 2.0]])
+    figure = learning_curves(findings, {"train/loss": {arm: [steep]}, "val/bpb": {arm: [level]}})
+    panels = {(panel.get_title(loc="left"), panel.get_ylabel()): panel for panel in figure.axes}
+    loss, bits = "training loss (nats per target)", findings.metric.title + " (val)"
+    assert list(panels) == [
+        (part, name) for part in ("all of training", "without the first fifth") for name in (loss, bits)
+    ]
+    for (part, name), panel in panels.items():
+        points = [point for point in (steep if name == loss else level).tolist() if part[0] == "a" or point[0] >= 20]
+        [line] = panel.lines
+        assert np.column_stack([line.get_xdata(), line.get_ydata()]).tolist() == points
+        (left, right), (low, high) = panel.get_xlim(), panel.get_ylim()
+        assert all(left <= x <= right and low <= y <= high for x, y in points)
+    assert len(learning_curves(findings, {"val/bpb": {arm: [level]}}).axes) == 1
 
 
 def test_seeds_without_common_tokens_have_no_band() -> None:

@@ -1,8 +1,10 @@
-"""Malformed input, made by hypothesis: values of every kind, names with every fault, plain data that is broken."""
+"""Malformed input, made by hypothesis: values of every kind, names with every fault, plain data that is broken, files
+that are cut or patched."""
 
 from __future__ import annotations
 
 import copy
+import json
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-__all__ = ["broken", "examples", "names", "one_line", "python_values", "yaml_texts"]
+__all__ = ["broken", "cut_and_patched", "examples", "json_files", "names", "one_line", "python_values", "yaml_texts"]
 
 
 def examples(count: int) -> settings:
@@ -150,6 +152,31 @@ def _nest(holder: Any, name: Any, value: Any) -> None:
 def _negate(holder: Any, name: Any, value: Any) -> None:
     if isinstance(holder[name], int | float):
         holder[name] = -holder[name] - 1
+
+
+def cut_and_patched(content: bytes) -> st.SearchStrategy[bytes]:
+    """The bytes of a file after a crash, a bad disk or a wrong editor."""
+    cuts = st.integers(0, len(content))
+    return st.one_of(
+        cuts.map(lambda cut: content[:cut]),
+        st.builds(lambda cut, noise: content[:cut] + noise + content[cut:], cuts, st.binary(max_size=4)),
+        st.builds(lambda cut, noise: content[:cut] + noise + content[cut + len(noise) :], cuts, st.binary(max_size=4)),
+        st.builds(lambda start, stop: content[: min(start, stop)] + content[max(start, stop) :], cuts, cuts),
+        st.builds(lambda start, stop: content[:stop] + content[start:], cuts, cuts),
+        st.binary(max_size=40),
+        st.sampled_from(
+            [b"", b"\0" * 512, b"[" * 100_000, b'{"a":' * 5000, content.decode("latin-1").encode("utf-16"),
+             content + content, b"\xef\xbb\xbf" + content, content.replace(b"\n", b"\r\n"), b"NaN", b"null",
+             b"9" * 5000]
+        ),
+    )  # fmt: skip
+
+
+def json_files(plain: Any) -> st.SearchStrategy[bytes]:
+    """A file of plain data that is malformed in its values, or in its text."""
+    return st.one_of(
+        broken(plain).map(lambda tree: json.dumps(tree).encode()), cut_and_patched(json.dumps(plain, indent=1).encode())
+    )
 
 
 _FAULTS: list[Callable[..., None]] = [_swap, _swap, _swap, _drop, _double, _wrap, _nest, _negate]
