@@ -148,8 +148,8 @@ EXECUTOR_FAULTS = (
         "executors",
         "scores are not divided by the root of the channels",
         "lit_transformers/attention/executors.py",
-        "torch.cat([(queries[0] * scoring.scale) @ k.mT",
-        "torch.cat([queries[0] @ k.mT",
+        "[(queries[0] * scoring.scale) @ k.mT",
+        "[queries[0] @ k.mT",
         (f"{MIXERS}top_k.py::test_outputs_and_gradients_are_those_of_the_definition",),
     ),
     Fault(
@@ -231,8 +231,8 @@ ENCODING_FAULTS = (
         "encodings",
         "the relative shift is off by one",
         "lit_transformers/encodings/relative.py",
-        "[..., queries - 1 : queries - 1 + queries * (width - 1)]",
-        "[..., queries : queries + queries * (width - 1)]",
+        "scores.storage_offset() + queries - 1)",
+        "scores.storage_offset() + queries)",
         (f"{ORACLE}a_bidirectional_layer_equals_the_equations",),
     ),
     Fault(
