@@ -247,7 +247,7 @@ def status_view(plan: Plan, rows: Sequence[Row], active_runs: Mapping[str, Activ
         table.add_row(name, str(row.ticket.seed), row.ticket.key, value, Text(state))
     shown = [active_runs[row.ticket.key] for row in rows if row.ticket.key in active_runs and not row.state.over]
     at_work = work_table(shown, labels.heading("arm"), lambda run: labels.in_column(run.arm))
-    work = [Text(), at_work, Text()] if shown else []
+    work: list[RenderableType] = [Text(), at_work, Text()] if shown else []
     return Group(table, *work, Text(summary_line(rows)))
 
 
