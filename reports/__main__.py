@@ -16,7 +16,7 @@ from lit_transformers.cli.program import is_script, program_name
 from lit_transformers.config import ConfigError, parse_assignments
 from lit_transformers.records.files import PLAN, RESULTS
 from lit_transformers.records.study_folder import PLAIN_SCALE, folder_name, require_name
-from reports.publish import PUBLISHED, published
+from reports.publish import PUBLISHED
 from reports.read.records import ReportError
 from reports.read.results import read_results
 
@@ -90,11 +90,10 @@ def gallery(
 ) -> None:
     """An index over all published studies: what was decided, what disagrees with its source, and what is open."""
     from reports.gallery import write_gallery
-    from reports.report import render
 
-    for directory in published(folder) if again else ():
-        render(directory, public=True)
-    _print_path(write_gallery(folder))
+    with err.status("") as status:
+        page = write_gallery(folder, again, lambda name: status.update(f"rendering {name}"))
+    _print_path(page)
 
 
 @app.command()

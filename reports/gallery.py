@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from urllib.parse import quote
 
+from lit_transformers.cli.cores import usable_cores
 from lit_transformers.records.files import RESULTS, write_text
 from reports.judge.agreement import (
     AGREEMENTS,
@@ -27,7 +32,7 @@ from reports.publish import PUBLISHED, published
 from reports.read.answers import with_answer
 from reports.read.records import ReportError
 from reports.read.results import read_results
-from reports.report import PAGE, PUBLIC_FORMATS, REPORT, find, render_site
+from reports.report import PAGE, PUBLIC_FORMATS, REPORT, find, render_site, write_page
 from reports.show.answer import headline
 from reports.show.figures import EFFECTS, EFFECTS_CAPTION, EFFECTS_TITLE, draw_gallery_figures, gallery_drawings
 from reports.show.html import ParentPage, document, figures
@@ -49,13 +54,15 @@ NOTHING_DECIDED = "Nothing is decided yet."
 NO_DISAGREEMENT = "No decided comparison disagrees with its source."
 
 
-def write_gallery(folder: Path = PUBLISHED) -> Path:
+def write_gallery(folder: Path = PUBLISHED, again: bool = False, report: Callable[[str], None] | None = None) -> Path:
     """Writes README.md for the studies published in a folder, with its figure, and returns its path.
 
-    Raises as ``read_entries`` does.
+    again: first make every report again from its results. report: called with the name of every study of which a report
+    is made. Raises as ``read_entries`` does, and OSError where it cannot be written.
     """
-    page, entries = folder / "README.md", read_entries(folder)
+    entries = _render_each(folder, _render_publication, report) if again else read_entries(folder)
     draw_gallery_figures(relative_effects(entries)[0], folder, PUBLIC_FORMATS)
+    page = folder / "README.md"
     write_text(page, to_gallery_markdown(entries))
     return page
 
@@ -66,16 +73,12 @@ def write_site(
 ) -> Path:  # fmt: skip
     """Writes index.html and, for every published study, page.html, report.csv, report.tex and its figures as SVG.
 
-    to: the folder of the site, ``folder/site`` by default. report: called with the name of every study before it is
+    to: the folder of the site, ``folder/site`` by default. report: called with the name of every study that is
     rendered. parent: the page to which index.html leads back. Returns the path of index.html. Raises as
     ``read_entries`` does, and OSError where it cannot be written.
     """
     site = folder / "site" if to is None else to
-    entries = read_entries(folder)
-    for entry in entries:
-        if report:
-            report(entry.name)
-        render_site(entry.findings, site / entry.name)
+    entries = _render_each(folder, partial(_render_pages, site), report)
     page = site / "index.html"
     write_text(page, to_gallery_html(entries, parent))
     return page
@@ -83,16 +86,63 @@ def write_site(
 
 def read_entries(folder: Path) -> list[GalleryEntry]:
     """Reads all published studies. Raises ReportError where there are none or where results cannot be read."""
-    entries = [read_entry(directory) for directory in published(folder)]
-    if not entries:
-        raise ReportError(f"{folder}: nothing is published here; begin with: python -m reports publish STUDY")
-    return entries
+    return [read_entry(directory) for directory in _require_published(folder)]
 
 
 def read_entry(directory: Path) -> GalleryEntry:
     """Reads one published study from its folder."""
     findings = find(with_answer(read_results(directory / RESULTS), directory))
     return GalleryEntry(directory.name, findings, tuple(judge_comparisons(findings)))
+
+
+def _require_published(folder: Path) -> list[Path]:
+    directories = published(folder)
+    if not directories:
+        raise ReportError(f"{folder}: nothing is published here; begin with: python -m reports publish STUDY")
+    return directories
+
+
+def _render_each(
+    folder: Path, render: Callable[[Path], GalleryEntry], report: Callable[[str], None] | None
+) -> list[GalleryEntry]:
+    """Calls a function of this module with the folder of every published study, in as many processes as there are
+    cores, and returns the studies in their order.
+
+    report: called with the name of each, in this order, while it is rendered. Raises as ``read_entries`` does, and
+    ReportError where a process is killed. Any other error has a note that names the study.
+    """
+    directories = _require_published(folder)
+    entries = []
+    # Spawned: a fork would copy the locks of other threads, such as that of the status line, as they happen to be.
+    with ProcessPoolExecutor(min(usable_cores(), len(directories)), get_context("spawn")) as pool:
+        futures = [pool.submit(render, directory) for directory in directories]
+        for directory, future in zip(directories, futures, strict=True):
+            if report:
+                report(directory.name)
+            try:
+                entries.append(future.result())
+            except BaseException as error:
+                pool.shutdown(wait=False, cancel_futures=True)
+                if isinstance(error, BrokenProcessPool):
+                    message = "a process was killed while it rendered this study or one after it; is memory short?"
+                    raise ReportError(f"{directory}: {message}") from None
+                error.add_note(f"This was raised while {directory} was rendered.")
+                raise
+    return entries
+
+
+def _render_publication(directory: Path) -> GalleryEntry:
+    """Makes report.md of a study and its figures again."""
+    entry = read_entry(directory)
+    write_page(entry.findings, directory, PUBLIC_FORMATS)
+    return entry
+
+
+def _render_pages(site: Path, directory: Path) -> GalleryEntry:
+    """Writes what a site has of a study to a folder of the site."""
+    entry = read_entry(directory)
+    render_site(entry.findings, site / entry.name)
+    return entry
 
 
 def by_system(entries: Sequence[GalleryEntry]) -> dict[str, list[GalleryEntry]]:

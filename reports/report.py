@@ -105,15 +105,23 @@ def render(directory: Path, console: Console | None = None, unmatched: bool = Fa
     """
     study = read_results(directory / RESULTS)
     findings = find(with_answer(study, directory) if public else study, unmatched)
-    tables = all_tables(findings)
-    formats = PUBLIC_FORMATS if public else FORMATS
-    captions = draw_figures(findings, directory, formats)
-    write_text(directory / REPORT, markdown(findings, tables, captions, formats))
+    tables = write_page(findings, directory, PUBLIC_FORMATS if public else FORMATS)
     if not public:
         _write_other_formats(findings, tables, directory)
     if console is not None:
         console.print(terminal(findings, tables, console.width))
     return directory / REPORT
+
+
+def write_page(findings: Findings, directory: Path, formats: Sequence[str]) -> tuple[Table, ...]:
+    """Writes report.md and its figures, in these formats, to a folder, and returns the tables of the report.
+
+    Raises OSError where the folder cannot be written.
+    """
+    tables = all_tables(findings)
+    captions = draw_figures(findings, directory, formats)
+    write_text(directory / REPORT, markdown(findings, tables, captions, formats))
+    return tables
 
 
 def render_site(findings: Findings, directory: Path) -> Path:

@@ -6,8 +6,6 @@ lists them.
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -15,10 +13,8 @@ from importlib.metadata import version
 import optuna
 import pytest
 import torch
-from sacrebleu import significance
 
 from lit_transformers.attention import flash
-from reports.read.outputs import CountsMetric
 from sweeps.launchers.slurm import parameter_names
 from sweeps.ledger.storage import trial_id
 
@@ -45,12 +41,6 @@ def test_the_id_of_a_trial_is_that_of_its_storage() -> None:
 def test_the_parameters_of_a_job_are_known_without_slurm() -> None:
     with installed("submitit", "sweeps.launchers.slurm.parameter_names"):
         assert {"partition", "time", "mem", "gpus_per_node", "signal_delay_s", "job_name"} <= parameter_names()
-
-
-def test_paired_tests_call_of_a_metric_what_counts_have() -> None:
-    with installed("sacrebleu", "reports.read.outputs.CountsMetric"):
-        called = set(re.findall(r"\bmetric\.(\w+)\(", inspect.getsource(significance)))
-        assert called and called <= {*vars(CountsMetric)}
 
 
 def test_a_list_of_gradients_is_divided_in_place() -> None:

@@ -2065,6 +2065,25 @@ REPORT_FAULTS = (
     ),
     Fault(
         "reports",
+        "a trial of approximate randomization swaps one of the two outputs",
+        "reports/read/outputs.py",
+        "bleu(against_totals - swapped)",
+        "bleu(against_totals)",
+        ("tests/reports/test_report_outputs.py::test_p_values_are_those_of_sacrebleu_also_where_most_trials_tie",),
+    ),
+    Fault(
+        "reports",
+        "studies that processes render get each other's place in the index",
+        "reports/gallery.py",
+        "pool.submit(render, directory) for directory in directories",
+        "pool.submit(render, directory) for directory in reversed(directories)",
+        (
+            "tests/reports/test_report_gallery.py::test_reports_that_are_made_again_in_processes_are_those_of_one",
+            "tests/reports/test_report_gallery.py::test_an_error_of_a_process_names_the_study",
+        ),
+    ),
+    Fault(
+        "reports",
         "the ratio of a measured cost is turned round",
         "reports/judge/costs.py",
         "[math.log(a / b) for a, b in pairs]",

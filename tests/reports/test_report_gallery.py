@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,13 @@ from study_on_disk import key_of, name_of, product_arms, write_json, write_produ
 from ablations.__main__ import main as ablations_main
 from lit_transformers.records.files import RESULTS
 from reports.__main__ import main
-from reports.gallery import read_entries, to_gallery_html, to_gallery_markdown, write_gallery, write_site
+from reports.gallery import read_entries, read_entry, to_gallery_html, to_gallery_markdown, write_gallery, write_site
 from reports.judge.agreement import GalleryEntry, better_sign, judge_comparisons
 from reports.judge.effects import RelativeEffect, relative_effect, relative_effects
 from reports.publish import publish, published
 from reports.read.records import ReportError, load_study
 from reports.read.results import read_results, write_results
-from reports.report import find, markdown
+from reports.report import find, markdown, render
 from reports.show.effects import draw_effects
 from reports.show.overview import open_comparisons, unasked, verdicts
 
@@ -111,6 +114,7 @@ def test_a_metric_says_by_its_name_which_direction_is_better() -> None:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves the files of figures empty, for tests of what else a publication does: drawing takes most of its time."""
     monkeypatch.setattr("reports.show.figures._save", lambda figure, path: path.touch())
+    monkeypatch.setattr("reports.gallery.ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))  # which sees that
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +276,50 @@ def test_the_index_counts_by_system_and_links_to_every_study(folder: Path, tmp_p
         assert f"({name}/report.md)" in text
         assert f'href="{name}/page.html"' in page.read_text() and (page.parent / name / "page.html").is_file()
     assert "-2.2" in text and "12 of 12 runs finished, 3 seeds, 2 CPU cores." in text
+
+
+@pytest.mark.slow
+def test_reports_that_are_made_again_in_processes_are_those_of_one(folder: Path, tmp_path: Path) -> None:
+    for again in ("here", "there"):
+        shutil.copytree(folder, tmp_path / again, ignore=shutil.ignore_patterns("*.md", "*.png"))
+    for directory in published(tmp_path / "here"):
+        render(directory, public=True)
+    names: list[str] = []
+    pages = write_gallery(tmp_path / "here"), write_gallery(tmp_path / "there", True, names.append)
+    assert names == ["second_study", "third_study", "xl_recurrence"]
+    files = [{path.relative_to(page.parent): path.read_bytes() for path in page.parent.rglob("*.*")} for page in pages]
+    assert files[0] == files[1] and Path("third_study/report.md") in files[1]
+
+
+def end_process(directory: Path) -> None:
+    """Ends the process that renders a study, as the kernel does where memory is short."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def raise_for_third(directory: Path) -> GalleryEntry:
+    """Raises an error that says nothing of the study, for one of them."""
+    if directory.name == "third_study":
+        raise ZeroDivisionError("division by zero")
+    return read_entry(directory)
+
+
+@pytest.mark.slow
+def test_an_error_of_a_process_names_the_study(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("reports.gallery._render_publication", raise_for_third)
+    with pytest.raises(ZeroDivisionError) as raised:
+        write_gallery(folder, again=True)
+    assert raised.value.__notes__ == [f"This was raised while {folder / 'third_study'} was rendered."]
+    monkeypatch.setattr("reports.gallery._render_publication", end_process)
+    assert main(["gallery", "--render", "--in", str(folder)]) == 2
+    message = capsys.readouterr().err
+    assert f"error: {folder / 'second_study'}: a process was killed while it rendered this study" in message
+    monkeypatch.undo()
+    shutil.copytree(folder, tmp_path / "published")
+    (tmp_path / "published" / "third_study" / RESULTS).write_text("{")
+    assert main(["gallery", "--render", "--in", str(tmp_path / "published")]) == 2
+    assert str(tmp_path / "published" / "third_study") in capsys.readouterr().err
 
 
 def test_the_index_escapes_what_it_takes_over_and_is_the_same_each_time_it_is_made(folder: Path) -> None:

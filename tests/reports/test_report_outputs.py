@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,20 @@ def test_paired_tests_are_those_of_the_command_line(tmp_path: Path) -> None:
         assert p == system["BLEU"]["p_value"]
     assert result.signature.startswith("nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert result.signature.endswith(", and ar:10000")
+
+
+@pytest.mark.parametrize(("count", "wrong"), [(60, 0.25), (6, 0.3), (60, 0.2)])
+def test_p_values_are_those_of_sacrebleu_also_where_most_trials_tie(count: int, wrong: float) -> None:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.significance import PairedTest
+
+    references, arm = sentences(1, 0.2, count)
+    against = sentences(1 if wrong == 0.2 else 2, wrong, count)[1]
+    result = paired_tests(documents(references, arm), documents(references, against))
+    for kind, p in (("bs", result.p_bootstrap), ("ar", result.p_randomization)):
+        systems: list[tuple[str, Sequence[str]]] = [("against", against), ("arm", arm)]
+        _, scores = PairedTest(systems, {"BLEU": BLEU(references=[references])}, None, kind)()
+        assert p == scores["BLEU"][1].p_value  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.3, 0.8, 1.0])
