@@ -28,7 +28,7 @@ out, err = Console(), Console(stderr=True)
 def build(
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where the site is written.")] = Path("site"),
     gallery: Annotated[
-        bool, typer.Option(help="Also the interactive page of every published study, which takes minutes.")
+        bool, typer.Option(help="Also the interactive page of every published study, which takes a minute.")
     ] = True,
 ) -> None:
     """Builds the site; open its index.html, without any server."""

@@ -130,6 +130,9 @@ def by_query(scores: Float[Tensor, "*b t w"], keys: int) -> Float[Tensor, "*b t 
     """
     queries, width = scores.shape[-2:]
     scores = scores.contiguous()
+    if torch.compiler.is_compiling():  # which does not trace the place of a view in its storage; one more copy backward
+        flat = scores.flatten(-2)[..., queries - 1 : queries - 1 + queries * (width - 1)]
+        return flat.unflatten(-1, (queries, width - 1))[..., :keys]
     strides = (*scores.stride()[:-2], width - 1, 1)
     return scores.as_strided((*scores.shape[:-1], keys), strides, scores.storage_offset() + queries - 1)
 
