@@ -85,7 +85,8 @@ def draw(table: list[Growth], path: Path, lengths: str) -> None:
         axes = figure.subplots()
         for (quantity, label), marker in zip(GROWTHS.items(), "os|", strict=True):
             points = [(row.powers[quantity], place) for place, row in enumerate(table) if row.powers[quantity]]
-            axes.plot(*zip(*points, strict=True) if points else ([], []), marker, label=label)
+            if points:
+                axes.plot(*zip(*points, strict=True), marker, label=label)
         axes.axvline(GOAL, color="gray", linewidth=1, linestyle="--", label=f"goal, {GOAL}")
         axes.set_yticks(range(len(table)), [row.layer for row in table])
         axes.invert_yaxis()

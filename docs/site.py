@@ -41,6 +41,7 @@ docs/tutorials/statistics
 
 published/README
 docs/measured
+docs/speed
 docs/reliability
 ```
 
@@ -88,7 +89,7 @@ def build(to: Path, root: Path) -> Path:
 
 def assemble(source: Path, site: Path, root: Path) -> None:
     """Puts all pages of the site into a folder, in the layout of the repository."""
-    for folder in ("docs", "published"):
+    for folder in ("docs", "published", "benchmarks/results"):
         ignored = shutil.ignore_patterns("*.py", "__pycache__", "site", "*.jsonl", "*.json", "*.css")
         shutil.copytree(root / folder, source / folder, ignore=ignored)
     shutil.copy(root / "CONTRIBUTING.md", source)
