@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from claims.benchmarks import benchmark_tables
 from claims.catalog import CLAIMS
 from claims.claim import Claim, ClaimError, values_of
 from claims.text import filled, pages, unmeasured
@@ -68,7 +69,7 @@ def measure(
 @app.command()
 def write() -> None:
     """Puts what was measured into README and docs, and says what they have marks for that was not measured."""
-    values = values_of(CLAIMS)
+    values = values_of(CLAIMS) | benchmark_tables()
     for page in pages():
         text = page.read_text(encoding="utf-8")
         for name in unmeasured(text, values):

@@ -219,7 +219,7 @@ def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
         return compute(scoring, inputs, plan[number], leaves)
 
     def hidden(number: int) -> Hidden | None:
-        return hidden_from(scoring.pattern, plan[number], inputs.key_mask, inputs.offset, rows, heads, inputs.q.device)
+        return hidden_in(scoring.pattern, inputs, plan[number])
 
     cuts = [parts_of(block, inputs) for block in plan]
     places = [Stretch(block.first, block.stop, block.step, block.times, block.stride) for block in plan]
@@ -229,6 +229,12 @@ def run(scoring: Scoring, inputs: Inputs, size: int) -> tuple[Tensor, ...]:
         return (flash.in_blocks(cuts, places, hidden, scoring.scale, learning(inputs, None)),)
     stored = [light(scoring, inputs, block) for block in plan]
     return recomputed(work, cuts, places, learning(inputs, scoring.weigh), scoring.dropout > 0, stored)
+
+
+def hidden_in(pattern: Pattern, inputs: Inputs, block: QueryBlock) -> Hidden | None:
+    """Returns the keys that a block must not read; None where it may read all of its own."""
+    rows, heads = inputs.q.shape[:2]
+    return hidden_from(pattern, block, inputs.key_mask, inputs.offset, rows, heads, inputs.q.device)
 
 
 def by_flash(scoring: Scoring, inputs: Inputs, plan: Sequence[QueryBlock]) -> bool:
@@ -337,8 +343,7 @@ def compute(scoring: Scoring, inputs: Inputs, block: QueryBlock, leaves: Tensors
         (far_k,), (far_v,) = leaves["further keys"], leaves["further values"]
         keys.append((far_k, tuple(Gathered(table) for table in leaves["further tables"])))
         k, v = torch.cat([k, far_k], dim=-2), torch.cat([v, far_v], dim=-2)
-    rows, heads = inputs.q.shape[:2]
-    mask = hidden_from(scoring.pattern, block, inputs.key_mask, inputs.offset, rows, heads, v.device)
+    mask = hidden_in(scoring.pattern, inputs, block)
     if scoring.fused:
         attn_mask = None if mask is None else mask.visible()
         y = F.scaled_dot_product_attention(

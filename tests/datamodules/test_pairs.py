@@ -372,11 +372,11 @@ def _rank(data_config: PairDataConfig, batches: int, folder: Path) -> None:
 @pytest.mark.slow
 def test_ranks_end_together_and_share_everything(config: PairDataConfig, tmp_path: Path) -> None:
     """A window as large as a pass keeps passes apart."""
-    config, seen, batches = config.override({"window": 53}), 0, 0
+    config, count, batches = config.override({"window": 53}), 0, 0
     alone = iter(config.build().train_dataloader())
-    while seen < 53:
-        seen, batches = seen + len(example_ordinals([next(alone)])), batches + 1
-    assert seen == 53 and batches > 2
+    while count < 53:
+        count, batches = count + len(example_ordinals([next(alone)])), batches + 1
+    assert count == 53 and batches > 2
     Forked(tmp_path / "output.txt", _rank, config, batches, tmp_path, ranks=2).finish()
     results = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert results[0][0] == results[1][0]

@@ -65,7 +65,7 @@ def scores_of(layer: Entmax, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor]
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("size", [1, 9, SHORT + 30])
 def test_weights_solve_the_equations_that_define_them(alpha: Any, size: int) -> None:
-    """p = [(alpha - 1) s - tau]_+ ^ (1 / (alpha - 1)): one tau for all keys that are seen, none above it unseen."""
+    """p = [(alpha - 1) s - tau]_+ ^ (1 / (alpha - 1)): one tau for all keys that are visible, none above it unseen."""
     layer = build(alpha=alpha)
     logits = noise(1, HEADS, 4, size) * 2
     p = weights_of(layer, logits.clone())
@@ -98,14 +98,14 @@ def test_weights_over_many_keys_are_those_found_without_choosing_candidates(alph
 @pytest.mark.parametrize("alpha", [1.5, "learned"])
 def test_of_many_keys_only_those_that_are_seen_compete(alpha: Any) -> None:
     """Those of a row may be anywhere: among the first, in the last, incomplete group, or a single one."""
-    layer, seen = build(alpha=alpha), torch.zeros(4, 2 * SHORT + 3, dtype=torch.bool)
+    layer, visible = build(alpha=alpha), torch.zeros(4, 2 * SHORT + 3, dtype=torch.bool)
     for row, keys in enumerate([[0], [-1], [3, -1], list(range(5, 200))]):
-        seen[row, keys] = True
+        visible[row, keys] = True
     logits = noise(1, HEADS, 4, 2 * SHORT + 3)
-    weights = weights_of(layer, logits.masked_fill(~seen, -torch.inf))
+    weights = weights_of(layer, logits.masked_fill(~visible, -torch.inf))
     for row in range(4):
-        same(weights[..., row, seen[row]], weights_of(layer, logits[..., [row], :][..., seen[row]])[..., 0, :])
-        assert not weights[..., row, ~seen[row]].any()
+        same(weights[..., row, visible[row]], weights_of(layer, logits[..., [row], :][..., visible[row]])[..., 0, :])
+        assert not weights[..., row, ~visible[row]].any()
 
 
 def test_weights_do_not_depend_on_how_large_all_scores_are() -> None:
@@ -231,13 +231,13 @@ def test_more_iterations_come_nearer() -> None:
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 8])
-@pytest.mark.parametrize("seen", [9, SHORT + 30])
-def test_hidden_keys_change_no_weight_however_few_the_iterations(iterations: int, seen: int) -> None:
+@pytest.mark.parametrize("visible", [9, SHORT + 30])
+def test_hidden_keys_change_no_weight_however_few_the_iterations(iterations: int, visible: int) -> None:
     layer = build(alpha="learned", iterations=iterations)
-    logits = noise(1, HEADS, 4, seen)
+    logits = noise(1, HEADS, 4, visible)
     padded = torch.cat([logits, torch.full((1, HEADS, 4, 2 * SHORT), -torch.inf).double()], dim=-1)
     expected = weights_of(layer, logits.clone())
-    same(weights_of(layer, padded)[..., :seen], expected)
+    same(weights_of(layer, padded)[..., :visible], expected)
     same(expected.sum(-1), torch.ones(1, HEADS, 4).double())
 
 

@@ -155,8 +155,9 @@ def whole(layer: Synthesizer, x: Tensor, causal: bool, real: Tensor) -> Tensor:
     shares = torch.ones(1, HEADS) if layer.mixture is None else layer.mixture.softmax(dim=0)
     scores = sum(share[:, None, None] * matrix for share, matrix in zip(shares.to(x), matrices, strict=True))
     assert isinstance(scores, Tensor)
-    seen = torch.ones(x.size(1), x.size(1), dtype=torch.bool)
-    weights = scores.masked_fill(~((seen.tril() if causal else seen) & real[:, None, None]), -torch.inf).softmax(-1)
+    visible = torch.ones(x.size(1), x.size(1), dtype=torch.bool)
+    visible = (visible.tril() if causal else visible) & real[:, None, None]
+    weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
     values = layer.value(x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2)
     y: Tensor = layer.merge((weights @ values).transpose(1, 2).flatten(2))
     return y

@@ -1,0 +1,103 @@
+"""Tables of the page of speed, from the files in ``benchmarks/results/`` that the benchmarks write themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ablations.studies.xl_evaluation_speed import PUBLISHED
+from claims.claim import ROOT
+from lit_transformers.config import Plain
+
+__all__ = ["benchmark_tables"]
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+class Ratio(NamedTuple):
+    """A layer beside the one that it is compared with, by their names in the results, and the ratio that is the goal;
+    None of a peer, which has none."""
+
+    layer: str
+    beside: str
+    goal: float | None = None
+
+
+RATIOS = (
+    Ratio("entmax learned", "attention", 3),
+    Ratio("entmax 1.5", "attention", 3),
+    Ratio("entmax15", "attention"),
+    Ratio("entmax_bisect", "attention"),
+    Ratio("synthesizer", "attention", 1.5),
+    Ratio("synthesizer random", "attention", 1.5),
+    Ratio("synthesizer factorised", "attention", 1.5),
+    Ratio("synthesizer mixture", "attention", 1.5),
+    Ratio("compressive", "attention", 1.2),
+    Ratio("big bird", "HF BigBird", 0.6),
+    Ratio("window global", "window both ways", 2),
+    Ratio("star", "window both ways", 2),
+)
+
+
+def benchmark_tables() -> dict[str, Plain]:
+    """Returns the tables as Markdown, by the names of their marks."""
+    return {
+        "speed.layers": _layers(_read("layers_4096_cpu")["rows"][0]["milliseconds"]),
+        "speed.xl": _xl(_read("xl_layer_cpu_2_threads")["rows"]),
+        "speed.long_rows": _long_rows(_read("long_documents_cpu")["powers"]),
+        "speed.evaluation": _evaluation(_read("evaluation_speed_cpu")["rows"]),
+    }
+
+
+def _read(name: str) -> dict[str, Any]:
+    contents: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return contents
+
+
+def _layers(milliseconds: dict[str, float]) -> str:
+    rows = (
+        (one.layer, f"{own:,.0f}", one.beside, f"{other:,.0f}", f"{own / other:.2f}", str(one.goal or "-"))
+        for one in RATIOS
+        for own, other in [(milliseconds[one.layer], milliseconds[one.beside])]
+    )
+    return _table(("Layer", "ms", "Beside", "ms", "Ratio", "Goal"), rows, left=(0, 2))
+
+
+def _xl(results: list[dict[str, Any]]) -> str:
+    return _table(("Rows", "Attention", "XL", "XLNet", "XL by attention", "XL by XLNet"), _xl_rows(results))
+
+
+def _xl_rows(results: list[dict[str, Any]]) -> Iterator[Sequence[str]]:
+    for row in results:
+        plain, xl, xlnet = (row["milliseconds"][name] for name in ("plain", "xl", "xlnet"))
+        memory = f" after {row['memory']}" if row["memory"] else ""
+        name = f"{row['rows']} x {row['length']:,}{memory}"
+        yield name, f"{plain:,.0f}", f"{xl:,.0f}", f"{xlnet:,.0f}", f"{xl / plain:.2f}", f"{xl / xlnet:.2f}"
+
+
+def _long_rows(powers: dict[str, dict[str, float | None]]) -> str:
+    rows = (
+        (name, *("-" if own[quantity] is None else f"{own[quantity]:.2f}" for quantity in ("milliseconds", "flops")))
+        for name, own in powers.items()
+    )
+    return _table(("Mixer", "Time", "FLOPs, counted"), rows)
+
+
+def _evaluation(results: list[dict[str, Any]]) -> str:
+    rows = (
+        (
+            f"{row['length']:,}",
+            f"{row['milliseconds']['reusing']:.3f}",
+            f"{row['milliseconds']['sliding']:.1f}",
+            f"{row['ratio']:,.0f}",
+            f"{PUBLISHED[row['length']]:,}",
+        )
+        for row in results
+    )
+    return _table(("Attention", "State reused", "Sliding by one", "Faster by", "The paper's"), rows, left=())
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    rule = ["---" if column in left else "---:" for column in range(len(headings))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows))
