@@ -3511,7 +3511,7 @@ FAULTS = (
         "reports",
         "a main effect that means nothing alone answers the question",
         "reports/show/sections.py",
-        "return (*there, *kept)",
+        "return (*there, *others)",
         "return tuple(chosen)",
         (
             "tests/reports/test_report_answer.py::"
