@@ -6,7 +6,7 @@ import re
 
 from lit_transformers.config import ConfigError
 
-__all__ = ["is_count", "parse_bytes", "parse_seconds", "write_bytes", "write_seconds"]
+__all__ = ["is_count", "parse_bytes", "parse_count", "parse_seconds", "write_bytes", "write_seconds"]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -18,6 +18,13 @@ _LONGEST, _LARGEST, _DIGITS = 1e10, 1e18, 18
 def is_count(text: str) -> bool:
     """Whether a text is a whole number, in decimal digits, that a machine could have of something."""
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
+
+
+def parse_count(text: str, noun: str, name: str) -> int:
+    """Returns a number of things from 1 on. noun: what they are. Raises ConfigError at the option ``name``."""
+    if not (is_count(text) and int(text) > 0):
+        raise ConfigError(f"wants a number of {noun} from 1 on, not {text!r}", name)
+    return int(text)
 
 
 def parse_seconds(text: str, name: str) -> float:

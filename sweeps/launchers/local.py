@@ -25,7 +25,7 @@ from sweeps.ledger.records import read_record, write_failure
 from sweeps.ledger.ticket import State
 from sweeps.live import Board, Row
 from sweeps.process.child import Attempt, LaunchError
-from sweeps.process.order import BUSY, INTERRUPTED, News, RunOrder
+from sweeps.process.order import BUSY, INTERRUPTED, News, RunOrder, Spread
 from sweeps.survey import close
 
 __all__ = ["CHECKPOINT_SECONDS", "MAX_STOPS", "LaunchError", "Options", "Summary", "handled_signals", "launch"]
@@ -45,7 +45,7 @@ class Options(NamedTuple):
 
     time_limit: seconds of one attempt at a run; memory_limit: bytes that all processes of a run may hold together.
     deadline: the monotonic time at which all runs stop, as by a SIGALRM. loggers: by which each run is shown, besides
-    Weights & Biases. nodes: the nodes of a SLURM job over which the ranks of a run are spread.
+    Weights & Biases. spread: the nodes of the ranks of a run.
     """
 
     runner: str
@@ -58,7 +58,7 @@ class Options(NamedTuple):
     memory_limit: int | None = None
     deadline: float | None = None
     loggers: tuple[str, ...] = ()
-    nodes: int = 1
+    spread: Spread = Spread()
 
 
 class Summary(NamedTuple):
@@ -195,7 +195,7 @@ def _pulse(row: Row) -> Pulse:
 
 def _start_run(state: _Launch, row: Row, claim: int) -> None:
     options = state.options
-    devices = options.share.place((job.devices for job in state.jobs), row.ticket.ranks // options.nodes)
+    devices = options.share.place((job.devices for job in state.jobs), row.ticket.ranks // options.spread.nodes)
     order = RunOrder(
         row.ticket,
         state.runs.resolve(),
@@ -207,7 +207,7 @@ def _start_run(state: _Launch, row: Row, claim: int) -> None:
         options.wandb,
         options.time_limit,
         options.loggers,
-        options.nodes,
+        options.spread,
     )
     row.state, row.reason = State.STARTING, None
     row.taken += 1

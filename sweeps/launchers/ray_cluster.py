@@ -1,8 +1,9 @@
 """Does runs on a Ray cluster: a task for each run, with its cores and devices, that claims its run from the ledger.
 
 A task does its run as a command on its node would, so that nodes share the folder of runs, and a ledger on a server
-where they are several machines. The command watches the tasks, and they end with it: where it is stopped they write
-their checkpoints, and where it is killed Ray kills them. A task whose node or process dies is submitted again.
+where they are several machines. Ranks of a run may be spread over several nodes, which Ray reserves together. The
+command watches the tasks, and they end with it: where it is stopped they write their checkpoints, and where it is
+killed Ray kills them. A task that loses a node or a process is submitted again.
 """
 
 from __future__ import annotations
@@ -26,10 +27,17 @@ from typing import Any, NamedTuple, NoReturn
 from lit_transformers.config import ConfigError
 from lit_transformers.plain_yaml import read_yaml
 from lit_transformers.plugins import VARIABLE, typed
-from sweeps.launchers.limits import is_count, parse_bytes
+from sweeps.launchers.limits import parse_bytes, parse_count
 from sweeps.launchers.local import CHECKPOINT_SECONDS, MAX_STOPS, Options, Summary, handled_signals
 from sweeps.launchers.ray_messages import Connect, Connected, Ended, RayTask, Refused
-from sweeps.launchers.remote import STORAGE, RemoteRun, named_values, remove_failed_records, update_rows
+from sweeps.launchers.remote import (
+    STORAGE,
+    RemoteRun,
+    named_values,
+    remove_failed_records,
+    require_equal_parts,
+    update_rows,
+)
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.records import write_failure
 from sweeps.ledger.ticket import State
@@ -52,7 +60,8 @@ PASSED_ON = ("LIT_", "HF_", "WANDB_")
 class RayCluster(NamedTuple):
     """A cluster by its address, what a rank of a run takes of it, and the ledger's address.
 
-    gpus: devices of a rank, None for one where runs train on CUDA, or on what there is; memory: bytes of a run.
+    gpus: devices of a rank, None for one where runs train on CUDA, or on what there is; memory: bytes of a run, on each
+    node; nodes: over how many of them the ranks of a run are spread.
     working_dir: a folder that Ray copies to its nodes, None where they see the working folder. runtime_env: further
     settings of Ray's workers.
     """
@@ -61,13 +70,15 @@ class RayCluster(NamedTuple):
     cpus: int = 1
     gpus: float | None = None
     memory: int | None = None
+    nodes: int = 1
     working_dir: str | None = None
     runtime_env: Mapping[str, Any] = MappingProxyType({})
     storage: str | None = None
 
 
 def parse_ray_options(assignments: Iterable[str], storage: str | None = None) -> RayCluster:
-    """Parses ``address=auto``, ``cpus=4``, ``gpus=0.5``, ``memory=8GiB``, ``working_dir=.``, ``runtime_env=FILE``.
+    """Parses ``address=auto``, ``cpus=4``, ``gpus=0.5``, ``memory=8GiB``, ``nodes=2``, ``working_dir=.``, and
+    ``runtime_env=FILE``.
 
     Raises ConfigError for any other name, and for a value that cannot be.
     """
@@ -75,12 +86,6 @@ def parse_ray_options(assignments: Iterable[str], storage: str | None = None) ->
     for name, text in named_values(assignments, _PARSERS, "option", OPTION):
         values[name] = _PARSERS[name](text, f"{OPTION} {name}")
     return RayCluster(**values, storage=storage)
-
-
-def _positive_integer(text: str, place: str) -> int:
-    if not (is_count(text) and int(text) > 0):
-        raise ConfigError(f"wants a number of cores from 1 on, not {text!r}", place)
-    return int(text)
 
 
 def _devices(text: str, place: str) -> float:
@@ -111,9 +116,10 @@ def _settings(text: str, place: str) -> dict[str, Any]:
 
 _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "address": lambda text, place: text,
-    "cpus": _positive_integer,
+    "cpus": lambda text, place: parse_count(text, "cores", place),
     "gpus": _devices,
     "memory": parse_bytes,
+    "nodes": lambda text, place: parse_count(text, "nodes", place),
     "working_dir": _folder,
     "runtime_env": _settings,
 }
@@ -144,8 +150,10 @@ def launch_on_ray(
 ) -> Summary:  # fmt: skip
     """Does every waiting run as a task, and returns when all have ended or a signal arrives.
 
-    begin: called when the cluster has accepted the command. Raises ConfigError where no cluster answers, or it ends.
+    begin: called when the cluster has accepted the command. Raises ConfigError where no cluster answers, or it ends,
+    and where its nodes cannot share the ranks of a run.
     """
+    require_equal_parts(cluster.nodes, rows, options, OPTION)
     watch = _RayWatch(runs.resolve(), ledger, board, options, cluster)
     ledger.attend(board.say, lambda: watch.stopped_by is None)
     _require_answer(cluster.address)
@@ -299,17 +307,20 @@ def _task(watch: _RayWatch, row: Row) -> RayTask:
         for name in typed()
     )
     folder = None if source else str(Path.cwd())
-    return RayTask(run, cluster.cpus, gpus, cluster.memory, folder, plugins, environment, cluster.storage)
+    return RayTask(
+        run, cluster.cpus, gpus, cluster.memory, cluster.nodes, folder, plugins, environment, cluster.storage
+    )
 
 
 def _warn_of_size(watch: _RayWatch, rows: list[Row]) -> None:
-    """Says where no node is large enough for a run; a cluster that grows may get one."""
-    names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+    """Says where too few nodes are large enough for a run; a cluster that grows may get them."""
     for row in (row for row in rows if not row.state.over):
-        wanted = {names[name]: amount for name, amount in _task(watch, row).resources.items() if amount}
-        if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in watch.nodes):
-            text = ", ".join(f"{name} {amount:g}" for name, amount in wanted.items())
-            watch.board.say(f"no node has what a run needs ({text}); they wait for one that joins")
+        task = _task(watch, row)
+        count = sum(all(node.get(name, 0) >= amount for name, amount in task.bundle.items()) for node in watch.nodes)
+        if count < task.nodes:
+            text = ", ".join(f"{name} {amount:g}" for name, amount in task.bundle.items())
+            lack = "no node has what a run needs" if task.nodes == 1 else f"a run needs {task.nodes} nodes, not {count}"
+            watch.board.say(f"{lack} ({text}{' each' * (task.nodes > 1)}); runs wait for nodes that join")
             return
 
 

@@ -7,26 +7,16 @@ starts it with one end of a socket, and it ends when the other end is closed; Ra
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import (
-    LocalRayletDiedError,
-    NodeDiedError,
-    OutOfMemoryError,
-    RayTaskError,
-    TaskCancelledError,
-    WorkerCrashedError,
-)
+from ray.exceptions import RayTaskError, TaskCancelledError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from lit_transformers.cli.search_path import put_working_folder_last
-from lit_transformers.plugins import VARIABLE
 from sweeps.launchers.ray_messages import Connect, Connected, Ended, RayTask, Refused
-from sweeps.launchers.remote import node_share
+from sweeps.launchers.ray_tasks import RanksLost, in_bundle, perform, why_lost
 from sweeps.process.order import first_line
 
 __all__ = ["drive"]
@@ -45,15 +35,14 @@ def drive(descriptor: int) -> None:
     except Exception as error:
         connection.send(Refused(None if isinstance(error, ConnectionError) else first_line(error)))
         return
-    perform = ray.remote(max_retries=0)(_perform)
-    tasks: dict[ray.ObjectRef[Any], str] = {}
+    tasks: dict[ray.ObjectRef[Any], _Submitted] = {}
     try:
         while True:
             while connection.poll(0 if tasks else WAIT_SECONDS):
                 message = connection.recv()
                 if isinstance(message, RayTask):
-                    key, arm = message.run.ticket.key, f"{message.run.ticket.arm} seed {message.run.ticket.seed}"
-                    tasks[perform.options(name=arm, **message.resources).remote(message)] = key
+                    task, submitted = _submit(message)
+                    tasks[task] = submitted
                 else:
                     _cancel(tasks, force=message)
             for task in ray.wait([*tasks], num_returns=len(tasks), timeout=WAIT_SECONDS)[0] if tasks else ():
@@ -62,38 +51,49 @@ def drive(descriptor: int) -> None:
         ray.shutdown()
 
 
-def _cancel(tasks: Mapping[Any, str], *, force: bool) -> None:
-    """Cancels all tasks: those that run write a checkpoint, or are killed where that is forced."""
+class _Submitted(NamedTuple):
+    """The key of the run of a task, and the nodes that are reserved for it, where they are several."""
+
+    key: str
+    group: PlacementGroup | None
+
+
+def _submit(task: RayTask) -> tuple[ray.ObjectRef[Any], _Submitted]:
+    """Submits the task of a run, which begins when Ray has reserved all that it needs at once.
+
+    Of several nodes each has a bundle, on a node of its own since that is what was asked for. Its ranks take what is in
+    the bundles; the run's own process needs next to nothing, and is on the node of the first one.
+    """
+    key, name = task.run.ticket.key, f"{task.run.ticket.arm} seed {task.run.ticket.seed}"
+    if task.nodes == 1:
+        return perform.options(name=name, **task.resources).remote(task, None), _Submitted(key, None)
+    group = placement_group([task.bundle] * task.nodes, strategy="STRICT_SPREAD", name=name)
+    options = {"num_cpus": 0, "scheduling_strategy": in_bundle(group, 0)}
+    return perform.options(name=name, **options).remote(task, group), _Submitted(key, group)
+
+
+def _cancel(tasks: Iterable[Any], *, force: bool) -> None:
+    """Cancels all tasks: those that run write a checkpoint, or are killed where that is forced. Their ranks on other
+    nodes are told to write it by their connections, and killed with them."""
     for task in tasks:
-        ray.cancel(task, force=force)
+        ray.cancel(task, force=force, recursive=force)
 
 
-def _ending(task: Any, key: str) -> Ended:
-    """Returns how a task ended."""
+def _ending(task: Any, submitted: _Submitted) -> Ended:
+    """Returns how a task ended, and gives its nodes back."""
+    key, group = submitted
     try:
         ray.get(task)
-    except OutOfMemoryError:
-        return Ended(key, "out of memory: the memory of its node was full, and Ray ended it")
-    except (NodeDiedError, LocalRayletDiedError):
-        return Ended(key, "its node died")
-    except WorkerCrashedError:
-        return Ended(key, "its process on the node died")
     except TaskCancelledError:
         return Ended(key)
     except RayTaskError as error:
+        if isinstance(error.cause, RanksLost):
+            return Ended(key, str(error.cause))
         return Ended(key, first_line(error.cause or error), lost=False)
     except Exception as error:
-        return Ended(key, first_line(error), lost=False)
+        reason = why_lost(error)
+        return Ended(key, reason or first_line(error), lost=reason is not None)
+    finally:
+        if group is not None:
+            remove_placement_group(group)
     return Ended(key)
-
-
-def _perform(task: RayTask) -> None:
-    """Does the run in a worker of Ray, which serves one command alone, and may do other runs before and after."""
-    folder = Path(task.folder or Path.cwd())
-    os.chdir(folder)
-    os.environ.update(task.environment)
-    if task.plugins:
-        os.environ[VARIABLE] = os.pathsep.join(str(folder / name) for name in task.plugins)
-    put_working_folder_last(Path(__file__).resolve().parents[2], folder.resolve())
-    ticket = task.run.ticket
-    task.run.perform(node_share(ticket, task.cpus, ticket.ranks), task.storage)

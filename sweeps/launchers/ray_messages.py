@@ -20,26 +20,34 @@ class Connect(NamedTuple):
 class RayTask(NamedTuple):
     """One run as a task: what it takes of a node, and where and with what environment it is done there.
 
-    cpus: cores of a rank; gpus: devices of a rank; memory: bytes of the run, or None. folder: the working folder, or
-    None for the one that Ray unpacks, in which ``plugins`` are then. environment: variables of the command, which are
-    not shown to others as those of a ``runtime_env`` are. storage: the ledger's address.
+    cpus: cores of a rank; gpus: devices of a rank; memory: bytes of the run on a node, or None. nodes: over how many of
+    them its ranks are spread. folder: the working folder, or None for the one that Ray unpacks, in which ``plugins``
+    are then. environment: variables of the command, which are not shown to others as those of a ``runtime_env`` are.
+    storage: the ledger's address.
     """
 
     run: RemoteRun
     cpus: int
     gpus: float
     memory: int | None
+    nodes: int
     folder: str | None
     plugins: tuple[str, ...]
     environment: Mapping[str, str]
     storage: str | None
 
     @property
+    def bundle(self) -> dict[str, float]:
+        """What Ray reserves of each node, by the names of resources."""
+        ranks = self.run.ticket.ranks // self.nodes
+        amounts = {"CPU": self.cpus * ranks, "GPU": self.gpus * ranks, "memory": self.memory}
+        return {name: amount for name, amount in amounts.items() if amount}
+
+    @property
     def resources(self) -> dict[str, float]:
-        """What Ray reserves of one node, by the names of its options: ranks of a run are on the same one."""
-        ranks = self.run.ticket.ranks
-        memory = {} if self.memory is None else {"memory": self.memory}
-        return {"num_cpus": self.cpus * ranks, "num_gpus": self.gpus * ranks, **memory}
+        """The same by the names of a task's options."""
+        names = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+        return {"num_gpus": 0, **{names[name]: amount for name, amount in self.bundle.items()}}
 
 
 class Connected(NamedTuple):

@@ -18,9 +18,18 @@ from sweeps.ledger.records import read_record
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
 from sweeps.process.call import call_forked
+from sweeps.process.order import Spread
 from sweeps.survey import close, survey
 
-__all__ = ["STORAGE", "RemoteRun", "named_values", "node_share", "remove_failed_records", "update_rows"]
+__all__ = [
+    "STORAGE",
+    "RemoteRun",
+    "named_values",
+    "node_share",
+    "remove_failed_records",
+    "require_equal_parts",
+    "update_rows",
+]
 
 STORAGE = "LIT_TRANSFORMERS_STORAGE"
 """The variable that gives other machines the ledger's address. It may hold a password, so it is written to no file."""
@@ -39,9 +48,11 @@ class RemoteRun(NamedTuple):
     heartbeat: int
     grace: int
 
-    def perform(self, share: Share, storage: str | None) -> Summary:
-        """Does the run here, or what is left of it, as a command on this machine would. storage: of the ledger."""
-        options = self.options._replace(share=share, deadline=None)  # which is by the clock of the other machine
+    def perform(self, share: Share, storage: str | None, spread: Spread) -> Summary:
+        """Does the run here, or what is left of it, as a command on this machine would. storage: of the ledger; spread:
+        the nodes of its ranks, of which this is the first."""
+        options = self.options._replace(share=share, spread=spread)
+        options = options._replace(deadline=None)  # which is by the clock of the other machine
         retry, limit = options.retry_failed, options.time_limit
         rows, _ = survey(self.runs, [self.ticket], options.metric, retry_failed=retry, time_limit=limit)
         if rows[0].state.over:
@@ -75,6 +86,19 @@ def node_share(ticket: Ticket, threads: int, ranks: int) -> Share:
     training = ticket.config.get("training")
     device = training.get("device") if isinstance(training, dict) else None
     return share_machine(1, 1, threads, cuda=device in ("auto", "cuda"), ranks=ranks)
+
+
+def require_equal_parts(nodes: int, rows: Iterable[Row], options: Options, option: str) -> None:
+    """Raises ConfigError where so many nodes cannot have equally many ranks of each run, or where a limit would be kept
+    on the first of them alone. option: the one that cluster options are typed behind."""
+    for ranks in {row.ticket.ranks for row in rows}:
+        if ranks % nodes:
+            reason = f"{nodes} nodes cannot share {ranks} ranks of a run equally; give --devices {nodes}, or a multiple"
+            raise ConfigError(reason, f"{option} nodes")
+    if nodes > 1 and options.memory_limit is not None:
+        raise ConfigError(
+            "is watched on one node alone, and runs are spread over several; leave it out", "--memory-limit"
+        )
 
 
 def remove_failed_records(runs: Path, rows: Iterable[Row]) -> None:

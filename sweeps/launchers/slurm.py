@@ -11,6 +11,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -29,13 +30,22 @@ from submitit.helpers import CommandFunction, DelayedSubmission
 from lit_transformers.cli.cores import requested_threads
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import write_json
-from sweeps.launchers.limits import is_count, parse_bytes, parse_seconds
+from sweeps.launchers.limits import is_count, parse_bytes, parse_count, parse_seconds
 from sweeps.launchers.local import MAX_STOPS, Options, Summary
-from sweeps.launchers.remote import STORAGE, RemoteRun, named_values, node_share, remove_failed_records, update_rows
+from sweeps.launchers.remote import (
+    STORAGE,
+    RemoteRun,
+    named_values,
+    node_share,
+    remove_failed_records,
+    require_equal_parts,
+    update_rows,
+)
 from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
+from sweeps.process.order import Spread
 
 __all__ = ["Cluster", "launch_on_slurm", "parse_parameters"]
 
@@ -56,17 +66,23 @@ class Cluster(NamedTuple):
     storage: str | None
     report: Sequence[str]
 
+    @property
+    def nodes(self) -> int:
+        """The nodes of a job, over which the ranks of its run are spread."""
+        return int(self.parameters.get("nodes", 1))
+
 
 class Job:
-    """One run as a job. It is pickled when it is submitted, and called on the node, again each time it is requeued."""
+    """One run as a job. It is pickled when it is submitted, and called on the first of its nodes, again each time it is
+    requeued."""
 
-    def __init__(self, run: RemoteRun) -> None:
-        self.run = run
+    def __init__(self, run: RemoteRun, nodes: int) -> None:
+        self.run, self.nodes = run, nodes
 
     def __call__(self) -> str:
         """Does the run, or what is left of it, and returns its state."""
-        share = _share(self.run.ticket, self.run.options.nodes)
-        summary = self.run.perform(share, os.environ.get(STORAGE))
+        share = _share(self.run.ticket, self.nodes)
+        summary = self.run.perform(share, os.environ.get(STORAGE), _spread(self.nodes))
         if summary.stopped_by == signal.SIGUSR2:  # now submitit receives it too, and requeues the job
             signal.raise_signal(signal.SIGUSR2)
         if summary.stopped_by is not None:
@@ -104,7 +120,7 @@ def launch_on_slurm(
     begin: called when SLURM has accepted the jobs, before the job of their report is submitted.
     Raises ConfigError where SLURM refuses the jobs, or where its nodes cannot share the ranks of a run.
     """
-    options = options._replace(nodes=_nodes(cluster, rows))
+    require_equal_parts(cluster.nodes, rows, options, OPTION)
     folder = runs.resolve() / "studies" / options.study / "slurm"
     watch = _Watch(runs.resolve(), ledger, board, options, cluster, folder, begin, _read_jobs(folder / JOBS))
     with _handled_signals(watch), board:
@@ -140,19 +156,23 @@ def parse_parameters(assignments: Iterable[str]) -> dict[str, Any]:
             parameters[name] = int(text) if is_count(text) else math.ceil(parse_seconds(text, place) / 60)
         elif name == "mem":
             parameters[name] = parse_bytes(text, place) / (1 << 30)
+        elif name == "nodes":
+            parameters[name] = parse_count(text, name, place)
         else:
             parameters[name] = int(text) if is_count(text) else text
     return parameters
 
 
-def _nodes(cluster: Cluster, rows: Iterable[Row]) -> int:
-    """Returns the nodes of a job. Raises ConfigError where they cannot share the ranks of its run equally."""
-    nodes = cluster.parameters.get("nodes", 1)
-    for ranks in {row.ticket.ranks for row in rows}:
-        if ranks % nodes:
-            reason = f"{nodes} nodes cannot share {ranks} ranks of a run equally; give --devices {nodes}, or a multiple"
-            raise ConfigError(reason, f"{OPTION} nodes")
-    return int(nodes)
+def _spread(nodes: int) -> Spread:
+    """Returns the nodes of this job, of which this is the first.
+
+    SLURM warns all steps of a job of the end of its time. Only the run's own process answers, so the others ignore it.
+    """
+    if nodes == 1:
+        return Spread()
+    srun = ("srun", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1")
+    deaf = ("sh", "-c", 'trap "" USR2; exec "$@"', "sh")
+    return Spread(nodes, (*srun, *deaf), socket.gethostname())
 
 
 def _share(ticket: Ticket, nodes: int = 1) -> Share:
@@ -197,7 +217,7 @@ def _submit(watch: _Watch, rows: list[Row]) -> None:
         with executor.batch():
             timing = (watch.ledger.heartbeat, watch.ledger.grace)
             remote_runs = [RemoteRun(watch.runs, row.ticket, watch.options, *timing) for row in rows]
-            jobs = [executor.submit(Job(run)) for run in remote_runs]
+            jobs = [executor.submit(Job(run, watch.cluster.nodes)) for run in remote_runs]
         for row, job in zip(rows, jobs, strict=True):
             watch.jobs[row.ticket.key] = job.job_id
             watch.submitted[row.ticket.key] += 1
@@ -222,7 +242,7 @@ def _executor(watch: _Watch) -> submitit.SlurmExecutor:
     except RuntimeError:
         raise ConfigError("there is no SLURM here: srun is not found; use --launcher local", "--launcher") from None
     parameters = {"time": DEFAULT_MINUTES, "signal_delay_s": WARNING_SECONDS, **watch.cluster.parameters}
-    if watch.options.nodes > 1:  # the run's process is on the first node, and starts its ranks on all of them
+    if watch.cluster.nodes > 1:  # the run's process is on the first node, and starts its ranks on all of them
         parameters |= {"ntasks_per_node": 1, "srun_args": ["--nodes=1", "--ntasks=1"]}
     executor.update_parameters(
         job_name=watch.options.study,

@@ -42,12 +42,11 @@ class Meeting:
 
 
 @contextmanager
-def meeting_point(nodes: int) -> Iterator[Meeting]:
-    """Opens the socket of a run: one that only processes of this user on this machine can reach, or one that ranks on
-    other nodes can."""
-    if nodes > 1:
+def meeting_point(host: str | None = None) -> Iterator[Meeting]:
+    """Opens a socket: one that only processes of this user on this machine can reach, or one that those on other nodes
+    can, which know this machine by the host."""
+    if host is not None:
         with socket.create_server(("", 0)) as listener:
-            host = socket.gethostname()
             yield Meeting(listener, f"{host}:{listener.getsockname()[1]}", secrets.token_hex(32))
         return
     with TemporaryDirectory(prefix="ranks-") as folder, socket.socket(socket.AF_UNIX) as listener:

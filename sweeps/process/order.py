@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lit_transformers.runs.loggers import LoggerConfig
     from lit_transformers.runs.wandb_logging import WandbConfig
 
-__all__ = ["BUSY", "INTERRUPTED", "KILLED", "Fault", "News", "RunOrder", "first_line", "perform", "reporter"]
+__all__ = ["BUSY", "INTERRUPTED", "KILLED", "Fault", "News", "RunOrder", "Spread", "first_line", "perform", "reporter"]
 
 INTERRUPTED = 75
 """Exit status of a run that was asked to stop and left a checkpoint."""
@@ -43,6 +43,18 @@ class News(NamedTuple):
     seconds_left: float | None
 
 
+class Spread(NamedTuple):
+    """Over how many nodes the ranks of a run are spread, on each equally many.
+
+    start: a command that starts what follows it once on each node, and ends when all of them have, or one has failed.
+    host: a name or address by which the nodes reach that of the run's process. Neither is needed for one node.
+    """
+
+    nodes: int = 1
+    start: tuple[str, ...] = ()
+    host: str | None = None
+
+
 class RunOrder(NamedTuple):
     """What a run's process receives: which run, where, by which runner, and with how many threads per rank."""
 
@@ -61,8 +73,8 @@ class RunOrder(NamedTuple):
     """Seconds after which its parent stops it. A run that an earlier, shorter limit stopped is resumed."""
     loggers: tuple[str, ...] = ()
     """The names of the loggers that runs have besides Weights & Biases."""
-    nodes: int = 1
-    """The nodes of the SLURM job that it is in, over which its ranks are spread equally."""
+    spread: Spread = Spread()
+    """The nodes of its ranks."""
 
     @property
     def directory(self) -> Path:

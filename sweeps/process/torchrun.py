@@ -2,8 +2,8 @@
 
 Every rank is connected to the run's process by a socket. Through it each rank receives its order and any request to
 stop, the first one sends its progress, and each sends its outcome; a rank ends at once when the connection is closed.
-So to its parent a run of many ranks is like a run of one process. In a SLURM job of several nodes srun starts a
-torchrun on each of them.
+So to its parent a run of many ranks is like a run of one process. Where they are spread over several nodes the command
+of the launcher starts a torchrun on each of them, srun in a SLURM job.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Ranks:
 def perform_together(order: RunOrder, report: Callable[[Any], None]) -> Record | Fault | None:
     """Does the run by as many ranks as its config requests; returns what ``perform`` returns."""
     ranks = _Ranks(report)
-    with meeting_point(order.nodes) as meeting, _stop_requests(ranks):
+    with meeting_point(order.spread.host) as meeting, _stop_requests(ranks):
         command = [*_torchrun(order), "-m", "sweeps.process.rank", meeting.address]
         environment = _environment(order) | ({SECRET: meeting.secret} if meeting.secret else {})
         # A session of its own: the parent passes on the signals that a terminal sends to all processes of a command.
@@ -109,19 +109,14 @@ def perform_together(order: RunOrder, report: Callable[[Any], None]) -> Record |
 
 
 def _torchrun(order: RunOrder) -> list[str]:
-    """Returns the command that starts ranks on this node, or on every node of the SLURM job.
-
-    SLURM warns all steps of a job of the end of its time. Only the run's own process answers, so the others ignore it.
-    """
+    """Returns the command that starts ranks on this node, or on each of several."""
     torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    ranks, nodes = order.ticket.ranks, order.nodes
+    ranks, (nodes, start, host) = order.ticket.ranks, order.spread
     if nodes == 1:
         return [*torchrun, "--standalone", "--nproc-per-node", str(ranks)]
-    srun = ["srun", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
-    deaf = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh"]
-    endpoint = f"{socket.gethostname()}:{_free_port()}"
+    endpoint = f"{host}:{_free_port()}"
     rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={order.ticket.key}"]
-    return [*srun, *deaf, *torchrun, f"--nnodes={nodes}", f"--nproc-per-node={ranks // nodes}", *rendezvous]
+    return [*start, *torchrun, f"--nnodes={nodes}", f"--nproc-per-node={ranks // nodes}", *rendezvous]
 
 
 def _free_port() -> int:

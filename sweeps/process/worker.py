@@ -16,7 +16,7 @@ from sweeps.process.order import BUSY, INTERRUPTED, KILLED, Fault, RunOrder, per
 from sweeps.process.parent import die_with_parent
 from sweeps.process.torchrun import perform_together
 
-__all__ = ["work"]
+__all__ = ["redirect_output", "work"]
 
 LOCK_SECONDS = 20.0
 """How long a run waits for the dying process of a killed command to leave its directory."""
@@ -28,7 +28,7 @@ def work(order: RunOrder, connection: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server ignores it and so would its children
     die_with_parent()
     order.directory.mkdir(parents=True, exist_ok=True)
-    _redirect_output(order.directory / "log.txt")
+    redirect_output(order.directory / "log.txt")
     connection.send(None)  # from here on SIGTERM is handled
     try:
         with locked(order.directory / "lock", LOCK_SECONDS):
@@ -59,7 +59,7 @@ def _run(order: RunOrder, connection: Connection) -> int:
     return INTERRUPTED if result is None else 0
 
 
-def _redirect_output(log: Path) -> None:
+def redirect_output(log: Path) -> None:
     """Redirects all output of the process, that of C libraries included, to the run's log."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (1, 2):

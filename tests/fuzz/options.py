@@ -17,7 +17,7 @@ from lit_transformers.plugins import locate
 from lit_transformers.project import FILE, read_project
 from sweeps.launchers.limits import parse_bytes, parse_seconds, write_seconds
 from sweeps.launchers.ray_cluster import parse_ray_options
-from sweeps.launchers.slurm import parse_parameters
+from sweeps.launchers.slurm import Cluster, parse_parameters
 from sweeps.ledger.storage import find_address
 
 PLACE = "--option"
@@ -57,21 +57,23 @@ def assignments(*known: str) -> st.SearchStrategy[list[str]]:
     "--slurm NAME=VALUE",
     {"words": ["nodes=²"]},
     {"words": ["nodes=" + "9" * 5000]},
+    {"words": ["nodes=0"]},
     words=assignments("partition", "time", "mem", "gpus_per_node", "nodes", "cpus_per_task"),
 )
 def slurm(words: list[str]) -> None:
     parameters = parse_parameters(words)
     assert {word.partition("=")[0] for word in words} == {*parameters}
+    assert Cluster(parameters, None, ()).nodes >= 1
 
 
 @target(
     "--ray NAME=VALUE",
     {"words": ["gpus=-1"]},
-    words=assignments("address", "cpus", "gpus", "memory", "working_dir", "runtime_env"),
+    words=assignments("address", "cpus", "gpus", "memory", "nodes", "working_dir", "runtime_env"),
 )
 def ray(words: list[str]) -> None:
     cluster = parse_ray_options(words)
-    assert cluster.cpus >= 1 and (cluster.gpus is None or 0 <= cluster.gpus < math.inf)
+    assert cluster.cpus >= 1 and cluster.nodes >= 1 and (cluster.gpus is None or 0 <= cluster.gpus < math.inf)
 
 
 addresses = st.one_of(

@@ -33,6 +33,10 @@ INDEPENDENT = (
     "tests/contracts/test_independent_symbols.py::test_no_loss_falls_below_chance_where_symbols_are_independent"
 )
 READERS = "tests/datamodules/test_any_reader.py::"
+RAY_NODES = (
+    "tests/sweeps/test_ray.py::TestOnACluster::"
+    "test_ranks_of_a_run_are_on_one_node_or_spread_over_several_and_go_on_in_others_when_one_dies"
+)
 ELASTIC = "tests/lit_transformers/test_elastic.py::"
 RANKS = "tests/lit_transformers/test_pretraining_ranks.py::test_ranks_learn_and_measure_what_one_process_does"
 
@@ -2459,9 +2463,25 @@ RUN_FAULTS = (
         "launchers",
         "a task of Ray reserves what one rank of its run needs",
         "sweeps/launchers/ray_messages.py",
-        "ranks = self.run.ticket.ranks",
+        "ranks = self.run.ticket.ranks // self.nodes",
         "ranks = 1",
-        ("tests/sweeps/test_ray.py::test_a_run_takes_the_cores_and_devices_of_all_its_ranks",),
+        ("tests/sweeps/test_ray.py::test_a_run_takes_the_cores_and_devices_of_its_ranks_on_each_node",),
+    ),
+    Fault(
+        "launchers",
+        "nodes of Ray that a run has lost ranks on stay reserved",
+        "sweeps/launchers/ray_driver.py",
+        "remove_placement_group(group)",
+        "pass",
+        (RAY_NODES,),
+    ),
+    Fault(
+        "launchers",
+        "a run that has lost a node of Ray waits for another in the same group",
+        "sweeps/launchers/ray_tasks.py",
+        "self.reason_lost = why_lost(error) or first_line(error)",
+        "pass",
+        (RAY_NODES,),
     ),
     Fault(
         "keys",
@@ -3296,7 +3316,7 @@ FAULTS = (
     Fault(
         "sweeps",
         "the ranks of a run are all on the first node",
-        "sweeps/process/torchrun.py",
+        "sweeps/launchers/slurm.py",
         'f"--nodes={nodes}", f"--ntasks={nodes}"',
         '"--nodes=1", "--ntasks=1"',
         (

@@ -22,7 +22,7 @@ from sweeps.launchers import ray_cluster
 from sweeps.launchers.local import Summary
 from sweeps.launchers.ray_cluster import RayCluster, launch_on_ray, parse_ray_options
 from sweeps.launchers.ray_messages import RayTask
-from sweeps.launchers.remote import RemoteRun
+from sweeps.launchers.remote import RemoteRun, require_equal_parts
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
@@ -62,13 +62,16 @@ def cluster(nodes: int, cores: int = 1) -> Iterator[Any]:
         running.shutdown()
 
 
-def go(runs: Path, run_tickets: list[Ticket], address: str) -> tuple[Summary, str]:
-    """The summary of the runs, and the output."""
+def go(runs: Path, run_tickets: list[Ticket], address: str, **taken: int) -> tuple[Summary, str]:
+    """The summary of the runs, and the output. taken: what runs take of the cluster."""
     rows, _ = survey(runs, run_tickets, OPTIONS.metric, retry_failed=False)
     ledger, console = Ledger(runs, heartbeat=1, grace=8), Console(file=StringIO(), width=300)
     try:
-        board, options = Board(console, OPTIONS.metric), OPTIONS._replace(study="pauses", memory_limit=4 << 30)
-        summary = launch_on_ray(runs, ledger, board, rows, options, RayCluster(address))
+        board, options = (
+            Board(console, OPTIONS.metric),
+            OPTIONS._replace(study="pauses", memory_limit=None if taken else 4 << 30),
+        )
+        summary = launch_on_ray(runs, ledger, board, rows, options, RayCluster(address, **taken))  # type: ignore[arg-type]
         return summary, console.file.getvalue()  # type: ignore[attr-defined]
     finally:
         ledger.close()
@@ -76,6 +79,18 @@ def go(runs: Path, run_tickets: list[Ticket], address: str) -> tuple[Summary, st
 
 def have_checkpoints(runs: Path, run_tickets: list[Ticket]) -> Callable[[], bool]:
     return lambda: all((ticket.directory(runs) / "checkpoint.ckpt").exists() for ticket in run_tickets)
+
+
+def nodes_of(runs: Path, running: Any) -> tuple[Any, set[Any]]:
+    """The node of the run's process, and those of its ranks: whose raylet they descend from."""
+    nodes = {node.all_processes["raylet"][0].process.pid: node for node in running.list_all_nodes()}
+
+    def running_on(module: str) -> set[Any]:
+        processes = [worker for worker in workers_of(runs) if module in worker.cmdline()]
+        return {nodes[parent.pid] for worker in processes for parent in worker.parents() if parent.pid in nodes}
+
+    (first,) = running_on("sweeps.launchers.ray_start")
+    return first, running_on("sweeps.process.rank")
 
 
 @pytest.mark.slow
@@ -136,13 +151,29 @@ class TestOnACluster:
         assert [finishes(runs, ticket) for ticket in run_tickets] == [1, 1]
         assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
 
-    def test_ranks_of_a_run_are_one_task_on_one_node(self, tmp_path: Path) -> None:
-        runs, run_tickets = tmp_path / "runs", tickets(1, devices=2)
-        with cluster(1, cores=2) as running:
-            summary, _ = go(runs, run_tickets, running.address)
-        assert states(summary) == [State.FINISHED]
-        assert finishes(runs, run_tickets[0]) == 1
-        assert metrics(runs, run_tickets) == never_interrupted(tmp_path / "quiet", run_tickets)
+    def test_ranks_of_a_run_are_on_one_node_or_spread_over_several_and_go_on_in_others_when_one_dies(
+        self, tmp_path: Path
+    ) -> None:
+        """When a node dies two are left, all of which the run needs: so it has given back those that it had before."""
+        runs, spread_runs, together = tmp_path / "runs", tmp_path / "spread", tickets(1, devices=2)
+        spread = tickets(1, fault="wait", devices=2)
+        nodes: list[Any] = []
+        with cluster(3, cores=2) as running:
+            summary, _ = go(runs, together, running.address)
+
+            def kill_another_node() -> None:
+                nodes.extend(nodes_of(spread_runs, running))
+                running.remove_node((nodes[1] - {nodes[0]}).pop(), allow_graceful=False)
+
+            with when((spread[0].directory(spread_runs) / "checkpoint.ckpt").exists, kill_another_node):
+                later, output = go(spread_runs, spread, running.address, nodes=2, cpus=2)
+        assert states(summary) + states(later) == [State.FINISHED] * 2
+        assert nodes[0] in nodes[1] and len(nodes[1]) == 2
+        assert output.count("died; it goes on") == 1
+        assert finishes(runs, together[0]) == finishes(spread_runs, spread[0]) == 1
+        assert metrics(runs, together) == never_interrupted(tmp_path / "quiet", together)
+        assert metrics(spread_runs, spread) == metrics(runs, together)
+        wait_for(lambda: not workers_of(spread_runs))
 
 
 def test_an_address_where_nobody_answers_is_one_line(tmp_path: Path) -> None:
@@ -150,19 +181,39 @@ def test_an_address_where_nobody_answers_is_one_line(tmp_path: Path) -> None:
         go(tmp_path, tickets(1), "127.0.0.1:1")
 
 
-def test_a_run_takes_the_cores_and_devices_of_all_its_ranks(tmp_path: Path) -> None:
+def test_a_run_takes_the_cores_and_devices_of_its_ranks_on_each_node(tmp_path: Path) -> None:
     (ticket,) = tickets(1, devices=4)
     run = RemoteRun(tmp_path, ticket, OPTIONS, 10, 60)
-    task = RayTask(run, 2, 1.0, 8 << 30, None, (), {}, None)
+    task = RayTask(run, 2, 1.0, 8 << 30, 1, None, (), {}, None)
     assert task.resources == {"num_cpus": 8, "num_gpus": 4.0, "memory": 8 << 30}
+    assert task._replace(nodes=2).bundle == {"CPU": 4, "GPU": 2.0, "memory": 8 << 30}
+
+
+def test_runs_that_nodes_cannot_share_or_whose_memory_nobody_watches_are_refused(tmp_path: Path) -> None:
+    (row,), _ = survey(tmp_path, tickets(1, devices=4), OPTIONS.metric, retry_failed=False)
+    message = "--ray nodes: 3 nodes cannot share 4 ranks of a run equally; give --devices 3, or a multiple"
+    with pytest.raises(ConfigError, match=message):
+        require_equal_parts(3, [row], OPTIONS, "--ray")
+    with pytest.raises(ConfigError, match="--memory-limit: is watched on one node alone"):
+        require_equal_parts(2, [row], OPTIONS._replace(memory_limit=1 << 30), "--ray")
+
+
+def test_a_group_that_is_larger_than_the_cluster_is_one_line(tmp_path: Path) -> None:
+    rows, _ = survey(tmp_path, tickets(1, devices=4), OPTIONS.metric, retry_failed=False)
+    console, ledger = Console(file=StringIO(), width=300), Ledger(tmp_path)
+    watch = ray_cluster._RayWatch(tmp_path, ledger, Board(console, OPTIONS.metric), OPTIONS, RayCluster(nodes=2))
+    watch.nodes = [{"CPU": 2.0}, {"CPU": 1.0}]
+    ray_cluster._warn_of_size(watch, rows)
+    ledger.close()
+    assert console.file.getvalue() == "a run needs 2 nodes, not 1 (CPU 2 each); runs wait for nodes that join\n"  # type: ignore[attr-defined]
 
 
 def test_options_are_parsed(tmp_path: Path) -> None:
     settings = tmp_path / "env.yaml"
     settings.write_text("pip: [polars]\n")
-    words = ["address=ray.cluster:6379", "cpus=2", "gpus=0.5", "memory=8GiB", f"runtime_env={settings}"]
+    words = ["address=ray.cluster:6379", "cpus=2", "gpus=0.5", "memory=8GiB", "nodes=4", f"runtime_env={settings}"]
     assert parse_ray_options([*words, f"working_dir={tmp_path}"], "sqlite:///x") == RayCluster(
-        "ray.cluster:6379", 2, 0.5, 8 << 30, str(tmp_path), {"pip": ["polars"]}, "sqlite:///x"
+        "ray.cluster:6379", 2, 0.5, 8 << 30, 4, str(tmp_path), {"pip": ["polars"]}, "sqlite:///x"
     )
 
 
@@ -176,6 +227,7 @@ def test_a_folder_is_copied_without_its_runs(tmp_path: Path) -> None:
     [
         ("adress=auto", "--ray: no option 'adress'; did you mean address"),
         ("cpus", "--ray: write name=value, not 'cpus'"),
+        ("nodes=0", "--ray nodes: wants a number of nodes from 1 on, not '0'"),
         ("gpus=1.5", "--ray gpus: wants a whole number of devices, or a part of one such as 0.5, not '1.5'"),
         ("working_dir=/nowhere", "--ray working_dir: there is no folder '/nowhere'"),
     ],

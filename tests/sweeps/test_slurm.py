@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -224,7 +225,7 @@ def test_the_ranks_on_a_node_share_its_cores_and_nodes_that_cannot_share_the_ran
 def test_a_rank_on_another_node_that_does_not_know_the_secret_of_its_run_is_not_let_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with meeting_point(nodes=2) as meeting, ThreadPoolExecutor(1) as rank:
+    with meeting_point(socket.gethostname()) as meeting, ThreadPoolExecutor(1) as rank:
         monkeypatch.setenv(SECRET, "a guess")
         guess = rank.submit(connected, meeting.address)
         assert meeting.accept() is None
