@@ -1,6 +1,7 @@
 """The keys of runs. They cover what changes a run's numbers, which is its config, its data, and the code on the path of
 training and measuring, and nothing else: a gate's message or a line of progress leaves finished runs valid. On how many
-ranks and by how many worker processes a run is done changes nothing that is more than rounding or other dropout."""
+ranks a run is done, what part of the network each holds, and by how many worker processes, changes nothing that is more
+than rounding or other dropout."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from lit_transformers.runs.starting_weights import fingerprint, locate_weights
 
 __all__ = ["ROOTS", "code_of", "identity_of", "run_key", "training_key"]
 
-WHO_DOES_IT = ("training.devices", "data.workers")
-"""The fields that say on how many ranks a run is done, and by how many worker processes of each its data are read."""
+WHO_DOES_IT = ("training.devices", "training.strategy", "data.workers")
+"""The fields that say on how many ranks a run is done, whether each holds the whole network, and by how many worker
+processes of each its data are read."""
 
 ROOTS = ("lit_transformers.runs.train",)
 """The modules from which all code is imported that computes a run's numbers, the classes of its config apart."""

@@ -113,6 +113,7 @@ def train(
     metrics = {f"val/{name}": value for name, value in task.metric.compute().items()}
     continued = config.data.describes is LanguageDescription
     source, length = config.task.counted_lengths(data.description)
+    task.put_together()
     lengths = flops_by_length(task.network, length, continued, source)
     observations = observe(task, data.val_dataloader()) | {"flops_by_length": [list(row) for row in lengths]}
     return metrics, timings, observations

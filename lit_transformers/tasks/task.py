@@ -23,7 +23,7 @@ from lit_transformers.models.model import ModelConfig, Network
 from lit_transformers.tasks.example_metric import ExampleMetric
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.ranks import mean_over_ranks
-from lit_transformers.training.shards import put_together, shard
+from lit_transformers.training.shards import number_by_network, put_together, shard
 from lit_transformers.training.training_log import TrainingLog
 
 
@@ -237,6 +237,9 @@ class Task(L.LightningModule, ABC):
         checkpoint[DESCRIPTION] = self.data.to_dict()
         if self.reports_training:
             checkpoint["tokens"] = self.training_log.tokens()
+        if self.training_config.strategy != "fsdp":
+            for state in checkpoint.get("optimizer_states", ()):
+                number_by_network(state, self.trainer.optimizers[0], self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.training_log.go_on(checkpoint.get("tokens", 0))
@@ -246,6 +249,12 @@ class Task(L.LightningModule, ABC):
         if self.training_config.strategy == "fsdp" and self.device_mesh is not None:
             for part in self.trained():
                 shard(part, self.device_mesh["data_parallel"])
+
+    def put_together(self) -> None:
+        """Gives every rank all weights until the next training step, of which fsdp leaves each a part. All ranks must
+        call this before they call a part of the network alone."""
+        for part in self.trained():
+            put_together(part)
 
     def trained(self) -> Iterator[nn.Module]:
         """Yields the modules with parameters that this one calls: its network, heads, and the members of its lists."""
@@ -291,8 +300,7 @@ class Task(L.LightningModule, ABC):
         self._random = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if self.device.type == "cuda" else [])]
         torch.manual_seed(0)
         self.begin_evaluation()
-        for part in self.trained():
-            put_together(part)
+        self.put_together()
         self.metric.reset()
         self._evaluation_began = time.perf_counter()
 

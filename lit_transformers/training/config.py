@@ -229,10 +229,11 @@ class TrainingConfig(Config):
     whether the weights at the end are those of several updates; clip: largest norm of the gradient (None for any);
     precision: "bf16" needs CUDA; compile: run the network through torch.compile; validate_every: steps between
     validations (None for the end alone); log_every: steps between points of the training curve; device: "auto" takes
-    CUDA where there is one; devices: ranks, which change no batch, so that a run may go on
-    with another number of them; strategy: whether each rank holds the whole network ("ddp") or, between
-    passes, a part of it ("fsdp"); stop: by which validations training ends early or weights are selected; keep: whether
-    the last weights are measured and kept, or those of the best validation by ``stop``; callbacks: those of others.
+    CUDA where there is one; devices: ranks, which change no batch, so that a run may go on with another number of them;
+    strategy: whether each rank holds the whole network ("ddp") or, between passes, a part of it ("fsdp"), either of
+    which goes on with what the other began; stop: by which validations training ends early or weights are selected;
+    keep: whether the last weights are measured and kept, or those of the best validation by ``stop``; callbacks: those
+    of others.
     """
 
     steps: Positive = 1000
@@ -255,7 +256,7 @@ class TrainingConfig(Config):
     def conflicts(self) -> Iterator[str]:
         yield from self._selection_conflicts()
         if self.strategy == "fsdp" and self.devices == 1:
-            yield "strategy fsdp cuts a network over several devices; set devices too"
+            yield "strategy fsdp cuts a network over several devices; set devices too, or strategy to ddp"
         if self.strategy == "fsdp" and self.compile:
             yield "strategy fsdp and compile do not go together; set compile to false"
         if self.strategy == "fsdp" and self.average:

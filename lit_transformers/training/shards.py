@@ -7,11 +7,14 @@ of the memory of training, are never gathered.
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-__all__ = ["put_together", "shard"]
+__all__ = ["number_by_network", "put_together", "shard"]
 
 
 def shard(network: nn.Module, mesh: DeviceMesh) -> None:
@@ -27,3 +30,15 @@ def put_together(network: nn.Module) -> None:
     """
     if isinstance(network, FSDPModule):
         network.unshard()
+
+
+def number_by_network(state: dict[str, Any], optimizer: torch.optim.Optimizer, network: nn.Module) -> None:
+    """Numbers the parameters in the state of an optimizer as the network does, in place, and not as its groups do.
+
+    So Lightning numbers them where a network is sharded, and takes no other numbers there; elsewhere any will do.
+    """
+    numbers = {parameter: number for number, parameter in enumerate(network.parameters())}
+    by_group = [numbers[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    state["state"] = {by_group[number]: moments for number, moments in state["state"].items()}
+    for group in state["param_groups"]:
+        group["params"] = [by_group[number] for number in group["params"]]

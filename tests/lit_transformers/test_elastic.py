@@ -147,3 +147,33 @@ def test_other_random_numbers_are_told(tmp_path: Path) -> None:
     assert record["measured"]["ranks"][1]["drawn_anew"]
     [line] = [line for line in (tmp_path / "output.txt").read_text().splitlines() if "dropout" in line]
     assert line.startswith("goes on at step") and "with 2 ranks after 4" in line
+
+
+def test_a_run_goes_on_whether_each_rank_holds_the_whole_network_or_a_part(tmp_path: Path) -> None:
+    """Moments of the optimizer are cut and put together with the weights, which decay by groups of their own."""
+    config = config_of("stream", 1, 0).override({"training.steps": 20, "training.validate_every": 20})
+    parts = [config.override({"training.devices": ranks, "training.strategy": "fsdp"}) for ranks in (4, 2)]
+    steps = [0]
+
+    def goes_further() -> bool:
+        path = tmp_path / "changing" / CHECKPOINT
+        return path.exists() and torch.load(path, weights_only=True)["global_step"] > steps[-1]
+
+    for changed in (parts[0], config):
+        process = training(changed, tmp_path / "changing", 0.0)
+        process.until(goes_further)
+        process.send(signal.SIGKILL)
+        process.wait()
+        steps.append(torch.load(tmp_path / "changing" / CHECKPOINT, weights_only=True)["global_step"])
+    training(parts[1], tmp_path / "changing").finish()
+    record = json.loads((tmp_path / "changing" / RECORD).read_text())
+    expected = fit(config, tmp_path / "alone")
+    assert record["outcome"] == "finished" and record["key"] == expected["key"], record["reason"]
+    assert [(part["step"], part["ranks"]) for part in record["measured"]["ranks"]] == [
+        *zip(steps, (4, 1, 2), strict=True)
+    ]
+    assert record["metrics"] == pytest.approx(expected["metrics"], rel=1e-4)
+    weights = [
+        torch.load(tmp_path / run / CHECKPOINT, weights_only=True)["state_dict"] for run in ("changing", "alone")
+    ]
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)

@@ -2484,6 +2484,22 @@ RUN_FAULTS = (
         (RAY_NODES,),
     ),
     Fault(
+        "ranks",
+        "a checkpoint of whole networks numbers parameters as their groups do, which fsdp reads as others",
+        "lit_transformers/tasks/task.py",
+        'if self.training_config.strategy != "fsdp":',
+        "if False:",
+        (f"{ELASTIC}test_a_run_goes_on_whether_each_rank_holds_the_whole_network_or_a_part",),
+    ),
+    Fault(
+        "ranks",
+        "a network is measured of which each rank holds a part",
+        "lit_transformers/runs/train.py",
+        "    task.put_together()\n",
+        "",
+        (f"{ELASTIC}test_a_run_goes_on_whether_each_rank_holds_the_whole_network_or_a_part",),
+    ),
+    Fault(
         "keys",
         "a key ignores the data",
         "lit_transformers/runs/keys.py",

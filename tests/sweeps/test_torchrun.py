@@ -132,7 +132,10 @@ def test_ranks_that_hold_a_part_each_learn_what_whole_ones_do_and_go_on_where_th
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"training.devices": 1}, "training: strategy fsdp cuts a network over several devices; set devices too"),
+        (
+            {"training.devices": 1},
+            "training: strategy fsdp cuts a network over several devices; set devices too, or strategy to ddp",
+        ),
         ({"training.compile": True}, "training: strategy fsdp and compile do not go together"),
         ({"task.evaluation": {"mixer.memory": 16}}, "training.strategy fsdp cannot measure another network"),
     ],
