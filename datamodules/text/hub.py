@@ -124,7 +124,8 @@ def commit(name: str, revision: str | None) -> str:
 
 
 class _HubDocuments(Documents):
-    """The documents of a split. Every rank, and every worker of one, reads all of them from the hub."""
+    """The documents of a split. Every rank, and every worker of one, reads all of them from the hub, and encodes those
+    of its lanes, and others whose length nobody has entered into the cache."""
 
     def __init__(self, config: HubConfig, split: Split) -> None:
         self.config, self.split = config, split

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,14 @@ __all__ = ["LaneShape", "Lanes"]
 
 ALONE = Shard()
 EMPTY = np.empty(0, np.int32)
+
+
+class KnownLengths(Protocol):
+    """Lengths of documents by their ordinals, plus 1; 0 where one is not known, which is then entered."""
+
+    def __getitem__(self, ordinal: int) -> int: ...
+
+    def __setitem__(self, ordinal: int, length: int) -> None: ...
 
 
 class LaneShape(NamedTuple):
@@ -126,9 +134,8 @@ class Lanes:
         tokenizer: Tokenizer,
         shape: LaneShape,
         share: Shard = ALONE,
-        lengths: npt.NDArray[np.int32] | None = None,
+        lengths: KnownLengths | None = None,
     ) -> None:
-        """lengths: of documents by their ordinals, plus 1; 0 where one is not known, which is then entered."""
         self.stream, self.tokenizer, self.shape, self.share, self.lengths = stream, tokenizer, shape, share, lengths
         self.lanes = [_Lane() for _ in range(shape.rows)]
         self.own = share.of(self.lanes)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from datamodules.core.data import KnownValues, row_conflicts
-from datamodules.core.documents import Corpus, Documents, DocumentStream, Limit, Shard, Split, cache_folder
+from datamodules.core.documents import Documents, DocumentStream, Limit, Shard, Split, cache_folder
 from datamodules.core.errors import DataError
-from datamodules.core.index import IndexedCorpus, IndexedDocuments, made_aside, writing
+from datamodules.core.index import IndexedDocuments, made_aside, writing
 from datamodules.core.loading import Reading
 from datamodules.core.tokenizers import (
     Tokenizer,
@@ -29,6 +30,8 @@ __all__ = ["EvaluationConfig", "LanguageData", "LanguageDataConfig"]
 
 LENGTHS = "lengths"
 WHOLE = Limit()
+TABLE = 1 << 16
+"""The documents of one table of lengths."""
 
 
 class EvaluationConfig(Config):
@@ -197,33 +200,47 @@ class LanguageData(TextData):
     ) -> Reading:
         rank, workers = self.rank(), self.config.workers
         is_shared = rank.total * max(workers, 1) > 1
-        lengths = partial(shared_lengths, self.corpus, split, self.tokenizer_hash, limit) if is_shared else None
+        lengths = self._lengths(split, limit) if is_shared else None
         return Reading(partial(_open, documents, self.tokenizer, shape, lengths), rank, workers)
+
+    def _lengths(self, split: Split, limit: Limit) -> SharedLengths:
+        """Returns the lengths of a split's documents. limit: by which the last document may be cut, and then has
+        another length than elsewhere."""
+        cut = [limit.documents, limit.bytes] if limit.cut else []
+        decisive = [self.corpus.fingerprint, self.config.source.to_dict(), split, self.tokenizer_hash, *cut]
+        return SharedLengths(cache_folder() / LENGTHS / canonical_hash(decisive, 32))
 
 
 def _open(
     documents: Callable[[], DocumentStream],
     tokenizer: Tokenizer,
     shape: LaneShape,
-    lengths: Callable[[], npt.NDArray[np.int32] | None] | None,
+    lengths: SharedLengths | None,
     share: Shard,
 ) -> Lanes:
-    return Lanes(documents(), tokenizer, shape, share, None if lengths is None else lengths())
+    return Lanes(documents(), tokenizer, shape, share, lengths)
 
 
-def shared_lengths(
-    corpus: Corpus, split: Split, tokenizer_hash: str, limit: Limit = WHOLE
-) -> npt.NDArray[np.int32] | None:
-    """Returns the lengths of a split's documents as ``Lanes`` takes them, in a file of the cache that all processes
-    fill; None of a corpus without an index, whose documents cannot be counted.
+class SharedLengths:
+    """The lengths of documents as ``Lanes`` takes them, in tables of the cache that all processes fill. A table is made
+    when the first of its documents is read, so that nobody has to know how many there are."""
 
-    limit: by which the last document may be cut, and then has another length than elsewhere.
-    """
-    if not isinstance(corpus, IndexedCorpus):
-        return None
-    decisive = [corpus.fingerprint, split, tokenizer_hash, *([limit.documents, limit.bytes] if limit.cut else [])]
-    folder = cache_folder() / "lengths" / canonical_hash(decisive, 32)
-    if not (folder / LENGTHS).exists():
-        with made_aside(folder, LENGTHS) as temporary, writing(folder):
-            np.zeros(corpus.count(split), np.int32).tofile(temporary / LENGTHS)
-    return np.memmap(folder / LENGTHS, np.int32, mode="r+")
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._tables: dict[int, npt.NDArray[np.int32]] = {}
+
+    def __getitem__(self, ordinal: int) -> int:
+        return int(self._table(ordinal)[ordinal % TABLE])
+
+    def __setitem__(self, ordinal: int, length: int) -> None:
+        self._table(ordinal)[ordinal % TABLE] = length
+
+    def _table(self, ordinal: int) -> npt.NDArray[np.int32]:
+        number = ordinal // TABLE
+        if number not in self._tables:
+            folder = self.folder / str(number)
+            if not (folder / LENGTHS).exists():
+                with made_aside(folder, LENGTHS) as temporary, writing(folder):
+                    np.zeros(TABLE, np.int32).tofile(temporary / LENGTHS)
+            self._tables[number] = np.memmap(folder / LENGTHS, np.int32, mode="r+")
+        return self._tables[number]

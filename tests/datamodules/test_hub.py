@@ -3,11 +3,15 @@
 import json
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from datamodules import DataError, Documents, HubConfig, LanguageData, LanguageDataConfig, Limit
+from datamodules.core.documents import Document, Shard
+from datamodules.core.tokenizers import Tokenizer, encode_document
+from datamodules.text import lanes, language
 
 EVERYTHING = Limit()
 
@@ -67,6 +71,31 @@ def test_training_resumes_with_exactly_the_next_batch(data_set: Path, workers: i
         data._cursor = batches[stop - 1].cursor
         resumed_batches = list(islice(data.train_dataloader(), 60 - stop))
         assert all(torch.equal(a.inputs, b.inputs) for a, b in zip(resumed_batches, batches[stop:], strict=True))
+
+
+def test_a_rank_encodes_a_row_of_another_one_only_where_nobody_has(
+    data_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of lengths is in parts of so many documents, and any number of them may follow."""
+    monkeypatch.setenv("LIT_CACHE", str(tmp_path / "lengths"))
+    monkeypatch.setattr(language, "TABLE", 10)
+    encoded: list[str] = []
+
+    def encode(tokenizer: Tokenizer, document: Document) -> Any:
+        encoded.append(document.name)
+        return encode_document(tokenizer, document)
+
+    monkeypatch.setattr(lanes, "encode_document", encode)
+    config = LanguageDataConfig(source=HubConfig(name=str(data_set)), segment_length=32, batch_size=4)
+    shares: list[list[torch.Tensor]] = []
+    for rank in (0, 1):
+        encoded.clear()
+        monkeypatch.setattr(LanguageData, "rank", lambda data, rank=rank: Shard(rank, 2))
+        shares.append([batch.inputs for batch in islice(LanguageData(config).train_dataloader(), 8)])
+        assert len(set(encoded)) == len(encoded) and (len(encoded) == 32 if rank == 0 else len(encoded) == 16)
+    monkeypatch.setattr(LanguageData, "rank", lambda data: Shard())
+    for alone, first, second in zip(LanguageData(config).train_dataloader(), *shares, strict=False):
+        assert torch.equal(alone.inputs[0::2], first) and torch.equal(alone.inputs[1::2], second)
 
 
 def test_a_missing_split_is_held_out_of_the_train_split(data_set: Path) -> None:

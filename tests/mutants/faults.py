@@ -2500,6 +2500,14 @@ RUN_FAULTS = (
         (f"{ELASTIC}test_a_run_goes_on_whether_each_rank_holds_the_whole_network_or_a_part",),
     ),
     Fault(
+        "ranks",
+        "lengths of documents of the hub are entered into a table that nobody else has",
+        "datamodules/text/language.py",
+        'np.memmap(folder / LENGTHS, np.int32, mode="r+")',
+        'np.memmap(folder / LENGTHS, np.int32, mode="c")',
+        (f"{DATA}hub.py::test_a_rank_encodes_a_row_of_another_one_only_where_nobody_has",),
+    ),
+    Fault(
         "keys",
         "a key ignores the data",
         "lit_transformers/runs/keys.py",
