@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
@@ -15,7 +16,7 @@ import pytest
 from rich.console import Console
 from standin.run import RELEASED
 from standin_runs import OPTIONS, finishes, metrics, never_interrupted, states, tickets, workers_of
-from waiting import wait_for, when
+from waiting import SECONDS, wait_for, when
 
 from lit_transformers.config import ConfigError
 from sweeps.launchers import ray_cluster
@@ -63,14 +64,13 @@ def cluster(nodes: int, cores: int = 1) -> Iterator[Any]:
 
 
 def go(runs: Path, run_tickets: list[Ticket], address: str, **taken: int) -> tuple[Summary, str]:
-    """The summary of the runs, and the output. taken: what runs take of the cluster."""
+    """The summary of the runs, which are stopped where they wait for ever, and the output. taken: what runs take of the
+    cluster."""
     rows, _ = survey(runs, run_tickets, OPTIONS.metric, retry_failed=False)
     ledger, console = Ledger(runs, heartbeat=1, grace=8), Console(file=StringIO(), width=300)
     try:
-        board, options = (
-            Board(console, OPTIONS.metric),
-            OPTIONS._replace(study="pauses", memory_limit=None if taken else 4 << 30),
-        )
+        board, options = Board(console, OPTIONS.metric), OPTIONS._replace(study="pauses")
+        options = options._replace(memory_limit=None if taken else 4 << 30, deadline=time.monotonic() + SECONDS)
         summary = launch_on_ray(runs, ledger, board, rows, options, RayCluster(address, **taken))  # type: ignore[arg-type]
         return summary, console.file.getvalue()  # type: ignore[attr-defined]
     finally:
