@@ -67,7 +67,7 @@ def _submit(task: RayTask) -> tuple[ray.ObjectRef[Any], _Submitted]:
     key, name = task.run.ticket.key, f"{task.run.ticket.arm} seed {task.run.ticket.seed}"
     if task.nodes == 1:
         return perform.options(name=name, **task.resources).remote(task, None), _Submitted(key, None)
-    group = placement_group([task.bundle] * task.nodes, strategy="STRICT_SPREAD", name=name)
+    group = placement_group([task.bundle] * task.nodes, strategy="STRICT_SPREAD")
     options = {"num_cpus": 0, "scheduling_strategy": in_bundle(group, 0)}
     return perform.options(name=name, **options).remote(task, group), _Submitted(key, group)
 
