@@ -36,6 +36,7 @@ from sweeps.launchers.share import Share
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
+from sweeps.store import address_of
 
 __all__ = ["Cluster", "launch_on_slurm", "parse_parameters"]
 
@@ -195,8 +196,8 @@ def _submit(watch: _Watch, rows: list[Row]) -> None:
     executor = _executor(watch)
     try:
         with executor.batch():
-            timing = (watch.ledger.heartbeat, watch.ledger.grace)
-            remote_runs = [RemoteRun(watch.runs, row.ticket, watch.options, *timing) for row in rows]
+            timing, address = (watch.ledger.heartbeat, watch.ledger.grace), address_of(watch.runs)
+            remote_runs = [RemoteRun(watch.runs, row.ticket, watch.options, *timing, address) for row in rows]
             jobs = [executor.submit(Job(run)) for run in remote_runs]
         for row, job in zip(rows, jobs, strict=True):
             watch.jobs[row.ticket.key] = job.job_id
