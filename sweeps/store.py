@@ -77,7 +77,7 @@ LOOK_SECONDS = 10.0
 """The shortest time between two looks for the records of runs that other machines do."""
 TRANSFERS = 16
 """How many small files are brought at a time."""
-FINAL = (FileNotFoundError, FileExistsError, PermissionError, ImportError)
+FINAL = (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError, ImportError)
 """Errors of a store that trying again does not repair."""
 CREDENTIALS = ("AWS_", "FSSPEC_", "GOOGLE_", "GCSFS_")
 """What the variables begin with by which the libraries of stores find a server and its keys."""

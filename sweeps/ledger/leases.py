@@ -90,6 +90,10 @@ class Leases:
             except ConfigError:
                 return
 
+    def is_overtaken(self, key: str) -> bool:
+        """Whether another machine has taken over a run that this one held."""
+        return self._highest(key) > self._held.get(key, 0)
+
     def close(self) -> None:
         """Ends the thread."""
         self._over.set()
@@ -126,7 +130,7 @@ class Leases:
                 held = dict(self._held)
             for key, number in held.items():
                 try:
-                    is_lost = self._highest(key) > number
+                    is_lost = self.is_overtaken(key)
                     with self._lock:
                         if is_lost and self._held.get(key) == number:
                             self.lost.add(key)
