@@ -55,16 +55,17 @@ __all__ = [
 
 CACHE = "LIT_TRANSFORMERS_CACHE"
 """The variable that names the folder of working copies."""
-ADDRESS = "store.txt"
+ADDRESS = "object-store.txt"
 """The file of a working copy with the address of its store."""
-MIRRORED = "store.json"
+MIRRORED = "mirrored.json"
 """What was last brought or put: of each file what identified it in the store, and its size and time here."""
 FOLDER_ID = "folder.id"
 """What a ledger knows a folder of runs by: all working copies of a store have that of the store."""
 LEASES = "leases"
 """The folder of a store that says which machine does which run."""
-STUDIES, PLANS = "studies", "plans"
-"""The folder of studies, and in that of each the cache of plans, which is of one machine alone."""
+STUDIES = "studies"
+OF_ONE_MACHINE = ("plans", "slurm")
+"""Folders of a study that are of no use to other machines: the cache of plans, and the jobs of a cluster."""
 
 FILES = (RUN, CURVES, DOCUMENTS, OUTPUTS)
 """The files of a run that its record is nothing without, where it has them."""
@@ -99,7 +100,8 @@ def store_of(runs: Path) -> Store | None:
     for folder, part in ((runs, ""), (runs.parent, runs.name)):
         with suppress(OSError):
             address = (folder / ADDRESS).read_text(encoding="utf-8").strip()
-            return Store(f"{address}/{part}" if part else address, runs)
+            if is_address(address):
+                return Store(f"{address}/{part}" if part else address, runs)
     return None
 
 
@@ -134,15 +136,14 @@ def prepared(address: str) -> Store:
 
 
 @contextmanager
-def opened(runs: str | Path, *, quiet: bool = False) -> Iterator[Path]:
+def opened(runs: str | Path) -> Iterator[Path]:
     """Yields the folder of runs of a path or an address. That of a store has what is there, but for checkpoints, and
-    what is new in it is put into the store at the end. quiet: no line names the working copy."""
+    what is new in it is put into the store at the end; a line names it."""
     if not is_address(runs):
         yield Path(runs)
         return
     store = prepared(str(runs))
-    if not quiet:
-        print(f"{store.address}: working copy {store.folder}", file=sys.stderr, flush=True)
+    print(f"{store.address}: working copy {store.folder}", file=sys.stderr, flush=True)
     replace(store, patience=0.0).pull()
     try:
         yield store.folder
@@ -298,7 +299,8 @@ class Store:
             except ConfigError:
                 raise
             except FINAL as error:
-                raise ConfigError(f"{first_line(error)}; is the address right?", self.address) from error
+                doubtful = "are the keys" if isinstance(error, PermissionError) else "is the address"
+                raise ConfigError(f"{first_line(error)}; {doubtful} right?", self.address) from error
             except Exception as error:
                 if time.monotonic() >= deadline:
                     text = f"{first_line(error)}; nothing that was finished is lost, run again"
@@ -436,7 +438,7 @@ _looked_at: dict[str, float] = {}
 def _is_of_study(name: str) -> bool:
     """Whether a path is that of a file of a study that other machines have a use for: a plan, a report."""
     parts = PurePosixPath(name).parts
-    return STUDIES in parts[:2] and PLANS not in parts[:-1] and parts[-1] not in (MIRRORED, ADDRESS)
+    return STUDIES in parts[:2] and not {*OF_ONE_MACHINE} & {*parts[:-1]} and parts[-1] != MIRRORED
 
 
 def _identity(known: Mapping[str, Any]) -> str:

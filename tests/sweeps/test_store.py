@@ -17,11 +17,12 @@ import fsspec
 import pytest
 from ports import free_port
 from standin.run import RELEASED
-from standin_runs import go, never_interrupted, states, tickets
+from standin_runs import OPTIONS, go, never_interrupted, states, tickets
 from waiting import wait_for
 
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT, DOCUMENTS, RECORD
+from sweeps.launchers.remote import RemoteRun
 from sweeps.ledger import leases
 from sweeps.ledger.leases import Leases
 from sweeps.ledger.owner import identify
@@ -239,6 +240,16 @@ def test_finished_runs_in_the_store_are_not_done_again(one: Store, other: Store)
     assert states(go(one.folder, run_tickets)) == [State.FINISHED] * 2
     assert states(go(other.folder, run_tickets)) == [State.FINISHED] * 2  # though it has not looked before
     assert not list(other.folder.glob("*/finishes.txt"))
+
+
+def test_a_node_of_a_cluster_works_in_a_working_copy_of_its_own(one: Store, other: Store) -> None:
+    (ticket,) = tickets(1)
+    run = RemoteRun(one.folder, ticket, OPTIONS, heartbeat=1, grace=4, address=one.address)
+    assert states(run.perform(OPTIONS.share, None)) == [State.FINISHED]
+    assert (ticket.directory(other.folder) / "finishes.txt").exists()
+    assert not ticket.directory(one.folder).exists()
+    one.pull_records([ticket.key])
+    assert read_record(ticket.directory(one.folder)).record is not None
 
 
 def test_a_newer_checkpoint_of_another_machine_wins_and_an_older_one_does_not(one: Store, other: Store) -> None:
