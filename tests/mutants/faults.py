@@ -2424,6 +2424,14 @@ RUN_FAULTS = (
     ),
     Fault(
         "store",
+        "a machine goes on with a run that another has taken over",
+        "sweeps/ledger/ledger.py",
+        "if self._claims.get(claim) in self._leases.lost]",
+        "if False]",
+        (f"{STORE}the_ledger_tells_a_command_that_another_machine_has_taken_over_its_run",),
+    ),
+    Fault(
+        "store",
         "results that do not reach the store are taken for finished",
         "sweeps/process/worker.py",
         "write_failure(order.runs, order.ticket, str(error), resumable=True)",

@@ -25,10 +25,11 @@ from lit_transformers.records.files import CHECKPOINT, DOCUMENTS, RECORD
 from sweeps.launchers.remote import RemoteRun
 from sweeps.ledger import leases
 from sweeps.ledger.leases import Leases
+from sweeps.ledger.ledger import Ledger, Pulse
 from sweeps.ledger.owner import identify
 from sweeps.ledger.records import read_record, write_failure
 from sweeps.ledger.ticket import State, Ticket
-from sweeps.store import CACHE, Store, prepared
+from sweeps.store import CACHE, LEASES, Store, prepared
 
 SCRIPT = Path(__file__).parent.parent / "services" / "s3.sh"
 STUDY = """
@@ -303,6 +304,18 @@ def test_a_silent_machine_loses_its_run_and_hears_of_it(
     clock += 2
     assert second.take("run", quiet)
     assert first.is_overtaken("run")
+
+
+def test_the_ledger_tells_a_command_that_another_machine_has_taken_over_its_run(one: Store) -> None:
+    (ticket,) = tickets(1)
+    ledger = Ledger(one.folder, heartbeat=1, grace=4)
+    try:
+        claim = ledger.claim(ticket)
+        assert claim is not None and ledger.beat({claim: Pulse()}) == []
+        one.write(f"{LEASES}/{ticket.key}/000002", b"{}")
+        wait_for(lambda: ledger.beat({claim: Pulse()}) == [claim])
+    finally:
+        ledger.close()
 
 
 @pytest.mark.parametrize(
