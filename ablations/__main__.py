@@ -60,6 +60,7 @@ from sweeps.launchers.share import Share, cuda_devices, share_machine
 from sweeps.ledger.ticket import State
 from sweeps.live import Board, Row
 from sweeps.options import Runs, Storage
+from sweeps.store import address_of
 
 HELP = """Ask a question of a model: runs every arm over several seeds, and reports the differences with intervals.
 
@@ -89,6 +90,8 @@ python -m ablations run xl_recurrence --scale gpu --devices 2  every run by two 
 python -m ablations run xl_recurrence --launcher slurm --slurm partition=gpu --slurm gpus_per_node=1 --slurm time=2h
 
 python -m ablations run xl_recurrence --launcher ray --ray address=auto --ray cpus=2
+
+python -m ablations run xl_recurrence --runs s3://bucket/prefix   machines that come and go, and share no folder
 
 python -m ablations tune xl_recurrence --trials 16             every arm at its best, with the same budget
 
@@ -316,6 +319,8 @@ def status(
     active_runs = {} if all(row.state.over for row in rows) else standings(runs, storage)
     bring_up_to_date(rows, runs, active_runs)
     out.print(status_view(planned.plan, rows, active_runs))
+    if storage is None and address_of(runs) and not all(row.state.over for row in rows):
+        out.print("what other machines do at this store is seen with a shared ledger: --storage", highlight=False)
 
 
 @app.command()

@@ -33,6 +33,7 @@ from lit_transformers.plugins import load_plugins
 from lit_transformers.records.plan import Plan
 from sweeps.ledger.ticket import State
 from sweeps.live import Board
+from sweeps.store import opened
 
 if TYPE_CHECKING:
     import pandas
@@ -75,11 +76,23 @@ def run_study(
     study: a name, the path of a .py file, or an ``Ablation``. name: of the folder of an ``Ablation``; runs are done in
     processes of their own, so what its configs name can be imported there: parts of your own are plug-ins.
     changes: values by paths of the baseline's config, as of ``--set``. until_decided: takes one planned look after
-    another. progress: prints how runs stand; errors and warnings come in any case.
+    another. progress: prints how runs stand; errors and warnings come in any case. runs: a folder, or the address of a
+    store (``s3://bucket/prefix``).
     Raises ConfigError or DataError before anything starts, and KeyboardInterrupt where a signal stopped the runs.
     """
-    folder, request = Path(runs), request_of(scale, _assignments(changes), seeds, device)
-    whole = _whole_plan(study, name, folder, request)
+    request = request_of(scale, _assignments(changes), seeds, device)
+    with opened(runs) as folder:
+        return _run_study(
+            study, name, folder, request, until_decided, workers, threads, retry_failed, unmatched, progress
+        )
+
+
+def _run_study(
+    study: StudyLike, name: str | None, folder: Path, request: Request, until_decided: bool, workers: int | None,
+    threads: int | None, retry_failed: bool, unmatched: bool, progress: bool,
+) -> pandas.DataFrame:  # fmt: skip
+    """Does what ``run_study`` does, in a folder of this machine."""
+    seeds, whole = request.seeds, _whole_plan(study, name, folder, request)
     if until_decided and (whole.plan.looks is None or seeds):
         raise ConfigError("until_decided is of a study with seeds=Looks(...), and goes without seeds", whole.study)
     planned: PlannedStudy | None = at_present_look(whole, folder, seeds)
@@ -116,9 +129,10 @@ def comparisons(
     seen; seeds_needed, which would decide. What is not known is missing (NaN). ``attrs`` has the study, the metric
     with its goal and label, and the folder of the report.
     """
-    folder, request = Path(runs), request_of(scale, _assignments(changes), seeds, device)
-    planned = at_present_look(_whole_plan(study, name, folder, request), folder, seeds)
-    return _frame(folder, planned.plan, unmatched)
+    request = request_of(scale, _assignments(changes), seeds, device)
+    with opened(runs) as folder:
+        planned = at_present_look(_whole_plan(study, name, folder, request), folder, seeds)
+        return _frame(folder, planned.plan, unmatched)
 
 
 def _assignments(changes: Mapping[str, Plain] | None) -> list[str]:

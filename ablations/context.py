@@ -15,6 +15,7 @@ from lit_transformers.records.record import load_record
 from lit_transformers.records.schema import first_fault
 from lit_transformers.runner import load_runner
 from sweeps.process.call import call_forked
+from sweeps.store import store_of
 
 __all__ = ["keep_context"]
 
@@ -71,6 +72,8 @@ def _has_finished(directory: Path, weights: bool) -> bool:
         finished = load_record(directory / RECORD).outcome == "finished"
     except (OSError, ValueError, RecursionError):
         return False
+    if finished and weights and (store := store_of(directory.parent)) is not None:
+        store.pull_checkpoint(directory.name)
     return finished and (not weights or (directory / CHECKPOINT).is_file())
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from lit_transformers.config import ConfigError
+from sweeps.store import shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,5 +78,6 @@ def slurm_launcher(
         from sweeps.launchers.slurm import Cluster, launch_on_slurm, parse_parameters
     except ModuleNotFoundError as error:
         raise ConfigError(f"needs {error.name}: pip install 'lit-transformers[cluster]'", "--launcher slurm") from None
-    report = (sys.executable, "-m", "ablations", "report", study, *request.arguments(), "--runs", str(runs.resolve()))
+    words = ["report", study, *request.arguments(), "--runs", shown_address(runs.resolve())]
+    report = (sys.executable, "-m", "ablations", *words)
     return partial(launch_on_slurm, cluster=Cluster(parse_parameters(parameters), storage, report))

@@ -38,6 +38,7 @@ from lit_transformers.records.plan import (
 from lit_transformers.records.study_folder import PLAIN_SCALE
 from lit_transformers.runner import Runner, load_runner, runner_of
 from sweeps.ledger.ticket import Ticket
+from sweeps.store import shown_address
 
 __all__ = ["PlannedStudy", "Request", "as_typed", "existing_plan", "make_plan", "seed_overrides"]
 
@@ -154,7 +155,7 @@ def existing_plan(runs: Path, folder: str) -> Plan | None:
 
 def as_typed(words: Sequence[str], runs: Path) -> str:
     """Returns a command that can be pasted into a shell, with the folder of runs where that is not the default one."""
-    return shlex.join([*words, *([] if runs == Path("runs") else ["--runs", str(runs)])])
+    return shlex.join([*words, *([] if runs == Path("runs") else ["--runs", shown_address(runs)])])
 
 
 def make_plan(

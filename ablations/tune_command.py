@@ -40,6 +40,7 @@ from lit_transformers.config import ConfigError
 from sweeps.ledger.ticket import State
 from sweeps.live import Row
 from sweeps.options import Runs, Storage
+from sweeps.store import address_of
 
 if TYPE_CHECKING:
     from sweeps.launchers.local import Options, Summary
@@ -75,6 +76,8 @@ def tune(
 
     if trials and tokens:
         raise ConfigError("a budget is of trials or of tokens, not of both", "--trials")
+    if storage is None and address_of(runs):
+        out.print("a search goes on here alone; on other machines with a shared ledger: --storage", highlight=False)
     budget = Budget(tokens=tokens) if tokens else Budget(trials or TRIALS)
     tuning = prepare(study, request_of(scale, changes, seeds, device), runs, own=with_mixer_space)
     if tokens and not all(arm.price for arm in tuning.arms):

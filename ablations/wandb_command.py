@@ -13,6 +13,7 @@ from ablations.plan import PlannedStudy, Request, as_typed
 from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.records.plan import PlannedArm, plan_path
 from sweeps.options import Runs
+from sweeps.store import shown_address
 
 if TYPE_CHECKING:
     from ablations.tuning import PreparedTuning
@@ -41,7 +42,7 @@ def wandb(
     from sweeps.wandb.sweep import agent_command, grid, search, write_sweep
 
     request = request_of(scale, changes, seeds, device)
-    words = [study, "--runs", str(runs), *request.arguments()]
+    words = [study, "--runs", shown_address(runs), *request.arguments()]
     if method == "grid":
         planned = plan_for(study, runs, request)
         folder = _wandb_folder(runs, planned)

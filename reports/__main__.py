@@ -19,6 +19,7 @@ from lit_transformers.records.study_folder import PLAIN_SCALE, folder_name, requ
 from reports.publish import PUBLISHED
 from reports.read.records import ReportError
 from reports.read.results import read_results
+from sweeps.options import Runs
 
 HELP = """What studies have found: published, compared, and made again from their results alone.
 
@@ -53,7 +54,6 @@ app = typer.Typer(
 )
 out, err = Console(), Console(stderr=True)
 
-Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs and studies are kept.")]
 Folder = Annotated[Path, typer.Option("--in", metavar="DIR", help="Where studies are published.")]
 Side = Annotated[str, typer.Argument(help="A run's key, a study's name, or the folder of either.")]
 

@@ -35,8 +35,8 @@ python -m sweeps serve --host 10.0.0.5 --port 13000    hundreds of workers: a pr
 python -m ablations worker xl_recurrence --storage grpc://10.0.0.5:13000   and a worker that goes through it
 
 A password belongs into ~/.pgpass or the environment, not on a command line. The folder of runs is best shared: a run
-whose worker died goes on from its checkpoint elsewhere. Where it is not, no run is done twice, and each machine keeps
-the records of its own.
+whose worker died goes on from its checkpoint elsewhere. So it does in an object store, --runs s3://bucket/prefix. Where
+neither is shared, no run is done twice, and each machine keeps the records of its own.
 
 Exit status: 0 all is well, 2 bad input, 130 or 143 stopped.
 """

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from sweeps.store import is_address, opened
+
 __all__ = ["Runs", "Storage"]
 
-Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs, ledger and reports are kept.")]
+
+def _path_or_address(typed: str | Path) -> str | Path:
+    """Returns what was typed: an address as it is, which a path would not be."""
+    return typed if is_address(typed) else Path(typed)
+
+
+def _open(context: typer.Context, runs: Any) -> Path:
+    """Returns the folder of runs; that of a store is open until the command ends."""
+    return Path(runs) if context.resilient_parsing else context.with_resource(opened(runs))
+
+
+Runs = Annotated[
+    Path,
+    typer.Option(
+        "--runs",
+        metavar="DIR",
+        help="Where runs, ledger and reports are kept: a folder, or a store such as s3://bucket/prefix.",
+        parser=_path_or_address,
+        callback=_open,
+    ),
+]
 Storage = Annotated[
     str | None,
     typer.Option(

@@ -43,6 +43,7 @@ from sweeps.ledger.records import write_failure
 from sweeps.ledger.ticket import State
 from sweeps.live import Board, Row
 from sweeps.process.torchrun import import_path
+from sweeps.store import CREDENTIALS, address_of
 
 __all__ = ["RayCluster", "launch_on_ray", "parse_ray_options"]
 
@@ -153,7 +154,7 @@ def launch_on_ray(
     begin: called when the cluster has accepted the command. Raises ConfigError where no cluster answers, or it ends,
     and where its nodes cannot share the ranks of a run.
     """
-    require_equal_parts(cluster.nodes, rows, options, OPTION)
+    require_equal_parts(runs, cluster.nodes, rows, options, OPTION)
     watch = _RayWatch(runs.resolve(), ledger, board, options, cluster)
     ledger.attend(board.say, lambda: watch.stopped_by is None)
     _require_answer(cluster.address)
@@ -296,12 +297,14 @@ def _task(watch: _RayWatch, row: Row) -> RayTask:
     devices = {"cuda", "auto"} if any(node.get("GPU") for node in watch.nodes) else {"cuda"}
     gpus = float(training.get("device") in devices) if cluster.gpus is None else cluster.gpus
     source = cluster.working_dir
+    address = address_of(watch.runs)
+    passed_on = PASSED_ON if address is None else (*PASSED_ON, *CREDENTIALS)
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(PASSED_ON) and name not in (STORAGE, VARIABLE)
+        if name.startswith(passed_on) and name not in (STORAGE, VARIABLE)
     }
-    run = RemoteRun(watch.runs, row.ticket, watch.options, watch.ledger.heartbeat, watch.ledger.grace)
+    run = RemoteRun(watch.runs, row.ticket, watch.options, watch.ledger.heartbeat, watch.ledger.grace, address)
     plugins = tuple(
         str(Path(name).relative_to(source)) if source and Path(name).is_relative_to(source) else name
         for name in typed()

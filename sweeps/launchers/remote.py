@@ -19,6 +19,7 @@ from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
 from sweeps.process.call import call_forked
 from sweeps.process.order import Spread
+from sweeps.store import address_of, prepared, store_of
 from sweeps.survey import close, survey
 
 __all__ = [
@@ -36,10 +37,10 @@ STORAGE = "LIT_TRANSFORMERS_STORAGE"
 
 
 class RemoteRun(NamedTuple):
-    """One run for another machine, which sees the same folder of runs.
+    """One run for another machine, which sees the same folder of runs, or the store that it is a working copy of.
 
     heartbeat and grace: those of the watching command's ledger, so that the other machine does not take a slower one
-    for dead.
+    for dead. address: of the store.
     """
 
     runs: Path
@@ -47,22 +48,34 @@ class RemoteRun(NamedTuple):
     options: Options
     heartbeat: int
     grace: int
+    address: str | None = None
 
     def perform(self, share: Share, storage: str | None, spread: Spread) -> Summary:
         """Does the run here, or what is left of it, as a command on this machine would. storage: of the ledger; spread:
         the nodes of its ranks, of which this is the first."""
+        if self.address is None:
+            return self._perform(self.runs, share, storage, spread)
+        store = prepared(self.address)
+        store.pull_run(self.ticket.key)
+        try:
+            return self._perform(store.folder, share, storage, spread)
+        finally:
+            store.push_run(self.ticket.key)  # what has failed without a process of its own
+
+    def _perform(self, runs: Path, share: Share, storage: str | None, spread: Spread) -> Summary:
+        """Does the run in a folder of this machine."""
         options = self.options._replace(share=share, spread=spread)
         options = options._replace(deadline=None)  # which is by the clock of the other machine
         retry, limit = options.retry_failed, options.time_limit
-        rows, _ = survey(self.runs, [self.ticket], options.metric, retry_failed=retry, time_limit=limit)
+        rows, _ = survey(runs, [self.ticket], options.metric, retry_failed=retry, time_limit=limit)
         if rows[0].state.over:
             return Summary(rows, None)
         call_forked(
             options.runner, os.getpid
         )  # imports all that runs need: no heartbeat is sent while a run waits for it
-        ledger = Ledger(self.runs, storage, self.heartbeat, self.grace)
+        ledger = Ledger(runs, storage, self.heartbeat, self.grace)
         try:
-            return launch(self.runs, ledger, Board(Console(width=120), options.metric), rows, options)
+            return launch(runs, ledger, Board(Console(width=120), options.metric), rows, options)
         finally:
             ledger.close()
 
@@ -88,9 +101,10 @@ def node_share(ticket: Ticket, threads: int, ranks: int) -> Share:
     return share_machine(1, 1, threads, cuda=device in ("auto", "cuda"), ranks=ranks)
 
 
-def require_equal_parts(nodes: int, rows: Iterable[Row], options: Options, option: str) -> None:
-    """Raises ConfigError where so many nodes cannot have equally many ranks of each run, or where a limit would be kept
-    on the first of them alone. option: the one that cluster options are typed behind."""
+def require_equal_parts(runs: Path, nodes: int, rows: Iterable[Row], options: Options, option: str) -> None:
+    """Raises ConfigError where so many nodes cannot have equally many ranks of each run, where a limit would be kept on
+    the first of them alone, or where only that would have the checkpoint which all ranks read. option: the one that
+    cluster options are typed behind."""
     for ranks in {row.ticket.ranks for row in rows}:
         if ranks % nodes:
             reason = f"{nodes} nodes cannot share {ranks} ranks of a run equally; give --devices {nodes}, or a multiple"
@@ -99,6 +113,9 @@ def require_equal_parts(nodes: int, rows: Iterable[Row], options: Options, optio
         raise ConfigError(
             "is watched on one node alone, and runs are spread over several; leave it out", "--memory-limit"
         )
+    if nodes > 1 and address_of(runs) is not None:
+        reason = "ranks on several nodes read the checkpoint of their run in one folder, which a store is not"
+        raise ConfigError(f"{reason}; name a folder that all nodes see", "--runs")
 
 
 def remove_failed_records(runs: Path, rows: Iterable[Row]) -> None:
@@ -108,10 +125,14 @@ def remove_failed_records(runs: Path, rows: Iterable[Row]) -> None:
         record = read_record(directory).record
         if record is not None and record.outcome == "failed":
             (directory / RECORD).unlink(missing_ok=True)
+            if (store := store_of(runs)) is not None:
+                store.remove_failure(directory.name)
 
 
 def update_rows(runs: Path, ledger: Ledger, board: Board, rows: Sequence[Row], metric: str) -> set[str]:
     """Updates the rows that are not over by records and ledger; returns the keys of the runs that a worker holds."""
+    if (store := store_of(runs)) is not None:
+        store.pull_records([row.ticket.key for row in rows if not row.state.over])
     ledger.reap()
     standings = {standing.key: standing for standing in ledger.standings()}
     for row in (row for row in rows if not row.state.over):

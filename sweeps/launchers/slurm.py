@@ -46,6 +46,7 @@ from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board, Row
 from sweeps.process.order import Spread
+from sweeps.store import address_of
 
 __all__ = ["Cluster", "launch_on_slurm", "parse_parameters"]
 
@@ -120,7 +121,7 @@ def launch_on_slurm(
     begin: called when SLURM has accepted the jobs, before the job of their report is submitted.
     Raises ConfigError where SLURM refuses the jobs, or where its nodes cannot share the ranks of a run.
     """
-    require_equal_parts(cluster.nodes, rows, options, OPTION)
+    require_equal_parts(runs, cluster.nodes, rows, options, OPTION)
     folder = runs.resolve() / "studies" / options.study / "slurm"
     watch = _Watch(runs.resolve(), ledger, board, options, cluster, folder, begin, _read_jobs(folder / JOBS))
     with _handled_signals(watch), board:
@@ -215,8 +216,8 @@ def _submit(watch: _Watch, rows: list[Row]) -> None:
     executor = _executor(watch)
     try:
         with executor.batch():
-            timing = (watch.ledger.heartbeat, watch.ledger.grace)
-            remote_runs = [RemoteRun(watch.runs, row.ticket, watch.options, *timing) for row in rows]
+            timing, address = (watch.ledger.heartbeat, watch.ledger.grace), address_of(watch.runs)
+            remote_runs = [RemoteRun(watch.runs, row.ticket, watch.options, *timing, address) for row in rows]
             jobs = [executor.submit(Job(run, watch.cluster.nodes)) for run in remote_runs]
         for row, job in zip(rows, jobs, strict=True):
             watch.jobs[row.ticket.key] = job.job_id

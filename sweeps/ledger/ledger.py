@@ -23,6 +23,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from lit_transformers.records.files import set_aside
+from sweeps.ledger.leases import Leases
 from sweeps.ledger.lock import locked
 from sweeps.ledger.owner import Owner, identify, machine, name_folder
 from sweeps.ledger.storage import (
@@ -35,6 +36,7 @@ from sweeps.ledger.storage import (
     trial_id,
 )
 from sweeps.ledger.ticket import Ticket
+from sweeps.store import store_of
 
 __all__ = ["ActiveRun", "EndedRun", "Ending", "Ledger", "LedgerError", "Pulse"]
 
@@ -129,7 +131,9 @@ class Ledger:
         self._connection = StorageConnection(self._address, patience)
         runs.mkdir(parents=True, exist_ok=True)
         self._identity = identify(name_folder(runs), runs, token=uuid4().hex)
-        self._claims: set[int] = set()
+        store = store_of(runs)
+        self._leases = None if store is None else Leases(store, self._identity, heartbeat, grace)
+        self._claims: dict[int, str] = {}
         self._last_pulses: dict[int, _LastPulse] = {}
         self._first_noticed: dict[int, float] = {}
         self._cached_at, self._attempts_cache = -math.inf, dict[str, list[FrozenTrial]]()
@@ -141,6 +145,8 @@ class Ledger:
 
     def close(self) -> None:
         """Closes the connection to the database."""
+        if self._leases is not None:
+            self._leases.close()
         self._close_storage()
 
     @_retrying
@@ -148,6 +154,8 @@ class Ledger:
         """Claims a run and returns its trial's id; None where another worker holds it, or ended it out of sight."""
         attempts = self._attempts_of(ticket.key, LOOK_SECONDS)
         if self._is_taken(attempts):
+            return None
+        if self._leases is not None and not self._leases.take(ticket.key, self._connection.say):
             return None
         if not any(_is_running(trial) for trial in attempts):  # otherwise one was added before an answer was lost
             self._storage.create_new_trial(self._study, self._new_trial(ticket, study))
@@ -158,7 +166,9 @@ class Ledger:
             if self._is_unconfirmed(trial) and trial_id(trial) != winner:
                 self._close_trial(trial_id(trial), "withdrawn", "another was first")
         if winner is not None:
-            self._claims.add(winner)
+            self._claims[winner] = ticket.key
+        elif self._leases is not None:
+            self._leases.release(ticket.key)
         return winner
 
     @_retrying
@@ -170,13 +180,17 @@ class Ledger:
                 self._storage.set_trial_user_attr(claim, PULSE, {"time": time.time(), **pulse._asdict()})
             except UpdateFinishedTrialError:
                 lost_claims.append(claim)
+        if self._leases is not None:
+            lost_claims += [claim for claim in pulses if self._claims.get(claim) in self._leases.lost]
         return lost_claims
 
     @_retrying
     def settle(self, claim: int, outcome: str, reason: str | None = None, value: float | None = None) -> None:
         """Closes a trial with how its run ended; ``value`` is the study's metric."""
         self._close_trial(claim, outcome, reason, value)
-        self._claims.discard(claim)
+        key = self._claims.pop(claim, None)
+        if self._leases is not None and key is not None:
+            self._leases.release(key)
 
     def release(self, claim: int, reason: str) -> None:
         """Releases an unfinished run, so that any worker may claim it."""
@@ -263,8 +277,8 @@ class Ledger:
 
     def _is_recent(self, trial: FrozenTrial) -> bool:
         """Whether another machine ended the run so lately that a network disk may not show its record yet."""
-        if _outcome(trial) not in _RECORDED or _owner(trial).host == self._identity.host:
-            return False
+        if _outcome(trial) not in _RECORDED or _owner(trial).host == self._identity.host or self._leases is not None:
+            return False  # a store shows at once what was put there
         first_noticed = self._first_noticed.setdefault(trial_id(trial), time.monotonic())
         return time.monotonic() - first_noticed < DISK_SECONDS
 

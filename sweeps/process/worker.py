@@ -9,12 +9,14 @@ from datetime import datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from lit_transformers.config import ConfigError
 from lit_transformers.records.files import RECORD
 from sweeps.ledger.lock import BusyError, locked
 from sweeps.ledger.records import read_record, write_failure
 from sweeps.process.order import BUSY, INTERRUPTED, KILLED, Fault, RunOrder, perform, reporter
 from sweeps.process.parent import die_with_parent
 from sweeps.process.torchrun import perform_together
+from sweeps.store import Store, store_of
 
 __all__ = ["redirect_output", "work"]
 
@@ -32,10 +34,29 @@ def work(order: RunOrder, connection: Connection) -> None:
     connection.send(None)  # from here on SIGTERM is handled
     try:
         with locked(order.directory / "lock", LOCK_SECONDS):
-            status = _run(order, connection)
+            store = store_of(order.runs)
+            status = _run(order, connection) if store is None else _run_in_store(order, connection, store)
     except BusyError:
         status = BUSY
     sys.exit(status)
+
+
+def _run_in_store(order: RunOrder, connection: Connection, store: Store) -> int:
+    """Does the run from where the store has it, and leaves it there. What cannot be put into the store keeps the run
+    from ending: it has failed, and goes on when the command is run again."""
+    key = order.ticket.key
+    try:
+        store.pull_run(key)
+        with store.mirrored(key):
+            status = _run(order, connection)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what there is to save is being saved
+        if status in (0, INTERRUPTED):
+            store.push_run(key)
+    except ConfigError as error:
+        print(error, flush=True)
+        write_failure(order.runs, order.ticket, str(error), resumable=True)
+        return 0
+    return status
 
 
 def _run(order: RunOrder, connection: Connection) -> int:

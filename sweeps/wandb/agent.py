@@ -25,6 +25,7 @@ from lit_transformers.runs.wandb_logging import WandbConfig, upload_finished_run
 from lit_transformers.training.ranks import is_first_rank
 from sweeps.ledger.lock import locked
 from sweeps.ledger.records import read_record
+from sweeps.store import store_of
 
 __all__ = ["carry_out", "parameters"]
 
@@ -86,14 +87,18 @@ def carry_out(config: Config, runner_name: str, runs: Path, wandb_config: WandbC
     with quick_imports():
         runner = load_runner(runner_name)
     directory = runs / runner.run_key(config)
+    store = store_of(runs) if is_first_rank() else None
     with locked(directory / "lock") if is_first_rank() else nullcontext():
+        if store is not None:
+            store.pull_run(directory.name)
         record = read_record(directory).record if is_first_rank() else _read_unchanged(directory)
         if record is not None and record.outcome != "failed":
             upload_finished_run(wandb_config, directory, record)
             return record
         if record is not None and is_first_rank() and record.may_resume():
             (directory / RECORD).unlink()
-        return parse_record(runner.fit(config, directory, None, wandb_config=wandb_config))
+        with nullcontext() if store is None else store.mirrored(directory.name):
+            return parse_record(runner.fit(config, directory, None, wandb_config=wandb_config))
 
 
 def _read_unchanged(directory: Path) -> Record | None:

@@ -20,6 +20,7 @@ LOOKS = "tests/reports/test_report_looks.py::test_"
 GALLERY = "tests/reports/test_report_gallery.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
 LAUNCH = "tests/sweeps/test_launch.py::test_"
+STORE = "tests/sweeps/test_store.py::test_"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
@@ -2356,6 +2357,90 @@ RUN_FAULTS = (
         "abs(reached[name].reached / target - 1) > match.allowed",
         "abs(reached[name].reached / target - 1) > 100",
         ("tests/ablations/test_matching.py::test_arms_that_differ_without_a_free_field_are_refused",),
+    ),
+    Fault(
+        "store",
+        "a record is in the store before the files of its run",
+        "sweeps/store.py",
+        """        for name in FILES:
+            if (self.folder / key / name).exists():
+""",
+        """        if (self.folder / record).exists():
+            self.create(record, (self.folder / record).read_bytes())
+        for name in FILES:
+            if (self.folder / key / name).exists():
+""",
+        (f"{STORE}no_record_is_in_the_store_without_the_files_of_its_run",),
+    ),
+    Fault(
+        "store",
+        "a record is brought before the files of its run",
+        "sweeps/store.py",
+        """        for name in FILES:
+            if f"{key}/{name}" in listing:
+""",
+        """        (self.folder / key).mkdir(parents=True, exist_ok=True)
+        (self.folder / record).write_bytes(content)
+        for name in FILES:
+            if f"{key}/{name}" in listing:
+""",
+        (f"{STORE}a_record_is_here_after_the_files_of_its_run",),
+    ),
+    Fault(
+        "store",
+        "what has finished is replaced by what has not",
+        "sweeps/store.py",
+        'return content is not None and _outcome_of(content) != "failed"',
+        "return False",
+        (f"{STORE}what_has_finished_is_not_replaced_by_what_has_not",),
+    ),
+    Fault(
+        "store",
+        "a checkpoint here is kept whatever another machine has left",
+        "sweeps/store.py",
+        'if not path.exists() or known.get(path.name, [""])[0] != _identity(listing[name]):',
+        "if not path.exists():",
+        (f"{STORE}a_newer_checkpoint_of_another_machine_wins_and_an_older_one_does_not",),
+    ),
+    Fault(
+        "store",
+        "the process of a run does not look into the store",
+        "sweeps/process/worker.py",
+        "        store.pull_run(key)\n",
+        "",
+        (f"{STORE}finished_runs_in_the_store_are_not_done_again",),
+    ),
+    Fault(
+        "store",
+        "two machines hold a run",
+        "sweeps/ledger/leases.py",
+        "if number and not self._is_free(key, number):",
+        "if number < 0:",
+        (f"{STORE}of_two_machines_one_has_a_run_until_it_gives_it_back",),
+    ),
+    Fault(
+        "store",
+        "the lease of a machine that fell silent never ends",
+        "sweeps/ledger/leases.py",
+        "return is_free or now - since > self.grace",
+        "return is_free",
+        (f"{STORE}a_silent_machine_loses_its_run_and_hears_of_it",),
+    ),
+    Fault(
+        "store",
+        "a machine goes on with a run that another has taken over",
+        "sweeps/ledger/ledger.py",
+        "if self._claims.get(claim) in self._leases.lost]",
+        "if False]",
+        (f"{STORE}the_ledger_tells_a_command_that_another_machine_has_taken_over_its_run",),
+    ),
+    Fault(
+        "store",
+        "results that do not reach the store are taken for finished",
+        "sweeps/process/worker.py",
+        "write_failure(order.runs, order.ticket, str(error), resumable=True)",
+        "pass",
+        (f"{STORE}a_run_whose_results_do_not_reach_the_store_has_failed_and_goes_on_later",),
     ),
     Fault(
         "ledger",
