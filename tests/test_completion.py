@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from tests.waiting import SECONDS
+from waiting import SECONDS
 
 PROMPT = "ready> "
 SHELLS = {
