@@ -24,11 +24,18 @@ if TYPE_CHECKING:
     from sweeps.launchers.local import Options, Summary
 
 out, err = Console(), Console(stderr=True)
+SCALES = ("demo", "hour", "gpu", "paper")
+"""The scales that a study usually has."""
 
 
 def _complete_study(incomplete: str) -> list[str]:
     """Returns the names of studies that begin with what is typed, for the completion of a shell."""
     return [name for name in (*catalog.own_names(), *catalog.names()) if name.startswith(incomplete)]
+
+
+def _complete_scale(incomplete: str) -> list[str]:
+    """Returns the usual scales that begin with what is typed."""
+    return [name for name in SCALES if name.startswith(incomplete)]
 
 
 Study = Annotated[
@@ -42,6 +49,7 @@ Scale = Annotated[
     typer.Option(
         "--scale",
         help="demo: minutes on a CPU; hour: on text, where a study has it; gpu: one GPU; paper: as published.",
+        autocompletion=_complete_scale,
     ),
 ]
 Set = Annotated[

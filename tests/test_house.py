@@ -365,6 +365,7 @@ PRIVATE = {
         "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu",
         "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward",
     },
+    "lit_transformers.cli.program": {"typer._completion_shared", "_completion_shared._completion_scripts"},
     "lit_transformers.tasks.task": {"torch._foreach_div_"},
     "sweeps.launchers.slurm": {"submitit.SlurmExecutor._valid_parameters"},
     "sweeps.ledger.storage": {"trial._trial_id"},

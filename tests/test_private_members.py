@@ -13,7 +13,9 @@ from importlib.metadata import version
 import optuna
 import pytest
 import torch
+from typer._completion_shared import get_completion_script
 
+import lit_transformers.cli.program  # noqa: F401
 from lit_transformers.attention import flash
 from sweeps.launchers.slurm import parameter_names
 from sweeps.ledger.storage import trial_id
@@ -41,6 +43,13 @@ def test_the_id_of_a_trial_is_that_of_its_storage() -> None:
 def test_the_parameters_of_a_job_are_known_without_slurm() -> None:
     with installed("submitit", "sweeps.launchers.slurm.parameter_names"):
         assert {"partition", "time", "mem", "gpus_per_node", "signal_delay_s", "job_name"} <= parameter_names()
+
+
+def test_the_script_of_a_shell_is_the_one_that_was_put_in_place_of_typers() -> None:
+    with installed("typer", "lit_transformers.cli.program"):
+        script = get_completion_script(prog_name="lit-x", complete_var="_LIT_X_COMPLETE", shell="zsh")
+        assert "compdef _lit_x_completion lit-x" in script
+        assert script.splitlines()[-1] == '[[ $zsh_eval_context[-1] != loadautofunc ]] || _lit_x_completion "$@"'
 
 
 def test_a_list_of_gradients_is_divided_in_place() -> None:

@@ -23,10 +23,20 @@ Callbacks = Annotated[
         help="A Lightning callback of every run, also 'MODULE.CLASS{patience: 3}'; part of its key. Repeatable.",
     ),
 ]
+
+
+def _complete_logger(incomplete: str) -> list[str]:
+    """Returns the loggers that begin with what is typed."""
+    return [name for name in LOGGERS if name.startswith(incomplete)]
+
+
 Loggers = Annotated[
     list[str] | None,
     typer.Option(
-        "--logger", metavar="NAME", help=f"{', '.join(LOGGERS)}: a logger of every run. Changes no number. Repeatable."
+        "--logger",
+        metavar="NAME",
+        help=f"{', '.join(LOGGERS)}: a logger of every run. Changes no number. Repeatable.",
+        autocompletion=_complete_logger,
     ),
 ]
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from typer import _completion_shared
+
 __all__ = ["is_script", "program_name"]
+
+# Typer's script for zsh only defines a function when zsh loads it, so that the first Tab of a session would do nothing.
+_completion_shared._completion_scripts["zsh"] = (
+    _completion_shared.COMPLETION_SCRIPT_ZSH
+    + '\n[[ $zsh_eval_context[-1] != loadautofunc ]] || %(complete_func)s "$@"\n'
+)
 
 
 def is_script(package: str) -> bool:

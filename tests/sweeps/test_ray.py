@@ -27,6 +27,7 @@ from sweeps.launchers.remote import RemoteRun, require_equal_parts
 from sweeps.ledger.ledger import Ledger
 from sweeps.ledger.ticket import State, Ticket
 from sweeps.live import Board
+from sweeps.store import prepared
 from sweeps.survey import survey
 
 PATIENCE = {
@@ -189,13 +190,17 @@ def test_a_run_takes_the_cores_and_devices_of_its_ranks_on_each_node(tmp_path: P
     assert task._replace(nodes=2).bundle == {"CPU": 4, "GPU": 2.0, "memory": 8 << 30}
 
 
-def test_runs_that_nodes_cannot_share_or_whose_memory_nobody_watches_are_refused(tmp_path: Path) -> None:
+def test_runs_that_nodes_cannot_share_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (row,), _ = survey(tmp_path, tickets(1, devices=4), OPTIONS.metric, retry_failed=False)
     message = "--ray nodes: 3 nodes cannot share 4 ranks of a run equally; give --devices 3, or a multiple"
     with pytest.raises(ConfigError, match=message):
-        require_equal_parts(3, [row], OPTIONS, "--ray")
+        require_equal_parts(tmp_path, 3, [row], OPTIONS, "--ray")
     with pytest.raises(ConfigError, match="--memory-limit: is watched on one node alone"):
-        require_equal_parts(2, [row], OPTIONS._replace(memory_limit=1 << 30), "--ray")
+        require_equal_parts(tmp_path, 2, [row], OPTIONS._replace(memory_limit=1 << 30), "--ray")
+    require_equal_parts(tmp_path, 2, [row], OPTIONS, "--ray")
+    monkeypatch.setenv("LIT_TRANSFORMERS_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ConfigError, match="--runs: ranks on several nodes read the checkpoint of their run in one folder"):
+        require_equal_parts(prepared(f"file://{tmp_path}/bucket").folder, 2, [row], OPTIONS, "--ray")
 
 
 def test_a_group_that_is_larger_than_the_cluster_is_one_line(tmp_path: Path) -> None:
