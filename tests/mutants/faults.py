@@ -2522,6 +2522,14 @@ RUN_FAULTS = (
     ),
     Fault(
         "launchers",
+        "a command that is killed as it requests a process leaves a traceback of its server",
+        "sweeps/process/preload.py",
+        "    sys.excepthook = end_quietly\n",
+        "",
+        ("tests/sweeps/test_process.py::test_a_command_that_is_killed_as_it_requests_a_process_leaves_no_traceback",),
+    ),
+    Fault(
+        "launchers",
         "runs fail whose server was killed",
         "sweeps/process/child.py",
         "if self.status == _SERVER_DIED and _dies(self._server):",

@@ -32,6 +32,24 @@ def test_what_runs_need_is_imported_once_for_all_of_them(tmp_path: Path) -> None
         assert (second / "lock").stat().st_mtime > (first / "record.json").stat().st_mtime
 
 
+SERVER = """
+import os
+import socket
+from multiprocessing import forkserver
+from sweeps.process.child import prepare_server
+prepare_server("standin.run:RUNNER")
+with socket.socket(socket.AF_UNIX) as killed:
+    killed.connect(forkserver._forkserver._forkserver_address)
+os.waitpid(forkserver._forkserver._forkserver_pid, 0)
+"""
+"""A command whose connection to its server ends before the request for a process, as where it is killed then."""
+
+
+def test_a_command_that_is_killed_as_it_requests_a_process_leaves_no_traceback() -> None:
+    completed = subprocess.run([sys.executable, "-c", SERVER], capture_output=True, text=True, timeout=240)
+    assert (completed.returncode, completed.stderr) == (0, "")
+
+
 if __name__ == "__main__":
     single_worker = OPTIONS._replace(runner=RUNNER, share=Share(workers=1, threads=1))
     assert states(go(Path(sys.argv[1]), tickets(COUNT), single_worker)) == [State.FINISHED] * COUNT

@@ -199,7 +199,9 @@ def test_runs_that_nodes_cannot_share_are_refused(tmp_path: Path, monkeypatch: p
         require_equal_parts(tmp_path, 2, [row], OPTIONS._replace(memory_limit=1 << 30), "--ray")
     require_equal_parts(tmp_path, 2, [row], OPTIONS, "--ray")
     monkeypatch.setenv("LIT_TRANSFORMERS_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(ConfigError, match="--runs: ranks on several nodes read the checkpoint of their run in one folder"):
+    with pytest.raises(
+        ConfigError, match="--runs: ranks on several nodes read the checkpoint of their run in one folder"
+    ):
         require_equal_parts(prepared(f"file://{tmp_path}/bucket").folder, 2, [row], OPTIONS, "--ray")
 
 
