@@ -350,8 +350,39 @@ def compute(scoring: Scoring, inputs: Inputs, block: QueryBlock, leaves: Tensors
             queries[0], k, v, attn_mask=attn_mask, scale=scoring.scale, dropout_p=scoring.dropout
         )
         return (y,)
+    if (added := added_alone(scoring, queries, keys, v, mask)) is not None:
+        return (flash.with_scores(queries[0], k, v, added, scoring.scale),)
     weigh_arguments = (*indices(block, inputs.offset, v.device), *leaves["weighing"]) if scoring.weigh else ()
     return weighed(scoring, queries, keys, v, mask, weigh_arguments)
+
+
+def added_alone(
+    scoring: Scoring,
+    queries: tuple[Tensor, ...],
+    keys: list[tuple[Tensor, tuple[Table, ...]]],
+    v: Float[Tensor, "b h s v"],
+    mask: Hidden | None,
+) -> Float[Tensor, "#b h t s"] | None:
+    """Returns what an encoding adds to the scores, minus infinity where a key is hidden, if that is all that the fused
+    kernel of a CPU needs besides queries, keys and values; else None. The kernel has no gradient of it, so that this is
+    for blocks that the backward pass computes again, and for passes without one.
+    """
+    encoding, ((k, tables), *further) = scoring.encoding, keys
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not isinstance(encoding, Relative):
+        return None
+    if encoding.adds_values or scoring.weigh is not None or scoring.dropout or scoring.sums or further:
+        return None
+    may_see_nothing = mask is not None and mask.start == 0 and not scoring.pattern.sees_itself
+    if may_see_nothing or full_precision(v) is not v or not flash.supports(queries[0], k, v):
+        return None
+    added = encoding.added_scores(queries, k, tables, scoring.scale)
+    if added is None or mask is None:
+        return added
+    leading = torch.broadcast_shapes(added.shape[:-2], mask.hidden.shape[:-2])
+    if leading != added.shape[:-2]:
+        added = added.expand(*leading, -1, -1).clone()
+    added[..., mask.start :].masked_fill_(mask.hidden, float("-inf"))
+    return added
 
 
 def weighed(

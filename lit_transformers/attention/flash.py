@@ -40,6 +40,18 @@ def in_blocks(
     return apply(cuts, places, hidden, scale, q, k, v)
 
 
+def with_scores(
+    q: Float[Tensor, "b h t k"],
+    k: Float[Tensor, "b h s k"],
+    v: Float[Tensor, "b h s k"],
+    added: Float[Tensor, "#b h t s"],
+    scale: float,
+) -> Float[Tensor, "b h t k"]:
+    """Returns attention whose scores are the scaled products and what is added to each. There are no gradients."""
+    y: Tensor = KERNEL(q, k, v, attn_mask=added, scale=scale)[0]
+    return y
+
+
 class FlashBlocks(torch.autograd.Function):
     """Saves queries, keys, values, outputs and the log-sum-exp of each row."""
 

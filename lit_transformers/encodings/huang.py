@@ -40,19 +40,15 @@ class Huang(Relative):
     def queries(self, q: Float[Tensor, "b h t k"]) -> tuple[Float[Tensor, "b h t k"], ...]:
         return (q,)
 
-    def scores(
+    def added_scores(
         self,
         queries: tuple[Float[Tensor, "b h t k"], ...],
         k: Float[Tensor, "b h s k"],
         tables: tuple[Table, ...],
         scale: float,
     ) -> Float[Tensor, "b h t s"]:
-        q = queries[0] * scale
-        by_position = for_queries(q, tables[0], k.size(-2)) + for_keys(k * scale, tables[0], q.size(-2))
-        return q @ k.mT + by_position
-
-    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> None:
-        return None
+        (q,) = queries
+        return for_queries(q * scale, tables[0], k.size(-2)) + for_keys(k * scale, tables[0], q.size(-2))
 
     def table_flops(self, distances: int) -> int:
         return 0

@@ -63,18 +63,15 @@ class LearnedRelative(Relative):
     def queries(self, q: Float[Tensor, "b h t k"]) -> tuple[Float[Tensor, "b h t k"], ...]:
         return (q,)
 
-    def scores(
+    def added_scores(
         self,
         queries: tuple[Float[Tensor, "b h t k"], ...],
         k: Float[Tensor, "b h s k"],
         tables: tuple[Table, ...],
         scale: float,
-    ) -> Float[Tensor, "b h t s"]:
-        q = queries[0] * scale
-        return q @ k.mT + for_queries(q.new_ones(1, 1, q.size(-2), 1), tables[0], k.size(-2))
-
-    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> None:
-        return None
+    ) -> Float[Tensor, "1 h t s"]:
+        (q,) = queries
+        return for_queries(q.new_ones(1, 1, q.size(-2), 1), tables[0], k.size(-2))
 
     def table_flops(self, distances: int) -> int:
         return 0

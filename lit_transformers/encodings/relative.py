@@ -53,6 +53,20 @@ class Relative(nn.Module, ABC):
         return 0
 
     @abstractmethod
+    def added_scores(
+        self,
+        queries: tuple[Float[Tensor, "b h t k"], ...],
+        k: Float[Tensor, "b h s k"],
+        tables: tuple[Table, ...],
+        scale: float,
+    ) -> Float[Tensor, "#b h t s"] | None:
+        """Returns what is added to the scaled product of queries and keys, in a new tensor, which may be changed in
+        place; None for nothing.
+
+        Row w of the tables is the distance w below that of the last query to the first key. There are t + s rows, or,
+        where no later key is seen, s + 1: scores of later keys may then be any finite number.
+        """
+
     def scores(
         self,
         queries: tuple[Float[Tensor, "b h t k"], ...],
@@ -60,15 +74,19 @@ class Relative(nn.Module, ABC):
         tables: tuple[Table, ...],
         scale: float,
     ) -> Float[Tensor, "b h t s"]:
-        """Returns scaled logits in a new tensor, for executors mask keys in place.
+        """Returns scaled logits in a new tensor, for executors mask keys in place; see ``added_scores``."""
+        logits = (queries[0] * scale) @ k.mT
+        added = self.added_scores(queries, k, tables, scale)
+        return logits if added is None else logits.add_(added)
 
-        Row w of the tables is the distance w below that of the last query to the first key. There are t + s rows, or,
-        where no later key is seen, s + 1: scores of later keys may then be any finite number.
-        """
+    @property
+    def adds_values(self) -> bool:
+        """Hook: whether ``values`` adds something to the outputs. By default not."""
+        return False
 
-    @abstractmethod
     def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> Float[Tensor, "b h t k"] | None:
-        """Returns what distances add to the output, or None if they add nothing."""
+        """Hook: returns what distances add to the output, or None, the default, if they add nothing."""
+        return None
 
     @abstractmethod
     def table_flops(self, distances: int) -> int:

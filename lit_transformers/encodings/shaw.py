@@ -49,17 +49,18 @@ class Shaw(Relative):
     def queries(self, q: Float[Tensor, "b h t k"]) -> tuple[Float[Tensor, "b h t k"], ...]:
         return (q,)
 
-    def scores(
+    def added_scores(
         self,
         queries: tuple[Float[Tensor, "b h t k"], ...],
         k: Float[Tensor, "b h s k"],
         tables: tuple[Table, ...],
         scale: float,
-    ) -> Float[Tensor, "b h t s"]:
-        q = queries[0] * scale
-        if self.keys is None:
-            return q @ k.mT
-        return q @ k.mT + for_queries(q, tables[0], k.size(-2))
+    ) -> Float[Tensor, "b h t s"] | None:
+        return None if self.keys is None else for_queries(queries[0] * scale, tables[0], k.size(-2))
+
+    @property
+    def adds_values(self) -> bool:
+        return self.added is not None
 
     def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> Float[Tensor, "b h t k"] | None:
         return None if self.added is None else of_weights(weights, tables[-1])

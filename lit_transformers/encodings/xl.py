@@ -83,18 +83,14 @@ class XL(Relative):
     ) -> tuple[Float[Tensor, "b h t n"], Float[Tensor, "b h s n"]] | None:
         return None if self.segments is None else self.segments(q, segments)
 
-    def scores(
+    def added_scores(
         self,
         queries: tuple[Float[Tensor, "b h t k"], ...],
         k: Float[Tensor, "b h s k"],
         tables: tuple[Table, ...],
         scale: float,
     ) -> Float[Tensor, "b h t s"]:
-        by_content, by_position = queries
-        return ((by_content * scale) @ k.mT).add_(for_queries(by_position * scale, tables[0], k.size(-2)))
-
-    def values(self, weights: Float[Tensor, "b h t s"], tables: tuple[Table, ...]) -> None:
-        return None
+        return for_queries(queries[1] * scale, tables[0], k.size(-2))
 
     def segment_flops(self, queries: int) -> int:
         return 0 if self.segments is None else 4 * queries * self.heads * self.head_dim

@@ -151,6 +151,22 @@ PATTERN_FAULTS = (
 EXECUTOR_FAULTS = (
     Fault(
         "executors",
+        "the fused kernel adds nothing to values, as some encodings do",
+        "lit_transformers/encodings/shaw.py",
+        "return self.added is not None",
+        "return False",
+        (f"{EXECUTORS}blocked_equals_dense[causal-shaw]",),
+    ),
+    Fault(
+        "executors",
+        "the fused kernel reads keys that a block hides, where an encoding adds to its scores",
+        "lit_transformers/attention/executors.py",
+        '    added[..., mask.start :].masked_fill_(mask.hidden, float("-inf"))\n',
+        "",
+        (f"{EXECUTORS}blocked_equals_dense[causal-xl]",),
+    ),
+    Fault(
+        "executors",
         "scores are not divided by the root of the channels",
         "lit_transformers/attention/executors.py",
         "[(queries[0] * scoring.scale) @ k.mT",

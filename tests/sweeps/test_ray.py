@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,12 @@ def nodes_of(runs: Path, running: Any) -> tuple[Any, set[Any]]:
     nodes = {node.all_processes["raylet"][0].process.pid: node for node in running.list_all_nodes()}
 
     def running_on(module: str) -> set[Any]:
-        processes = [worker for worker in workers_of(runs) if module in worker.cmdline()]
-        return {nodes[parent.pid] for worker in processes for parent in worker.parents() if parent.pid in nodes}
+        where = set()
+        for worker in workers_of(runs):
+            with suppress(psutil.NoSuchProcess):  # a helper of torch that is gone again
+                if module in worker.cmdline():
+                    where |= {nodes[parent.pid] for parent in worker.parents() if parent.pid in nodes}
+        return where
 
     (first,) = running_on("sweeps.launchers.ray_start")
     return first, running_on("sweeps.process.rank")

@@ -29,6 +29,7 @@ from sweeps.ledger.ledger import Ledger, Pulse
 from sweeps.ledger.owner import identify
 from sweeps.ledger.records import read_record, write_failure
 from sweeps.ledger.ticket import State, Ticket
+from sweeps.process.order import Spread
 from sweeps.store import CACHE, LEASES, Store, prepared
 
 SCRIPT = Path(__file__).parent.parent / "services" / "s3.sh"
@@ -246,7 +247,7 @@ def test_finished_runs_in_the_store_are_not_done_again(one: Store, other: Store)
 def test_a_node_of_a_cluster_works_in_a_working_copy_of_its_own(one: Store, other: Store) -> None:
     (ticket,) = tickets(1)
     run = RemoteRun(one.folder, ticket, OPTIONS, heartbeat=1, grace=4, address=one.address)
-    assert states(run.perform(OPTIONS.share, None)) == [State.FINISHED]
+    assert states(run.perform(OPTIONS.share, None, Spread())) == [State.FINISHED]
     assert (ticket.directory(other.folder) / "finishes.txt").exists()
     assert not ticket.directory(one.folder).exists()
     one.pull_records([ticket.key])
