@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from lit_transformers.attention.patterns import BLOCK
 from lit_transformers.mixer import Context, MixerConfig, Shape
-from lit_transformers.runs.environment import reason
+from lit_transformers.runs.environment import reason, resident_peak
 
 DIM, HEADS = 256, 4
 ABSENT = "not installed"
@@ -153,9 +152,9 @@ def resident_growth(layer: Layer, work: Work) -> float:
     device = torch.device("cpu")
     layer(work._replace(rows=1, length=2 * BLOCK, memory=0), device)()  # all code paths, little memory
     step = layer(work, device)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident_peak()
     step()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return (resident_peak() - before) / 2**20
 
 
 def power(points: Mapping[int, float]) -> float | None:
@@ -174,8 +173,7 @@ class Peaks(NamedTuple):
 
 
 def peaks_of(layers: Mapping[str, Layer], work: Work, device: torch.device) -> Peaks:
-    """Peak memory of all layers on a CPU. Call it before anything is timed, for a child process inherits its parent's
-    peak. On CUDA peaks are measured together with the times, and this returns none."""
+    """Peak memory of all layers on a CPU. On CUDA peaks are measured together with the times, and this returns none."""
     peaks = Peaks({}, {})
     for name, layer in layers.items() if device.type == "cpu" else ():
         try:

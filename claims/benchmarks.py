@@ -77,11 +77,12 @@ def _xl_rows(results: list[dict[str, Any]]) -> Iterator[Sequence[str]]:
 
 
 def _long_rows(powers: dict[str, dict[str, float | None]]) -> str:
+    quantities = ("milliseconds", "peak_mib", "flops")
     rows = (
-        (name, *("-" if own[quantity] is None else f"{own[quantity]:.2f}" for quantity in ("milliseconds", "flops")))
+        (name, *("-" if (value := own[quantity]) is None else f"{value:.2f}" for quantity in quantities))
         for name, own in powers.items()
     )
-    return _table(("Mixer", "Time", "FLOPs, counted"), rows)
+    return _table(("Mixer", "Time", "Peak memory", "FLOPs, counted"), rows)
 
 
 def _evaluation(results: list[dict[str, Any]]) -> str:
