@@ -61,7 +61,7 @@ class _Submitted(NamedTuple):
 def _submit(task: RayTask) -> tuple[ray.ObjectRef[Any], _Submitted]:
     """Submits the task of a run, which begins when Ray has reserved all that it needs at once.
 
-    Of several nodes each has a bundle, on a node of its own since that is what was asked for. Its ranks take what is in
+    Of several nodes each has a bundle, on a node of its own as `nodes` requests. Its ranks take what is in
     the bundles; the run's own process needs next to nothing, and is on the node of the first one.
     """
     key, name = task.run.ticket.key, f"{task.run.ticket.arm} seed {task.run.ticket.seed}"

@@ -64,8 +64,7 @@ class RemoteRun(NamedTuple):
 
     def _perform(self, runs: Path, share: Share, storage: str | None, spread: Spread) -> Summary:
         """Does the run in a folder of this machine."""
-        options = self.options._replace(share=share, spread=spread)
-        options = options._replace(deadline=None)  # which is by the clock of the other machine
+        options = self.options._replace(share=share, spread=spread, deadline=None)  # by the other machine's clock
         retry, limit = options.retry_failed, options.time_limit
         rows, _ = survey(runs, [self.ticket], options.metric, retry_failed=retry, time_limit=limit)
         if rows[0].state.over:
@@ -102,8 +101,8 @@ def node_share(ticket: Ticket, threads: int, ranks: int) -> Share:
 
 
 def require_equal_parts(runs: Path, nodes: int, rows: Iterable[Row], options: Options, option: str) -> None:
-    """Raises ConfigError where so many nodes cannot have equally many ranks of each run, where a limit would be kept on
-    the first of them alone, or where only that would have the checkpoint which all ranks read. option: the one that
+    """Raises ConfigError where so many nodes cannot have equally many ranks of each run, where a limit would be watched
+    on the first of them alone, or where only that would have the checkpoint which all ranks read. option: the one that
     cluster options are typed behind."""
     for ranks in {row.ticket.ranks for row in rows}:
         if ranks % nodes:

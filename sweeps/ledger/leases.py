@@ -26,7 +26,7 @@ LOOK_SECONDS = 5.0
 
 
 class _Look(NamedTuple):
-    """What was last seen of a run's lease: its content, since when it is the same, and when it was looked at."""
+    """What was last read of a run's lease: its content, since when it is the same, and when it was looked at."""
 
     content: bytes | None
     since: float
@@ -49,7 +49,7 @@ class Leases:
         self._thread: threading.Thread | None = None
 
     def take(self, key: str, say: Callable[[str], None]) -> bool:
-        """Takes a run; returns False where another machine has it, or the store is away, which is said once. Raises
+        """Takes a run; returns False where another machine has it, or the store is away, which is reported once. Raises
         ConfigError where it is away for longer than the patience of stores."""
         try:
             is_taken = self._take(key)
