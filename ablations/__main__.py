@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,10 +13,9 @@ import typer
 import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from ablations import catalog
 from ablations.config_command import config
-from ablations.context import keep_context
-from ablations.floors import floors_of_published, missing_floors
-from ablations.launchers import RemoteLauncher, ray_launcher, require_fitting, slurm_launcher
-from ablations.looks import next_look
+from ablations.floors import floors_of_published
+from ablations.launchers import remote_launcher, require_fitting
+from ablations.looks import at_present_look
 from ablations.options import (
     Device,
     MaxHours,
@@ -33,32 +31,35 @@ from ablations.options import (
     Until,
     Wandb,
     Workers,
-    limits_of,
-    options_for,
+    ends_when_stopped,
     out,
     plan_for,
     request_of,
-    share_for,
-    survey_plan,
-    train,
-    warn,
     whole_plan_for,
 )
-from ablations.plan import PlannedStudy, existing_plan
-from ablations.results import comparisons_of, write_report
+from ablations.plan import existing_plan
+from ablations.results import write_report
+from ablations.training import (
+    LaunchSettings,
+    deadline_of,
+    limits_of,
+    survey_plan,
+    survey_to_train,
+    take_looks,
+    train_left,
+    warn,
+)
 from ablations.tune_command import tune
 from ablations.wandb_command import agent, dashboard, wandb
 from ablations.worker_command import worker
 from lit_transformers.cli.callbacks import Callbacks, Loggers, callback_assignments, chosen_loggers
 from lit_transformers.cli.commands import run_command
 from lit_transformers.cli.program import is_script, program_name
-from lit_transformers.config import ConfigError
 from lit_transformers.records.files import RESULTS
 from lit_transformers.records.study_folder import folder_name
 from lit_transformers.runner import load_runner, runner_of
 from sweeps.launchers.share import Share, cuda_devices, share_machine
 from sweeps.ledger.ticket import State
-from sweeps.live import Board, Row
 from sweeps.options import Runs, Storage
 from sweeps.store import address_of
 
@@ -234,74 +235,22 @@ def run(
     """Train every arm and report. Finished runs are read, not repeated; stop it any time and run it again to go on."""
     of_this_machine = {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run}
     require_fitting(launcher, {"slurm": slurm, "ray": ray}, of_this_machine)
-    deadline = _deadline(until, max_hours, seeds)
+    deadline = deadline_of(until is not None, max_hours, seeds)
     limits = limits_of(time_limit, memory_limit, memory_per_run)
     changes = [*(changes or ()), *([f"training.devices={devices}"] if devices else ())]
     changes, chosen = [*changes, *callback_assignments(callbacks or ())], chosen_loggers(loggers, wandb)
     request = request_of(scale, changes, seeds, device)
-    planned: PlannedStudy | None = plan_for(study, runs, request, in_server=launcher == "local")
-    assert planned is not None
-    if until and planned.plan.looks is None:
-        raise ConfigError("it states no looks to take; write seeds=Looks(3, 6, 10, 16) in it", f"study {planned.study}")
-    planned.require_all_seeds(runs)
-    remote: RemoteLauncher | None = None
-    if launcher == "slurm":
-        remote = slurm_launcher(study, runs, request, slurm or (), storage)
-    elif launcher == "ray":
-        remote = ray_launcher(ray or (), storage)
-
-    def train_look(planned: PlannedStudy) -> list[Row]:
-        """Does the runs that are left of a look."""
-        from ablations.estimate import estimate
-        from ablations.show import preliminary_view, remaining_work
-
-        rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
-        warn(notes)
-        todo = sum(not row.state.over for row in rows)
-        floors = missing_floors(runs, planned, todo, out)
-        if not todo:
-            if floors is not None:
-                planned.write(runs, floors)
-            return rows
-        share = Share(1, 1) if remote else share_for(planned, todo, workers, threads, limits.needed)
-        options = options_for(
-            planned,
-            share,
-            limits,
-            retry_failed=retry_failed,
-            wandb=chosen.wandb,
-            loggers=chosen.names,
-            deadline=deadline,
-        )
-        if remote is None:
-            ended = {row.ticket.key for row in rows if row.state.over}
-            out.print(f"{planned.study}: {remaining_work(estimate(planned, runs), ended, share.workers)}", markup=False)
-        board = Board(out, planned.metric, partial(preliminary_view, planned.plan), planned.plan.labels)
-        return train(runs, rows, options, storage, remote, begin=partial(planned.write, runs, floors), board=board)
-
-    while planned is not None:
-        rows = train_look(planned)
-        keep_context(runs, planned, out)
-        plan = write_report(runs, planned.plan, out, unmatched=unmatched)
-        if deadline is not None and time.monotonic() > deadline:
-            out.print("time is up; run the same command to go on", style="yellow")
-            break
-        if until is None or plan.looks is None or plan.seeds not in plan.looks.taken:
-            break
-        comparisons = comparisons_of(runs, plan, unmatched=unmatched)
-        planned = next_look(whole_plan_for(study, runs, request), plan, comparisons)
+    whole = whole_plan_for(study, runs, request, in_server=launcher == "local")
+    remote = remote_launcher(launcher, slurm or ray or (), storage, (study, runs, request))
+    settings = LaunchSettings(
+        workers, threads, limits, retry_failed, chosen.wandb, chosen.names, storage, remote, deadline
+    )
+    first = at_present_look(whole, runs, seeds)
+    with ends_when_stopped():
+        _, rows = take_looks(
+            whole, first, runs, settings, out, out, until_decided=until is not None, unmatched=unmatched
+        )  # fmt: skip
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
-
-
-def _deadline(until: str | None, max_hours: float | None, seeds: int | None) -> float | None:
-    """Returns the monotonic time at which looks end, or None. Raises ConfigError for options at odds."""
-    if until and seeds:
-        raise ConfigError("the looks of the study say how many seeds; give one of both", "--seeds")
-    if max_hours is None:
-        return None
-    if not until or not max_hours > 0:
-        raise ConfigError("goes with --until decided, and is above zero", "--max-hours")
-    return time.monotonic() + 3600 * max_hours
 
 
 @app.command()
@@ -409,13 +358,9 @@ def reproduce(
     published = read_results(directory / RESULTS)
     repetition = prepare_repetition(published, runner_of(catalog.load(path).baseline), arms or (), seeds)
     planned, apart = repetition.planned, runs / "reproduced"
-    rows, notes = survey_plan(planned, apart)
-    warn(notes)
-    todo = sum(not row.state.over for row in rows)
-    if todo:
-        share = share_for(planned, todo, workers, threads or repetition.threads)
-        options = options_for(planned, share, limits_of(None, None, None), retry_failed=False, wandb="disabled")
-        rows = train(apart, rows, options, storage)
+    settings = LaunchSettings(workers, threads or repetition.threads, storage=storage)
+    with ends_when_stopped():
+        rows = train_left(planned, apart, survey_to_train(planned, apart, settings), settings, out)
     reproductions = repetition.reproductions(apart)
     out.print(reproduction_view(published, reproductions))
     if write and reproductions:

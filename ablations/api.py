@@ -5,34 +5,25 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
 from ablations.ablation import Ablation
-from ablations.context import keep_context
-from ablations.floors import missing_floors
-from ablations.looks import at_present_look, next_look
-from ablations.options import (
-    launched,
-    limits_of,
-    options_for,
-    request_of,
-    share_for,
-    survey_plan,
-    warn,
-    whole_plan_for,
-)
+from ablations.launchers import RemoteLauncher, remote_launcher, require_fitting
+from ablations.looks import at_present_look
+from ablations.options import request_of, whole_plan_for
 from ablations.plan import PlannedStudy, Request, make_plan
-from ablations.results import comparisons_of, write_report
-from lit_transformers.config import ConfigError, Plain
+from ablations.results import comparisons_of
+from ablations.training import LaunchSettings, deadline_of, limits_of, take_looks
+from lit_transformers.cli.callbacks import callback_assignments, chosen_loggers
+from lit_transformers.config import ConfigError, Plain, nearest
 from lit_transformers.plugins import load_plugins
 from lit_transformers.records.plan import Plan
 from sweeps.ledger.ticket import State
-from sweeps.live import Board
 from sweeps.store import opened
 
 if TYPE_CHECKING:
@@ -42,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["comparisons", "run_study"]
 
+LAUNCHERS = ("local", "slurm", "ray")
 NUMBERS = ("difference", "low", "high", "p", "p_holm", "margin", "p_equal", "detectable", "seeds_needed")
 """The columns of numbers that may be missing."""
 COLUMNS = (
@@ -61,9 +53,19 @@ def run_study(
     changes: Mapping[str, Plain] | None = None,
     seeds: int | None = None,
     until_decided: bool = False,
+    max_hours: float | None = None,
     device: str | None = None,
     workers: int | None = None,
     threads: int | None = None,
+    launcher: Literal["local", "slurm", "ray"] = "local",
+    launcher_options: Mapping[str, Plain] | None = None,
+    storage: str | None = None,
+    time_limit: str | None = None,
+    memory_limit: str | None = None,
+    memory_per_run: str | None = None,
+    callbacks: Sequence[str] = (),
+    loggers: Sequence[str] = (),
+    wandb: str = "disabled",
     retry_failed: bool = False,
     unmatched: bool = False,
     progress: bool = True,
@@ -75,38 +77,37 @@ def run_study(
 
     study: a name, the path of a .py file, or an ``Ablation``. name: of the folder of an ``Ablation``; runs are done in
     processes of their own, so what its configs name can be imported there: parts of your own are plug-ins.
-    changes: values by paths of the baseline's config, as of ``--set``. until_decided: takes one planned look after
-    another. progress: prints how runs stand; errors and warnings come in any case. runs: a folder, or the address of a
-    store (``s3://bucket/prefix``).
+    runs: a folder, or the address of a store (``s3://bucket/prefix``). changes: values by paths of the baseline's
+    config, as of ``--set``. until_decided: takes one planned look after another, for at most ``max_hours``.
+    launcher_options: those of ``--slurm`` or ``--ray``: ``launcher="ray", launcher_options={"address": "auto"}``.
+    The others are the options of ``python -m ablations run`` of the same names, with the same values: a time limit is
+    ``"2h"``, a memory limit ``"4GiB"``, a callback ``"module.Class{patience: 3}"``, a logger ``"csv"``.
+    progress: prints how runs stand; errors and warnings come in any case.
     Raises ConfigError or DataError before anything starts, and KeyboardInterrupt where a signal stopped the runs.
     """
-    request = request_of(scale, _assignments(changes), seeds, device)
-    with opened(runs) as folder:
-        return _run_study(
-            study, name, folder, request, until_decided, workers, threads, retry_failed, unmatched, progress
-        )
-
-
-def _run_study(
-    study: StudyLike, name: str | None, folder: Path, request: Request, until_decided: bool, workers: int | None,
-    threads: int | None, retry_failed: bool, unmatched: bool, progress: bool,
-) -> pandas.DataFrame:  # fmt: skip
-    """Does what ``run_study`` does, in a folder of this machine."""
-    seeds, whole = request.seeds, _whole_plan(study, name, folder, request)
-    if until_decided and (whole.plan.looks is None or seeds):
-        raise ConfigError("until_decided is of a study with seeds=Looks(...), and goes without seeds", whole.study)
-    planned: PlannedStudy | None = at_present_look(whole, folder, seeds)
+    of_this_machine = {"--workers": workers, "--threads": threads, "--memory-per-run": memory_per_run}
+    options = [f"{option}={value}" for option, value in (launcher_options or {}).items()]
+    require_fitting(launcher, {}, of_this_machine)
+    deadline = deadline_of(until_decided, max_hours, seeds)
+    limits = limits_of(time_limit, memory_limit, memory_per_run)
+    chosen = chosen_loggers(loggers, wandb)
+    request = request_of(scale, [*_assignments(changes), *callback_assignments(callbacks)], seeds, device)
     console = Console(quiet=not progress)
-    while planned is not None:
-        planned.require_all_seeds(folder)
-        _train(planned, folder, workers, threads, retry_failed, console)
-        keep_context(folder, planned, console)
-        plan = write_report(folder, planned.plan, Console(quiet=True), unmatched=unmatched)
-        looks = plan.looks
-        if not until_decided or looks is None or plan.seeds not in looks.taken:
-            break
-        planned = next_look(whole, plan, comparisons_of(folder, plan, unmatched=unmatched))
-    return _frame(folder, plan, unmatched)
+    with opened(runs) as folder:
+        whole = _whole_plan(study, name, folder, request)
+        remote = _remote_launcher(launcher, options, storage, study, folder, request)
+        settings = LaunchSettings(
+            workers, threads, limits, retry_failed, chosen.wandb, chosen.names, storage, remote, deadline
+        )
+        plan, rows = take_looks(
+            whole, at_present_look(whole, folder, seeds), folder, settings, console, Console(quiet=True),
+            until_decided=until_decided, unmatched=unmatched,
+        )  # fmt: skip
+        for row in rows:
+            if row.state in (State.FAILED, State.INVALID):
+                reason = f"{row.state.value}: {row.reason}"
+                warnings.warn(f"{row.ticket.arm}, seed {row.ticket.seed}, {reason}", stacklevel=2)
+        return _frame(folder, plan, unmatched)
 
 
 def comparisons(
@@ -135,6 +136,24 @@ def comparisons(
         return _frame(folder, planned.plan, unmatched)
 
 
+def _remote_launcher(
+    launcher: str, options: Sequence[str], storage: str | None, study: StudyLike, runs: Path, request: Request
+) -> RemoteLauncher | None:
+    """Returns what does runs on a cluster, None for this machine.
+
+    Raises ConfigError for options without a cluster, and for an object on SLURM, whose job of the report reads a file.
+    """
+    if launcher not in LAUNCHERS:
+        raise ConfigError(f"no launcher {launcher!r}; {nearest(launcher, LAUNCHERS)}", "launcher")
+    if launcher == "local" and options:
+        raise ConfigError(
+            "are those of a cluster; add launcher='slurm' or 'ray', or leave them out", "launcher_options"
+        )
+    if launcher == "slurm" and isinstance(study, Ablation):
+        raise ConfigError("an Ablation has no file that a job of SLURM could read; write it into one", "run_study")
+    return remote_launcher(launcher, options, storage, (str(study), runs, request))
+
+
 def _assignments(changes: Mapping[str, Plain] | None) -> list[str]:
     """Returns changes as ``--set`` takes them, so that both have the same folder."""
     return [f"{path}={json.dumps(value)}" for path, value in (changes or {}).items()]
@@ -151,29 +170,6 @@ def _whole_plan(study: StudyLike, name: str | None, runs: Path, request: Request
     load_plugins()
     planned = make_plan(name, study, request, runs=runs)
     return replace(planned, plan=replace(planned.plan, commands={}))  # no command knows an object
-
-
-def _train(
-    planned: PlannedStudy, runs: Path, workers: int | None, threads: int | None, retry_failed: bool, console: Console
-) -> None:
-    """Does the runs that are left. Raises KeyboardInterrupt where a signal stopped them."""
-    rows, notes = survey_plan(planned, runs, retry_failed=retry_failed)
-    warn(notes)
-    todo = sum(not row.state.over for row in rows)
-    floors = missing_floors(runs, planned, todo, console)
-    if todo:
-        share = share_for(planned, todo, workers, threads)
-        options = options_for(planned, share, limits_of(None, None, None), retry_failed=retry_failed, wandb="disabled")
-        board = Board(console, planned.metric)
-        summary = launched(runs, rows, options, None, begin=lambda: planned.write(runs, floors), board=board)
-        if summary.stopped_by is not None:
-            raise KeyboardInterrupt("stopped; the same call goes on")
-        rows = list(summary.rows)
-    elif floors is not None:
-        planned.write(runs, floors)
-    for row in rows:
-        if row.state in (State.FAILED, State.INVALID):
-            warnings.warn(f"{row.ticket.arm}, seed {row.ticket.seed}, {row.state.value}: {row.reason}", stacklevel=3)
 
 
 def _row(comparison: Comparison) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sweeps.ledger.ledger import Ledger
     from sweeps.live import Board, Row
 
-__all__ = ["RemoteLauncher", "ray_launcher", "require_fitting", "slurm_launcher"]
+__all__ = ["RemoteLauncher", "remote_launcher", "require_fitting"]
 
 EQUIVALENTS = {
     "slurm": {
@@ -61,7 +61,20 @@ def require_fitting(launcher: str, given: Mapping[str, Sequence[str] | None], lo
             raise ConfigError(reason, option)
 
 
-def ray_launcher(options: Sequence[str], storage: str | None) -> RemoteLauncher:
+def remote_launcher(
+    launcher: str, options: Sequence[str], storage: str | None, study: tuple[str, Path, Request]
+) -> RemoteLauncher | None:
+    """Returns what does runs on a cluster; None for this machine.
+
+    options: those of its kind of cluster, as NAME=VALUE. study: as a command names it, its runs and its request, by
+    which a job of SLURM reports. Raises ConfigError for options that are none, or a package that is not installed.
+    """
+    if launcher == "slurm":
+        return _slurm_launcher(*study, options, storage)
+    return _ray_launcher(options, storage) if launcher == "ray" else None
+
+
+def _ray_launcher(options: Sequence[str], storage: str | None) -> RemoteLauncher:
     """Returns what does runs on a Ray cluster. Raises ConfigError where Ray is not installed."""
     if find_spec("ray") is None:
         raise ConfigError("needs ray: pip install 'lit-transformers[ray]'", "--launcher ray")
@@ -70,7 +83,7 @@ def ray_launcher(options: Sequence[str], storage: str | None) -> RemoteLauncher:
     return partial(launch_on_ray, cluster=parse_ray_options(options, storage))
 
 
-def slurm_launcher(
+def _slurm_launcher(
     study: str, runs: Path, request: Request, parameters: Sequence[str], storage: str | None
 ) -> RemoteLauncher:
     """Returns what submits the jobs of a study and its report. Raises ConfigError where submitit is not installed."""

@@ -1,11 +1,11 @@
-"""The options of commands that take a study, and how its runs are planned, share the machine and are trained."""
+"""The options of commands that take a study, how its runs are planned, and how a command that is stopped ends."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -14,16 +14,9 @@ from ablations import catalog
 from ablations.cache import cached_plan
 from ablations.looks import at_present_look
 from ablations.plan import PlannedStudy, Request, make_plan
-from lit_transformers.config import ConfigError
-from sweeps.launchers.limits import parse_bytes, parse_seconds
-from sweeps.launchers.share import Share, cuda_devices, memory_of, require_cores, share_machine
-from sweeps.live import Board, Row
+from ablations.training import Stopped, err
 
-if TYPE_CHECKING:
-    from ablations.launchers import RemoteLauncher
-    from sweeps.launchers.local import Options, Summary
-
-out, err = Console(), Console(stderr=True)
+out = Console()
 SCALES = ("demo", "hour", "gpu", "paper")
 """The scales that a study usually has."""
 
@@ -99,23 +92,6 @@ TRIALS = 12
 """Trials of each arm, where nothing else is asked for."""
 
 
-class Limits(NamedTuple):
-    """The limits of one run: the seconds it may take, the bytes it may hold, and the bytes it declares to need."""
-
-    seconds: float | None
-    memory: int | None
-    needed: int | None
-
-
-def limits_of(time_limit: str | None, memory_limit: str | None, memory_per_run: str | None) -> Limits:
-    """Parses the options that limit a run. Raises ConfigError that names the option."""
-    return Limits(
-        parse_seconds(time_limit, "--time-limit") if time_limit else None,
-        parse_bytes(memory_limit, "--memory-limit") if memory_limit else None,
-        parse_bytes(memory_per_run, "--memory-per-run") if memory_per_run else None,
-    )
-
-
 def request_of(scale: str, changes: list[str] | None, seeds: int | None, device: str | None) -> Request:
     """Builds the request from the options that select a study's runs."""
     return Request(scale, (*(changes or ()), *([f"training.device={device}"] if device else ())), seeds)
@@ -150,100 +126,11 @@ def load_and_plan(path: Path, request: Request, runs: Path, typed: str) -> Plann
     return make_plan(path.stem, catalog.load(path), request, runs=runs, typed=typed)
 
 
-def survey_plan(
-    planned: PlannedStudy, runs: Path, *, retry_failed: bool = False, time_limit: float | None = 0.0
-) -> tuple[list[Row], list[str]]:
-    """Returns a row for every run, filled from its record, and notes about damaged records."""
-    from sweeps.survey import survey
-
-    return survey(runs, planned.tickets(), planned.metric, retry_failed=retry_failed, time_limit=time_limit)
-
-
-def share_for(
-    planned: PlannedStudy, todo: int, workers: int | None, threads: int | None, memory: int | None = None
-) -> Share:
-    """Returns the share of the machine that each run gets; ``memory`` is the bytes that a run declares to need.
-
-    Raises ConfigError where a CUDA device is required and there is none, or a run has more ranks than cores or devices.
-    """
-    settings = [config.get("training") or {} for config in planned.configs.values()]
-    devices = {training.get("device") for training in settings}
-    cuda = bool(devices & {"auto", "cuda"}) and bool(cuda_devices())
-    ranks = max(training.get("devices", 1) for training in settings)
-    if memory is None and not cuda:  # on a CUDA device it is not known without trying
-        memory = ranks * memory_of(int(max(cost["parameters"] or 0 for cost in planned.costs.values())))
-    if "cuda" in devices and not cuda:
-        raise ConfigError(
-            "no CUDA device is to be found here; take another machine, or --device cpu", "training.device"
-        )
-    if not cuda:
-        require_cores(ranks)
-    return share_machine(todo, workers, threads, cuda=cuda, ranks=ranks, memory=memory)
-
-
-def options_for(
-    planned: PlannedStudy,
-    share: Share,
-    limits: Limits,
-    *,
-    retry_failed: bool,
-    wandb: str,
-    loggers: tuple[str, ...] = (),
-    deadline: float | None = None,
-) -> Options:
-    """Builds the launch options of a plan's runs. deadline: the monotonic time at which they stop."""
-    from sweeps.launchers.local import Options
-
-    return Options(
-        planned.runner,
-        share,
-        planned.metric,
-        retry_failed,
-        planned.study,
-        wandb,
-        limits.seconds,
-        limits.memory,
-        deadline,
-        loggers,
-    )
-
-
-def warn(notes: Iterable[str]) -> None:
-    """Prints each note, of what was damaged and set aside, as a line on standard error."""
-    for note in notes:
-        err.print(note, markup=False, highlight=False, soft_wrap=True)
-
-
-def launched(
-    runs: Path, rows: list[Row], options: Options, storage: str | None, remote: RemoteLauncher | None = None,
-    begin: Callable[[], None] = lambda: None, board: Board | None = None,
-) -> Summary:  # fmt: skip
-    """Does the runs under the live table, on this machine or by ``remote``.
-
-    begin: called once the ledger is open and a cluster has accepted the runs. board: shows the runs.
-    """
-    from sweeps.launchers.local import launch
-    from sweeps.ledger.ledger import Ledger
-
-    ledger, board = Ledger(runs, storage), board or Board(out, options.metric)
+@contextmanager
+def ends_when_stopped() -> Iterator[None]:
+    """Ends a command whose runs a signal stopped, with 128 plus the number of the signal."""
     try:
-        warn(ledger.notes)
-        if remote is not None:
-            return remote(runs, ledger, board, rows, options, begin=begin)
-        begin()
-        return launch(runs, ledger, board, rows, options)
-    finally:
-        ledger.close()
-
-
-def train(
-    runs: Path, rows: list[Row], options: Options, storage: str | None, remote: RemoteLauncher | None = None,
-    begin: Callable[[], None] = lambda: None, board: Board | None = None,
-) -> list[Row]:  # fmt: skip
-    """Does the runs and returns their rows. Where a signal stopped them, raises typer.Exit with 128 plus its number;
-    runs that stopped at the deadline are returned as they are."""
-    summary = launched(runs, rows, options, storage, remote, begin, board)
-    if summary.stopped_by is not None and summary.stopped_by != signal.SIGALRM:
+        yield
+    except Stopped as stop:
         out.print("stopped; run the same command to go on", style="yellow")
-        raise typer.Exit(128 + summary.stopped_by)
-    return list(summary.rows)
+        raise typer.Exit(128 + stop.number) from None

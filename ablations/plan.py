@@ -43,6 +43,8 @@ from sweeps.store import shown_address
 __all__ = ["PlannedStudy", "Request", "as_typed", "existing_plan", "make_plan", "seed_overrides"]
 
 Tuned = Mapping[str, Mapping[str, Plain]]
+MOST_SEEDS = 1_000
+"""Of an arm: with a number that was mistyped, planning would take hours."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +288,9 @@ def _require_small_margin(plan: Plan) -> None:
 def _list_runs(
     resolved: Resolved, configs: dict[str, Config], seeds: int, runner: Runner
 ) -> tuple[dict[str, dict[str, Plain]], dict[str, tuple[PlannedRun, ...]]]:
-    """Returns the config of every key, and the runs of every arm."""
+    """Returns the config of every key, and the runs of every arm. Raises ConfigError for more than MOST_SEEDS."""
+    if seeds > MOST_SEEDS:
+        raise ConfigError(f"an arm has at most {MOST_SEEDS:,} seeds, not {seeds}", "seeds")
     configs_by_key: dict[str, dict[str, Plain]] = {}
     runs_by_arm: dict[str, tuple[PlannedRun, ...]] = {}
     numbers = range(resolved.first_seed, resolved.first_seed + seeds)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablations.context import keep_context
-from ablations.floors import missing_floors
 from ablations.looks import at_present_look
 from ablations.options import (
     TRIALS,
@@ -25,20 +23,14 @@ from ablations.options import (
     Wandb,
     WithMixer,
     Workers,
-    launched,
-    limits_of,
-    options_for,
+    ends_when_stopped,
     out,
     request_of,
-    share_for,
-    survey_plan,
-    train,
-    warn,
 )
-from ablations.results import write_report
+from ablations.training import LaunchSettings, Stopped, launch_rows, limits_of, take_looks
 from lit_transformers.config import ConfigError
 from sweeps.ledger.ticket import State
-from sweeps.live import Row
+from sweeps.live import Board, Row
 from sweeps.options import Runs, Storage
 from sweeps.store import address_of
 
@@ -83,32 +75,19 @@ def tune(
     if tokens and not all(arm.price for arm in tuning.arms):
         raise ConfigError("the tokens of its runs are not known; give a number of --trials", "--tokens")
     limits = limits_of(time_limit, memory_limit, memory_per_run)
-    share = share_for(tuning.planned, len(tuning.arms), workers, threads, limits.needed)
-    options = options_for(tuning.planned, share, limits, retry_failed=retry_failed, wandb=wandb)
+    settings = LaunchSettings(workers, threads, limits, retry_failed, wandb, storage=storage)
+    options = settings.options(tuning.planned, len(tuning.arms))
 
-    def launch_rows(rows: list[Row], options: Options) -> Summary:
-        return launched(runs, rows, options, storage)
+    def launch_trials(rows: list[Row], options: Options) -> Summary:
+        return launch_rows(runs, rows, options, settings, Board(out, options.metric))
 
     results, stopped_by = search(
-        runs, storage, tuning.planned.study, tuning.arms, tuning.goal, budget, options, launch_rows, prune=prune
+        runs, storage, tuning.planned.study, tuning.arms, tuning.goal, budget, options, launch_trials, prune=prune
     )  # fmt: skip
     out.print(tuning_table(tuning.goal.metric, results, tuning.planned.plan.labels))
-    if stopped_by is not None:
-        out.print("stopped; run the same command to go on", style="yellow")
-        raise typer.Exit(128 + stopped_by)
-    planned = tuned_plan(tuning, results, budget, runs)
-    planned = at_present_look(planned, runs, planned.plan.seeds)
-    planned.require_all_seeds(runs)
-    rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
-    warn(notes)
-    todo = sum(not row.state.over for row in rows)
-    floors = missing_floors(runs, planned, todo, out)
-    if todo:
-        share = share_for(planned, todo, workers, threads, limits.needed)
-        options = options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb)
-        rows = train(runs, rows, options, storage, begin=lambda: planned.write(runs, floors))
-    elif floors is not None:
-        planned.write(runs, floors)
-    keep_context(runs, planned, out)
-    write_report(runs, planned.plan, out)
+    with ends_when_stopped():
+        if stopped_by is not None:
+            raise Stopped(stopped_by)
+        planned = tuned_plan(tuning, results, budget, runs)
+        _, rows = take_looks(planned, at_present_look(planned, runs, planned.plan.seeds), runs, settings, out, out)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))

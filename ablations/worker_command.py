@@ -23,17 +23,13 @@ from ablations.options import (
     TimeLimit,
     Wandb,
     Workers,
-    limits_of,
-    options_for,
+    ends_when_stopped,
     out,
     plan_for,
     request_of,
-    share_for,
-    survey_plan,
-    train,
-    warn,
 )
 from ablations.show import summary_line
+from ablations.training import LaunchSettings, limits_of, survey_to_train, train_left
 from sweeps.ledger.ticket import State
 from sweeps.live import Row, clock
 from sweeps.options import Runs, Storage
@@ -47,14 +43,12 @@ def worker(
 ) -> None:  # fmt: skip
     """Join a study: do runs that wait, take over those of workers that die, and leave when all are over."""
     start, limits = time.monotonic(), limits_of(time_limit, memory_limit, memory_per_run)
+    settings = LaunchSettings(workers, threads, limits, retry_failed, wandb, storage=storage)
     planned = plan_for(study, runs, request_of(scale, changes, seeds, device), in_server=True)
-    rows, notes = survey_plan(planned, runs, retry_failed=retry_failed, time_limit=limits.seconds)
-    warn(notes)
-    todo = sum(not row.state.over for row in rows)
+    rows = survey_to_train(planned, runs, settings)
     try:
-        if todo:
-            share = share_for(planned, todo, workers, threads, limits.needed)
-            train(runs, rows, options_for(planned, share, limits, retry_failed=retry_failed, wandb=wandb), storage)
+        with ends_when_stopped():
+            train_left(planned, runs, rows, settings, out)
     finally:
         out.print(_worker_summary(rows, time.monotonic() - start), markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(int(any(row.taken and row.state in (State.FAILED, State.INVALID) for row in rows)))

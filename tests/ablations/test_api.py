@@ -94,6 +94,20 @@ def test_a_run_that_fails_is_a_warning_and_a_reason(tmp_path: Path) -> None:
     assert math.isnan(row["difference"]) and row["seeds"] == 0 and row["reason"]
 
 
+def test_a_limit_ends_a_run_and_a_storage_keeps_the_ledger(tmp_path: Path) -> None:
+    hanging = Ablation(
+        question="Does a limit matter?",
+        baseline=RunConfig(),
+        factors={"fault": {"none": {}, "hang": {"training.fault": "hang"}}},
+        metric=Metric("val/bpb"),
+        seeds=1,
+    )
+    storage = f"sqlite:///{tmp_path}/shared.db"
+    with pytest.warns(UserWarning, match="fault=hang, seed 0, failed: .*time limit"):
+        run_study(hanging, name="hanging", runs=tmp_path / "runs", time_limit="3s", storage=storage, progress=False)
+    assert (tmp_path / "shared.db").is_file() and not (tmp_path / "runs/ledger.db").exists()
+
+
 def test_looks_are_taken_until_all_is_decided_or_none_is_left(tmp_path: Path) -> None:
     looks = study(seeds=Looks(2, 3))
     assert run_study(looks, name="looks", runs=tmp_path, progress=False)["seeds"].max() == 2
@@ -107,9 +121,25 @@ def test_what_cannot_be_run_is_one_line(tmp_path: Path) -> None:
         run_study(study(), runs=tmp_path)
     with pytest.raises(ConfigError, match="leave name out"):
         run_study("xl_memory", name="mine", runs=tmp_path)
-    with pytest.raises(ConfigError, match=r"^memory: until_decided is of a study with seeds=Looks"):
+    with pytest.raises(ConfigError, match=r"^study memory: it states no looks to take; write seeds=Looks"):
         run_study(study(), name="memory", runs=tmp_path, until_decided=True)
+    with pytest.raises(ConfigError, match=r"^launcher_options: are those of a cluster; add launcher='slurm' or 'ray'"):
+        run_study(study(), name="memory", runs=tmp_path, launcher_options={"cpus": 2})
+    with pytest.raises(ConfigError, match=r"^launcher: no launcher 'rya'; did you mean ray"):
+        run_study(study(), name="memory", runs=tmp_path, launcher="rya")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^run_study: an Ablation has no file that a job of SLURM could read"):
+        run_study(study(), name="memory", runs=tmp_path, launcher="slurm")
+    with pytest.raises(ConfigError, match=r"^--memory-per-run: .* --ray memory=SIZE"):
+        run_study(study(), name="memory", runs=tmp_path, launcher="ray", memory_per_run="1GiB")
+    with pytest.raises(ConfigError, match=r"^study memory: seeds: an arm has at most 1,000 seeds, not 120078$"):
+        run_study(study(), name="memory", runs=tmp_path, seeds=120078)
     assert not list(tmp_path.glob("*/record.json"))
+
+
+def test_options_of_a_cluster_reach_it(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'lit-transformers[ray]'")
+    with pytest.raises(ConfigError, match=r"^--ray gpus: wants a whole number of devices, .* not '-1'$"):
+        run_study(study(), name="memory", runs=tmp_path, launcher="ray", launcher_options={"gpus": -1})
 
 
 @pytest.mark.slow

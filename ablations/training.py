@@ -1,0 +1,272 @@
+"""Trains the runs of planned studies, on this machine or on a cluster, one look after another."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+
+from ablations.context import keep_context
+from ablations.floors import missing_floors
+from ablations.looks import next_look
+from ablations.plan import PlannedStudy
+from ablations.results import comparisons_of, write_report
+from lit_transformers.config import ConfigError
+from lit_transformers.records.plan import Plan
+from sweeps.launchers.limits import parse_bytes, parse_seconds
+from sweeps.launchers.share import Share, cuda_devices, memory_of, require_cores, share_machine
+from sweeps.live import Board, Row
+
+if TYPE_CHECKING:
+    from ablations.launchers import RemoteLauncher
+    from sweeps.launchers.local import Options, Summary
+
+__all__ = [
+    "LaunchSettings",
+    "Limits",
+    "Stopped",
+    "deadline_of",
+    "launch_rows",
+    "limits_of",
+    "survey_plan",
+    "survey_to_train",
+    "take_looks",
+    "train_left",
+    "train_study",
+    "warn",
+]
+
+err = Console(stderr=True)
+
+
+class Limits(NamedTuple):
+    """The limits of one run: the seconds it may take, the bytes it may hold, and the bytes it declares to need."""
+
+    seconds: float | None = None
+    memory: int | None = None
+    needed: int | None = None
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """How the runs of a study are launched.
+
+    workers, threads: runs at a time and threads of each, by default as they fit this machine. retry_failed: whether
+    runs that failed by themselves are tried again. wandb: disabled, offline or online. loggers: by which each run is
+    shown besides. storage: the address of the ledger. remote: does the runs on a cluster, in place of this machine.
+    deadline: the monotonic time at which runs stop, to go on later.
+    """
+
+    workers: int | None = None
+    threads: int | None = None
+    limits: Limits = NO_LIMITS
+    retry_failed: bool = False
+    wandb: str = "disabled"
+    loggers: tuple[str, ...] = ()
+    storage: str | None = None
+    remote: RemoteLauncher | None = None
+    deadline: float | None = None
+
+    def options(self, planned: PlannedStudy, todo: int) -> Options:
+        """Returns the options of a plan's runs, of which ``todo`` are left, with their share of this machine.
+
+        Raises ConfigError where a CUDA device is required and there is none, or a run has more ranks than cores or
+        devices.
+        """
+        from sweeps.launchers.local import Options
+
+        return Options(
+            planned.runner,
+            Share(1, 1) if self.remote else self._share(planned, todo),
+            planned.metric,
+            self.retry_failed,
+            planned.study,
+            self.wandb,
+            self.limits.seconds,
+            self.limits.memory,
+            self.deadline,
+            self.loggers,
+        )
+
+    def _share(self, planned: PlannedStudy, todo: int) -> Share:
+        """Returns the share of this machine that each run gets."""
+        settings = [config.get("training") or {} for config in planned.configs.values()]
+        devices = {training.get("device") for training in settings}
+        cuda = bool(devices & {"auto", "cuda"}) and bool(cuda_devices())
+        ranks = max(training.get("devices", 1) for training in settings)
+        memory = self.limits.needed
+        if memory is None and not cuda:  # on a CUDA device it is not known without trying
+            memory = ranks * memory_of(int(max(cost["parameters"] or 0 for cost in planned.costs.values())))
+        if "cuda" in devices and not cuda:
+            raise ConfigError(
+                "no CUDA device is to be found here; take another machine, or --device cpu", "training.device"
+            )
+        if not cuda:
+            require_cores(ranks)
+        return share_machine(todo, self.workers, self.threads, cuda=cuda, ranks=ranks, memory=memory)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal stopped the runs; what they had done is kept."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("stopped; run it again to go on")
+        self.number = number
+        """Of the signal."""
+
+
+def limits_of(time_limit: str | None, memory_limit: str | None, memory_per_run: str | None) -> Limits:
+    """Parses the options that limit a run. Raises ConfigError that names the option."""
+    return Limits(
+        parse_seconds(time_limit, "--time-limit") if time_limit else None,
+        parse_bytes(memory_limit, "--memory-limit") if memory_limit else None,
+        parse_bytes(memory_per_run, "--memory-per-run") if memory_per_run else None,
+    )
+
+
+def deadline_of(until_decided: bool, max_hours: float | None, seeds: int | None) -> float | None:
+    """Returns the monotonic time at which looks end, or None. Raises ConfigError for options at odds."""
+    if until_decided and seeds:
+        raise ConfigError("the looks of the study say how many seeds; give one of both", "--seeds")
+    if max_hours is None:
+        return None
+    if not until_decided or not max_hours > 0:
+        raise ConfigError("goes with --until decided, and is above zero", "--max-hours")
+    return time.monotonic() + 3600 * max_hours
+
+
+def survey_plan(
+    planned: PlannedStudy, runs: Path, *, retry_failed: bool = False, time_limit: float | None = 0.0
+) -> tuple[list[Row], list[str]]:
+    """Returns a row for every run, filled from its record, and notes about damaged records."""
+    from sweeps.survey import survey
+
+    return survey(runs, planned.tickets(), planned.metric, retry_failed=retry_failed, time_limit=time_limit)
+
+
+def survey_to_train(planned: PlannedStudy, runs: Path, settings: LaunchSettings) -> list[Row]:
+    """Returns a row for every run, filled from its record where it need not be repeated; prints what was damaged."""
+    rows, notes = survey_plan(
+        planned, runs, retry_failed=settings.retry_failed, time_limit=settings.limits.seconds
+    )  # fmt: skip
+    warn(notes)
+    return rows
+
+
+def warn(notes: Iterable[str]) -> None:
+    """Prints each note, of what was damaged and set aside, as a line on standard error."""
+    for note in notes:
+        err.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def take_looks(
+    whole: PlannedStudy,
+    first: PlannedStudy,
+    runs: Path,
+    settings: LaunchSettings,
+    console: Console,
+    report: Console,
+    *,
+    until_decided: bool = False,
+    unmatched: bool = False,
+) -> tuple[Plan, list[Row]]:
+    """Trains what is left of a study and writes its report; returns the plan and the rows of its last look.
+
+    whole: the study with the seeds of all its looks; first: at the look that is trained first. console: shows how runs
+    stand; report: what the report says. until_decided: takes one planned look after another, until all comparisons are
+    decided, no look is left, or time is up. unmatched: gives verdicts between arms whose budgets differ, too.
+    Raises ConfigError where looks are to be taken of a study that states none, and Stopped where a signal stopped runs.
+    """
+    if until_decided and whole.plan.looks is None:
+        raise ConfigError("it states no looks to take; write seeds=Looks(3, 6, 10, 16) in it", f"study {whole.study}")
+    first.require_all_seeds(runs)
+    planned = first
+    while True:
+        rows = train_study(planned, runs, settings, console)
+        keep_context(runs, planned, console)
+        plan = write_report(runs, planned.plan, report, unmatched=unmatched)
+        if settings.deadline is not None and time.monotonic() > settings.deadline:
+            console.print("time is up; run the same command to go on", style="yellow")
+            return plan, rows
+        if not until_decided or plan.looks is None or plan.seeds not in plan.looks.taken:
+            return plan, rows
+        later = next_look(whole, plan, comparisons_of(runs, plan, unmatched=unmatched))
+        if later is None:
+            return plan, rows
+        planned = later
+
+
+def train_study(planned: PlannedStudy, runs: Path, settings: LaunchSettings, console: Console) -> list[Row]:
+    """Trains the runs that are left of a planned study, whose plan and floors it writes, and returns a row for every
+    run. Raises Stopped where a signal stopped them."""
+    from ablations.estimate import estimate
+    from ablations.show import preliminary_view, remaining_work
+
+    rows = survey_to_train(planned, runs, settings)
+    todo = sum(not row.state.over for row in rows)
+    floors = missing_floors(runs, planned, todo, console)
+    if not todo:
+        if floors is not None:
+            planned.write(runs, floors)
+        return rows
+    options = settings.options(planned, todo)
+    if settings.remote is None:
+        ended = {row.ticket.key for row in rows if row.state.over}
+        work = remaining_work(estimate(planned, runs), ended, options.share.workers)
+        console.print(f"{planned.study}: {work}", markup=False)
+    board = Board(console, planned.metric, partial(preliminary_view, planned.plan), planned.plan.labels)
+    return _trained(runs, rows, options, settings, board, partial(planned.write, runs, floors))
+
+
+def train_left(
+    planned: PlannedStudy, runs: Path, rows: list[Row], settings: LaunchSettings, console: Console
+) -> list[Row]:
+    """Trains the runs that are left of ``rows`` and nothing else: the plan of the study is not written. Returns a row
+    for every run. Raises Stopped where a signal stopped them."""
+    todo = sum(not row.state.over for row in rows)
+    if not todo:
+        return rows
+    board = Board(console, planned.metric, labels=planned.plan.labels)
+    return _trained(runs, rows, settings.options(planned, todo), settings, board)
+
+
+def launch_rows(
+    runs: Path, rows: list[Row], options: Options, settings: LaunchSettings, board: Board,
+    begin: Callable[[], None] = lambda: None,
+) -> Summary:  # fmt: skip
+    """Launches runs under the live table, on this machine or a cluster.
+
+    begin: called once the ledger is open and a cluster has accepted the runs.
+    """
+    from sweeps.launchers.local import launch
+    from sweeps.ledger.ledger import Ledger
+
+    ledger = Ledger(runs, settings.storage)
+    try:
+        warn(ledger.notes)
+        if settings.remote is not None:
+            return settings.remote(runs, ledger, board, rows, options, begin=begin)
+        begin()
+        return launch(runs, ledger, board, rows, options)
+    finally:
+        ledger.close()
+
+
+def _trained(
+    runs: Path, rows: list[Row], options: Options, settings: LaunchSettings, board: Board,
+    begin: Callable[[], None] = lambda: None,
+) -> list[Row]:  # fmt: skip
+    """Launches runs and returns their rows; those that stopped at the deadline are returned as they are."""
+    summary = launch_rows(runs, rows, options, settings, board, begin)
+    if summary.stopped_by is not None and summary.stopped_by != signal.SIGALRM:
+        raise Stopped(summary.stopped_by)
+    return list(summary.rows)
