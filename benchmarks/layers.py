@@ -27,6 +27,7 @@ from benchmarks import peers
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.layer_timing import ABSENT, DIM, HEADS, QUANTITIES, Layer, Peaks, Work, ours, peaks_of, power, row_of
 from benchmarks.peers import BLOCK, CHUNK, KEPT, RANK, ROUNDS, WINDOW
+from lit_transformers.cli.startup import use_huge_pages
 from lit_transformers.mixer import MixerConfig
 from lit_transformers.mixers import (
     AdaptiveSpanConfig,
@@ -224,4 +225,5 @@ def main(
 
 
 if __name__ == "__main__":
+    use_huge_pages()  # as every run does
     typer.run(main)

@@ -27,6 +27,7 @@ from rich.table import Table
 from benchmarks.hardware import RESULTS, describe, save
 from benchmarks.layer_timing import DIM, HEADS, Layer, Work, ours, power
 from benchmarks.layers import MIXERS, LayerCase, measured
+from lit_transformers.cli.startup import use_huge_pages
 from lit_transformers.mixer import Shape
 from reports.show.looks import STYLE
 
@@ -137,4 +138,5 @@ def main(
 
 
 if __name__ == "__main__":
+    use_huge_pages()  # as every run does
     typer.run(main)

@@ -3779,4 +3779,20 @@ FAULTS = (
             "test_a_callback_and_a_class_written_with_a_colon_reach_a_run_by_the_command",
         ),
     ),
+    Fault(
+        "runs",
+        "large tensors are mapped page by page",
+        "lit_transformers/cli/startup.py",
+        "    use_huge_pages()\n",
+        "",
+        ("tests/sweeps/test_call.py::test_large_tensors_are_in_huge_pages",),
+    ),
+    Fault(
+        "runs",
+        "no limit of a script reaches its runs",
+        "ablations/api.py",
+        "limits = limits_of(time_limit, memory_limit, memory_per_run)",
+        "limits = limits_of(None, None, None)",
+        ("tests/ablations/test_api.py::test_a_limit_ends_a_run_and_a_storage_keeps_the_ledger",),
+    ),
 )

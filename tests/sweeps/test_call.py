@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from lit_transformers.config import ConfigError
 from sweeps.process.call import call_forked
 from sweeps.process.child import LaunchError
 
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 RUNNER = "standin.run:RUNNER"
 CALL = "import pathlib, sys, test_call as test; test.call_forked(test.RUNNER, test.linger, pathlib.Path(sys.argv[1]))"
 
@@ -25,6 +27,17 @@ def difference(left: int, right: int = 0) -> int:
     if left < right:
         raise ConfigError("is less than the other", "left")
     return left - right
+
+
+def faults_of_large_tensors() -> int:
+    """How many pages the system brings for four tensors of 64 MiB."""
+    import torch
+
+    torch.ones(2**24)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):
+        torch.ones(2**24)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def die() -> None:
@@ -42,6 +55,14 @@ def test_a_forked_call_returns_and_raises_what_its_function_does() -> None:
     with pytest.raises(ConfigError, match="left: is less than the other") as error:
         call_forked(RUNNER, difference, 3, right=5)
     assert "in difference" in "".join(error.value.__notes__)
+
+
+@pytest.mark.skipif(
+    not HUGE_PAGES.is_file() or "[never]" in HUGE_PAGES.read_text(), reason="the system has no transparent huge pages"
+)
+def test_large_tensors_are_in_huge_pages() -> None:
+    pages = 4 * 2**26 // resource.getpagesize()
+    assert call_forked(RUNNER, faults_of_large_tensors) < pages / 8
 
 
 def test_a_forked_call_that_dies_is_one_clear_error() -> None:
