@@ -6,8 +6,9 @@ more than they need.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lit_transformers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ablations.ablation import Ablation, Contrast, Looks, Margin, Match, Metric, Scale
@@ -15,16 +16,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Ablation", "Contrast", "Looks", "Margin", "Match", "Metric", "Scale", "comparisons", "run_study"]
 
-PLACES = {"comparisons": "api", "run_study": "api"}
-"""The modules of the names that are not of ``ablation``."""
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name of the front door (PEP 562)."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{PLACES.get(name, 'ablation')}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+MODULES = dict.fromkeys(__all__, "ablation") | {"comparisons": "api", "run_study": "api"}
+__getattr__, __dir__ = lazy_names(__name__, MODULES)

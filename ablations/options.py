@@ -15,26 +15,18 @@ from ablations.cache import cached_plan
 from ablations.looks import at_present_look
 from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.training import Stopped, err
+from lit_transformers.cli.completion import completed_from
 
 out = Console()
 SCALES = ("demo", "hour", "gpu", "paper")
 """The scales that a study usually has."""
 
 
-def _complete_study(incomplete: str) -> list[str]:
-    """Returns the names of studies that begin with what is typed, for the completion of a shell."""
-    return [name for name in (*catalog.own_names(), *catalog.names()) if name.startswith(incomplete)]
-
-
-def _complete_scale(incomplete: str) -> list[str]:
-    """Returns the usual scales that begin with what is typed."""
-    return [name for name in SCALES if name.startswith(incomplete)]
-
-
 Study = Annotated[
     str,
     typer.Argument(
-        help="A study's name, or the path of a .py file that defines ABLATION.", autocompletion=_complete_study
+        help="A study's name, or the path of a .py file that defines ABLATION.",
+        autocompletion=completed_from(lambda: (*catalog.own_names(), *catalog.names())),
     ),
 ]
 Scale = Annotated[
@@ -42,7 +34,7 @@ Scale = Annotated[
     typer.Option(
         "--scale",
         help="demo: minutes on a CPU; hour: on text, where a study has it; gpu: one GPU; paper: as published.",
-        autocompletion=_complete_scale,
+        autocompletion=completed_from(lambda: SCALES),
     ),
 ]
 Set = Annotated[

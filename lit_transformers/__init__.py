@@ -6,8 +6,9 @@ imports no torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lit_transformers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from lit_transformers.api import build_model, evaluate, fit, generate, load_checkpoint
@@ -25,16 +26,5 @@ __all__ = [
     "load_checkpoint",
 ]
 
-PLACES = {"Config": "config", "ConfigError": "config", "RunConfig": "runs.config"}
-"""The modules of the names that are not of ``api``."""
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name of the front door (PEP 562)."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{PLACES.get(name, 'api')}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+MODULES = dict.fromkeys(__all__, "api") | {"Config": "config", "ConfigError": "config", "RunConfig": "runs.config"}
+__getattr__, __dir__ = lazy_names(__name__, MODULES)

@@ -6,8 +6,9 @@ more than they need.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lit_transformers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from reports.read.records import ReportError, load_study
@@ -15,16 +16,5 @@ if TYPE_CHECKING:
 
 __all__ = ["ReportError", "load_study", "write_report", "write_study"]
 
-PLACES = {"ReportError": "read.records", "load_study": "read.records"}
-"""The modules of the names that are not of ``report``."""
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name of the package (PEP 562)."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{PLACES.get(name, 'report')}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+MODULES = dict.fromkeys(__all__, "report") | {"ReportError": "read.records", "load_study": "read.records"}
+__getattr__, __dir__ = lazy_names(__name__, MODULES)

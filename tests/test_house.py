@@ -176,6 +176,7 @@ def test_reports_read_records_and_know_no_model_and_no_study() -> None:
             "cli.program",
             "cli.search_path",
             "config",
+            "lazy_names",
             "records",
             "scores",
         )

@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from lit_transformers.cli.completion import completed_from
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.plain_yaml import read_yaml
 
@@ -25,18 +26,13 @@ Callbacks = Annotated[
 ]
 
 
-def _complete_logger(incomplete: str) -> list[str]:
-    """Returns the loggers that begin with what is typed."""
-    return [name for name in LOGGERS if name.startswith(incomplete)]
-
-
 Loggers = Annotated[
     list[str] | None,
     typer.Option(
         "--logger",
         metavar="NAME",
         help=f"{', '.join(LOGGERS)}: a logger of every run. Changes no number. Repeatable.",
-        autocompletion=_complete_logger,
+        autocompletion=completed_from(lambda: LOGGERS),
     ),
 ]
 
