@@ -2390,6 +2390,22 @@ RUN_FAULTS = (
     ),
     Fault(
         "store",
+        "an address with a password is taken, and printed",
+        "sweeps/store.py",
+        "    if secrets_of(address):",
+        "    if not address:",
+        (f"{STORE}a_password_in_an_address_is_refused_and_neither_printed_nor_written",),
+    ),
+    Fault(
+        "store",
+        "an error of a store repeats a password",
+        "sweeps/store.py",
+        "text = without_secrets(str(error).strip())",
+        "text = str(error).strip()",
+        (f"{STORE}an_error_of_a_store_does_not_repeat_the_password_of_its_server",),
+    ),
+    Fault(
+        "store",
         "a record is brought before the files of its run",
         "sweeps/store.py",
         """        for name in FILES:

@@ -339,6 +339,7 @@ def test_a_person_who_stops_the_command_does_not_wait_for_the_ledger(
         ("sqlite:////no/such/folder/x.db", "--storage: there is no folder /no/such/folder; make it"),
         ("oracle9://me:secret@host/runs", "ledger oracle9 host/runs: not a kind of database"),
         ("postgresql://me:secret@127.0.0.1:1/runs", "ledger postgresql 127.0.0.1:1/runs: .*refused"),
+        ("postgresql://127.0.0.1:1/runs?password=secret", "ledger postgresql 127.0.0.1:1/runs: .*refused"),
         ("grpc://127.0.0.1:1", "ledger proxy 127.0.0.1:1: no answer; start one: python -m sweeps serve"),
     ],
 )
