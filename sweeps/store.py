@@ -101,7 +101,7 @@ def store_of(runs: Path) -> Store | None:
     """Returns the store that a folder of runs is a working copy of, or a part of one; None where it is neither."""
     for folder, part in ((runs, ""), (runs.parent, runs.name)):
         with suppress(OSError):
-            address = (folder / ADDRESS).read_text(encoding="utf-8").strip()
+            address = (folder / ADDRESS).read_text(encoding="utf-8").removesuffix("\n")
             if is_address(address):
                 return Store(f"{address}/{part}" if part else address, runs)
     return None

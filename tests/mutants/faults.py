@@ -21,6 +21,8 @@ GALLERY = "tests/reports/test_report_gallery.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
 LAUNCH = "tests/sweeps/test_launch.py::test_"
 STORE = "tests/sweeps/test_store.py::test_"
+OWN = "tests/contracts/test_own_parts.py::test_a_part_of_ours_keeps_the_contract"
+BROKEN = "tests/contracts/test_own_parts.py::test_a_broken_part_is_noticed_and_its_line_says_the_way_out"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
@@ -2373,6 +2375,62 @@ RUN_FAULTS = (
         "abs(reached[name].reached / target - 1) > match.allowed",
         "abs(reached[name].reached / target - 1) > 100",
         ("tests/ablations/test_matching.py::test_arms_that_differ_without_a_free_field_are_refused",),
+    ),
+    Fault(
+        "contract",
+        "ranks that read other rows than one process keep the contract",
+        "lit_transformers/checks/data_parts.py",
+        "for ranks in (2, 4) if not list(case.rank_conflicts(ranks))]",
+        "for ranks in (1,)]",
+        (f"{BROKEN}[ranks]",),
+    ),
+    Fault(
+        "contract",
+        "a cursor that nothing reads keeps the contract",
+        "lit_transformers/checks/data_parts.py",
+        "        if following != whole[place + 1 :]:",
+        "        if len(following) != len(whole[place + 1 :]):",
+        (f"{BROKEN}[cursor]",),
+    ),
+    Fault(
+        "contract",
+        "a file may change under one fingerprint",
+        "lit_transformers/checks/data_parts.py",
+        "if _content(part).fingerprint == before.fingerprint:",
+        'if _content(part).fingerprint == "":',
+        (f"{BROKEN}[file that changes]",),
+    ),
+    Fault(
+        "contract",
+        "what is drawn and in no checkpoint keeps the contract",
+        "lit_transformers/checks/network_parts.py",
+        "first, second = (probe.config.build(probe.data).double().eval() for _ in range(2))",
+        "first = second = probe.config.build(probe.data).double().eval()",
+        (f"{BROKEN}[stack]",),
+    ),
+    Fault(
+        "contract",
+        "an optimizer goes on without its moments and keeps the contract",
+        "lit_transformers/checks/training_parts.py",
+        "    if worst > 0:",
+        "    if worst > 1:",
+        (f"{BROKEN}[moments of its own]",),
+    ),
+    Fault(
+        "optimizers",
+        "biases and norms are decayed",
+        "lit_transformers/training/config.py",
+        '{"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},',
+        '{"params": [p for p in parameters if p.dim() <= 1], "weight_decay": weight_decay},',
+        (f"{OWN}[OPTIMIZERS-adamw]",),
+    ),
+    Fault(
+        "data",
+        "a noise draws from the random numbers of all",
+        "datamodules/rows/noises.py",
+        "places = chance.choice(np.flatnonzero(row.allowed), budget, replace=False)",
+        "places = np.random.choice(np.flatnonzero(row.allowed), budget, replace=False)",
+        (f"{OWN}[NOISES-mask_tokens]",),
     ),
     Fault(
         "store",
