@@ -43,7 +43,7 @@ from datamodules.denoising.symbols import DenoisingSymbols
 from datamodules.pairs.source import PairsRead
 from datamodules.rows.noises import PlainRow
 from datamodules.rows.phrases import Phrases
-from lit_transformers.batch import IGNORED, ClassLabels, Vocabulary
+from lit_transformers.batch import IGNORED, ClassLabels, LabelledBatch, Vocabulary
 from lit_transformers.checks.gates import Broken
 from lit_transformers.checks.part_checks import PartChecks, require_effects
 from lit_transformers.config import Config, ConfigError, existing, field_types
@@ -465,7 +465,7 @@ def targets_are_not_fed(case: DataConfig) -> str:
     """Checks that not every target stands in the inputs where it is predicted."""
     alike = count = 0
     for batch in islice(case.build().training().batches(), BATCHES):
-        if not hasattr(batch, "targets"):
+        if isinstance(batch, LabelledBatch):
             return "not asked: its batches have labels, which are no inputs"
         scored = batch.targets != IGNORED
         alike, count = alike + int((batch.targets == batch.inputs)[scored].sum()), count + int(scored.sum())

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.batch import IGNORED, RowBatch, Vocabulary
+from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, Vocabulary
 from lit_transformers.checks.gates import Broken
 from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.checks.miniature import SHORTEST, VOCABULARY, probe_data
@@ -212,7 +212,7 @@ def targets_are_not_read(case: TaskConfig) -> str:
     task, batch = _built(case)
     if isinstance(batch, RowBatch):
         return "not asked: targets of rows say which symbols are predicted"
-    if hasattr(batch, "labels"):
+    if isinstance(batch, LabelledBatch):
         other = batch._replace(labels=batch.labels.flip(0) + (batch.labels == batch.labels.flip(0)))
     else:
         targets = batch.targets
