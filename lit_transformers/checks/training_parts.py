@@ -12,7 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_transformers.batch import IGNORED, LabelledBatch, RowBatch, Vocabulary
+from lit_transformers.batch import (
+    IGNORED,
+    ClassLabels,
+    DataDescription,
+    LabelledBatch,
+    LabelledDescription,
+    RowBatch,
+    Vocabulary,
+)
 from lit_transformers.checks.gates import Broken
 from lit_transformers.checks.inert_fields import changes_nothing
 from lit_transformers.checks.miniature import SHORTEST, VOCABULARY, probe_data
@@ -121,9 +129,13 @@ def trains_a_model(case: TaskConfig) -> str:
         raise Broken(f"the loss of random symbols is {loss.item()}; divide by counts that are at least 1")
     if all(parameter.grad is None or not parameter.grad.any() for parameter in task.parameters()):
         raise Broken("no parameter has a gradient; return the loss with its graph, by training_output")
-    return (
-        f"{task.model_config.kind}, loss {loss.item():.3g}; chance of {VOCABULARY} symbols {math.log(VOCABULARY):.3g}"
-    )
+    return f"{task.model_config.kind}, loss {loss.item():.3g}{_chance(task.data)}"
+
+
+def _chance(data: DataDescription) -> str:
+    """Returns the loss of who knows nothing, of a class or a symbol, to be shown beside a loss."""
+    labels = data.labels if isinstance(data, LabelledDescription) else ClassLabels(count=VOCABULARY)
+    return f"; chance of {labels.count} is {math.log(labels.count):.3g}" if isinstance(labels, ClassLabels) else ""
 
 
 def every_parameter_learns(case: TaskConfig) -> str:
