@@ -129,9 +129,7 @@ stores = st.one_of(
 )
 
 
-@target(
-    "--runs ADDRESS", {"address": f"s3://key:{SECRET}/a+b@bucket/x"}, {"address": "file://bucket "}, address=stores
-)
+@target("--runs ADDRESS", {"address": f"s3://key:{SECRET}/a+b@bucket/x"}, {"address": "file://bucket "}, address=stores)
 def runs_address(address: str) -> None:
     try:
         store = store_at(address)
