@@ -348,7 +348,9 @@ def check_plugin(
 ) -> None:
     """Checks every part of a plug-in as those of this library are: leaks, padding, segments, gradients, fields, FLOPs.
 
-    The defaults of a config are checked, or what the plug-in lists as CASES. Exits with status 1 where a check failed.
+    Of an encoding, an objective, an optimizer, a data set or any other part what it can be wrong in is checked, and the
+    line of what failed says the way out. The defaults of a config are checked, or what the plug-in lists as CASES.
+    Exits with status 1 where a check failed.
 
     Example: python -m lit_transformers check-plugin my_parts.py
     """

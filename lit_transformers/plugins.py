@@ -219,7 +219,8 @@ def configs_of(plugin: Plugin) -> list[type[Config]]:
     def is_current(config: type[Config]) -> bool:  # and not of an earlier import in a notebook
         return getattr(sys.modules.get(config.__module__), config.__name__, None) is config
 
-    own = [config for config in _subclasses(Config) if config.kind and is_own(config.__module__) and is_current(config)]
+    every = dict.fromkeys(_subclasses(Config))  # once, though a family has several bases
+    own = [config for config in every if config.kind and is_own(config.__module__) and is_current(config)]
     return [config for config in own if vars(config).get("__final__") and not inspect.isabstract(config)]
 
 

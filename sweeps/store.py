@@ -38,6 +38,7 @@ from lit_transformers.records.files import (
     write_json,
     write_text,
 )
+from sweeps.addresses import secrets_of, without_secrets
 
 __all__ = [
     "CACHE",
@@ -50,6 +51,7 @@ __all__ = [
     "opened",
     "prepared",
     "shown_address",
+    "store_at",
     "store_of",
 ]
 
@@ -99,7 +101,7 @@ def store_of(runs: Path) -> Store | None:
     """Returns the store that a folder of runs is a working copy of, or a part of one; None where it is neither."""
     for folder, part in ((runs, ""), (runs.parent, runs.name)):
         with suppress(OSError):
-            address = (folder / ADDRESS).read_text(encoding="utf-8").strip()
+            address = (folder / ADDRESS).read_text(encoding="utf-8").removesuffix("\n")
             if is_address(address):
                 return Store(f"{address}/{part}" if part else address, runs)
     return None
@@ -116,23 +118,38 @@ def shown_address(runs: Path) -> str:
     return address_of(runs) or str(runs)
 
 
+def store_at(address: str) -> Store:
+    """Returns the store of an address, which nothing has asked yet, with the place of its working copy.
+
+    Raises ConfigError for what cannot be one. An address that holds a password is refused too: whoever lists the
+    processes of the machine would read it, and it stands in what commands print and write.
+    """
+    address = address.rstrip("/")
+    scheme = address.partition("://")[0]
+    if secrets_of(address):
+        ways = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" if EXTRAS.get(scheme) == "s3" else "FSSPEC_... variables"
+        reason = f"holds a password, which others would see; leave it out, and set {ways} in the environment"
+        raise ConfigError(reason, without_secrets(address, address))
+    if "://" not in address:
+        raise ConfigError("names no bucket; write scheme://bucket/prefix", address)
+    if scheme == "memory":
+        raise ConfigError("is gone with the process that fills it; name a store, or a folder", address)
+    caches = os.environ.get(CACHE) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "lit_transformers"
+    return Store(address, Path(caches).expanduser() / "stores" / canonical_hash(address))
+
+
 def prepared(address: str) -> Store:
     """Returns the store of an address with a working copy that holds no runs yet, unless it is from earlier.
 
     Raises ConfigError, in one line, where the store cannot be reached or what it needs is not installed.
     """
-    address = address.rstrip("/")
-    if "://" not in address:
-        raise ConfigError("names no bucket; write scheme://bucket/prefix", address)
-    if address.startswith("memory://"):
-        raise ConfigError("is gone with the process that fills it; name a store, or a folder", address)
-    caches = os.environ.get(CACHE) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "lit_transformers"
-    store = Store(address, Path(caches).expanduser() / "stores" / canonical_hash(address), patience=0.0)
-    store.create(FOLDER_ID, uuid4().hex.encode())
+    store = store_at(address)
+    at_once = replace(store, patience=0.0)
+    at_once.create(FOLDER_ID, uuid4().hex.encode())
     store.folder.mkdir(parents=True, exist_ok=True)
-    store.bring(FOLDER_ID)
-    write_text(store.folder / ADDRESS, address + "\n")
-    return replace(store, patience=PATIENCE)
+    at_once.bring(FOLDER_ID)
+    write_text(store.folder / ADDRESS, store.address + "\n")
+    return store
 
 
 @contextmanager
@@ -277,7 +294,7 @@ class Store:
             extra = f"'lit-transformers[{EXTRAS[scheme]}]'" if scheme in EXTRAS else str(error.name or scheme)
             raise ConfigError(f"needs a package that is not installed: pip install {extra}", self.address) from None
         except Exception as error:
-            raise ConfigError(f"is no address of a store: {first_line(error)}", self.address) from None
+            raise ConfigError(f"is no address of a store: {_line(error)}", self.address) from None
         return file_system, root.rstrip("/")
 
     @property
@@ -300,13 +317,13 @@ class Store:
                 raise
             except FINAL as error:
                 doubtful = "are the keys" if isinstance(error, PermissionError) else "is the address"
-                raise ConfigError(f"{first_line(error)}; {doubtful} right?", self.address) from error
+                raise ConfigError(f"{_line(error)}; {doubtful} right?", self.address) from error
             except Exception as error:
                 if time.monotonic() >= deadline:
-                    text = f"{first_line(error)}; nothing that was finished is lost, run again"
+                    text = f"{_line(error)}; nothing that was finished is lost, run again"
                     raise ConfigError(text, self.address) from error
                 if not is_reported:
-                    line = f"{self.address}: {first_line(error)}; trying again for {patience:.0f} s"
+                    line = f"{self.address}: {_line(error)}; trying again for {patience:.0f} s"
                     print(line, file=sys.stderr, flush=True)
                 is_reported = True
             time.sleep(RETRY_SECONDS)
@@ -433,6 +450,12 @@ class Store:
 _NOTING = threading.Lock()
 _looked_at: dict[str, float] = {}
 """When the records of a store were last looked for, by its address."""
+
+
+def _line(error: Exception) -> str:
+    """Returns the first line of an error of a store, without the passwords of addresses that it repeats."""
+    text = without_secrets(str(error).strip())
+    return first_line(ValueError(text)) if text else type(error).__name__
 
 
 def _is_of_study(name: str) -> bool:

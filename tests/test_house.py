@@ -35,6 +35,7 @@ MODELS = (
 MEETING = {
     f"lit_transformers.{name}"
     for name in (
+        "checks.data_parts",
         "runs.config",
         "runs.context",
         "runs.floors",

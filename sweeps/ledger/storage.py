@@ -6,7 +6,6 @@ server that restarts, or a file that another process writes to, is waited for.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import sys
 import time
@@ -22,6 +21,8 @@ from optuna.storages import BaseStorage, GrpcStorageProxy, RDBStorage, get_stora
 from optuna.trial import FrozenTrial
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from sweeps.addresses import without_secrets
 
 __all__ = [
     "Address",
@@ -161,14 +162,13 @@ class StorageConnection:
         return f"{self.address.name}: {self._message(error)}; {advice}"
 
     def _message(self, error: BaseException) -> str:
-        """Returns the innermost cause's message, which Optuna's own hides, in one line and without the password."""
+        """Returns the innermost cause's message, which Optuna's own hides, in one line and without passwords."""
         cause = _innermost_cause(error)
         text = str(cause)
         if _is_remote(cause):
             text = f"{cause.code().name.lower()}: {cause.details()}"
         line = next((line.strip() for line in text.splitlines() if line.strip()), type(cause).__name__)
-        password = None if self.address.is_proxy else make_url(self.address.url).password
-        return re.sub(rf"(?<!\w){re.escape(str(password))}(?!\w)", "***", line) if password else line
+        return without_secrets(line, self.address.url)
 
 
 def _missing_driver(address: Address, error: ImportError) -> str:

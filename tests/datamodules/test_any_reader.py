@@ -3,15 +3,14 @@ that of all."""
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from datamodules import Data, DataConfig
-from datamodules.core.documents import Shard
+from datamodules import Data, DataConfig, Split
+from datamodules.core.documents import SPLITS
+from lit_transformers.checks.data_parts import batches_of_ranks
 
 TOPICS = {"kind": "topics", "documents": 41, "sentences": 6, "validation": 0.3, "test": 0.1}
 LANES = {"kind": "language", "source": TOPICS, "segment_length": 64, "batch_size": 8}
@@ -36,39 +35,14 @@ def data_of(kind: str, workers: int = 0) -> Data:
     return DataConfig.from_dict(KINDS[kind]).override({"workers": workers}).build()
 
 
-def rows_of(batch: Any) -> list[tuple[Any, ...]]:
-    """The rows of a batch without their padding, and without rows that are nothing else."""
-    columns = [column for name, column in batch._asdict().items() if isinstance(column, Tensor) and name != "rule"]
-    rows = []
-    for number, row in enumerate(zip(*columns, strict=True)):
-        if batch.padding_mask[number].any():
-            rows.append(tuple(cell.tolist() if cell.dim() == 0 else without_padding(cell) for cell in row))
-    return rows
-
-
-def without_padding(cell: Tensor) -> list[Any]:
-    """A row of a tensor up to the last number that is neither 0 nor below it."""
-    places = (cell.reshape(len(cell), -1) > 0).any(dim=1).nonzero()
-    return cell[: int(places[-1]) + 1 if len(places) else 0].tolist()
-
-
-def read(data: Data, ranks: int, split: str, cursor: str = "", count: int = COUNT) -> list[tuple[str, list[Any]]]:
+def read(data: Data, ranks: int, split: Split, cursor: str = "", count: int = COUNT) -> list[tuple[str, list[Any]]]:
     """The batches of all ranks, each as its cursor and its rows in the order of one process."""
-    reading = data.training() if split == "train" else data.evaluation("validation")
-    shares = [[*islice(reading._replace(rank=Shard(r, ranks)).batches(cursor), count)] for r in range(ranks)]
-    together = []
-    for parts in zip(*shares, strict=True):
-        assert len({part.cursor for part in parts}) == 1
-        rows = [rows_of(part) for part in parts]
-        longest = max(map(len, rows))
-        dealt = [row for place in range(longest) for share in rows for row in share[place : place + 1]]
-        together.append((parts[0].cursor, dealt))
-    return together
+    return batches_of_ranks(data, ranks, split, cursor, count)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_shares_of_ranks_are_the_batches_of_one_process(kind: str) -> None:
-    for split in ("train", "validation"):
+    for split in SPLITS[:2]:
         alone = read(data_of(kind), 1, split)
         assert len({str(rows) for _, rows in alone}) == len(alone) > 1
         for ranks in (2, 4):
@@ -78,7 +52,7 @@ def test_the_shares_of_ranks_are_the_batches_of_one_process(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_make_the_batches_of_one_process(kind: str) -> None:
-    for split in ("train", "validation"):
+    for split in SPLITS[:2]:
         alone = read(data_of(kind), 1, split)
         assert read(data_of(kind, workers=2), 1, split) == alone
         assert read(data_of(kind, workers=3), 2, split) == alone

@@ -1,10 +1,12 @@
-"""Fuzz targets of options and names: times, sizes, clusters, storages, plug-ins, callbacks, studies, project files."""
+"""Fuzz targets of options and names: times, sizes, clusters, storages, stores, plug-ins, callbacks, studies,
+project files."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
 
+import pytest
 from fuzz.garbage import TEXTS, cut_and_patched, names, yaml_texts
 from fuzz.target import target
 from hypothesis import strategies as st
@@ -12,13 +14,14 @@ from hypothesis import strategies as st
 from ablations import catalog
 from lit_transformers.class_path import import_class
 from lit_transformers.cli.callbacks import LOGGERS, callback_assignments, chosen_loggers
-from lit_transformers.config import parse_assignments
+from lit_transformers.config import ConfigError, parse_assignments
 from lit_transformers.plugins import locate
 from lit_transformers.project import FILE, read_project
 from sweeps.launchers.limits import parse_bytes, parse_seconds, write_seconds
 from sweeps.launchers.ray_cluster import parse_ray_options
 from sweeps.launchers.slurm import Cluster, parse_parameters
 from sweeps.ledger.storage import find_address
+from sweeps.store import CACHE, prepared, store_at, store_of
 
 PLACE = "--option"
 digits = st.one_of(
@@ -99,6 +102,47 @@ addresses = st.one_of(
 def storage(url: str) -> None:
     address = find_address(url, Path("runs"))
     assert address.name.startswith("ledger") and address.url
+
+
+SECRET = "s3cr3t"
+secrets = st.one_of(
+    st.sampled_from(["", "", "/x", "+a/b=", "@", "%2F", ":", "?a=b", " ", "#"]).map(SECRET.__add__),
+    TEXTS.map(SECRET.__add__),
+)
+schemes = st.sampled_from(["file", "s3", "gs", "s3a", "memory", "local", "", "nosuch", "zip://a.zip::file"])
+prefixes = st.one_of(
+    st.sampled_from(
+        ["bucket", "bucket/runs", "", "/", "bucket/a@b", "host:8080/a@b", "b/a:b@c", "[::1]:80/x", "bucket?x=1"]
+    ),
+    st.builds("bucket/{}".format, TEXTS),
+    TEXTS,
+)
+logins = st.builds("{}:{}@".format, st.sampled_from(["key", "", "user", "key@home"]), secrets)
+parameters = st.builds(
+    "?{}={}".format, st.sampled_from(["password", "X-Amz-Signature", "sig", "a=1&access_token"]), secrets
+)
+stores = st.one_of(
+    st.builds("{}://{}".format, schemes, prefixes),
+    st.builds("{}://{}{}".format, schemes, logins, prefixes),
+    st.builds("{}://{}{}".format, schemes, prefixes.filter(lambda prefix: "?" not in prefix), parameters),
+    TEXTS,
+)
+
+
+@target("--runs ADDRESS", {"address": f"s3://key:{SECRET}/a+b@bucket/x"}, {"address": "file://bucket "}, address=stores)
+def runs_address(address: str) -> None:
+    try:
+        store = store_at(address)
+    except ConfigError as error:
+        assert SECRET not in str(error), f"tells the password: {error}"
+        raise
+    assert SECRET not in address or f":{SECRET}" not in address, "an address with a password is taken"
+    if not address.startswith("file://bucket"):  # others would be asked over the network, or write beside the folder
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE, "copies")
+        store = prepared(address)
+        assert store_of(store.folder) == store and store.read("folder.id")
 
 
 modules = names(["my_parts", "my_parts.py", "./my_parts.py", "json", "lit_transformers", "lit_transformers.config"])

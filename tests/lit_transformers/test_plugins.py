@@ -16,6 +16,7 @@ from lit_transformers import plugins
 from lit_transformers.checks.contract import check_plugin, require_contract
 from lit_transformers.config import ConfigError, register
 from lit_transformers.mixers import MIXERS
+from lit_transformers.models import MODELS
 from lit_transformers.project import read_project
 from lit_transformers.runs import RunConfig, code
 from lit_transformers.runs.keys import ROOTS
@@ -125,6 +126,23 @@ def test_the_key_of_a_run_covers_what_a_package_imports_relatively(project: Path
     plugins.load_plugins()
     config = RunConfig.from_dict({"model": {"kind": "language_model", "mixer": "decay"}})
     assert {"my_package", "my_package.inner"} <= code.modules_on_path(config, ROOTS).keys()
+
+
+def test_a_family_with_several_bases_is_one_part(project: Path) -> None:
+    lines = (
+        "from typing import final",
+        "from lit_transformers.models import LanguageModelConfig",
+        "@final",
+        'class MineConfig(LanguageModelConfig, kind="mine"):',
+        '    """A family of its own."""',
+    )
+    (project / "my_parts.py").write_text("\n".join(lines))
+    plugin = plugins.locate("my_parts.py")
+    try:
+        plugins.import_plugin(plugin)
+        assert [config.kind for config in plugins.configs_of(plugin)] == ["mine"]
+    finally:
+        MODELS.pop("mine")
 
 
 @pytest.mark.slow

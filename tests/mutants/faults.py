@@ -21,6 +21,8 @@ GALLERY = "tests/reports/test_report_gallery.py::test_"
 VERDICTS = "tests/reports/test_report_verdicts.py::test_"
 LAUNCH = "tests/sweeps/test_launch.py::test_"
 STORE = "tests/sweeps/test_store.py::test_"
+OWN = "tests/contracts/test_own_parts.py::test_a_part_of_ours_keeps_the_contract"
+BROKEN = "tests/contracts/test_own_parts.py::test_a_broken_part_is_noticed_and_its_line_says_the_way_out"
 LEDGER = "tests/sweeps/test_ledger.py::test_"
 TASKS = "tests/lit_transformers/test_"
 MASKED = "tests/contracts/test_"
@@ -2375,6 +2377,62 @@ RUN_FAULTS = (
         ("tests/ablations/test_matching.py::test_arms_that_differ_without_a_free_field_are_refused",),
     ),
     Fault(
+        "contract",
+        "ranks that read other rows than one process keep the contract",
+        "lit_transformers/checks/data_parts.py",
+        "for ranks in (2, 4) if not list(case.rank_conflicts(ranks))]",
+        "for ranks in (1,)]",
+        (f"{BROKEN}[ranks]",),
+    ),
+    Fault(
+        "contract",
+        "a cursor that nothing reads keeps the contract",
+        "lit_transformers/checks/data_parts.py",
+        "        if following != whole[place + 1 :]:",
+        "        if len(following) != len(whole[place + 1 :]):",
+        (f"{BROKEN}[cursor]",),
+    ),
+    Fault(
+        "contract",
+        "a file may change under one fingerprint",
+        "lit_transformers/checks/data_parts.py",
+        "if _content(part).fingerprint == before.fingerprint:",
+        'if _content(part).fingerprint == "":',
+        (f"{BROKEN}[file that changes]",),
+    ),
+    Fault(
+        "contract",
+        "what is drawn and in no checkpoint keeps the contract",
+        "lit_transformers/checks/network_parts.py",
+        "first, second = (probe.config.build(probe.data).double().eval() for _ in range(2))",
+        "first = second = probe.config.build(probe.data).double().eval()",
+        (f"{BROKEN}[stack]",),
+    ),
+    Fault(
+        "contract",
+        "an optimizer goes on without its moments and keeps the contract",
+        "lit_transformers/checks/training_parts.py",
+        "    if worst > 0:",
+        "    if worst > 1:",
+        (f"{BROKEN}[moments of its own]",),
+    ),
+    Fault(
+        "optimizers",
+        "biases and norms are decayed",
+        "lit_transformers/training/config.py",
+        '{"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},',
+        '{"params": [p for p in parameters if p.dim() <= 1], "weight_decay": weight_decay},',
+        (f"{OWN}[OPTIMIZERS-adamw]",),
+    ),
+    Fault(
+        "data",
+        "a noise draws from the random numbers of all",
+        "datamodules/rows/noises.py",
+        "places = chance.choice(np.flatnonzero(row.allowed), budget, replace=False)",
+        "places = np.random.choice(np.flatnonzero(row.allowed), budget, replace=False)",
+        (f"{OWN}[NOISES-mask_tokens]",),
+    ),
+    Fault(
         "store",
         "a record is in the store before the files of its run",
         "sweeps/store.py",
@@ -2387,6 +2445,22 @@ RUN_FAULTS = (
             if (self.folder / key / name).exists():
 """,
         (f"{STORE}no_record_is_in_the_store_without_the_files_of_its_run",),
+    ),
+    Fault(
+        "store",
+        "an address with a password is taken, and printed",
+        "sweeps/store.py",
+        "    if secrets_of(address):",
+        "    if not address:",
+        (f"{STORE}a_password_in_an_address_is_refused_and_neither_printed_nor_written",),
+    ),
+    Fault(
+        "store",
+        "an error of a store repeats a password",
+        "sweeps/store.py",
+        "text = without_secrets(str(error).strip())",
+        "text = str(error).strip()",
+        (f"{STORE}an_error_of_a_store_does_not_repeat_the_password_of_its_server",),
     ),
     Fault(
         "store",

@@ -16,9 +16,11 @@ from types import SimpleNamespace
 
 import optuna
 import pytest
+from sqlalchemy.exc import SQLAlchemyError
 
 from sweeps.ledger.ledger import LOOK_SECONDS, Ending, Ledger, LedgerError, Pulse
 from sweeps.ledger.owner import Machine
+from sweeps.ledger.storage import StorageConnection, find_address
 from sweeps.ledger.ticket import Ticket
 
 TICKETS = [Ticket(f"key{number}", "arm", number, {}) for number in range(3)]
@@ -350,3 +352,12 @@ def test_a_storage_that_cannot_be_used_is_one_clear_error_without_its_password(
     with pytest.raises(LedgerError, match=line) as raised:
         Ledger(tmp_path, url)
     assert "secret" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_an_error_of_a_storage_does_not_repeat_a_password_of_its_parameters(tmp_path: Path) -> None:
+    def question() -> None:
+        raise SQLAlchemyError("connection failed: host=server password=s3cr3t")
+
+    connection = StorageConnection(find_address("postgresql://server/runs?password=s3cr3t", tmp_path), 0.0)
+    with pytest.raises(LedgerError, match=r"server password=\*\*\*; the records are safe"):
+        connection.ask(question)

@@ -20,8 +20,10 @@ from standin.run import RELEASED
 from standin_runs import OPTIONS, go, never_interrupted, states, tickets
 from waiting import wait_for
 
+from ablations.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT, DOCUMENTS, RECORD
+from sweeps.addresses import secrets_of, without_secrets
 from sweeps.launchers.remote import RemoteRun
 from sweeps.ledger import leases
 from sweeps.ledger.leases import Leases
@@ -331,6 +333,41 @@ def test_a_wrong_address_is_one_line(wrong: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
         prepared(wrong)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "s3://key:s3cr3t@bucket/runs",
+        "s3://key:s3cr3t/a+b=@bucket/runs",
+        "sftp://user:s3cr3t%20x@host:22/runs",
+        "memory://user:s3cr3t@runs",
+        "https://host/runs?X-Amz-Signature=s3cr3t",
+    ],
+)
+def test_a_password_in_an_address_is_refused_and_neither_printed_nor_written(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(CACHE, str(tmp_path / "copies"))
+    assert main(["status", "xl_recurrence", "--runs", wrong]) == 2
+    printed = capsys.readouterr()
+    assert "holds a password" in printed.err and "***" in printed.err
+    assert "s3cr3t" not in printed.err + printed.out and not (tmp_path / "copies").exists()
+
+
+def test_an_error_of_a_store_does_not_repeat_the_password_of_its_server(one: Store) -> None:
+    def operation() -> None:
+        raise ConnectionError('no answer of "http://me:s3cr3t@127.0.0.1:1/bucket?prefix=x&token=s3cr3t"')
+
+    with pytest.raises(ConfigError, match=r'no answer of "http://\*\*\*@127\.0\.0\.1:1/bucket\?prefix=x&token=\*\*\*"'):
+        replace(one, patience=0.0).ask(operation)
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://bucket/a@b", "s3://bucket/a:b@c", "sftp://me@host:22/a@b", "file:///a/b=c?d=e"]
+)
+def test_what_is_no_password_is_taken_for_none(address: str) -> None:
+    assert secrets_of(address) == set() and without_secrets(address, address) == address
 
 
 def test_a_missing_bucket_is_one_line(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

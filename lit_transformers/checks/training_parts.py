@@ -1,0 +1,480 @@
+"""Checks of what trains and reads networks, from outside: objectives, optimizers, schedules, ways to decode."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_transformers.batch import (
+    IGNORED,
+    ClassLabels,
+    DataDescription,
+    LabelledBatch,
+    LabelledDescription,
+    RowBatch,
+    Vocabulary,
+)
+from lit_transformers.checks.gates import Broken
+from lit_transformers.checks.inert_fields import changes_nothing
+from lit_transformers.checks.miniature import SHORTEST, VOCABULARY, probe_data
+from lit_transformers.checks.network_parts import DIM, HEADS, objectives
+from lit_transformers.checks.part_checks import PartChecks, require_effects
+from lit_transformers.config import Config, ConfigError
+from lit_transformers.decoding.decode import DecodingConfig, decode
+from lit_transformers.encodings import XLConfig
+from lit_transformers.encodings.positions import SinusoidalConfig
+from lit_transformers.mixers import AttentionConfig
+from lit_transformers.models import MODELS, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from lit_transformers.models.capabilities import PairNetwork
+from lit_transformers.runs.config import RunConfig
+from lit_transformers.tasks import ContrastiveConfig, Task, TaskConfig
+from lit_transformers.tasks.task import DESCRIPTION
+from lit_transformers.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+
+__all__ = ["checks"]
+
+TOLERANCE = 1e-6
+"""The largest difference between losses and outputs in float64 of what is computed in another order."""
+STEPS, WARMUP = 6, 3
+OF_PHRASES = ("phrase_weight",)
+"""Fields that act on phrases, which random rows do not have."""
+BUDGETS = (1, 2, 10, 1000)
+"""Numbers of updates that schedules are tried with."""
+
+
+def checks(case: Config) -> PartChecks:
+    """Yields the checks of an objective, an optimizer, a schedule or a way to decode; none of another part."""
+    match case:
+        case TaskConfig():
+            yield "trains a model", lambda: trains_a_model(case)
+            yield "every parameter learns", lambda: every_parameter_learns(case)
+            yield "padding changes nothing", lambda: padding_changes_nothing(case)
+            yield "measures add up", lambda: measures_add_up(case)
+            yield "targets are not read", lambda: targets_are_not_read(case)
+            yield "read from a checkpoint", lambda: is_read_from_a_checkpoint(case)
+            yield (
+                "every field has an effect",
+                lambda: require_effects(case, _objectives_alike, "losses or measures", OF_PHRASES, True),
+            )
+        case OptimizerConfig():
+            yield "every parameter is stepped", lambda: every_parameter_is_stepped(case)
+            yield "learning rate has a hold", lambda: learning_rate_has_a_hold(case)
+            yield "vectors are not decayed", lambda: vectors_are_not_decayed(case)
+            yield "gradients of zero", lambda: stays_finite(case)
+            yield "goes on as if never stopped", lambda: goes_on_as_if_never_stopped(case)
+            yield (
+                "every field has an effect",
+                lambda: require_effects(case, partial(_trainings_alike, "optimizer"), "training"),
+            )
+        case ScheduleConfig():
+            warm = case.override({"warmup": WARMUP})
+            yield "finite at every step", lambda: factors_are_finite(case)
+            yield "warms up to its peak", lambda: warms_up_to_its_peak(case)
+            yield "goes on as if never stopped", lambda: follows_from_the_step(case)
+            yield (
+                "every field has an effect",
+                lambda: require_effects(warm, partial(_trainings_alike, "schedule"), "training"),
+            )
+        case DecodingConfig():
+            yield "ends at its limit", lambda: ends_at_its_limit(case)
+            yield "with and without a cache", lambda: cache_changes_nothing(case)
+            yield "decodes twice alike", lambda: decodes_twice_alike(case)
+
+
+def _models() -> Iterator[ModelConfig]:
+    """Yields a small model of each family, and an encoder that predicts in an order of its rows."""
+    for family in MODELS.values():
+        yield family(dim=DIM, heads=HEADS, depth=3)
+    relative = AttentionConfig(encoding=XLConfig())
+    yield EncoderConfig(dim=DIM, heads=HEADS, depth=3, mixer=relative, query_stream="learned")
+
+
+def _built(case: TaskConfig) -> tuple[Task, Any]:
+    """Builds an objective for the first family of models that it can train, in float64, with a batch of random symbols.
+
+    Raises Broken with the reason of the last refusal where it can train none.
+    """
+    vocabulary = Vocabulary(size=VOCABULARY, boundary=0, unit="byte", byte_lengths=None)
+    data, refusals = case.reads.for_probe(vocabulary, SHORTEST), []
+    for model in _models():
+        try:
+            with torch.random.fork_rng(devices=[]):
+                task = case.build(model, data, TrainingConfig())
+        except (ConfigError, TypeError) as error:
+            refusals.append(str(error))
+            continue
+        return task.double(), case.random_batch(data)
+    raise Broken(f"it trains no family of models ({refusals[-1] if refusals else 'there are none'}); read one of them")
+
+
+def _loss(task: Task, batch: Any) -> Tensor:
+    torch.manual_seed(0)
+    loss: Tensor = task.training_step(batch, 0)["loss"]
+    return loss
+
+
+def trains_a_model(case: TaskConfig) -> str:
+    """Checks that the loss of random symbols is finite and has a gradient."""
+    task, batch = _built(case)
+    loss = _loss(task, batch)
+    loss.backward()
+    if not loss.isfinite():
+        raise Broken(f"the loss of random symbols is {loss.item()}; divide by counts that are at least 1")
+    if all(parameter.grad is None or not parameter.grad.any() for parameter in task.parameters()):
+        raise Broken("no parameter has a gradient; return the loss with its graph, by training_output")
+    return f"{task.model_config.kind}, loss {loss.item():.3g}{_chance(task.data)}"
+
+
+def _chance(data: DataDescription) -> str:
+    """Returns the loss of who knows nothing, of a class or a symbol, to be shown beside a loss."""
+    labels = data.labels if isinstance(data, LabelledDescription) else ClassLabels(count=VOCABULARY)
+    return f"; chance of {labels.count} is {math.log(labels.count):.3g}" if isinstance(labels, ClassLabels) else ""
+
+
+def every_parameter_learns(case: TaskConfig) -> str:
+    """Checks that all that a task trains has a gradient, but for what its network says is unused."""
+    task, batch = _built(case)
+    for _ in range(2):
+        _loss(task, batch).backward()
+    unused = {id(parameter) for parameter in task.network.unused()}
+    idle = [
+        name
+        for name, parameter in task.named_parameters()
+        if parameter.requires_grad and id(parameter) not in unused and parameter.grad is None
+    ]
+    if idle:
+        raise Broken(f"no gradient reaches {', '.join(idle)}; use them in the loss, or let them require none")
+    return f"{sum(parameter.requires_grad for parameter in task.parameters())} tensors"
+
+
+def _padded(batch: Any, columns: int) -> Any:
+    """Returns a batch whose rows end in so many columns of padding."""
+    values = batch._asdict()
+    padded = {}
+    for name, column in values.items():
+        mask = values["source_padding_mask"] if name.startswith("source") else values["padding_mask"]
+        if isinstance(column, Tensor) and column.dim() == 2 and column.shape == mask.shape:
+            filling = IGNORED if name == "targets" else 0
+            padded[name] = nn.functional.pad(column, (0, columns), value=filling)
+    return batch._replace(**padded)
+
+
+def padding_changes_nothing(case: TaskConfig) -> str:
+    """Checks that the loss of rows is the same with padding behind them."""
+    task, batch = _built(case)
+    task.eval()
+    with torch.no_grad():
+        losses = [_loss(task, rows).item() for rows in (batch, _padded(batch, 3))]
+    if abs(losses[0] - losses[1]) > TOLERANCE * max(abs(losses[0]), 1):
+        raise Broken(
+            f"three columns of padding change the loss from {losses[0]:.6g} to {losses[1]:.6g}; hand padding_mask to "
+            "the network, and leave out targets that are IGNORED"
+        )
+    return f"loss {losses[0]:.3g} with and without"
+
+
+def _rows(batch: Any, number: int) -> Any:
+    """Returns one row of a batch."""
+    return batch._replace(
+        **{
+            name: column[number : number + 1]
+            for name, column in batch._asdict().items()
+            if isinstance(column, Tensor | tuple)
+        }
+    )
+
+
+def _measured(task: Task, batches: list[Any]) -> list[list[float]]:
+    """Returns what is measured of all documents together: the sums of each."""
+    task.eval().metric.reset()
+    with torch.no_grad():
+        for batch in batches:
+            torch.manual_seed(0)
+            task.begin_evaluation()
+            task.validation_step(batch, 0)
+    return [[float(number) for number in row] for row in task.metric.rows()]
+
+
+def measures_add_up(case: TaskConfig) -> str:
+    """Checks that rows that are measured in two batches, as by two ranks, have the measures of one batch."""
+    if isinstance(case, ContrastiveConfig):
+        return "not asked: rows are compared with those of their batch"
+    task, batch = _built(case)
+    together, apart = _measured(task, [batch]), _measured(task, [_rows(batch, 0), _rows(batch, 1)])
+    sums = [[sum(column) for column in zip(*rows, strict=True)][1:] for rows in (together, apart)]
+    worst = max((abs(one - two) for one, two in zip(*sums, strict=True)), default=math.inf)
+    if worst > TOLERANCE * max(map(abs, sums[0]), default=1):
+        raise Broken(
+            f"two rows in one batch and in two have sums that differ by {worst:.3g}: two ranks would report other "
+            "numbers than one; add sums of each example to the metric, and where rows of a batch are compared build on "
+            "ContrastiveConfig"
+        )
+    return f"{len(together)} examples"
+
+
+def targets_are_not_read(case: TaskConfig) -> str:
+    """Checks that what the network says of a batch does not change with its targets or labels."""
+    task, batch = _built(case)
+    if isinstance(batch, RowBatch):
+        return "not asked: targets of rows say which symbols are predicted"
+    if isinstance(batch, LabelledBatch):
+        other = batch._replace(labels=batch.labels.flip(0) + (batch.labels == batch.labels.flip(0)))
+    else:
+        targets = batch.targets
+        other = batch._replace(targets=torch.where(targets == IGNORED, targets, (targets + 1) % VOCABULARY))
+    outputs = []
+    task.eval()
+    with torch.no_grad():
+        for rows in (batch, other):
+            torch.manual_seed(0)
+            task.begin_evaluation()
+            outputs.append(task.evaluation_output(rows))
+    difference = (outputs[0] - outputs[1]).abs().max().item()
+    if difference > 0:
+        raise Broken(
+            f"with other targets the network's output changes by {difference:.3g}: it reads the answer; hand it inputs "
+            "alone"
+        )
+    return "no change with other targets"
+
+
+def is_read_from_a_checkpoint(case: TaskConfig) -> str:
+    """Checks that ``load_from_checkpoint`` gives a task whose loss is that of the one that was saved."""
+    task, batch = _built(case)
+    file = io.BytesIO()
+    contents = {"state_dict": task.state_dict(), Task.CHECKPOINT_HYPER_PARAMS_KEY: dict(task.hparams)}
+    torch.save(contents | {DESCRIPTION: task.data.to_dict()}, file)
+    file.seek(0)
+    loaded = type(task).load_from_checkpoint(file).double()
+    with torch.no_grad():
+        losses = [_loss(each.eval(), batch).item() for each in (task, loaded)]
+    if abs(losses[0] - losses[1]) > TOLERANCE * max(abs(losses[0]), 1):
+        raise Broken(
+            f"loaded from a checkpoint its loss is {losses[1]:.6g} and not {losses[0]:.6g}; hold all that is drawn or "
+            "learned as parameters or buffers"
+        )
+    return f"loss {losses[1]:.3g} before and after"
+
+
+def _objectives_alike(part: TaskConfig, case: TaskConfig) -> bool:
+    """Whether two objectives train and measure alike; one that is refused is another one."""
+    data = next((data for _, known, data in objectives() if known.reads is case.reads), None)
+    if data is None:
+        raise Broken(f"no data are described as {case.reads.__name__}; name another description in reads")
+    model = _built(case)[0].model_config
+    try:
+        return changes_nothing(*(RunConfig(model=model, task=task, data=data()) for task in (part, case)))
+    except ConfigError:
+        return False
+
+
+def _trainings_alike(field: str, part: Config, case: Config) -> bool:
+    """Whether two optimizers or schedules train a small language model alike."""
+    base = RunConfig.from_dict({"model": {"kind": "language_model", "dim": DIM, "heads": HEADS, "depth": 1}})
+    steps = {"training.steps": 2 * STEPS, "training.device": "cpu"}
+    return changes_nothing(*(base.override(steps | {f"training.{field}": one}) for one in (part, case)))
+
+
+def _network() -> nn.Sequential:
+    """Builds a small network, of which one bias is frozen."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 1))
+    network[0].bias.requires_grad_(False)
+    return network
+
+
+def _step(network: nn.Module, optimizer: torch.optim.Optimizer, number: int = 0, scale: float = 1.0) -> None:
+    """Takes one update, on a batch that its number determines; the loss is multiplied by ``scale``."""
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(number))
+    optimizer.zero_grad()
+    (scale * (network(x) - x[:, :1]).square().mean()).backward()
+    optimizer.step()
+
+
+def _weights(network: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in network.parameters()]
+
+
+def every_parameter_is_stepped(case: OptimizerConfig) -> str:
+    """Checks that all that requires a gradient is in one group and changes, and that what is frozen stays."""
+    network = _network()
+    optimizer, before = case.build(network), _weights(network)
+    in_groups = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    names = {id(parameter): name for name, parameter in network.named_parameters() if parameter.requires_grad}
+    if sorted(in_groups) != sorted(names):
+        missing = ", ".join(name for key, name in names.items() if key not in in_groups) or "none"
+        raise Broken(
+            f"missing in its groups: {missing}; give it what trained(network) or decay_groups(network, ...) returns"
+        )
+    _step(network, optimizer)
+    still = [
+        name
+        for (name, parameter), old in zip(network.named_parameters(), before, strict=True)
+        if parameter.requires_grad and torch.equal(parameter, old)
+    ]
+    if still:
+        raise Broken(f"a step leaves {', '.join(still)} as they are; step every parameter that has a gradient")
+    return f"{len(names)} tensors"
+
+
+def learning_rate_has_a_hold(case: OptimizerConfig) -> str:
+    """Checks that the peak of the rates is the config's, and that a schedule that sets them to zero stops training."""
+    network = _network()
+    optimizer = case.build(network)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    if not math.isclose(max(rates), case.learning_rate):
+        raise Broken(f"its rates are {rates}, and learning_rate is {case.learning_rate}; hand it on as lr")
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    before = _weights(network)
+    _step(network, optimizer)
+    if not all(map(torch.equal, before, _weights(network))):
+        raise Broken("at a rate of 0 weights change, so that no schedule would act; read group['lr'] in every step")
+    return f"peak {max(rates):g}"
+
+
+def vectors_are_not_decayed(case: OptimizerConfig) -> str:
+    """Checks that without gradients biases and norms stay as they are, whatever becomes of matrices."""
+    network = _network()
+    optimizer, before = case.build(network), _weights(network)
+    _step(network, optimizer, scale=0.0)
+    changed = [not torch.equal(old, new) for old, new in zip(before, _weights(network), strict=True)]
+    names = [
+        name for (name, p), moved in zip(network.named_parameters(), changed, strict=True) if moved and p.dim() < 2
+    ]
+    if names:
+        raise Broken(
+            f"weight decay shrinks {', '.join(names)}; build its groups by decay_groups(network, weight_decay)"
+        )
+    return "matrices alone are" if any(changed) else "nothing is decayed"
+
+
+def stays_finite(case: OptimizerConfig) -> str:
+    """Checks that weights stay finite where gradients are zero, or tiny, from the first step on."""
+    for scale in (0.0, 1e-30):
+        network = _network()
+        optimizer = case.build(network)
+        for number in range(2):
+            _step(network, optimizer, number, scale)
+        if not all(weight.isfinite().all() for weight in _weights(network)):
+            raise Broken(f"weights are not finite after gradients of {scale:g}; add an epsilon to what divides")
+    return "finite"
+
+
+def goes_on_as_if_never_stopped(case: OptimizerConfig) -> str:
+    """Checks that training that goes on from a checkpoint gives the weights of one that was never stopped."""
+    network = _network()
+    optimizer = case.build(network)
+    for number in range(STEPS):
+        if number == STEPS // 2:
+            file = io.BytesIO()
+            torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        _step(network, optimizer, number)
+    file.seek(0)
+    saved, resumed = torch.load(file, weights_only=True), _network()
+    resumed.load_state_dict(saved["network"])
+    optimizer = case.build(resumed)
+    optimizer.load_state_dict(saved["optimizer"])
+    for number in range(STEPS // 2, STEPS):
+        _step(resumed, optimizer, number)
+    worst = max((a - b).abs().max().item() for a, b in zip(_weights(network), _weights(resumed), strict=True))
+    if worst > 0:
+        raise Broken(
+            f"from a checkpoint weights differ by {worst:.3g}; hold all moments in optimizer.state, by parameter"
+        )
+    return "equal weights"
+
+
+def factors_are_finite(case: ScheduleConfig) -> str:
+    """Checks that factors are finite and not negative, from update 0 to the one after the last, in short and long
+    trainings, and above zero at the first."""
+    for steps in BUDGETS:
+        factors = [case.factor(step, steps) for step in range(steps + 1)]  # the scheduler asks for one more
+        wrong = next((step for step, factor in enumerate(factors) if not 0 <= factor < math.inf), None)
+        if wrong is not None:
+            raise Broken(f"at update {wrong} of {steps} the factor is {factors[wrong]}; keep it finite, and at least 0")
+        if factors[0] == 0:
+            raise Broken(f"at update 0 of {steps} the factor is 0, and the update is lost; count from step + 1")
+    return f"{len(BUDGETS)} budgets"
+
+
+def warms_up_to_its_peak(case: ScheduleConfig) -> str:
+    """Checks that factors rise over the warm-up and that the largest is 1, at its end or after it."""
+    warm = case.override({"warmup": 10})
+    rising, highest = (
+        [warm.factor(step, 1000) for step in range(10)],
+        max(warm.factor(step, 1000) for step in range(1000)),
+    )
+    if any(later <= earlier for earlier, later in pairwise(rising)):
+        raise Broken("over its warm-up the factor does not rise; write after, and leave factor as it is")
+    if not math.isclose(highest, 1.0, rel_tol=1e-6):
+        raise Broken(f"the largest factor is {highest:.3g}, so learning_rate is not that of the peak; divide by it")
+    return "peak 1"
+
+
+def follows_from_the_step(case: ScheduleConfig) -> str:
+    """Checks that a factor follows from the update alone, whichever was asked for before."""
+    steps = range(50)
+    forward = [case.factor(step, 50) for step in steps]
+    if [case.factor(step, 50) for step in reversed(steps)][::-1] != forward:
+        raise Broken("the factor depends on what was asked for before, which no checkpoint holds; compute it from step")
+    return "equal factors"
+
+
+def _decoder() -> tuple[PairNetwork, Tensor, Tensor]:
+    """Builds a network that decodes, with three sources of different lengths and their mask."""
+    positions = SinusoidalConfig(restart="document")
+    model = EncoderDecoderConfig(dim=DIM, heads=HEADS, depth=1, positions=positions, initial_std=0.5)
+    network = model.build(probe_data(VOCABULARY, SHORTEST)).double().eval()
+    mask = torch.arange(9) < torch.tensor([[9], [5], [1]])
+    return network, torch.randint(1, VOCABULARY, (3, 9)) * mask, mask
+
+
+def ends_at_its_limit(case: DecodingConfig) -> str:
+    """Checks that no output is longer than its limit or holds a boundary, and that scores are finite."""
+    network, source, mask = _decoder()
+    decoded = decode(network, source, mask, case.override({"extra": 3, "ratio": 1.0}), boundary=0)
+    limits = (mask.sum(dim=1) + 3).tolist()
+    if len(decoded.symbols) != 3 or len(decoded.scores) != 3:
+        raise Broken(
+            f"three sources have {len(decoded.symbols)} outputs and {len(decoded.scores)} scores; return one each"
+        )
+    if any(len(row) > limit for row, limit in zip(decoded.symbols, limits, strict=True)):
+        raise Broken(
+            f"outputs have {[*map(len, decoded.symbols)]} symbols, and limits are {limits}; end rows at limits"
+        )
+    if any(not 0 < symbol < VOCABULARY for row in decoded.symbols for symbol in row):
+        raise Broken("an output holds the boundary, or what is no symbol; cut rows before the boundary")
+    if not decoded.scores.isfinite().all():
+        raise Broken(f"scores are {decoded.scores.tolist()}; return log-probabilities")
+    return f"{max(map(len, decoded.symbols))} symbols at most"
+
+
+def cache_changes_nothing(case: DecodingConfig) -> str:
+    """Checks that what is read symbol by symbol is what is read anew for every symbol."""
+    network, source, mask = _decoder()
+    outputs = [decode(network, source, mask, case.override({"cache": c, "extra": 3}), 0).symbols for c in (True, False)]
+    if outputs[0] != outputs[1]:
+        raise Broken(
+            "with a cache it decodes other symbols than without; after a choice, call take with what was chosen"
+        )
+    return "equal outputs"
+
+
+def decodes_twice_alike(case: DecodingConfig) -> str:
+    """Checks that an output is the same in every call, whatever was drawn before."""
+    network, source, mask = _decoder()
+    outputs = []
+    for _ in range(2):
+        outputs.append(decode(network, source, mask, case.override({"extra": 3}), 0).symbols)
+        torch.rand(7)
+    if outputs[0] != outputs[1]:
+        raise Broken("called twice it decodes other symbols; draw from a generator that its config seeds")
+    return "equal outputs"
