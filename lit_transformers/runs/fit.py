@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import lightning as L
@@ -23,7 +22,7 @@ from lit_transformers.records.record import VERSION, Gate, Record
 from lit_transformers.runs.config import RunConfig, describe, spent
 from lit_transformers.runs.environment import environment
 from lit_transformers.runs.keys import identity_of
-from lit_transformers.runs.loggers import LoggerConfig
+from lit_transformers.runs.loggers import LoggerConfig, MissingPoints
 from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import TrainingSender, WandbConfig, WandbRun
@@ -70,7 +69,9 @@ def fit(
         )
 
     def work(stopping: Stop, wandb_run: WandbRun | None, loggers: Sequence[Logger]) -> Results:
-        shown = partial(observers, report, wandb_run)
+        def shown(curves: Curves) -> list[L.Callback]:
+            return [*observers(report, wandb_run, curves), *([MissingPoints(curves, loggers)] if loggers else [])]
+
         senders = [TrainingSender(wandb_run)] if wandb_config and wandb_config.sends else []
         metrics, measured, observed = train(
             config, data, directory, identity.training_key, stopping, keep_every, shown, [*loggers, *senders]

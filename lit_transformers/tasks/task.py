@@ -161,9 +161,13 @@ class Task(L.LightningModule, ABC):
         if self.reports_training:
             self.training_log.update(self, optimizer)
 
+    def on_train_batch_start(self, batch: Any, batch_index: int) -> None:
+        if self.reports_training:
+            self.training_log.count(batch)
+
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
         if self.reports_training:
-            self.training_log.batch(self, outputs, batch)
+            self.training_log.batch(self, outputs)
 
     def configure_gradient_clipping(
         self,
