@@ -131,15 +131,17 @@ def _open(name: str, config: LoggerConfig, directory: Path, record: Record) -> O
 def _open_csv(logger: CSVLogger) -> OpenLogger:
     """Lightning's logger deletes the table of an earlier attempt. It is out of its way meanwhile, and whole in one of
     both places at any moment, but for a line that was being written when a process was killed."""
+    if not is_first_rank():
+        return OpenLogger(logger, set())
     path = Path(logger.log_dir, ExperimentWriter.NAME_METRICS_FILE)
     aside = path.with_suffix(".earlier")
-    if not is_first_rank() or not (path.exists() or aside.exists()):
-        return OpenLogger(logger, set())
-    if not aside.exists():
+    if path.exists() and not aside.exists():
         path.replace(aside)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*exists and is not empty.*")
         writer = logger.experiment
+    if not aside.exists():
+        return OpenLogger(logger, set())
     lines = aside.read_bytes().rpartition(b"\n")
     replace_file(path, lambda fresh: fresh.write_bytes(lines[0] + lines[1]))
     aside.unlink()
