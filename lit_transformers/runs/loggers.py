@@ -95,7 +95,7 @@ class MissingPoints(Callback):
 
 def _go_on(logger: Logger, logged: set[LoggedPoint]) -> None:
     """Makes a logger leave out points that its run has, and the config, which was logged before any of them."""
-    log_metrics: Callable[[Mapping[str, float], int | None], None] = logger.log_metrics
+    log_metrics: Callable[..., None] = logger.log_metrics
     spelled = {(_spelling(name), step) for name, step in logged}
 
     def log_missing(metrics: Mapping[str, float], step: int | None = None) -> None:

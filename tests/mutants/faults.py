@@ -3898,4 +3898,20 @@ FAULTS = (
         ")",
         ("tests/sweeps/test_temporary.py::test_what_a_killed_command_and_its_ranks_left_is_removed_by_the_next_one",),
     ),
+    Fault(
+        "tasks",
+        "summaries are scored as translations by default",
+        "lit_transformers/runs/config.py",
+        "self.task.of_data(self.data.summaries)",
+        "self.task.of_data(False)",
+        ("tests/lit_transformers/test_seq2seq.py::test_metrics_that_are_not_named_are_those_of_the_data",),
+    ),
+    Fault(
+        "tasks",
+        "texts that are like documents with summaries are scored as translations without a word",
+        "lit_transformers/runs/fit.py",
+        "*logged, Advice(config.task, data)]",
+        "*logged]",
+        ("tests/lit_transformers/test_seq2seq.py::test_a_run_says_where_its_texts_are_like_documents_with_summaries",),
+    ),
 )

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from standin_runs import OPTIONS, finishes, go, states, tickets, workers_of
@@ -18,6 +19,7 @@ from waiting import wait_for
 from sweeps.ledger.ticket import State
 
 STARTS = "from sweeps.process.temporary import temporary_folder; print(temporary_folder(), flush=True); input()"
+PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 
 
 @pytest.fixture
@@ -39,12 +41,13 @@ def test_what_a_killed_command_and_its_ranks_left_is_removed_by_the_next_one(sys
     command = subprocess.Popen(command_for(tmp_path, "wait", 2), env=environment)
     try:
         wait_for((ticket.directory(tmp_path) / "checkpoint.ckpt").exists)
+        (folder,) = system.iterdir()
+        assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"lock", "pymp", "ranks"}
     finally:
         command.kill()
     assert command.wait() == -signal.SIGKILL
-    (folder,) = system.iterdir()
     wait_for(lambda: not workers_of(tmp_path))
-    assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"lock", "pymp", "ranks"}
+    assert [*folder.glob("*-*")], "nothing was left"
     (other,) = tickets(1)
     assert subprocess.run(command_for(tmp_path / "other", "none", 1), env=environment, timeout=240).returncode == 0
     assert finishes(tmp_path / "other", other) == 1 and not [*system.iterdir()]
@@ -52,10 +55,12 @@ def test_what_a_killed_command_and_its_ranks_left_is_removed_by_the_next_one(sys
 
 def test_folders_of_commands_that_live_stay(system: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(system)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    commands = [subprocess.Popen([sys.executable, "-c", STARTS], env=environment, **pipes) for _ in range(2)]
-    folders = {Path(command.stdout.readline().strip()) for command in commands if command.stdout}
-    assert len(folders) == 2 and {*system.iterdir()} == folders
+    commands, folders = [], []
+    for _ in range(2):
+        command = subprocess.Popen([sys.executable, "-c", STARTS], env=environment, **PIPES)
+        commands.append(command)
+        folders.append(Path(command.stdout.readline().strip()))
+    assert sorted(system.iterdir()) == sorted(folders)
     for command in commands:
         command.communicate("\n", timeout=60)
     assert not [*system.iterdir()]
