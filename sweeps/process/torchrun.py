@@ -112,12 +112,7 @@ def perform_together(order: RunOrder, report: Callable[[Any], None]) -> Record |
 
 def _torchrun(order: RunOrder) -> list[str]:
     """Returns the command that starts ranks on this node, or on each of several."""
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        f"--log-dir={os.devnull}",
-    ]  # ranks write to the run's log
+    torchrun = [sys.executable, *TORCHRUN]
     ranks, (nodes, start, host) = order.ticket.ranks, order.spread
     if nodes == 1:
         return [*torchrun, "--standalone", "--nproc-per-node", str(ranks)]
