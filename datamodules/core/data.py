@@ -60,6 +60,11 @@ class DataConfig(Config):
         """Number of tokens of one update over all ranks; rows may hold padding."""
         raise NotImplementedError
 
+    @property
+    def summaries(self) -> bool:
+        """Hook: whether targets are known to be summaries of their sources."""
+        return False
+
     def rank_conflicts(self, ranks: int) -> Iterator[str]:
         """Yields a sentence, beginning with the field's name, for each batch size that so many ranks cannot share."""
         raise NotImplementedError
@@ -142,6 +147,11 @@ class Data(L.LightningDataModule, ABC):
     @abstractmethod
     def metadata(self) -> dict[str, Plain]:
         """Returns what ``DataConfig.restored`` needs of these data besides their config."""
+
+    def mean_lengths(self) -> tuple[float, float] | None:
+        """Hook: returns the mean numbers of symbols of a source and of a target of training; None where there are no
+        such texts."""
+        return None
 
     def shares_cut(self) -> dict[str, Plain]:
         """Hook: returns which share of texts, and of their symbols, length limits cut, by split and side; empty where

@@ -131,6 +131,10 @@ class PairDataConfig(DataConfig, kind="pairs"):
         place = "tokens_per_batch" if self.evaluation.tokens_per_batch is None else "evaluation.tokens_per_batch"
         yield from _too_small(place, self.evaluation_tokens, longest_side, ranks)
 
+    @property
+    def summaries(self) -> bool:
+        return self.source.summaries
+
     def protocol(self) -> dict[str, Plain]:
         evaluation, longest = self.evaluation, self.longest
         lengths: dict[str, Plain] = {"lengths": list(evaluation.lengths)} if self.source.strings else {}
@@ -230,6 +234,10 @@ class PairData(Data):
         """Returns the pairs of a split that are read, with counts of the others. Raises DataError."""
         cleaning = Cleaning(self.config.longest, self.config.ratio, self.config.overlong)
         return cleaning.clean(self.pairs, split, training)
+
+    def mean_lengths(self) -> tuple[float, float] | None:
+        lengths = self.pairs.lengths("train")
+        return None if lengths is None else (float(lengths.source.mean()), float(lengths.target.mean()))
 
     def shares_cut(self) -> dict[str, Plain]:
         cut = {"train": self.cleaned("train", True).cut}

@@ -30,6 +30,9 @@ DOCUMENTS = "documents.csv"
 OUTPUTS = "outputs.jsonl"
 """The text that a run generated for every example of its last evaluation."""
 
+MLFLOW_RUN = "mlflow.run"
+"""The id of a run's run in MLflow, where it goes on after it was stopped."""
+
 PLAN = "plan.json"
 """The arms of a study and the keys of their runs."""
 

@@ -31,6 +31,10 @@ class RunConfig(Config):
     seed: Seed = 0
     weights: str | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "task", self.task.of_data(self.data.summaries))
+
     def conflicts(self) -> Iterator[str]:
         try:
             self.model.override(self.task.evaluation)

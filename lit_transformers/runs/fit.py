@@ -8,25 +8,26 @@ does around them in ``recording``.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import lightning as L
 import torch
 from lightning.pytorch.loggers import Logger
 
-from datamodules import DataError
+from datamodules import Data, DataError
 from lit_transformers.checks import gates
 from lit_transformers.config import ConfigError, Memory, Plain
 from lit_transformers.records.record import VERSION, Gate, Record
 from lit_transformers.runs.config import RunConfig, describe, spent
 from lit_transformers.runs.environment import environment
 from lit_transformers.runs.keys import identity_of
-from lit_transformers.runs.loggers import LoggerConfig
+from lit_transformers.runs.loggers import LoggerConfig, MissingPoints
 from lit_transformers.runs.recording import Results, recorded
 from lit_transformers.runs.train import train
 from lit_transformers.runs.wandb_logging import TrainingSender, WandbConfig, WandbRun
+from lit_transformers.tasks import TaskConfig
 from lit_transformers.training.callbacks import Curves
 from lit_transformers.training.config import TrainingConfig
 from lit_transformers.training.reporting import ProgressReporter, Report
@@ -70,7 +71,10 @@ def fit(
         )
 
     def work(stopping: Stop, wandb_run: WandbRun | None, loggers: Sequence[Logger]) -> Results:
-        shown = partial(observers, report, wandb_run)
+        def shown(curves: Curves) -> list[L.Callback]:
+            logged = [MissingPoints(curves, loggers)] if loggers else []
+            return [*observers(report, wandb_run, curves), *logged, Advice(config.task, data)]
+
         senders = [TrainingSender(wandb_run)] if wandb_config and wandb_config.sends else []
         metrics, measured, observed = train(
             config, data, directory, identity.training_key, stopping, keep_every, shown, [*loggers, *senders]
@@ -84,6 +88,19 @@ def fit(
         return tuple(gates.check(config.model, report))
 
     return recorded(directory, identity, blank, check, work, wandb_config, logger_config, (DataError,))
+
+
+class Advice(L.Callback):
+    """Prints a line where a task does not seem to fit its data, once these are prepared."""
+
+    def __init__(self, task: TaskConfig, data: Data) -> None:
+        self.task, self.data = task, data
+
+    def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        lengths = self.data.mean_lengths() if trainer.is_global_zero else None
+        advice = lengths and self.task.advice(*lengths)
+        if advice:
+            print(advice, file=sys.stderr, flush=True)
 
 
 def observers(

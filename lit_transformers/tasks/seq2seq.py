@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +21,11 @@ from lit_transformers.training.config import TrainingConfig
 
 WRITTEN: frozenset[Scores] = frozenset({"bleu", "chrf", "rouge"})
 """Scores of decoded texts; the others are computed from predictions after the correct symbols."""
+OF_SUMMARIES: tuple[Scores, ...] = ("rouge",)
+OF_OTHER_TEXTS: tuple[Scores, ...] = ("bleu", "chrf")
+DOCUMENT_SYMBOLS, SHORTENED = 100, 4
+"""Symbols of a document, and how many times as long as its summary it is at least, where it is not known which texts
+are summaries. Translations are about as long as their sources."""
 
 
 class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
@@ -29,17 +34,37 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
     label_smoothing: the share of the loss that is spread over the vocabulary (section 5.4); no reported number has it.
     metrics: bleu, chrf and rouge score decoded texts, from 0 to 100; accuracy, from 0 to 1, is that of symbols
     predicted after the correct ones, and sequence_accuracy the share of targets whose every symbol is correct, which
-    are those that greedy decoding gets right. decoding: how texts are decoded for these metrics. counted: lengths of a
-    source and a target for which FLOPs are reported; None for the usual ones where the data know them, and else for the
-    longest of training.
+    are those that greedy decoding gets right; None for rouge where the data of a run are known to be summaries, and
+    else for bleu and chrf. decoding: how texts are decoded for these metrics. counted: lengths of a source and a target
+    for which FLOPs are reported; None for the usual ones where the data know them, and else for the longest of
+    training.
     """
 
     reads: ClassVar[type[DataDescription]] = PairDescription
 
     label_smoothing: Fraction = 0.1
-    metrics: tuple[Scores, ...] = ("bleu", "chrf")
+    metrics: tuple[Scores, ...] | None = None
     decoding: DecodingConfig = BeamConfig()
     counted: tuple[Positive, Positive] | None = None
+
+    @property
+    def scores(self) -> tuple[Scores, ...]:
+        """The metrics, where none are named those of texts of which nothing is known."""
+        return OF_OTHER_TEXTS if self.metrics is None else self.metrics
+
+    def of_data(self, summaries: bool) -> Self:
+        default = OF_SUMMARIES if summaries else OF_OTHER_TEXTS
+        return self.override({"metrics": default}) if self.metrics is None else self
+
+    def advice(self, source_symbols: float, target_symbols: float) -> str | None:
+        shortened = source_symbols / max(target_symbols, 1.0)
+        are_documents = source_symbols >= DOCUMENT_SYMBOLS and shortened >= SHORTENED
+        if not are_documents or "rouge" in self.scores or not WRITTEN & {*self.scores}:
+            return None
+        return (
+            f"task.metrics: sources are {shortened:.0f} times as long as targets, as documents are of summaries; set "
+            f"task.metrics=[rouge] if these are such, for {' and '.join(self.scores)} tell little of them"
+        )
 
     def build(self, model: ModelConfig, data: DataDescription, training: TrainingConfig) -> Seq2Seq:
         return Seq2Seq(self, model, data, training)
@@ -72,9 +97,9 @@ class Seq2SeqConfig(TaskConfig, kind="seq2seq"):
 
     def protocol(self) -> dict[str, Plain]:
         """Returns the decoding and the signatures of the scores; nothing if no score needs decoding."""
-        if not WRITTEN & {*self.metrics}:
+        if not WRITTEN & {*self.scores}:
             return {}
-        return {"decoding": self.decoding.to_dict(), "scores": signatures(self.metrics)}
+        return {"decoding": self.decoding.to_dict(), "scores": signatures(self.scores)}
 
 
 def pairs_model(model: ModelConfig) -> PairModelConfig:
@@ -98,14 +123,14 @@ class Seq2Seq(Task):
         self.network = pairs_model(model).build(data)
         if self.training_config.compile:
             self.network.compile()
-        self.writes = bool(WRITTEN & {*config.metrics})
+        self.writes = bool(WRITTEN & {*config.scores})
         if self.writes and self.data.placed:
             raise ConfigError(
                 "bleu, chrf and rouge are of texts that are decoded, and these targets begin at positions that are not "
                 "known before; set task.metrics to accuracy",
                 "task.metrics",
             )
-        self.metric = TextMetric(config.metrics)
+        self.metric = TextMetric(config.scores)
 
     def training_step(self, batch: PairBatch, batch_index: int) -> dict[str, Any]:
         output: ModelOutput = self.network(

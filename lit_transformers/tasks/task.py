@@ -86,6 +86,15 @@ class TaskConfig(Config):
         """Hook: returns what a reported number depends on besides the network and the data. Nothing by default."""
         return {}
 
+    def of_data(self, summaries: bool) -> Self:
+        """Hook: returns the config with what follows from the data where it is not set: whether they are known to be
+        summaries. The config itself by default."""
+        return self
+
+    def advice(self, source_symbols: float, target_symbols: float) -> str | None:
+        """Hook: returns a line where the config does not seem to fit texts of such mean lengths. None by default."""
+        return None
+
 
 DESCRIPTION = "data_description"
 """The key in a checkpoint of what a task knows of its data, beside its hyperparameters, which loggers receive."""
@@ -161,9 +170,13 @@ class Task(L.LightningModule, ABC):
         if self.reports_training:
             self.training_log.update(self, optimizer)
 
+    def on_train_batch_start(self, batch: Any, batch_index: int) -> None:
+        if self.reports_training:
+            self.training_log.count(batch)
+
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
         if self.reports_training:
-            self.training_log.batch(self, outputs, batch)
+            self.training_log.batch(self, outputs)
 
     def configure_gradient_clipping(
         self,

@@ -33,13 +33,16 @@ class TrainingLog:
         self._unread: Tensor | None = None
         self._since: float | None = None
 
-    def batch(self, task: L.LightningModule, outputs: Mapping[str, Any], batch: Any) -> None:
-        """Counts and logs a batch of training, given what ``training_step`` has returned."""
+    def count(self, batch: Any) -> None:
+        """Counts a batch before it is trained: checkpoints may be written before what it gives is logged."""
+        count = tokens_of(batch)
+        self._unread = count if self._unread is None else self._unread + count
+
+    def batch(self, task: L.LightningModule, outputs: Mapping[str, Any]) -> None:
+        """Logs a batch of training, given what ``training_step`` has returned."""
         trainer: Any = task.trainer
         if trainer.barebones:
             return
-        count = tokens_of(batch)
-        self._unread = count if self._unread is None else self._unread + count
         if self._since is None:  # the first batch, which prepares much, is not timed
             self._since, self._reported = time.monotonic(), self.tokens()
         losses = {"loss": outputs["total"], "nats": outputs["nats"], **outputs["aux"]}

@@ -21,6 +21,7 @@ import psutil
 
 from sweeps.process.order import KILLED, News, RunOrder
 from sweeps.process.preload import RUNNER
+from sweeps.process.temporary import temporary_files
 from sweeps.process.worker import work
 
 __all__ = ["Attempt", "LaunchError", "prepare_server", "without_main"]
@@ -52,20 +53,21 @@ def prepare_server(runner: str) -> None:
     """
     forkserver_context = multiprocessing.get_context("forkserver")
     forkserver_context.set_forkserver_preload(["sweeps.process.preload"])
-    environment = {**_SERVER, RUNNER: runner}
-    previous = {name: os.environ.get(name) for name in environment}
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _IGNORED}
-    os.environ.update(environment)
-    try:
-        forkserver.ensure_running()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for name, value in previous.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with temporary_files() as variables:
+        environment = {**_SERVER, **variables, RUNNER: runner}
+        previous = {name: os.environ.get(name) for name in environment}
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _IGNORED}
+        os.environ.update(environment)
+        try:
+            forkserver.ensure_running()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            for name, value in previous.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 @contextmanager

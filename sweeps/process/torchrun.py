@@ -28,8 +28,10 @@ from sweeps.ledger.records import read_record
 from sweeps.process.meeting import SECRET, Meeting, meeting_point
 from sweeps.process.order import Fault, News, RunOrder
 
-__all__ = ["RankOutcome", "import_path", "perform_together"]
+__all__ = ["TORCHRUN", "RankOutcome", "import_path", "perform_together"]
 
+TORCHRUN = ("-m", "torch.distributed.run", f"--log-dir={os.devnull}")
+"""The words that start torchrun, without a folder for logs: it would leave that behind, and ranks write none there."""
 POLL_SECONDS = 0.5
 LINGER_SECONDS = 40.0
 """How long torchrun may take to end once a rank has; it gives the others 30 seconds itself."""
@@ -110,7 +112,7 @@ def perform_together(order: RunOrder, report: Callable[[Any], None]) -> Record |
 
 def _torchrun(order: RunOrder) -> list[str]:
     """Returns the command that starts ranks on this node, or on each of several."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    torchrun = [sys.executable, *TORCHRUN]
     ranks, (nodes, start, host) = order.ticket.ranks, order.spread
     if nodes == 1:
         return [*torchrun, "--standalone", "--nproc-per-node", str(ranks)]

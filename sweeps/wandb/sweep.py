@@ -11,6 +11,7 @@ import yaml
 from lit_transformers.config import Plain
 from lit_transformers.records.files import replace_file
 from lit_transformers.space import Choice, Knob
+from sweeps.process.torchrun import TORCHRUN
 
 __all__ = ["Method", "agent_command", "grid", "search", "write_sweep"]
 
@@ -19,7 +20,7 @@ Method = Literal["grid", "bayes", "random"]
 
 def agent_command(words: Sequence[str], ranks: int = 1) -> list[str]:
     """Returns an agent's command; ``words`` follow ``python -m ablations agent``. torchrun starts several ranks."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    torchrun = [*TORCHRUN, "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     return ["${env}", "${interpreter}", *torchrun, "-m", "ablations", "agent", *words, "${args}"]
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from forked import training
 from waiting import wait_for
 
 from ablations import catalog
-from lit_transformers.cli.callbacks import callback_assignments, chosen_loggers
+from lit_transformers.cli.callbacks import callback_assignments
 from lit_transformers.config import ConfigError, parse_assignments
 from lit_transformers.records.files import CHECKPOINT, CURVES, RECORD
-from lit_transformers.runs import RunConfig, fit, load, run_key
-from lit_transformers.runs.loggers import LoggerConfig
+from lit_transformers.runs import RunConfig, fit, run_key
 from lit_transformers.scores import goal_of
 from lit_transformers.training.config import StopConfig
 from lit_transformers.training.selection import Selection
@@ -181,53 +178,3 @@ def test_what_is_no_callback_of_a_run_is_refused(
     config = small_run.override(parse_assignments(callback_assignments([specification])))
     with pytest.raises(ConfigError, match=reason):
         config.training.callbacks[0].build()
-
-
-def test_a_logger_changes_no_number_of_a_run(small_run: RunConfig, tmp_path: Path) -> None:
-    config = small_run.override({"training.steps": 6, "training.log_every": 2, "training.validate_every": 3})
-    plain = fit(config, tmp_path / "plain")
-    logged = fit(config, tmp_path / "logged", logger_config=LoggerConfig(("csv",)))
-    assert plain["metrics"] == logged["metrics"]
-    weights = [load(tmp_path / name / CHECKPOINT)[0].state_dict() for name in ("plain", "logged")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    lines = (tmp_path / "logged" / "csv" / "version_0" / "metrics.csv").read_text()
-    assert "train/gradient_norm" in lines and "val/bpb" in lines
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
-def test_a_logger_receives_the_values_and_steps_that_the_file_has(
-    name: str, small_run: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip(name, reason=f"{name} is not installed: pip install 'lit-transformers[loggers]'")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    config = small_run.override({"training.steps": 6, "training.log_every": 2, "training.validate_every": 3})
-    fit(config, tmp_path, logger_config=LoggerConfig(("csv", name)))
-    with (tmp_path / "csv" / "version_0" / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    for metric in ("train/loss", "val/bpb"):
-        expected = {int(row["step"]): pytest.approx(float(row[metric])) for row in rows if row[metric]}
-        assert expected and logged_values(name, tmp_path, metric) == expected
-
-
-def logged_values(name: str, directory: Path, metric: str) -> dict[int, float]:
-    """The values of a metric by step, as a logger of a run has them."""
-    if name == "tensorboard":
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        events = EventAccumulator(str(directory / "tensorboard" / "version_0"))
-        events.Reload()
-        return {event.step: event.value for event in events.Scalars(metric)}
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{directory / 'mlflow.db'}")
-    (experiment,) = [each for each in client.search_experiments() if each.name == "lit-transformers"]
-    (run,) = client.search_runs([experiment.experiment_id])
-    return {point.step: point.value for point in client.get_metric_history(run.info.run_id, metric)}
-
-
-def test_loggers_are_chosen_by_name() -> None:
-    assert chosen_loggers(["csv", "wandb"]) == ("offline", ("csv",))
-    assert chosen_loggers(["wandb"], "online") == ("online", ())
-    with pytest.raises(ConfigError, match="no logger 'tensorbord'; did you mean tensorboard"):
-        chosen_loggers(["tensorbord"])

@@ -359,3 +359,37 @@ def test_an_encoder_of_windows_reads_documents_of_16k_symbols(tmp_path: Path) ->
     assert [output["references"] for output in outputs] == [[f"of w{n % 7}"] for n in lengths]
     batches = itertools.islice(config.data.build().train_dataloader(), 12)
     assert max(batch.source.size(1) for batch in batches) == longest
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("qmsum", ("rouge",)), ("scisummnet", ("rouge",)), ("multi30k", ("bleu", "chrf")), ("jsonl", ("bleu", "chrf"))],
+)
+def test_metrics_that_are_not_named_are_those_of_the_data(source: str, expected: tuple[str, ...]) -> None:
+    source_config = {"kind": "jsonl", "path": "mine"} if source == "jsonl" else source
+    plain = {"model": {"kind": "encoder_decoder"}, "data": {"kind": "pairs", "source": source_config}}
+    config = RunConfig.from_dict(plain | {"task": "seq2seq"})
+    assert config.to_dict()["task"]["metrics"] == [*expected] and RunConfig.from_dict(config.to_dict()) == config
+    named = RunConfig.from_dict(plain | {"task": {"kind": "seq2seq", "metrics": ["bleu"]}})
+    assert named.to_dict()["task"]["metrics"] == ["bleu"]
+
+
+def test_a_run_says_where_its_texts_are_like_documents_with_summaries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "validation", "test"):
+        document = json.dumps({"source": "word " * 120, "target": "some of these words"})
+        (tmp_path / f"{split}.jsonl").write_text(f"{document}\n" * 4)
+    files = {"kind": "jsonl", "path": str(tmp_path)}
+    changes = {"data.source": files, "data.tokenizer": "words", "data.evaluation.lengths": [], "training.steps": 1}
+    config = CONFIG.override(changes | {"data.tokens_per_batch": 600, "task.metrics": ["bleu", "accuracy"]})
+    assert fit(config, tmp_path / "run")["outcome"] == "finished"
+    (advice,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("task.metrics: ")]
+    assert "sources are 30 times as long as targets" in advice and "set task.metrics=[rouge]" in advice
+    for metrics, *lengths in (
+        (["bleu", "rouge"], 120, 4),
+        (["accuracy"], 120, 4),
+        (["bleu"], 120, 60),
+        (["bleu"], 9, 1),
+    ):
+        assert config.override({"task.metrics": metrics}).task.advice(*lengths) is None

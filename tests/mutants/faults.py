@@ -3869,4 +3869,123 @@ FAULTS = (
         "limits = limits_of(None, None, None)",
         ("tests/ablations/test_api.py::test_a_limit_ends_a_run_and_a_storage_keeps_the_ledger",),
     ),
+    Fault(
+        "runs",
+        "a step that is repeated is logged twice",
+        "lit_transformers/runs/loggers.py",
+        "if (_spelling(name), step) not in spelled}",
+        "if name not in spelled}",
+        (
+            "tests/lit_transformers/test_loggers.py::test_a_run_that_was_stopped_and_killed_goes_on_in_the_same_run_of_its_logger",
+        ),
+    ),
+    Fault(
+        "runs",
+        "the update at which a run was stopped is not logged",
+        "lit_transformers/runs/loggers.py",
+        "logger.log_metrics(values, step - 1)",
+        "logger.log_metrics({}, step - 1)",
+        (
+            "tests/lit_transformers/test_loggers.py::test_a_run_that_was_stopped_and_killed_goes_on_in_the_same_run_of_its_logger",
+        ),
+    ),
+    Fault(
+        "runs",
+        "the table of a CSV logger is begun anew",
+        "lit_transformers/runs/loggers.py",
+        "if path.exists() and not aside.exists():",
+        "if aside.exists():",
+        (
+            "tests/lit_transformers/test_loggers.py::test_a_run_that_was_stopped_and_killed_goes_on_in_the_same_run_of_its_logger",
+        ),
+    ),
+    Fault(
+        "runs",
+        "a run that goes on is another one in MLflow",
+        "lit_transformers/runs/loggers.py",
+        "run_id=run_id if logged else None",
+        "run_id=None",
+        (
+            "tests/lit_transformers/test_loggers.py::test_a_run_that_was_stopped_and_killed_goes_on_in_the_same_run_of_its_logger",
+        ),
+    ),
+    Fault(
+        "runs",
+        "events of a run that goes on are in another folder",
+        "lit_transformers/runs/loggers.py",
+        "TensorBoardLogger(directory, name, version=0)",
+        "TensorBoardLogger(directory, name)",
+        (
+            "tests/lit_transformers/test_loggers.py::test_a_run_that_was_stopped_and_killed_goes_on_in_the_same_run_of_its_logger",
+        ),
+    ),
+    Fault(
+        "runs",
+        "a run of this process logs to the MLflow of the one before",
+        "lit_transformers/runs/loggers.py",
+        "os.environ.pop(MLFLOW_ADDRESS, None)",
+        "pass",
+        (
+            "tests/lit_transformers/test_loggers.py::test_a_run_that_was_stopped_and_killed_goes_on_in_the_same_run_of_its_logger",
+        ),
+    ),
+    Fault(
+        "tasks",
+        "tokens of the update before a checkpoint are not counted",
+        "lit_transformers/tasks/task.py",
+        (
+            "            self.training_log.count(batch)\n\n"
+            "    def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:\n"
+            "        if self.reports_training:\n"
+        ),
+        (
+            "            pass\n\n"
+            "    def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:\n"
+            "        if self.reports_training:\n"
+            "            self.training_log.count(batch)\n"
+        ),
+        (
+            "tests/lit_transformers/test_loggers.py::test_a_run_that_was_stopped_and_killed_goes_on_in_the_same_run_of_its_logger",
+        ),
+    ),
+    Fault(
+        "sweeps",
+        "temporary files of a killed command stay",
+        "sweeps/process/temporary.py",
+        "_remove_abandoned(left)",
+        "left.exists()",
+        ("tests/sweeps/test_temporary.py::test_what_a_killed_command_and_its_ranks_left_is_removed_by_the_next_one",),
+    ),
+    Fault(
+        "sweeps",
+        "temporary files of a command that lives are removed",
+        "sweeps/process/temporary.py",
+        "with locked(folder / LOCK):",
+        "with ExitStack():",
+        ("tests/sweeps/test_temporary.py::test_folders_of_commands_that_live_stay",),
+    ),
+    Fault(
+        "sweeps",
+        "torchrun leaves a folder of logs",
+        "sweeps/process/torchrun.py",
+        ', f"--log-dir={os.devnull}")',
+        ")",
+        ("tests/sweeps/test_temporary.py::test_what_a_killed_command_and_its_ranks_left_is_removed_by_the_next_one",),
+    ),
+    Fault(
+        "tasks",
+        "summaries are scored as translations by default",
+        "lit_transformers/runs/config.py",
+        "self.task.of_data(self.data.summaries)",
+        "self.task.of_data(False)",
+        ("tests/lit_transformers/test_seq2seq.py::test_metrics_that_are_not_named_are_those_of_the_data",),
+    ),
+    Fault(
+        "tasks",
+        "texts that are like documents with summaries are scored as translations without a word",
+        "lit_transformers/runs/fit.py",
+        "*logged, Advice(config.task, data)]",
+        "*logged]",
+        ("tests/lit_transformers/test_seq2seq.py::test_a_run_says_where_its_texts_are_like_documents_with_summaries",),
+    ),
 )
