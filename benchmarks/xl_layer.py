@@ -20,6 +20,7 @@ from torch import nn
 
 from benchmarks.hardware import JSON_HELP, describe, save
 from benchmarks.layer_timing import DIM, HEADS, QUANTITIES, Layer, Step, Work, ours, peaks_of, power, row_of, stepper
+from lit_transformers.cli.startup import use_huge_pages
 from lit_transformers.encodings import XLConfig
 from lit_transformers.mixers import AttentionConfig
 
@@ -110,4 +111,5 @@ def main(
 
 
 if __name__ == "__main__":
+    use_huge_pages()  # as every run does
     typer.run(main)
