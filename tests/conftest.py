@@ -21,6 +21,7 @@ for folder in (str(TESTS.parent), str(TESTS)):
         sys.path.insert(0, folder)
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
 import numerics
+import sitecustomize  # noqa: F401
 
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
