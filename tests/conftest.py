@@ -50,6 +50,8 @@ def mark_further_cases_slow(items: list[pytest.Item]) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_further_cases_slow(items)
+    # Workers take tests from the ends of each other's lists, and those at the beginning remain together.
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
