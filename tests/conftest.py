@@ -1,11 +1,16 @@
 """Settings of every test: one thread each, since tests run side by side; no example is timed; the stand-in of
-the library's runner (``tests/standin``) importable here and in the processes that tests start."""
+the library's runner (``tests/standin``) importable here and in the processes that tests start; no garbage collection
+of what is there for all tests."""
 
 from __future__ import annotations
 
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # NumPy and torch read it when they are imported
+
+import gc
+
+gc.disable()  # until all tests are collected
 
 import sys
 from collections.abc import Iterator
@@ -59,6 +64,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = selected
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
