@@ -1,11 +1,16 @@
 """Settings of every test: one thread each, since tests run side by side; no example is timed; the stand-in of
-the library's runner (``tests/standin``) importable here and in the processes that tests start."""
+the library's runner (``tests/standin``) importable here and in the processes that tests start; no garbage collection
+of what is there for all tests."""
 
 from __future__ import annotations
 
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # NumPy and torch read it when they are imported
+
+import gc
+
+gc.disable()  # until all tests are collected
 
 import sys
 from collections.abc import Iterator
@@ -21,6 +26,7 @@ for folder in (str(TESTS.parent), str(TESTS)):
         sys.path.insert(0, folder)
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
 import numerics
+import sitecustomize  # noqa: F401
 
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
@@ -49,6 +55,8 @@ def mark_further_cases_slow(items: list[pytest.Item]) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_further_cases_slow(items)
+    # Workers take tests from the ends of each other's lists, and those at the beginning remain together.
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
@@ -56,6 +64,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = selected
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which a wheel of this checkout is installed; its dependencies are those of this environment."""
+    """The folder into which a wheel of this checkout is installed, as pip does it, with what it compiles; its
+    dependencies are those of this environment."""
     source, wheels, target = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "installed"))
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -28,7 +29,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = ["wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
     subprocess.run([*pip, *built], check=True, timeout=600)
     (wheel,) = wheels.glob("*.whl")
-    placed = ["install", "--no-deps", "--no-index", "--no-compile", "--target", str(target), str(wheel)]
+    placed = ["install", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
     subprocess.run([*pip, *placed], check=True, timeout=600)
     return target
 

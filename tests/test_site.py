@@ -26,6 +26,8 @@ IN_GALLERY = ("dilation", "top_k")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
 
+pytestmark = pytest.mark.first
+
 
 class Links(HTMLParser):
     """The addresses that a page refers to, and the anchors that it has."""
