@@ -20,8 +20,8 @@ __all__ = ["temporary_files", "temporary_folder"]
 
 PREFIX = "lit-"
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
-LOCK = "lock"
-"""The file in a command's folder that is locked as long as the command lives."""
+LOCK = ".lit-transformers-lock"
+"""The file in a command's folder that is locked as long as the command lives; a folder without it is none of ours."""
 LOCK_SECONDS = 20.0
 """How long another command may take to see that a folder without a lock is a new one."""
 LONGEST = 50
@@ -68,8 +68,8 @@ def temporary_folder() -> Path | None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Removes the folder of a command of this user, unless it lives."""
+    """Removes the folder of a command of this user, unless it lives; any other folder stays as it is."""
     with suppress(BusyError, OSError):
-        if folder.stat().st_uid == os.getuid():
+        if (folder / LOCK).is_file() and folder.stat().st_uid == os.getuid():
             with locked(folder / LOCK):
                 shutil.rmtree(folder, ignore_errors=True)

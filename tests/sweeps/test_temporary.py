@@ -42,7 +42,7 @@ def test_what_a_killed_command_and_its_ranks_left_is_removed_by_the_next_one(sys
     try:
         wait_for((ticket.directory(tmp_path) / "checkpoint.ckpt").exists)
         (folder,) = system.iterdir()
-        assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"lock", "pymp", "ranks"}
+        assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"", "pymp", "ranks"}  # and the lock
     finally:
         command.kill()
     assert command.wait() == -signal.SIGKILL
@@ -53,17 +53,18 @@ def test_what_a_killed_command_and_its_ranks_left_is_removed_by_the_next_one(sys
     assert finishes(tmp_path / "other", other) == 1 and not [*system.iterdir()]
 
 
-def test_folders_of_commands_that_live_stay(system: Path) -> None:
+def test_folders_of_commands_that_live_stay_and_so_do_those_of_others(system: Path) -> None:
+    (system / "lit-notes").mkdir()
     environment = {**os.environ, "TMPDIR": str(system)}
     commands, folders = [], []
     for _ in range(2):
         command = subprocess.Popen([sys.executable, "-c", STARTS], env=environment, **PIPES)
         commands.append(command)
         folders.append(Path(command.stdout.readline().strip()))
-    assert sorted(system.iterdir()) == sorted(folders)
+    assert sorted(system.glob("lit-*")) == sorted([*folders, system / "lit-notes"])
     for command in commands:
         command.communicate("\n", timeout=60)
-    assert not [*system.iterdir()]
+    assert [*system.iterdir()] == [system / "lit-notes"]
 
 
 if __name__ == "__main__":
