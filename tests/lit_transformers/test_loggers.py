@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT
 from lit_transformers.runs import Interrupted, RunConfig, fit, load
 from lit_transformers.runs.loggers import LoggerConfig
-from lit_transformers.training.reporting import Progress
+from lit_transformers.tasks.causal_lm import CausalLM
 
 LOGGERS = ("csv", "tensorboard", "mlflow", "trackio")
 INSTALLED = tuple(name for name in LOGGERS if name == "csv" or importlib.util.find_spec(name) is not None)
@@ -39,18 +40,23 @@ def config(small_run: RunConfig) -> RunConfig:
 
 
 def train_logged(config: RunConfig, *attempts: tuple[Path, int, signal.Signals]) -> None:
-    """Does runs with all loggers that are installed, each in its folder and up to an update at which it gets a signal.
+    """Does runs with all loggers that are installed, each in its folder and up to an update in which it gets a signal.
     Checkpoints are those of its ends alone."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     os.environ["TRACKIO_DIR"] = str(attempts[0][0].parent / "trackio")
+    train = CausalLM.training_step
     for directory, step, number in attempts:
 
-        def end(progress: Progress, step: int = step, number: signal.Signals = number) -> None:
-            if progress.phase == "fit" and progress.step >= step:
+        def train_and_end(
+            task: CausalLM, batch: Any, index: int, step: int = step, number: signal.Signals = number
+        ) -> Any:
+            if task.global_step == step - 1:
                 os.kill(os.getpid(), number)
+            return train(task, batch, index)
 
+        CausalLM.training_step = train_and_end  # type: ignore[method-assign]
         with suppress(Interrupted):
-            fit(config, directory, end, keep_every=1e9, logger_config=LoggerConfig(INSTALLED, study=directory.name))
+            fit(config, directory, keep_every=1e9, logger_config=LoggerConfig(INSTALLED, study=directory.name))
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def test_what_a_killed_command_and_its_ranks_left_is_removed_by_the_next_one(sys
     try:
         wait_for((ticket.directory(tmp_path) / "checkpoint.ckpt").exists)
         (folder,) = system.iterdir()
-        assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"", "pymp", "ranks"}  # and the lock
+        assert {path.name.partition("-")[0] for path in folder.iterdir()} == {".lit", "pymp", "ranks"}
     finally:
         command.kill()
     assert command.wait() == -signal.SIGKILL
