@@ -49,7 +49,7 @@ PARTS: Mapping[str, tuple[dict[str, type[Any]], Sequence[Any]]] = {
     "CORRUPTIONS": (CORRUPTIONS, [*CORRUPTIONS]),
     "TOKENIZERS": (
         TOKENIZERS,
-        [*TOKENIZERS.keys() - {"pretrained"}, {"kind": "pretrained", "path": "{folder}/vocab.txt"}],
+        [*(kind for kind in TOKENIZERS if kind != "pretrained"), {"kind": "pretrained", "path": "{folder}/vocab.txt"}],
     ),
     "DATA": (DATA, DATA_CASES),
     "EXAMPLES": (
