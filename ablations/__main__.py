@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -14,8 +14,7 @@ import lit_transformers.cli.search_path  # noqa: F401  # isort: split
 from ablations import catalog
 from ablations.config_command import config
 from ablations.floors import floors_of_published
-from ablations.launchers import remote_launcher, require_fitting
-from ablations.looks import at_present_look
+from ablations.launchers import LauncherName, remote_launcher, require_fitting
 from ablations.options import (
     Device,
     MaxHours,
@@ -135,7 +134,7 @@ Power = Annotated[
     typer.Option("--power", metavar="P", help="Say what more seeds would decide with a power such as 0.8."),
 ]
 Launcher = Annotated[
-    Literal["local", "slurm", "ray"],
+    LauncherName,
     typer.Option("--launcher", help="Where runs are done: on this machine, or on a SLURM or Ray cluster."),
 ]
 Slurm = Annotated[
@@ -245,10 +244,9 @@ def run(
     settings = LaunchSettings(
         workers, threads, limits, retry_failed, chosen.wandb, chosen.names, storage, remote, deadline
     )
-    first = at_present_look(whole, runs, seeds)
     with ends_when_stopped():
         _, rows = take_looks(
-            whole, first, runs, settings, out, out, until_decided=until is not None, unmatched=unmatched
+            whole, seeds, runs, settings, out, out, until_decided=until is not None, unmatched=unmatched
         )  # fmt: skip
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
 

@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, get_args
 
 from rich.console import Console
 
 from ablations.ablation import Ablation
-from ablations.launchers import RemoteLauncher, remote_launcher, require_fitting
+from ablations.launchers import LauncherName, RemoteLauncher, remote_launcher, require_fitting
 from ablations.looks import at_present_look
 from ablations.options import request_of, whole_plan_for
 from ablations.plan import PlannedStudy, Request, make_plan
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["comparisons", "run_study"]
 
-LAUNCHERS = ("local", "slurm", "ray")
 NUMBERS = ("difference", "low", "high", "p", "p_holm", "margin", "p_equal", "detectable", "seeds_needed")
 """The columns of numbers that may be missing."""
 COLUMNS = (
@@ -57,7 +56,7 @@ def run_study(
     device: str | None = None,
     workers: int | None = None,
     threads: int | None = None,
-    launcher: Literal["local", "slurm", "ray"] = "local",
+    launcher: LauncherName = "local",
     launcher_options: Mapping[str, Plain] | None = None,
     storage: str | None = None,
     time_limit: str | None = None,
@@ -100,7 +99,7 @@ def run_study(
             workers, threads, limits, retry_failed, chosen.wandb, chosen.names, storage, remote, deadline
         )
         plan, rows = take_looks(
-            whole, at_present_look(whole, folder, seeds), folder, settings, console, Console(quiet=True),
+            whole, seeds, folder, settings, console, Console(quiet=True),
             until_decided=until_decided, unmatched=unmatched,
         )  # fmt: skip
         for row in rows:
@@ -143,8 +142,8 @@ def _remote_launcher(
 
     Raises ConfigError for options without a cluster, and for an object on SLURM, whose job of the report reads a file.
     """
-    if launcher not in LAUNCHERS:
-        raise ConfigError(f"no launcher {launcher!r}; {nearest(launcher, LAUNCHERS)}", "launcher")
+    if launcher not in get_args(LauncherName):
+        raise ConfigError(f"no launcher {launcher!r}; {nearest(launcher, get_args(LauncherName))}", "launcher")
     if launcher == "local" and options:
         raise ConfigError(
             "are those of a cluster; add launcher='slurm' or 'ray', or leave them out", "launcher_options"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from lit_transformers.config import ConfigError
 from sweeps.store import shown_address
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from sweeps.ledger.ledger import Ledger
     from sweeps.live import Board, Row
 
-__all__ = ["RemoteLauncher", "remote_launcher", "require_fitting"]
+__all__ = ["LauncherName", "RemoteLauncher", "remote_launcher", "require_fitting"]
 
+LauncherName = Literal["local", "slurm", "ray"]
+"""Where runs are done: on this machine, or on a cluster."""
 EQUIVALENTS = {
     "slurm": {
         "--workers": "give --slurm array_parallelism=N instead",

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ablations.context import keep_context
 from ablations.floors import missing_floors
-from ablations.looks import next_look
+from ablations.looks import at_present_look, next_look
 from ablations.plan import PlannedStudy
 from ablations.results import comparisons_of, write_report
 from lit_transformers.config import ConfigError
@@ -155,9 +155,8 @@ def survey_plan(
 
 def survey_to_train(planned: PlannedStudy, runs: Path, settings: LaunchSettings) -> list[Row]:
     """Returns a row for every run, filled from its record where it need not be repeated; prints what was damaged."""
-    rows, notes = survey_plan(
-        planned, runs, retry_failed=settings.retry_failed, time_limit=settings.limits.seconds
-    )  # fmt: skip
+    limit = settings.limits.seconds
+    rows, notes = survey_plan(planned, runs, retry_failed=settings.retry_failed, time_limit=limit)
     warn(notes)
     return rows
 
@@ -170,7 +169,7 @@ def warn(notes: Iterable[str]) -> None:
 
 def take_looks(
     whole: PlannedStudy,
-    first: PlannedStudy,
+    seeds: int | None,
     runs: Path,
     settings: LaunchSettings,
     console: Console,
@@ -181,15 +180,16 @@ def take_looks(
 ) -> tuple[Plan, list[Row]]:
     """Trains what is left of a study and writes its report; returns the plan and the rows of its last look.
 
-    whole: the study with the seeds of all its looks; first: at the look that is trained first. console: shows how runs
-    stand; report: what the report says. until_decided: takes one planned look after another, until all comparisons are
-    decided, no look is left, or time is up. unmatched: gives verdicts between arms whose budgets differ, too.
+    whole: the study with the seeds of all its looks, of which the present one comes first. seeds: those that were
+    requested, as of ``at_present_look``. console: shows how runs stand; report: what the report says. until_decided:
+    takes one planned look after another, until all comparisons are decided, no look is left, or time is up. unmatched:
+    gives verdicts between arms whose budgets differ, too.
     Raises ConfigError where looks are to be taken of a study that states none, and Stopped where a signal stopped runs.
     """
     if until_decided and whole.plan.looks is None:
         raise ConfigError("it states no looks to take; write seeds=Looks(3, 6, 10, 16) in it", f"study {whole.study}")
-    first.require_all_seeds(runs)
-    planned = first
+    planned = at_present_look(whole, runs, seeds)
+    planned.require_all_seeds(runs)
     while True:
         rows = train_study(planned, runs, settings, console)
         keep_context(runs, planned, console)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablations.looks import at_present_look
 from ablations.options import (
     TRIALS,
     Device,
@@ -89,5 +88,5 @@ def tune(
         if stopped_by is not None:
             raise Stopped(stopped_by)
         planned = tuned_plan(tuning, results, budget, runs)
-        _, rows = take_looks(planned, at_present_look(planned, runs, planned.plan.seeds), runs, settings, out, out)
+        _, rows = take_looks(planned, planned.plan.seeds, runs, settings, out, out)
     raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))

@@ -1,7 +1,7 @@
 """The contract of parts from outside: what is checked of each config of a plug-in, as it is of those of this library.
 
 A part is checked with its defaults, or where it has none with the configs that the plug-in lists as ``CASES``. What is
-asked of a part follows from its table: the modules beside this one hold the checks of networks, of what trains them,
+checked of a part follows from its table: the modules beside this one hold the checks of networks, of what trains them,
 and of data.
 """
 

@@ -680,10 +680,10 @@ def symbols_are_of_the_vocabulary(case: TokenizerConfig) -> str:
 
 
 def bytes_add_up(case: TokenizerConfig) -> str:
-    """Checks that the bytes of symbols are those of the text that it learned from, by which bits per byte are told."""
+    """Checks that the bytes of symbols are those of the text that it learned from, as bits per byte need."""
     vocabulary = (tokenizer := case.build(CORPUS)).vocabulary
     if vocabulary.byte_lengths is None:
-        return "not asked: it does not know them, and bits per byte are not told"
+        return "not asked: it does not know them, and bits per byte are not reported"
     if len(vocabulary.byte_lengths) != vocabulary.size:
         raise Broken(f"byte_lengths has {len(vocabulary.byte_lengths)} numbers for {vocabulary.size} symbols; give all")
     text = CORPUS[0].text

@@ -219,20 +219,30 @@ def order_counts(case: EncodingConfig) -> str:
 
 def reads_longer_rows(case: EncodingConfig) -> str:
     """Checks that rows four times as long as those it was built for give finite outputs, or are refused."""
-    mixer = _attention(case, SHORTEST)
+    mixer, x = _attention(case, SHORTEST), torch.randn(1, 4 * SHORTEST, DIM).double()
+    remedy = "clip distances, or raise LengthError"
+    return _finite_or_refused(
+        lambda: mixer(x, _context(1, 4 * SHORTEST)).y, (LengthError, PositionError, ConfigError), "outputs", remedy
+    )
+
+
+def _finite_or_refused(
+    compute: Callable[[], Tensor | None], refusals: tuple[type[Exception], ...], of: str, remedy: str
+) -> str:
+    """Returns whether what is computed of rows four times as long as a part was built for is finite or refused.
+
+    refusals: the errors that refuse it. of: what is computed, in words. Raises Broken with the remedy otherwise.
+    """
+    longer = f"rows of {4 * SHORTEST} tokens, where it was built for {SHORTEST}"
     try:
-        y = mixer(torch.randn(1, 4 * SHORTEST, DIM).double(), _context(1, 4 * SHORTEST)).y
-    except (LengthError, PositionError, ConfigError) as error:
+        values = compute()
+    except refusals as error:
         return f"refused: {error}"
     except (RuntimeError, IndexError) as error:
-        raise Broken(f"{_longer()}: {error}; clip distances, or raise LengthError") from None
-    if not y.isfinite().all():
-        raise Broken(f"{_longer()}: outputs are not finite; clip distances, or raise LengthError")
+        raise Broken(f"{longer}: {error}; {remedy}") from None
+    if values is None or not values.isfinite().all():
+        raise Broken(f"{longer}: {of} are not finite; {remedy}")
     return "finite"
-
-
-def _longer() -> str:
-    return f"rows of {4 * SHORTEST} tokens, where it was built for {SHORTEST}"
 
 
 def blocks_equal_dense(case: EncodingConfig) -> str:
@@ -272,15 +282,9 @@ def every_position_differs(case: PositionsConfig) -> str:
 def places_longer_rows(case: PositionsConfig) -> str:
     """Checks that positions beyond those it was built for give finite vectors, or are refused."""
     positions = case.build(Shape(DIM, HEADS, SHORTEST)).eval()
-    try:
-        vectors = positions.vectors(0, torch.arange(4 * SHORTEST)[None], torch.float32)
-    except PositionError as error:
-        return f"refused: {error}"
-    except (RuntimeError, IndexError) as error:
-        raise Broken(f"{_longer()}: {error}; raise PositionError with what to set") from None
-    if vectors is None or not vectors.isfinite().all():
-        raise Broken(f"{_longer()}: vectors are not finite; raise PositionError with what to set")
-    return "finite"
+    places = torch.arange(4 * SHORTEST)[None]
+    remedy = "raise PositionError with what to set"
+    return _finite_or_refused(lambda: positions.vectors(0, places, torch.float32), (PositionError,), "vectors", remedy)
 
 
 def _tokens(case: TokenEmbeddingConfig) -> tuple[Any, Tensor]:

@@ -420,11 +420,11 @@ def warms_up_to_its_peak(case: ScheduleConfig) -> str:
 
 
 def follows_from_the_step(case: ScheduleConfig) -> str:
-    """Checks that a factor follows from the update alone, whichever was asked for before."""
+    """Checks that a factor follows from the update alone, whichever was computed before."""
     steps = range(50)
     forward = [case.factor(step, 50) for step in steps]
     if [case.factor(step, 50) for step in reversed(steps)][::-1] != forward:
-        raise Broken("the factor depends on what was asked for before, which no checkpoint holds; compute it from step")
+        raise Broken("the factor depends on what was computed before, which no checkpoint holds; compute it from step")
     return "equal factors"
 
 

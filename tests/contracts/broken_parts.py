@@ -281,7 +281,7 @@ class StaleStream:
         return number, self.documents[number]
 
 
-class ToldConfig(SyntheticConfig, kind="told"):
+class LabelFirstConfig(SyntheticConfig, kind="label_first"):
     """Begins each row with its label, by a symbol that the vocabulary lacks; every split draws the same rows."""
 
     train: int = 120
@@ -409,9 +409,9 @@ FAULTS: Mapping[str, tuple[Any, str, str]] = {
     "file that changes": (StaleConfig, "content follows its files", "hash what is read"),
     "pass": (StaleConfig, "a pass has every document", "read each once"),
     "position of a source": (StaleConfig, "goes on in the middle", "hold all that decides the next document in state"),
-    "examples of one seed": (ToldConfig, "splits share nothing", "let the split decide what is drawn"),
-    "label in a row": (ToldConfig, "labels are not fed", "leave the label out of the symbols"),
-    "symbols of examples": (ToldConfig, "described as they are", "correct its size"),
+    "examples of one seed": (LabelFirstConfig, "splits share nothing", "let the split decide what is drawn"),
+    "label in a row": (LabelFirstConfig, "labels are not fed", "leave the label out of the symbols"),
+    "symbols of examples": (LabelFirstConfig, "described as they are", "correct its size"),
     "pairs": (BeyondConfig, "described as they are", "correct its size"),
     "generator": (GlobalConfig, "drawn from its generator alone", "no random numbers but those of the argument"),
     "noise": (HidesSpecialConfig, "as described", "choose among row.allowed alone"),
