@@ -241,25 +241,79 @@ class Pieces(torch.autograd.Function):
             if graph is None:
                 with ctx.cast(), drawn_again(ctx.states[number], device), values_unread():
                     graph = graph_of(ctx.work, ctx.cuts, number, tensors, needs_gradient)
-            learning = [
-                (name, place)
-                for name, part in cut.items()
-                for place, is_needed in enumerate(needs_gradient[part.source])
-                if is_needed
-            ]
-            leaf_gradients = torch.autograd.grad(
-                graph.outputs,
-                [graph.leaves[name][place] for name, place in learning],
-                [stretch.fold(stretch.seen_in(gradient)) for gradient in gradients],
-                retain_graph=number in ctx.graphs,
-                allow_unused=True,
-            )
-            for (name, place), gradient in zip(learning, leaf_gradients, strict=True):
-                total = totals[cut[name].source][place]
-                if gradient is not None and total is not None:
-                    cut[name].add(total, gradient)
+            pieces_of_gradients = [stretch.fold(stretch.seen_in(gradient)) for gradient in gradients]
+            add_gradients(graph, cut, pieces_of_gradients, totals, is_read_again=number in ctx.graphs)
         cast = (None if total is None else total.to(t.dtype) for total, t in zip(sums, flat, strict=True))
         return None, None, None, None, None, None, *cast
+
+
+CarryingWork = Callable[[int, Tensors, Tensor], tuple[Tensor, Tensor]]
+"""Computes the output of piece ``number`` from the parts that it reads and from what the piece before it hands on, and
+what it hands on itself."""
+
+
+def carried(
+    work: CarryingWork, cuts: Sequence[Cut], places: Sequence[Stretch], tensors: Tensors, start: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Returns the outputs of all pieces, each at its place in the last but one dimension, and what the last hands on.
+
+    Pieces are computed one after another, the first of them from ``start``. Only what is handed on is stored of each. A
+    single piece is computed directly. Several pieces have no second derivatives.
+    """
+    if len(cuts) == 1:
+        return work(0, leaves_of(cuts[0], tensors), start)
+    apply: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(CarriedPieces.apply)
+    sizes = {name: len(group) for name, group in tensors.items()}
+    return apply(work, cuts, places, sizes, start, *(part for group in tensors.values() for part in group))
+
+
+class CarriedPieces(torch.autograd.Function):
+    """Saves the input tensors and what each piece hands on. Every tensor that gradients flow through must be among the
+    inputs, which are ``start`` and the groups of ``sizes`` one after another."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        work: CarryingWork,
+        cuts: Sequence[Cut],
+        places: Sequence[Stretch],
+        sizes: Mapping[str, int],
+        start: Tensor,
+        *flat: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        tensors, handed_on = grouped(flat, sizes), [start]
+        for number, (cut, place) in enumerate(zip(cuts, places, strict=True)):
+            output, last = work(number, leaves_of(cut, tensors), handed_on[-1])
+            handed_on.append(last.clone())  # a view would keep alive all that it is a part of
+            if number == 0:
+                merged = room_for(output, places, number)
+            place.seen_in(merged).copy_(output)
+        ctx.save_for_backward(*handed_on[:-1], *flat)
+        ctx.work, ctx.cuts, ctx.places, ctx.sizes = work, cuts, places, sizes
+        ctx.cast = autocast_of(start.device)
+        return merged, handed_on[-1]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor, handed_on_gradient: Tensor) -> tuple[Any, ...]:
+        pieces = len(ctx.cuts)
+        handed_on, flat = ctx.saved_tensors[:pieces], ctx.saved_tensors[pieces:]
+        needed = ctx.needs_input_grad[5:]
+        sums = [zeros_for(tensor) if is_needed else None for tensor, is_needed in zip(flat, needed, strict=True)]
+        tensors, needs_gradient, totals = (grouped(part, ctx.sizes) for part in (flat, needed, sums))
+        for number in reversed(range(pieces)):
+            start = handed_on[number].detach().requires_grad_()
+
+            def work(number: int, leaves: Tensors, start: Tensor = start) -> tuple[Tensor, ...]:
+                outputs: tuple[Tensor, ...] = ctx.work(number, leaves, start)
+                return outputs
+
+            with ctx.cast():
+                graph = graph_of(work, ctx.cuts, number, tensors, needs_gradient)
+            gradients = [ctx.places[number].seen_in(gradient), handed_on_gradient]
+            (handed_on_gradient,) = add_gradients(graph, ctx.cuts[number], gradients, totals, (start,))
+        cast = (None if total is None else total.to(t.dtype) for total, t in zip(sums, flat, strict=True))
+        return None, None, None, None, handed_on_gradient, *cast
 
 
 class ValuesRead(threading.local):
@@ -330,6 +384,32 @@ def graph_of(
     }
     with torch.enable_grad():
         return PieceGraph(leaves, work(number, leaves))
+
+
+def add_gradients(
+    graph: PieceGraph,
+    cut: Cut,
+    gradients: Sequence[Tensor],
+    totals: Mapping[str, tuple[Tensor | None, ...]],
+    others: tuple[Tensor, ...] = (),
+    is_read_again: bool = False,
+) -> tuple[Tensor, ...]:
+    """Adds the gradients of what a piece read to ``totals``, which are None where none is needed, and returns those of
+    ``others``."""
+    learning = [
+        (name, place, total)
+        for name, part in cut.items()
+        for place, total in enumerate(totals[part.source])
+        if total is not None
+    ]
+    leaves = [graph.leaves[name][place] for name, place, _ in learning]
+    computed = torch.autograd.grad(
+        graph.outputs, [*leaves, *others], gradients, retain_graph=is_read_again, allow_unused=True
+    )
+    for (name, _, total), gradient in zip(learning, computed, strict=False):
+        if gradient is not None:
+            cut[name].add(total, gradient)
+    return computed[len(learning) :]
 
 
 def room_for(output: Tensor, places: Sequence[Stretch], number: int) -> Tensor:

@@ -9,12 +9,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.attention.recompute import no_autocast
+from lit_transformers.attention.recompute import Tensors, TensorSlice, carried, in_order, no_autocast
 from lit_transformers.config import Length, Positive, PositiveFloat
 from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape, full_precision
-from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
+from lit_transformers.mixers.feature_maps import FEATURE_MAPS, FeatureMap, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import refuse_gradients
+
+CHANNELS = 2**19
+"""Channels of the queries in a piece of a causal pass, those of all rows and heads together."""
 
 
 @final
@@ -61,39 +64,36 @@ class Linear(Mixer):
         self.merge = OutputProjection(self.width, shape, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "b t d"], ctx: Context, state: Any = None) -> MixerOutput:
-        q = self._features(self.query(x))
+        q = split(self.query(x), self.heads)
         if ctx.causal and ctx.source is None:
-            k, v = self._keys(x, ctx.padding_mask)
-            past = state if state is not None else self.nothing(q)
+            k, v = self._keys(x)
+            past = state if state is not None else self.nothing(x)
             with no_autocast(x.device):
-                y, sums = causal(q, k, v, past, min(self.chunk_length, x.size(1)), self.eps)
+                length = min(self.chunk_length, x.size(1))
+                y, sums = causal(self.phi, q, k, v, key_mask(ctx.padding_mask), past, length, self.eps)
             return MixerOutput(self.merge(join(y).to(x.dtype)), sums)
         if state is not None:
             refuse_gradients()
         source, padding_mask = (x, ctx.padding_mask) if ctx.source is None else (ctx.source, ctx.source_padding_mask)
-        keys = self._keys(source, padding_mask) if state is None else ()
+        keys = self._keys(source) if state is None else ()
         with no_autocast(x.device):
-            sums = whole(*keys) if keys else state
-            y = (q @ sums["products"]) / (q @ sums["features"][..., None] + self.eps)
+            sums = whole(self.phi, *keys, key_mask(padding_mask)) if keys else state
+            queries = features(self.phi, q)
+            y = (queries @ sums["products"]) / (queries @ sums["features"][..., None] + self.eps)
         keeps = ctx.source is not None and not torch.is_grad_enabled()
         return MixerOutput(self.merge(join(y).to(x.dtype)), sums if keeps else None)
 
-    def _features(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b h t f"]:
-        with no_autocast(x.device):
-            return self.phi.apply(split(full_precision(x), self.heads))
+    def _keys(self, x: Float[Tensor, "b s d"]) -> tuple[Float[Tensor, "b h s k"], Float[Tensor, "b h s k"]]:
+        return split(self.key(x), self.heads), split(self.value(x), self.heads)
 
-    def _keys(
-        self, x: Float[Tensor, "b s d"], padding_mask: Bool[Tensor, "b s"] | None
-    ) -> tuple[Float[Tensor, "b h s f"], Float[Tensor, "b h s k"]]:
-        """Returns features of keys, with zeros at padding, so that it adds nothing to the sums; and values."""
-        k, v = self._features(self.key(x)), split(full_precision(self.value(x)), self.heads)
-        return k if padding_mask is None else k * padding_mask[:, None, :, None], v
-
-    def nothing(self, q: Float[Tensor, "b h t f"]) -> Sums:
+    def nothing(self, x: Float[Tensor, "b t d"]) -> Sums:
         """Returns the sums before the first position, which are zero."""
-        rows, heads, _, features = q.shape
-        products = q.new_zeros(rows, heads, features, self.head_dim)
-        return Sums(products=products, features=q.new_zeros(rows, heads, features))
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        shape = x.size(0), self.heads, self.phi.channels(self.head_dim)
+        return Sums(
+            products=x.new_zeros(*shape, self.head_dim, dtype=dtype),
+            features=x.new_zeros(shape, dtype=dtype),
+        )
 
     def decoding_state(self, length: int) -> int:
         return self.heads * self.phi.channels(self.head_dim) * (self.head_dim + 1)
@@ -114,32 +114,60 @@ class Linear(Mixer):
         return 4 * self.dim * self.width * (queries + source) + products
 
 
-def whole(k: Float[Tensor, "b h s f"], v: Float[Tensor, "b h s k"]) -> Sums:
+def features(
+    phi: FeatureMap, x: Float[Tensor, "b h s k"], mask: Bool[Tensor, "b 1 s 1"] | None = None
+) -> Float[Tensor, "b h s f"]:
+    """Returns the features of queries or of keys, with zeros at padding, so that it adds nothing to a sum."""
+    mapped = phi.apply(full_precision(x))
+    return mapped if mask is None else mapped * mask
+
+
+def key_mask(padding_mask: Bool[Tensor, "b s"] | None) -> Bool[Tensor, "b 1 s 1"] | None:
+    """Returns the mask of keys for all heads and channels."""
+    return None if padding_mask is None else padding_mask[:, None, :, None]
+
+
+def whole(
+    phi: FeatureMap, k: Float[Tensor, "b h s k"], v: Float[Tensor, "b h s k"], mask: Bool[Tensor, "b 1 s 1"] | None
+) -> Sums:
     """Returns the sums over all keys, which every query reads."""
-    return Sums(products=k.mT @ v, features=k.sum(dim=2))
+    mapped = features(phi, k, mask)
+    return Sums(products=mapped.mT @ full_precision(v), features=mapped.sum(dim=2))
 
 
 def causal(
-    q: Float[Tensor, "b h t f"],
-    k: Float[Tensor, "b h t f"],
-    v: Float[Tensor, "b h t k"],
+    phi: FeatureMap,
+    q: Float[Tensor, "b h t k"],
+    k: Float[Tensor, "b h t k"],
+    v: Float[Tensor, "b h t v"],
+    mask: Bool[Tensor, "b 1 t 1"] | None,
     past: Sums,
     length: int,
     eps: float,
-) -> tuple[Float[Tensor, "b h t k"], Sums]:
+) -> tuple[Float[Tensor, "b h t v"], Sums]:
     """Returns the outputs of queries that read the keys up to their own and the past, and the sums after the last key.
 
     Products within a chunk of ``length`` are matrices, and later chunks read one sum per chunk, so that memory grows
-    with t (length + f k / length) and not with the t f k of a sum for every position.
+    with t (length + f k / length) and not with the t f k of a sum for every position. Chunks are computed in pieces of
+    CHANNELS, and again by the backward pass, so that features, products and sums of a long row are never held at once.
     """
-    t = q.size(2)
-    chunks = -(-t // length)
-    q, k, v = (in_chunks(part, chunks, length) for part in (q, k, with_ones(v)))
+    rows, heads, t, channels = q.shape
+    size = length * max(1, CHANNELS // (rows * heads * length * channels))
+    places = in_order([min(size, t - first) for first in range(0, t, size)])
+    tensors = {"q": (q,), "k": (k,), "v": (v,), "mask": () if mask is None else (mask,)}
+    cuts = [{name: TensorSlice(name, rows=place) for name in tensors} for place in places]
+
+    def read(number: int, leaves: Tensors, start: Tensor) -> tuple[Tensor, Tensor]:
+        (q,), (k,), (v,), t = leaves["q"], leaves["k"], leaves["v"], places[number].length
+        parts = features(phi, q), features(phi, k, *leaves["mask"]), with_ones(full_precision(v))
+        q, k, v = (in_chunks(part, -(-t // length), length) for part in parts)
+        sums = torch.cat([start[:, :, None], k.mT @ v], dim=2).cumsum(dim=2)
+        y = (q @ k.mT).tril() @ v + q @ sums[:, :, :-1]
+        return (y[..., :-1] / (y[..., -1:] + eps)).flatten(2, 3)[:, :, :t], sums[:, :, -1]
+
     start = torch.cat([past["products"], past["features"][..., None]], dim=-1)
-    sums = torch.cat([start[:, :, None], k.mT @ v], dim=2).cumsum(dim=2)
-    y = (q @ k.mT).tril() @ v + q @ sums[:, :, :-1]
-    y = (y[..., :-1] / (y[..., -1:] + eps)).flatten(2, 3)[:, :, :t]
-    last = sums[:, :, -1].clone()  # a view would keep the sums of all chunks alive
+    y, last = carried(read, cuts, places, tensors, start)
+    last = last.clone()  # a view would keep the sums of all chunks alive
     return y, Sums(products=last[..., :-1], features=last[..., -1])
 
 

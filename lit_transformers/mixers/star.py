@@ -10,8 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_transformers.attention.recompute import Cut, Stretch, Tensors, TensorSlice, in_order, recomputed
 from lit_transformers.config import ConfigError, Positive, Rounds
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape, full_precision
+from lit_transformers.mixers.heads import join, split
 
 
 @final
@@ -50,8 +52,12 @@ class StarConfig(MixerConfig, kind="star"):
         return Star(self, shape)
 
 
-KeysAndValues = tuple[Tensor, ...]
-"""The keys and the values of some vectors, each (b, t, h, k)."""
+CHANNELS = 2**19
+"""Channels of the tokens, those of all rows together, whose links are followed at a time."""
+SIDES = ("before", "after")
+"""The names of the links to both neighbours."""
+LINKS = ("own", *SIDES, "inputs", "relay")
+"""The names of all links of a token."""
 
 
 class Projected(nn.Module):
@@ -65,15 +71,12 @@ class Projected(nn.Module):
         )
         self.norm = nn.LayerNorm(shape.dim)
 
-    def pair(self, x: Float[Tensor, "b t d"]) -> KeysAndValues:
-        """Returns keys and values, each (b, t, h, k)."""
-        return tuple(part(x).unflatten(-1, (self.heads, -1)) for part in (self.key, self.value))
+    def pair(self, x: Float[Tensor, "b t d"]) -> tuple[Tensor, ...]:
+        """Returns keys and values, each (b, t, d)."""
+        return self.key(x), self.value(x)
 
-    def queries(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t h k"]:
-        return self.query(x).unflatten(-1, (self.heads, -1))
-
-    def finish(self, heads: Float[Tensor, "b t h k"]) -> Float[Tensor, "b t d"]:
-        return self.norm(self.merge(heads.flatten(2)).relu())
+    def finish(self, y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        return self.norm(self.merge(y).relu())
 
 
 @final
@@ -114,28 +117,49 @@ class Star(Mixer):
     def _satellites(
         self, part: Projected, h: Tensor, e: Tensor, relay: Tensor, ring: tuple[Tensor, ...]
     ) -> Float[Tensor, "b t d"]:
-        own_pair = part.pair(h)
-        key_mask = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device)
-        pairs, masks = [own_pair], [key_mask]
-        for indices in ring:
-            exists = indices >= 0
-            neighbour_pair = tuple(at(indices.clamp(min=0), vectors) for vectors in own_pair)
-            if self.config.boundary == "zero":
-                neighbour_pair = tuple(vectors * exists[..., None, None] for vectors in neighbour_pair)
-            pairs.append(neighbour_pair)
-            masks.append(key_mask if self.config.boundary == "zero" else exists)
-        if self.config.inputs:
-            pairs.append(own_pair if h is e else part.pair(e))
+        """What tokens read is computed for CHANNELS of them at a time, and again by the backward pass, so that the
+        products of all tokens with their neighbours are never held at once."""
+        rows, t, _ = h.shape
+        groups = {"queries": (part.query(h) * self.scale,), "own": part.pair(h)}
+        groups["exists"] = tuple((indices >= 0)[..., None] for indices in ring)
+        if self.config.inputs and h is not e:
+            groups["inputs"] = part.pair(e)
         if self.config.radial:
-            pairs.append(part.pair(relay))
-        masks += [key_mask] * (len(pairs) - len(masks))
-        queries = part.queries(h) * self.scale
-        logits = torch.stack([(queries * keys).sum(-1) for keys, _ in pairs], dim=-1)
-        weights = logits.masked_fill(~torch.stack(masks, dim=-1)[:, :, None], float("-inf")).softmax(dim=-1)
-        y = torch.zeros_like(queries)
-        for weight, (_, values) in zip(weights.to(y.dtype).split(1, dim=-1), pairs, strict=True):
-            y = torch.addcmul(y, weight, values)
-        return part.finish(y)
+            groups["relay"] = part.pair(relay)
+        tensors = {name: tuple(each[:, None] for each in group) for name, group in groups.items()}
+        size = max(1, CHANNELS // (rows * self.dim))
+        places = in_order([min(size, t - first) for first in range(0, t, size)])
+        cuts = [self._links(place, ring, h is e) for place in places]
+        (y,) = recomputed(lambda _, leaves: (self._read(leaves),), cuts, places, tensors, random=False)
+        return part.finish(y.squeeze(1))
+
+    def _links(self, place: Stretch, ring: tuple[Tensor, ...], is_first: bool) -> Cut:
+        """Returns what the tokens at a place read. In the first cycle they are their own inputs."""
+        cut = {name: TensorSlice(name, rows=place) for name in ("queries", "own", "exists")}
+        for side, indices in zip(SIDES, ring, strict=False):
+            cut[side] = TensorSlice("own", chosen=indices[:, None, place.first : place.stop].clamp(min=0))
+        if self.config.inputs:
+            cut["inputs"] = TensorSlice("own" if is_first else "inputs", rows=place)
+        return cut | {"relay": TensorSlice("relay")} if self.config.radial else cut
+
+    def _read(self, leaves: Tensors) -> Float[Tensor, "b 1 t d"]:
+        """Returns the sum of the values that tokens read through their links, head by head."""
+        (queries,), exists = leaves["queries"], dict(zip(SIDES, leaves["exists"], strict=False))
+        logits, values = [], []
+        for link in (link for link in LINKS if link in leaves):
+            k, v = leaves[link]
+            if link in exists and self.config.boundary == "zero":
+                k, v = k * exists[link], v * exists[link]
+            scores = (queries * k).unflatten(-1, (self.heads, -1)).sum(-1)
+            if link in exists and self.config.boundary != "zero":
+                scores = scores.masked_fill(~exists[link], float("-inf"))
+            logits.append(scores)
+            values.append(v.unflatten(-1, (self.heads, -1)))
+        weights = torch.stack(logits, dim=-1).softmax(dim=-1)  # (b, 1, t, h, links)
+        y = torch.zeros_like(queries).unflatten(-1, (self.heads, -1))
+        for weight, v in zip(weights.to(y.dtype).split(1, dim=-1), values, strict=True):
+            y = torch.addcmul(y, weight, v)
+        return y.flatten(-2)
 
     def _relay(
         self, part: Projected, relay: Tensor, satellites: Tensor, padding_mask: Tensor
@@ -144,15 +168,15 @@ class Star(Mixer):
         weighted sum of their inputs, take the place of a key and a value for every satellite."""
         x = torch.cat([relay, satellites], dim=1)
         key_mask = F.pad(padding_mask, (1, 0), value=True)
-        queries = part.queries(relay).transpose(1, 2) * self.scale  # (b, h, 1, k)
+        queries = split(part.query(relay), self.heads) * self.scale  # (b, h, 1, k)
         by_head = part.key.weight.unflatten(0, (part.heads, -1))  # (h, k, d)
         logits = (queries @ by_head).flatten(1, 2) @ x.mT  # (b, h, 1 + t)
         if part.key.bias is not None:
             logits = logits + (queries.flatten(2) * part.key.bias.view(part.heads, -1)).sum(-1, keepdim=True)
         weights = full_precision(logits).masked_fill(~key_mask[:, None], float("-inf")).softmax(dim=-1)
         read = (weights.to(x.dtype) @ x).unsqueeze(2)  # (b, h, 1, d)
-        y = (read @ part.value.weight.unflatten(0, (part.heads, -1)).mT).transpose(1, 2)
-        return part.finish(y if part.value.bias is None else y + part.value.bias.view(part.heads, -1))
+        y = join(read @ part.value.weight.unflatten(0, (part.heads, -1)).mT)
+        return part.finish(y if part.value.bias is None else y + part.value.bias)
 
     def flops(self, queries: int, remembered: int, causal: bool = True) -> int:
         """As in ``Mixer.flops``. A token's scores and sums over its few links are no products of matrices, and like
@@ -161,13 +185,6 @@ class Star(Mixer):
         maps = config.cycles * (4 * queries + 2 * config.radial) + 2 * (config.cycles - 1) * config.inputs * queries
         relay = (4 * square + 2 * (queries + 1) * self.heads * self.dim) * (config.cycles - 1)
         return 2 * (maps * square + relay * config.radial)
-
-
-def at(indices: Int[Tensor, "b t"], vectors: Float[Tensor, "b t h k"]) -> Float[Tensor, "b t h k"]:
-    """Returns the vectors of the positions."""
-    rows, length = indices.shape
-    places = indices + torch.arange(rows, device=indices.device)[:, None] * length
-    return vectors.flatten(0, 1).index_select(0, places.flatten()).view_as(vectors)
 
 
 def neighbours(padding_mask: Bool[Tensor, "b t"], cyclic: bool) -> tuple[Int[Tensor, "b t"], Int[Tensor, "b t"]]:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from lit_transformers.checks.miniature import probe_data
 from lit_transformers.mixer import Context, Shape, detach, map_state, state_tensors
-from lit_transformers.mixers import LinearConfig
+from lit_transformers.mixers import LinearConfig, linear
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
-from lit_transformers.mixers.linear import Linear, causal
+from lit_transformers.mixers.linear import Linear, Sums, causal
 from lit_transformers.models import LanguageModelConfig
 from lit_transformers.models.cost import cost
 
@@ -103,14 +103,30 @@ def test_gradients_of_chunks_and_of_the_state_are_those_of_differences(name: Fea
     torch.manual_seed(0)
     layer = build(features=name)
     count = layer.phi.channels(HEAD_DIM)
-    q, k, v = (noise(1, 2, 5, size).abs().requires_grad_() for size in (count, count, 2))
+    q, k, v = (noise(1, 2, 5, size).requires_grad_() for size in (HEAD_DIM, HEAD_DIM, 2))
     products, total = noise(1, 2, count, 2).requires_grad_(), noise(1, 2, count).abs().requires_grad_()
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        y, sums = causal(*tensors[:3], {"products": tensors[3], "features": tensors[4]}, 2, EPS)
+        past: Sums = {"products": tensors[3], "features": tensors[4]}
+        y, sums = causal(layer.phi, *tensors[:3], None, past, 2, EPS)
         return y, *state_tensors(sums)
 
     assert torch.autograd.gradcheck(run, (q, k, v, products, total))
+
+
+def test_pieces_of_a_long_row_are_what_it_is_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each goes on from the sums of the one before, and the gradient of the last sums reaches the first."""
+    layer, x = build(chunk_length=3), noise(2, 11, DIM).requires_grad_()
+    state = map_state(lambda part: part.detach().requires_grad_(), layer(x, context(11, rows=2)).state)
+    padding_mask = torch.tensor([[True] * 8 + [False] * 3, [False, *[True] * 10]])
+    leaves, results = [x, *layer.parameters(), *state_tensors(state)], []
+    for channels in (linear.CHANNELS, 1):
+        monkeypatch.setattr(linear, "CHANNELS", channels)
+        output = layer(x, context(11, rows=2, padding_mask=padding_mask), state)
+        outputs = [output.y, *state_tensors(output.state)]
+        total = torch.stack([part.square().sum() for part in outputs]).sum()
+        results.append((*outputs, *torch.autograd.grad(total, leaves)))
+    torch.testing.assert_close(*results, atol=1e-9, rtol=1e-9)
 
 
 def test_position_by_position_is_what_one_pass_is_in_single_precision() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import StarConfig
+from lit_transformers.mixers import star as star_module
 from lit_transformers.mixers.star import Projected, Star
 from lit_transformers.stacks.block import BlockConfig
 from lit_transformers.stacks.feedforward import FeedForwardConfig
@@ -101,6 +102,17 @@ def test_a_star_equals_its_algorithm_among_the_real_tokens(config: StarConfig, k
     )
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-9, rtol=1e-9)
+
+
+@every_case
+def test_pieces_of_a_long_row_are_what_it_is_at_once(config: StarConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixer, x = layer(config), torch.randn(2, 7, DIM, dtype=torch.float64, requires_grad=True)
+    results = []
+    for channels in (star_module.CHANNELS, 2 * 3 * DIM):
+        monkeypatch.setattr(star_module, "CHANNELS", channels)
+        y = mixer(x, context(x, torch.tensor([[False, *[True] * 6], [True] * 7]))).y
+        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *mixer.parameters()])))
+    torch.testing.assert_close(*results, atol=1e-9, rtol=1e-9)
 
 
 def test_the_ends_of_a_ring_see_each_other_alone_where_it_is_cyclic() -> None:
