@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -21,7 +23,7 @@ from datamodules.core.documents import Document, Documents, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.reading import locate
 from lit_transformers.batch import Detokenizer, Vocabulary
-from lit_transformers.config import Config, Plain, Positive, canonical_hash
+from lit_transformers.config import Config, ConfigError, Plain, Positive, canonical_hash
 
 __all__ = [
     "BPE",
@@ -42,6 +44,7 @@ __all__ = [
     "WordsConfig",
     "cached_tokenizer",
     "encode_document",
+    "key_of",
     "tokenizer_from_dict",
 ]
 
@@ -63,17 +66,29 @@ class Specials(NamedTuple):
 
 
 class Tokenizer(ABC):
-    """Base of all tokenizers. Symbols are numbered from 0. ``vocabulary.boundary`` precedes each document; it is the
-    last symbol, unless the tokenizer has special symbols of its own.
+    """Base of all tokenizers: ``class Mine(Tokenizer, kind="mine")``. Symbols are numbered from 0.
+    ``vocabulary.boundary`` precedes each document; it is the last symbol, unless the tokenizer has special symbols of
+    its own.
 
+    kind      the name by which checkpoints and caches know the class, which no other class may have
     unknown   the symbol of text that has no symbol of its own; None where all text has one
     specials  the special symbols that a pretrained tokenizer has; None where the boundary is the only one
     """
 
     kind: ClassVar[str]
+    kinds: ClassVar[dict[str, type[Tokenizer]]] = {}
     vocabulary: Vocabulary
     unknown: int | None = None
     specials: Specials | None = None
+
+    def __init_subclass__(cls, *, kind: str, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        other = Tokenizer.kinds.get(kind, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            taken = f"the kind {kind!r} is taken by {other.__module__}.{other.__name__}"
+            raise ConfigError(f"{taken}; give {cls.__name__} another one", "tokenizer")
+        cls.kind = kind
+        Tokenizer.kinds[kind] = cls
 
     @abstractmethod
     def encode(self, text: bytes) -> Symbols:
@@ -91,7 +106,14 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Plain]:
-        """Returns plain data from which ``tokenizer_from_dict`` makes the same tokenizer."""
+        """Returns plain data from which ``tokenizer_from_dict`` makes the same tokenizer: ``kind``, and what
+        ``restored`` needs."""
+
+    @classmethod
+    def restored(cls, plain: Mapping[str, Plain]) -> Tokenizer:
+        """Returns the tokenizer of ``to_dict``, given without ``kind``: by default they are the arguments of the
+        class."""
+        return cls(**plain)
 
 
 class TokenizerConfig(Config):
@@ -139,10 +161,8 @@ class BytesConfig(TokenizerConfig, kind="bytes"):
         return Bytes()
 
 
-class Bytes(Tokenizer):
+class Bytes(Tokenizer, kind="bytes"):
     """Symbols 0 to 255 are the bytes."""
-
-    kind = "bytes"
 
     def __init__(self) -> None:
         self.vocabulary = Vocabulary(size=257, boundary=256, unit="byte", byte_lengths=(*(1,) * 256, 0))
@@ -169,13 +189,11 @@ class CharactersConfig(TokenizerConfig, kind="characters"):
         return Characters("".join(sorted(characters)), self.errors)
 
 
-class Characters(Tokenizer):
+class Characters(Tokenizer, kind="characters"):
     """Symbol i is the character ``alphabet[i]``; the next symbol stands for every unknown character.
 
     An unknown character counts as one byte, the minimum, so that bits per byte are never underestimated.
     """
-
-    kind = "characters"
 
     def __init__(self, alphabet: str, errors: Errors) -> None:
         self.alphabet, self.errors = alphabet, errors
@@ -230,10 +248,8 @@ def _split(text: str) -> list[str]:
     return text.replace("\n", f" {LINE_END} ").split()
 
 
-class Words(Tokenizer):
+class Words(Tokenizer, kind="words"):
     """Symbol i is ``words[i]``, the most frequent first."""
-
-    kind = "words"
 
     def __init__(self, words: list[str], errors: Errors) -> None:
         self.words, self.errors = words, errors
@@ -292,10 +308,8 @@ def _first(documents: Iterable[Document], limit: int) -> Iterator[Document]:
             return
 
 
-class BPE(Tokenizer):
+class BPE(Tokenizer, kind="bpe"):
     """``model``: the JSON of the Hugging Face tokenizer."""
-
-    kind = "bpe"
 
     def __init__(self, model: str, errors: Errors) -> None:
         from tokenizers import Tokenizer as Model
@@ -413,14 +427,12 @@ def _pretrained(path: Path) -> str:
     return str(_word_pieces({piece: number for number, piece in enumerate(lines)}, not is_cased).to_str())
 
 
-class PieceTokenizer(Tokenizer):
+class PieceTokenizer(Tokenizer, kind="pieces"):
     """Pieces of words by a Hugging Face tokenizer. ``model``: its JSON.
 
     Where the model has the special symbols of a masked language model they are its ``specials``, and [CLS] is the
     boundary; where it has not, a boundary follows after its symbols.
     """
-
-    kind = "pieces"
 
     def __init__(self, model: str, errors: Errors) -> None:
         from tokenizers import Tokenizer as Model
@@ -474,19 +486,28 @@ class PieceTokenizer(Tokenizer):
 
 
 def tokenizer_from_dict(plain: Mapping[str, Plain]) -> Tokenizer:
-    """Makes a tokenizer from its ``to_dict``. Raises DataError for anything else."""
-    classes: dict[str, type[Any]] = {
-        tokenizer_class.kind: tokenizer_class for tokenizer_class in (Bytes, Characters, Words, BPE, PieceTokenizer)
-    }
+    """Makes a tokenizer from its ``to_dict``. Raises DataError for anything else, and where a plug-in that has its
+    class is not loaded."""
     fields = dict(plain)
     kind = fields.pop("kind", None)
     try:
-        tokenizer: Tokenizer = classes[str(kind)](**fields)
+        return Tokenizer.kinds[str(kind)].restored(fields)
     except (KeyError, TypeError):
         raise DataError(
-            f"tokenizer: not the description of one (kind {kind!r}); there are {', '.join(classes)}"
+            f"tokenizer: not the description of one (kind {kind!r}); there are {', '.join(Tokenizer.kinds)}, and those "
+            "of plug-ins that are named with --plugin"
         ) from None
-    return tokenizer
+
+
+def key_of(part: Tokenizer | TokenizerConfig) -> dict[str, Plain]:
+    """Returns what identifies a tokenizer, or its config, in the keys of caches: its plain data and, of a class from
+    outside of this package, a hash of the file that the class is written in."""
+    module = sys.modules[type(part).__module__]
+    is_ours = module.__name__.partition(".")[0] == __name__.partition(".")[0]
+    path = getattr(module, "__file__", None)
+    if is_ours or path is None:
+        return part.to_dict()
+    return part.to_dict() | {"code": hashlib.sha256(Path(path).read_bytes()).hexdigest()}
 
 
 @final
@@ -512,7 +533,7 @@ def cached_tokenizer(config: TokenizerConfig, documents: Documents | Iterable[Do
     """Returns the tokenizer of a corpus, from the cache or made now. ``corpus``: its fingerprint."""
     if not config.learned:
         return config.build(documents)
-    path = cache_folder() / "tokenizers" / f"{canonical_hash([config.to_dict(), corpus], 32)}.json"
+    path = cache_folder() / "tokenizers" / f"{canonical_hash([key_of(config), corpus], 32)}.json"
     if path.exists():
         return _load(path)
     tokenizer = config.build(documents)

@@ -12,7 +12,7 @@ from datamodules.core.documents import Split
 from datamodules.core.errors import DataError
 from datamodules.core.examples import Example, Examples, ExamplesConfig
 from datamodules.core.index import IndexedCorpus
-from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig
+from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig, key_of
 from datamodules.core.windows import shuffled
 from datamodules.rows.symbols import RowSymbols
 from lit_transformers.batch import ClassLabels, LabelledDescription
@@ -69,7 +69,7 @@ class LabelledTexts(Examples):
         self.config, self.corpus = config, corpus
         self.places: dict[Split, Sequence[int]] = {}
         self.tokenizer, self.separator = config.built_tokenizer, config.symbols.separator
-        tokenizer = canonical_hash(self.tokenizer.to_dict(), 32)
+        tokenizer = canonical_hash(key_of(self.tokenizer), 32)
         self.content = corpus.fingerprint
         self.fingerprint = canonical_hash(
             [corpus.fingerprint, tokenizer, config.length, config.shortest, config.examples], 32

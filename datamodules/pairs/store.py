@@ -23,6 +23,7 @@ from datamodules.core.tokenizers import (
     Tokenizer,
     TokenizerConfig,
     cached_tokenizer,
+    key_of,
     tokenizer_from_dict,
 )
 from datamodules.pairs.source import Lengths, Longest, Pair, Pairs, PairsConfig, PairsRead, Vocabularies
@@ -115,7 +116,7 @@ class StoredPairs(Pairs):
             self.source = self._learned_tokenizer(how.source_tokenizer, (0,), "sources")
             self.target = self._learned_tokenizer(how.tokenizer, (1,), "targets")
         self.vocabularies = _vocabularies(self.source, self.target)
-        self.key = canonical_hash([VERSION, self.fingerprint, self.source.to_dict(), self.target.to_dict()], 32)
+        self.key = canonical_hash([VERSION, self.fingerprint, key_of(self.source), key_of(self.target)], 32)
 
     def _learned_tokenizer(self, config: TokenizerConfig | None, sides: tuple[int, ...], learned_on: str) -> Tokenizer:
         """Returns a tokenizer learned on some sides of the training pairs, cached under ``learned_on``."""

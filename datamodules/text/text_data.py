@@ -6,7 +6,7 @@ from functools import cached_property
 
 from datamodules.core.data import Data, DataConfig
 from datamodules.core.documents import Corpus
-from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig, cached_tokenizer
+from datamodules.core.tokenizers import BytesConfig, Tokenizer, TokenizerConfig, cached_tokenizer, key_of
 from datamodules.text.sources import SourceConfig, StdlibConfig
 from lit_transformers.config import canonical_hash
 
@@ -40,4 +40,4 @@ class TextData(Data):
     @cached_property
     def tokenizer_hash(self) -> str:
         """A hash of the tokenizer, for identities of data."""
-        return canonical_hash(self.tokenizer.to_dict())
+        return canonical_hash(key_of(self.tokenizer))

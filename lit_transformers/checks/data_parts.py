@@ -702,7 +702,7 @@ def is_restored(case: TokenizerConfig) -> str:
     try:
         restored = tokenizer_from_dict(json.loads(json.dumps(tokenizer.to_dict())))
     except (DataError, TypeError) as error:
-        raise Broken(f"{error}; build one of these") from None
+        raise Broken(f"{error}; return in to_dict the kind of its class and what restored takes") from None
     encoded = [[each.encode(text.encode()).tolist() for text in TEXTS] for each in (tokenizer, restored)]
     if encoded[0] != encoded[1] or restored.vocabulary != tokenizer.vocabulary:
         raise Broken("made again from plain data it gives other symbols; return all of it in to_dict")

@@ -1,5 +1,6 @@
 """Tokenizers: round trips, unknown symbols, plain data, errors that name the byte."""
 
+import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from datamodules import (
     WordsConfig,
     tokenizer_from_dict,
 )
-from datamodules.core.tokenizers import cached_tokenizer, encode_document
+from datamodules.core.tokenizers import Bytes, Symbols, cached_tokenizer, encode_document, key_of
+from lit_transformers.config import ConfigError, Plain
 
 MakeDocuments = Callable[[Sequence[bytes]], Documents]
 TEXT = "the cat sat on the mat .\nthe naïve dog — ate it\n"
@@ -147,6 +149,41 @@ def test_a_damaged_cache_says_what_to_remove(
     file.write_text('{"kind": "wor')
     with pytest.raises(DataError, match="remove this file"):
         cached_tokenizer(WordsConfig(), documents, "corpus")
+
+
+def test_a_class_from_outside_is_restored_and_its_name_is_no_other_class_s() -> None:
+    class Shouted(Bytes, kind="shouted"):
+        def __init__(self, mark: str) -> None:
+            super().__init__()
+            self.mark = mark
+
+        def encode(self, text: bytes) -> Symbols:
+            return super().encode(text.upper() + self.mark.encode())
+
+        def to_dict(self) -> dict[str, Plain]:
+            return {"kind": "shouted", "mark": self.mark}
+
+    restored = tokenizer_from_dict(Shouted("!").to_dict())
+    del Tokenizer.kinds["shouted"]
+    assert bytes(restored.encode(b"ah").tolist()) == b"AH!"
+    with pytest.raises(ConfigError, match=r"'words' is taken by .*Words; give Others another"):
+
+        class Others(Bytes, kind="words"):
+            pass
+
+
+def test_what_is_cached_of_a_class_from_outside_is_of_the_code_of_its_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A plug-in is edited; the symbols that it gave before are not those that it gives now."""
+    file = tmp_path / "edited_tokenizer.py"
+    file.write_text("from datamodules import BytesConfig\nclass MineConfig(BytesConfig, kind='mine'):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = importlib.import_module("edited_tokenizer").MineConfig()
+    before = key_of(config)
+    file.write_text(file.read_text() + "    shift = 1\n")
+    assert key_of(config) != before
+    assert key_of(WordsConfig()) == WordsConfig().to_dict()
 
 
 def test_something_else_is_no_tokenizer() -> None:
