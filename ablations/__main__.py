@@ -31,6 +31,7 @@ from ablations.options import (
     Wandb,
     Workers,
     ends_when_stopped,
+    exit_of,
     out,
     plan_for,
     request_of,
@@ -58,7 +59,6 @@ from lit_transformers.records.files import RESULTS
 from lit_transformers.records.study_folder import folder_name
 from lit_transformers.runner import load_runner, runner_of
 from sweeps.launchers.share import Share, cuda_devices, share_machine
-from sweeps.ledger.ticket import State
 from sweeps.options import Runs, Storage
 from sweeps.store import address_of
 
@@ -248,7 +248,7 @@ def run(
         _, rows = take_looks(
             whole, seeds, runs, settings, out, out, until_decided=until is not None, unmatched=unmatched
         )  # fmt: skip
-    raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
+    raise exit_of(rows)
 
 
 @app.command()
@@ -363,7 +363,7 @@ def reproduce(
     out.print(reproduction_view(published, reproductions))
     if write and reproductions:
         print_publication(publish_reproductions(directory, reproductions))
-    raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
+    raise exit_of(rows)
 
 
 def publication_of(study: Path, folder: Path | None, scale: str, changes: list[str] | None) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,6 +16,8 @@ from ablations.looks import at_present_look
 from ablations.plan import PlannedStudy, Request, make_plan
 from ablations.training import Stopped, err
 from lit_transformers.cli.completion import completed_from
+from sweeps.ledger.ticket import State
+from sweeps.live import Row
 
 out = Console()
 SCALES = ("demo", "hour", "gpu", "paper")
@@ -126,3 +128,8 @@ def ends_when_stopped() -> Iterator[None]:
     except Stopped as stop:
         out.print("stopped; run the same command to go on", style="yellow")
         raise typer.Exit(128 + stop.number) from None
+
+
+def exit_of(rows: Iterable[Row]) -> typer.Exit:
+    """Returns the end of a command that did runs: with status 1 where one of them failed or is invalid."""
+    return typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))

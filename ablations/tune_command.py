@@ -23,12 +23,12 @@ from ablations.options import (
     WithMixer,
     Workers,
     ends_when_stopped,
+    exit_of,
     out,
     request_of,
 )
 from ablations.training import LaunchSettings, Stopped, launch_rows, limits_of, take_looks
 from lit_transformers.config import ConfigError
-from sweeps.ledger.ticket import State
 from sweeps.live import Board, Row
 from sweeps.options import Runs, Storage
 from sweeps.store import address_of
@@ -89,4 +89,4 @@ def tune(
             raise Stopped(stopped_by)
         planned = tuned_plan(tuning, results, budget, runs)
         _, rows = take_looks(planned, planned.plan.seeds, runs, settings, out, out)
-    raise typer.Exit(int(any(row.state in (State.FAILED, State.INVALID) for row in rows)))
+    raise exit_of(rows)

@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import typer
-
 from ablations.options import (
     Device,
     MemoryLimit,
@@ -24,13 +22,13 @@ from ablations.options import (
     Wandb,
     Workers,
     ends_when_stopped,
+    exit_of,
     out,
     plan_for,
     request_of,
 )
 from ablations.show import summary_line
 from ablations.training import LaunchSettings, limits_of, survey_to_train, train_left
-from sweeps.ledger.ticket import State
 from sweeps.live import Row, clock
 from sweeps.options import Runs, Storage
 
@@ -51,7 +49,7 @@ def worker(
             train_left(planned, runs, rows, settings, out)
     finally:
         out.print(_worker_summary(rows, time.monotonic() - start), markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(int(any(row.taken and row.state in (State.FAILED, State.INVALID) for row in rows)))
+    raise exit_of(row for row in rows if row.taken)
 
 
 def _worker_summary(rows: Sequence[Row], seconds: float) -> str:
