@@ -9,7 +9,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
-from sweeps.process.child import LaunchError, prepare_server, without_main
+from sweeps.process.child import LaunchError, start
 from sweeps.process.parent import die_with_parent
 
 __all__ = ["call_forked"]
@@ -26,14 +26,17 @@ def call_forked(
     runner: the one that the server imports where it does not run yet. The function can be imported by its name; it,
     its arguments and its result can be pickled. Raises LaunchError where the process ends without a result.
     """
-    prepare_server(runner)
     context = multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_result, args=(sender, function, arguments, options), name=function.__name__)
     try:
-        with without_main():
-            process.start()
+        start(process, runner)
+    except LaunchError:
+        receiver.close()
+        raise
+    finally:
         sender.close()
+    try:
         result, error = receiver.recv()
     except EOFError:
         process.join()

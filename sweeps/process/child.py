@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from types import ModuleType
 
 import psutil
@@ -24,7 +25,7 @@ from sweeps.process.preload import RUNNER
 from sweeps.process.temporary import temporary_files
 from sweeps.process.worker import work
 
-__all__ = ["Attempt", "LaunchError", "prepare_server", "without_main"]
+__all__ = ["Attempt", "LaunchError", "prepare_server", "start"]
 
 _SERVER = {
     "OMP_NUM_THREADS": "1",
@@ -32,10 +33,9 @@ _SERVER = {
     "OPENBLAS_NUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # the ordinary check for a device would spoil CUDA for processes forked later
 }
-START_TRIES = 3
-"""How often the start of a process is tried while its server is killed at the same moment."""
 DEATH_SECONDS = 2.0
-"""How long a server may take to end that was killed: its children are seen to lose it before that."""
+"""How long a server may take to end that was killed: its children are seen to lose it before that, and it refuses to
+start another process."""
 _SERVER_DIED = 255
 """The status that multiprocessing gives to a process whose server has died."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
@@ -82,6 +82,24 @@ def without_main() -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
+def start(process: ForkServerProcess, runner: str) -> None:
+    """Starts a process, and before it the server, again where that is killed meanwhile. Raises LaunchError where that
+    fails for as long as a server may take to end."""
+    last_try = None
+    while True:
+        prepare_server(runner)
+        try:
+            with without_main():
+                process.start()
+            return
+        except (EOFError, OSError) as error:
+            last_try = last_try or time.monotonic() + DEATH_SECONDS
+            if time.monotonic() >= last_try:
+                reason = f"no process could be started ({type(error).__name__}: {error}); nothing is lost, run again"
+                raise LaunchError(reason) from None
+        time.sleep(0.02)
+
+
 class Attempt:
     """One attempt at one run: the process that does it, whether by itself or by ranks that torchrun starts."""
 
@@ -93,30 +111,16 @@ class Attempt:
         self.accepts_stop = False
         """Whether the process is ready to receive a request to stop."""
         try:
-            self._start(order.runner)
-        except (EOFError, OSError) as error:
+            start(self._process, order.runner)
+        except LaunchError:
             self._receiver.close()
-            raise LaunchError(
-                f"no process could be started ({type(error).__name__}: {error}); nothing is lost, run again"
-            ) from None
+            raise
         finally:
             sender.close()
         self._handle, self._server = None, None
         with suppress(psutil.NoSuchProcess):  # it may have been killed already
             self._handle = psutil.Process(self._process.pid)
             self._server = self._handle.parent()
-
-    def _start(self, runner: str) -> None:
-        """Starts the process, and before it the server, again where that is killed meanwhile."""
-        for tries_left in reversed(range(START_TRIES)):
-            prepare_server(runner)
-            try:
-                with without_main():
-                    self._process.start()
-                break
-            except (EOFError, OSError):
-                if not tries_left:
-                    raise
 
     @property
     def ready(self) -> list[int | Connection]:

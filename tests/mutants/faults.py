@@ -2668,6 +2668,14 @@ RUN_FAULTS = (
     ),
     Fault(
         "launchers",
+        "a process is not started again whose server is killed as it starts",
+        "sweeps/process/child.py",
+        "            if time.monotonic() >= last_try:\n",
+        "            if True:\n",
+        ("tests/sweeps/test_call.py::test_a_call_whose_server_is_killed_as_it_starts_is_started_by_another",),
+    ),
+    Fault(
+        "launchers",
         "a task of Ray reserves what one rank of its run needs",
         "sweeps/launchers/ray_messages.py",
         "ranks = self.run.ticket.ranks // self.nodes",

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import psutil
@@ -16,7 +18,7 @@ from waiting import wait_for
 
 from lit_transformers.config import ConfigError
 from sweeps.process.call import call_forked
-from sweeps.process.child import LaunchError
+from sweeps.process.child import LaunchError, prepare_server
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 RUNNER = "standin.run:RUNNER"
@@ -68,6 +70,28 @@ def test_large_tensors_are_in_huge_pages() -> None:
 def test_a_forked_call_that_dies_is_one_clear_error() -> None:
     with pytest.raises(LaunchError, match="the process that was to die ended with status -9"):
         call_forked(RUNNER, die)
+
+
+def test_a_call_whose_server_is_killed_as_it_starts_is_started_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is killed between the request for a process and its answer, which it is stopped before to give."""
+    launch, read, killed = ForkServerProcess._Popen, forkserver.read_signed, list[int]()
+
+    def launch_by_a_stopped_server(process: ForkServerProcess) -> object:
+        if not killed:
+            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)
+        return launch(process)
+
+    def read_after_a_kill(file: int) -> int:
+        if not killed:
+            killed.append(forkserver._forkserver._forkserver_pid)
+            os.kill(killed[0], signal.SIGKILL)
+        return read(file)
+
+    prepare_server(RUNNER)
+    monkeypatch.setattr(ForkServerProcess, "_Popen", staticmethod(launch_by_a_stopped_server))
+    monkeypatch.setattr(forkserver, "read_signed", read_after_a_kill)
+    assert call_forked(RUNNER, difference, 5, right=3) == 2
+    assert killed
 
 
 @pytest.mark.slow
