@@ -23,6 +23,11 @@ Tensors = Mapping[str, tuple[Tensor, ...]]
 Work = Callable[[int, Tensors], tuple[Tensor, ...]]
 """Computes the outputs of piece ``number`` from the parts that it reads; every piece has equally many outputs."""
 
+CHANNELS = {"cpu": 2**19}
+"""How many channels of positions are computed at once, by the type of device: as many as the cache of a CPU holds."""
+CHANNELS_ELSEWHERE = 2**25
+"""As many as keep another device busy."""
+
 
 class Stretch(NamedTuple):
     """The indices first:stop:step of the last but one dimension, repeated ``times`` times, each ``stride`` after the
@@ -75,6 +80,12 @@ def in_order(lengths: Sequence[int]) -> list[Stretch]:
     """Returns stretches of these lengths, one after the other."""
     stops = list(accumulate(lengths))
     return [Stretch(stop - length, stop) for length, stop in zip(lengths, stops, strict=True)]
+
+
+def pieces_of(length: int, channels: int, device: torch.device, unit: int = 1) -> list[Stretch]:
+    """Cuts a row into pieces of whole units of positions. channels: those of one position, in all rows together."""
+    size = unit * max(1, CHANNELS.get(device.type, CHANNELS_ELSEWHERE) // (unit * channels))
+    return in_order([min(size, length - first) for first in range(0, length, size)])
 
 
 class TensorSlice(NamedTuple):

@@ -9,15 +9,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.attention.recompute import Tensors, TensorSlice, carried, in_order, no_autocast
+from lit_transformers.attention.recompute import Tensors, TensorSlice, carried, no_autocast, pieces_of
 from lit_transformers.config import Length, Positive, PositiveFloat
 from lit_transformers.mixer import Context, Mixer, MixerOutput, OutputProjection, Promises, Shape, full_precision
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, FeatureMap, Features
 from lit_transformers.mixers.heads import HeadsConfig, channels_of_a_head, join, split
 from lit_transformers.mixers.memory import refuse_gradients
-
-CHANNELS = 2**19
-"""Channels of the queries in a piece of a causal pass, those of all rows and heads together."""
 
 
 @final
@@ -148,12 +145,11 @@ def causal(
     """Returns the outputs of queries that read the keys up to their own and the past, and the sums after the last key.
 
     Products within a chunk of ``length`` are matrices, and later chunks read one sum per chunk, so that memory grows
-    with t (length + f k / length) and not with the t f k of a sum for every position. Chunks are computed in pieces of
-    CHANNELS, and again by the backward pass, so that features, products and sums of a long row are never held at once.
+    with t (length + f k / length) and not with the t f k of a sum for every position. Chunks are computed in pieces,
+    and again by the backward pass, so that features, products and sums of a long row are never held at once.
     """
     rows, heads, t, channels = q.shape
-    size = length * max(1, CHANNELS // (rows * heads * length * channels))
-    places = in_order([min(size, t - first) for first in range(0, t, size)])
+    places = pieces_of(t, rows * heads * channels, q.device, unit=length)
     tensors = {"q": (q,), "k": (k,), "v": (v,), "mask": () if mask is None else (mask,)}
     cuts = [{name: TensorSlice(name, rows=place) for name in tensors} for place in places]
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_transformers.attention.recompute import Cut, Stretch, Tensors, TensorSlice, in_order, recomputed
+from lit_transformers.attention.recompute import Cut, Stretch, Tensors, TensorSlice, pieces_of, recomputed
 from lit_transformers.config import ConfigError, Positive, Rounds
 from lit_transformers.mixer import Context, Mixer, MixerConfig, MixerOutput, Promises, Shape, full_precision
 from lit_transformers.mixers.heads import join, split
@@ -52,8 +52,6 @@ class StarConfig(MixerConfig, kind="star"):
         return Star(self, shape)
 
 
-CHANNELS = 2**19
-"""Channels of the tokens, those of all rows together, whose links are followed at a time."""
 SIDES = ("before", "after")
 """The names of the links to both neighbours."""
 LINKS = ("own", *SIDES, "inputs", "relay")
@@ -117,9 +115,8 @@ class Star(Mixer):
     def _satellites(
         self, part: Projected, h: Tensor, e: Tensor, relay: Tensor, ring: tuple[Tensor, ...]
     ) -> Float[Tensor, "b t d"]:
-        """What tokens read is computed for CHANNELS of them at a time, and again by the backward pass, so that the
-        products of all tokens with their neighbours are never held at once."""
-        rows, t, _ = h.shape
+        """What tokens read is computed in pieces, and again by the backward pass, so that the products of all tokens
+        with their neighbours are never held at once."""
         groups = {"queries": (part.query(h) * self.scale,), "own": part.pair(h)}
         groups["exists"] = tuple((indices >= 0)[..., None] for indices in ring)
         if self.config.inputs and h is not e:
@@ -127,8 +124,7 @@ class Star(Mixer):
         if self.config.radial:
             groups["relay"] = part.pair(relay)
         tensors = {name: tuple(each[:, None] for each in group) for name, group in groups.items()}
-        size = max(1, CHANNELS // (rows * self.dim))
-        places = in_order([min(size, t - first) for first in range(0, t, size)])
+        places = pieces_of(h.size(1), h.size(0) * self.dim, h.device)
         cuts = [self._links(place, ring, h is e) for place in places]
         (y,) = recomputed(lambda _, leaves: (self._read(leaves),), cuts, places, tensors, random=False)
         return part.finish(y.squeeze(1))

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lit_transformers.attention import recompute
 from lit_transformers.checks.miniature import probe_data
 from lit_transformers.mixer import Context, Shape, detach, map_state, state_tensors
-from lit_transformers.mixers import LinearConfig, linear
+from lit_transformers.mixers import LinearConfig
 from lit_transformers.mixers.feature_maps import FEATURE_MAPS, Features
 from lit_transformers.mixers.linear import Linear, Sums, causal
 from lit_transformers.models import LanguageModelConfig
@@ -120,8 +121,8 @@ def test_pieces_of_a_long_row_are_what_it_is_at_once(monkeypatch: pytest.MonkeyP
     state = map_state(lambda part: part.detach().requires_grad_(), layer(x, context(11, rows=2)).state)
     padding_mask = torch.tensor([[True] * 8 + [False] * 3, [False, *[True] * 10]])
     leaves, results = [x, *layer.parameters(), *state_tensors(state)], []
-    for channels in (linear.CHANNELS, 1):
-        monkeypatch.setattr(linear, "CHANNELS", channels)
+    for channels in (2**19, 1):
+        monkeypatch.setitem(recompute.CHANNELS, "cpu", channels)
         output = layer(x, context(11, rows=2, padding_mask=padding_mask), state)
         outputs = [output.y, *state_tensors(output.state)]
         total = torch.stack([part.square().sum() for part in outputs]).sum()

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lit_transformers.attention import recompute
 from lit_transformers.config import ConfigError
 from lit_transformers.mixer import Context, Shape
 from lit_transformers.mixers import StarConfig
-from lit_transformers.mixers import star as star_module
 from lit_transformers.mixers.star import Projected, Star
 from lit_transformers.stacks.block import BlockConfig
 from lit_transformers.stacks.feedforward import FeedForwardConfig
@@ -108,8 +108,8 @@ def test_a_star_equals_its_algorithm_among_the_real_tokens(config: StarConfig, k
 def test_pieces_of_a_long_row_are_what_it_is_at_once(config: StarConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     mixer, x = layer(config), torch.randn(2, 7, DIM, dtype=torch.float64, requires_grad=True)
     results = []
-    for channels in (star_module.CHANNELS, 2 * 3 * DIM):
-        monkeypatch.setattr(star_module, "CHANNELS", channels)
+    for channels in (2**19, 2 * 3 * DIM):
+        monkeypatch.setitem(recompute.CHANNELS, "cpu", channels)
         y = mixer(x, context(x, torch.tensor([[False, *[True] * 6], [True] * 7]))).y
         results.append((y, *torch.autograd.grad(y.square().sum(), [x, *mixer.parameters()])))
     torch.testing.assert_close(*results, atol=1e-9, rtol=1e-9)
