@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lightning as L
 
-from lit_transformers.config import Plain
+from lit_transformers.config import ConfigError, Plain
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.train import quiet
 from lit_transformers.tasks import Task
@@ -33,11 +33,17 @@ def evaluate(checkpoint: Path, changes: dict[str, Plain] | None = None) -> dict[
 def load(checkpoint: Path, changes: dict[str, Plain] | None = None) -> tuple[Task, RunConfig, dict[str, Plain]]:
     """Returns a trained task, its run's config, and the metadata of its data. Nothing in the file is executed.
 
-    Raises ConfigError for a file that is damaged or is no checkpoint of this suite.
+    Raises ConfigError for a file that is damaged or is no checkpoint of this suite, or where its run has parts that are
+    not known in this process.
     """
     checkpoint_data = read(checkpoint)
     extra = checkpoint_data["lit_transformers"]
-    config = RunConfig.from_dict(extra["config"]).override(changes or {})
+    try:
+        config = RunConfig.from_dict(extra["config"])
+    except ConfigError as error:
+        way_out = "; if a plug-in has it, name that with --plugin" if error.path.endswith("kind") else ""
+        raise ConfigError(f"{error.reason}{way_out}", f"{checkpoint}: {error.path}") from None
+    config = config.override(changes or {})
     task = config.task.build(config.model, config.data.description_from(extra), config.training)
     task.load_state_dict(checkpoint_data["state_dict"])
     return task.eval(), config, {name: value for name, value in extra.items() if name not in ("config", TRAINING)}

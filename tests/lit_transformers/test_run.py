@@ -167,6 +167,16 @@ def test_a_checkpoint_holds_no_code(config: RunConfig, finished: Path, tmp_path:
         load(tmp_path / "text.ckpt")
 
 
+def test_a_checkpoint_with_a_part_of_a_plugin_that_is_not_loaded_names_the_option(
+    finished: Path, tmp_path: Path
+) -> None:
+    contents = torch.load(finished / CHECKPOINT)
+    contents["lit_transformers"]["config"]["data"]["tokenizer"] = {"kind": "letters"}
+    torch.save(contents, tmp_path / "letters.ckpt")
+    with pytest.raises(ConfigError, match=r"letters\.ckpt: data\.tokenizer\.kind: no kind 'letters'.* --plugin"):
+        load(tmp_path / "letters.ckpt")
+
+
 @pytest.mark.slow
 def test_a_trained_model_is_measured_again_by_another_protocol(finished: Path) -> None:
     metrics = evaluate(finished / CHECKPOINT)
