@@ -82,7 +82,7 @@ TRANSFERS = 16
 """How many small files are brought at a time."""
 FINAL = (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError, ImportError)
 """Errors of a store that trying again does not repair."""
-CREDENTIALS = ("AWS_", "FSSPEC_", "GOOGLE_", "GCSFS_")
+CREDENTIALS = ("AWS_", "FSSPEC_", "GOOGLE_", "GCSFS_", "STORAGE_EMULATOR_HOST")
 """What the variables begin with by which the libraries of stores find a server and its keys."""
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """The extras that install what an address needs, by its scheme."""
@@ -465,8 +465,8 @@ def _is_of_study(name: str) -> bool:
 
 
 def _identity(known: Mapping[str, Any]) -> str:
-    """Returns what tells whether an object was replaced: its size, and its checksum or time."""
-    names = ("ETag", "etag", "md5Hash", "crc32c", "mtime", "LastModified", "last_modified", "created")
+    """Returns what tells whether an object was replaced: its size, and its generation, checksum or time."""
+    names = ("ETag", "generation", "etag", "md5Hash", "crc32c", "mtime", "LastModified", "last_modified", "created")
     return f"{known.get('size')} {next((known[name] for name in names if known.get(name)), '')}"
 
 

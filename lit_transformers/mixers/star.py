@@ -117,7 +117,7 @@ class Star(Mixer):
     ) -> Float[Tensor, "b t d"]:
         """What tokens read is computed in pieces, and again by the backward pass, so that the products of all tokens
         with their neighbours are never held at once."""
-        groups = {"queries": (part.query(h) * self.scale,), "own": part.pair(h)}
+        groups = {"queries": (part.query(h),), "own": part.pair(h)}
         groups["exists"] = tuple((indices >= 0)[..., None] for indices in ring)
         if self.config.inputs and h is not e:
             groups["inputs"] = part.pair(e)
@@ -141,7 +141,7 @@ class Star(Mixer):
     def _read(self, leaves: Tensors) -> Float[Tensor, "b 1 t d"]:
         """Returns the sum of the values that tokens read through their links, head by head."""
         (queries,), exists = leaves["queries"], dict(zip(SIDES, leaves["exists"], strict=False))
-        logits, values = [], []
+        queries, logits, values = queries * self.scale, [], []
         for link in (link for link in LINKS if link in leaves):
             k, v = leaves[link]
             if link in exists and self.config.boundary == "zero":

@@ -1,4 +1,5 @@
-"""Runs in an object store: on an S3 server where a test is of a server, else in a folder by its address, file://."""
+"""Runs in an object store: on a server of S3 or of Google Cloud Storage where a test is of a server, else in a folder
+by its address, file://."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +36,7 @@ from sweeps.ledger.ticket import State, Ticket
 from sweeps.process.order import Spread
 from sweeps.store import CACHE, LEASES, Store, prepared
 
-SCRIPT = Path(__file__).parent.parent / "services" / "s3.sh"
+SERVICES = Path(__file__).parent.parent / "services"
 STUDY = """
 from ablations.ablation import Ablation, Metric
 from standin.run import RunConfig
@@ -50,34 +52,48 @@ ABLATION = Ablation(
 
 
 class Server:
-    """An S3 server that can be stopped and started again at the same address, and then holds nothing."""
+    """A server that a script starts. It can be stopped and started again at the same address, and then holds
+    nothing."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+    def __init__(self, script: str, folder: Path) -> None:
+        self.script, self.folder, self.port = SERVICES / script, folder, free_port()
         self.address = f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        words = [SCRIPT, "start", self.folder, str(self.port)]
+        words = [self.script, "start", self.folder, str(self.port)]
         environment = {**os.environ, "PYTHON": sys.executable}
         completed = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=90)
         if completed.returncode == 3:
-            pytest.skip('no S3 server: pip install "moto[server,s3]" s3fs')
+            pytest.skip(f"no server: {completed.stderr.strip()}")
         assert completed.returncode == 0, completed.stderr
 
     def stop(self) -> None:
-        subprocess.run([SCRIPT, "stop", self.folder], check=True, timeout=30)
+        subprocess.run([self.script, "stop", self.folder], check=True, timeout=30)
 
 
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="s3-"))
-    server = Server(folder)
+@contextmanager
+def serving(script: str) -> Iterator[Server]:
+    folder = Path(tempfile.mkdtemp(prefix="store-"))
+    server = Server(script, folder)
     try:
         server.start()
         yield server
         server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Server]:
+    with serving("s3.sh") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gs_server() -> Iterator[Server]:
+    pytest.importorskip("gcsfs", reason="pip install gcsfs")
+    with serving("gcs.sh") as server:
+        yield server
 
 
 @pytest.fixture
@@ -87,6 +103,21 @@ def s3(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     for name, value in ({"AWS_ENDPOINT_URL": s3_server.address} | keys).items():
         monkeypatch.setenv(name, value)
     return s3_server
+
+
+@pytest.fixture
+def gs(gs_server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The server, by the variables that the library of its clients reads."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gs_server.address)
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    return gs_server
+
+
+@pytest.fixture(params=["s3", "gs"])
+def bucket(request: pytest.FixtureRequest) -> str:
+    """The address of a bucket of each kind of server."""
+    request.getfixturevalue(request.param)
+    return f"{request.param}://runs"
 
 
 def on_machine(number: int, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
@@ -135,9 +166,9 @@ def undisturbed(run_records: list[dict[str, object]], folder: Path) -> list[obje
 
 
 @pytest.mark.slow
-def test_a_machine_with_an_empty_disk_goes_on_from_the_checkpoint_in_the_store(s3: Server, tmp_path: Path) -> None:
+def test_a_machine_with_an_empty_disk_goes_on_from_the_checkpoint_in_the_store(bucket: str, tmp_path: Path) -> None:
     """Runs wait at step 5 where they have begun at step 0: a run that is done anew would not end."""
-    study, address, lost = tmp_path / "width.py", "s3://runs/killed", tmp_path / "lost"
+    study, address, lost = tmp_path / "width.py", f"{bucket}/killed", tmp_path / "lost"
     study.write_text(STUDY)
     process = command("worker", study, address, lost)
     wait_for(lambda: len(objects(address, CHECKPOINT)) == 2, every=0.2)
@@ -291,6 +322,24 @@ def test_of_two_machines_one_has_a_run_until_it_gives_it_back(
     assert second.take("run", quiet) and not first.take("run", quiet)
 
 
+def test_of_two_machines_one_has_a_run_of_a_server_and_sees_what_the_other_has_replaced(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LOOK_SECONDS", 0.0)
+    one, other = (on_machine(number, f"{bucket}/shared", tmp_path, monkeypatch) for number in (1, 2))
+    first, second = holders(one, other)
+    assert first.take("run", quiet) and not second.take("run", quiet)
+    here, there = (store.folder / "run" / CHECKPOINT for store in (one, other))
+    here.parent.mkdir()
+    for step in ("step 3", "step 6"):
+        here.write_text(step)
+        one.push_checkpoint("run")
+        other.pull_run("run")
+        assert there.read_text() == step
+    first.release("run")
+    assert second.take("run", quiet) and not first.take("run", quiet)
+
+
 def test_a_silent_machine_loses_its_run_and_hears_of_it(
     one: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,8 +427,8 @@ def test_a_missing_bucket_is_one_line(s3: Server, tmp_path: Path, monkeypatch: p
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(ConfigError, match=r"^gs://bucket/runs: .*pip install 'lit-transformers\[gcs\]'$"):
-        prepared("gs://bucket/runs")
+    with pytest.raises(ConfigError, match=r"^gcs://bucket/runs: .*pip install 'lit-transformers\[gcs\]'$"):
+        prepared("gcs://bucket/runs")  # by a scheme that no other test has had imported
 
 
 def test_a_store_that_is_away_is_waited_for(one: Store, monkeypatch: pytest.MonkeyPatch) -> None:
