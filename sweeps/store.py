@@ -221,6 +221,10 @@ class Store:
             for key in keys:
                 self._pull_results(key, listing)
 
+    def pull_record(self, key: str) -> None:
+        """Brings the record of a run that has ended elsewhere, if it left one."""
+        self._pull_results(key, self.listing(key))
+
     def pull_checkpoint(self, key: str) -> None:
         """Brings the checkpoint of a run, where there is one and not here."""
         if not (self.folder / key / CHECKPOINT).exists():

@@ -340,8 +340,8 @@ def _note_end(watch: _RayWatch, end: Ended) -> None:
 def _update(watch: _RayWatch, driver: _Driver, rows: list[Row]) -> None:
     """Updates the rows, and submits the runs that neither a worker nor Ray has: again from the second look on, since
     the record of one may appear a moment later."""
-    unfinished = [row for row in rows if not row.state.over]
-    held = update_rows(watch.runs, watch.ledger, watch.board, unfinished, watch.options.metric)
+    unfinished, gone = [row for row in rows if not row.state.over], watch.ends.keys() - watch.submitted
+    held = update_rows(watch.runs, watch.ledger, watch.board, unfinished, watch.options.metric, gone)
     for row in (row for row in unfinished if not row.state.over):
         key = row.ticket.key
         if key in watch.submitted or key in held or watch.stopped_by is not None:
@@ -376,7 +376,7 @@ def _stop(watch: _RayWatch, driver: _Driver, rows: list[Row]) -> None:
             watch.submitted.discard(end.key)
     if watch.submitted:
         driver.send(True)
-    update_rows(watch.runs, watch.ledger, watch.board, rows, watch.options.metric)
+    update_rows(watch.runs, watch.ledger, watch.board, rows, watch.options.metric, begun)
     for row in rows:
         if row.ticket.key in begun and not row.state.over:
             row.state = State.STOPPED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -128,10 +129,23 @@ def remove_failed_records(runs: Path, rows: Iterable[Row]) -> None:
                 store.remove_failure(directory.name)
 
 
-def update_rows(runs: Path, ledger: Ledger, board: Board, rows: Sequence[Row], metric: str) -> set[str]:
-    """Updates the rows that are not over by records and ledger; returns the keys of the runs that a worker holds."""
+def update_rows(
+    runs: Path, ledger: Ledger, board: Board, rows: Sequence[Row], metric: str, gone: Collection[str] = ()
+) -> set[str]:
+    """Updates the rows that are not over by records and ledger; returns the keys of the runs that a worker holds, or
+    whose store does not say whether they have ended.
+
+    gone: the keys of the runs that were given away and that nobody has any more. Their records are brought at once.
+    """
+    unknown = set[str]()
     if (store := store_of(runs)) is not None:
-        store.pull_records([row.ticket.key for row in rows if not row.state.over])
+        keys = [row.ticket.key for row in rows if not row.state.over]
+        store.pull_records(keys)
+        for key in (key for key in keys if key in gone):
+            try:
+                replace(store, patience=0.0).pull_record(key)
+            except ConfigError:
+                unknown.add(key)
     ledger.reap()
     standings = {standing.key: standing for standing in ledger.standings()}
     for row in (row for row in rows if not row.state.over):
@@ -145,4 +159,4 @@ def update_rows(runs: Path, ledger: Ledger, board: Board, rows: Sequence[Row], m
             row.state, row.step, row.steps, row.seconds_left = State(pulse.phase), *pulse[1:]
         else:
             row.state = State.WAITING
-    return set(standings)
+    return unknown.union(standings)

@@ -197,7 +197,8 @@ def _update_rows(watch: _Watch, rows: list[Row]) -> list[Row]:
     A job that is gone counts from the second check on, since its run's record may appear a moment later.
     """
     queue, unfinished = _queue(), [row for row in rows if not row.state.over]
-    held = update_rows(watch.runs, watch.ledger, watch.board, unfinished, watch.options.metric)
+    gone = {key for key, job in watch.jobs.items() if job not in queue}
+    held = update_rows(watch.runs, watch.ledger, watch.board, unfinished, watch.options.metric, gone)
     for key in (row.ticket.key for row in unfinished):
         is_assigned = key in held or watch.jobs.get(key) in queue
         watch.unseen[key] = 0 if is_assigned else watch.unseen[key] + 1

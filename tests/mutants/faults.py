@@ -2668,6 +2668,14 @@ RUN_FAULTS = (
     ),
     Fault(
         "launchers",
+        "a task that has ended is done again until its record happens to be brought from the store",
+        "sweeps/launchers/remote.py",
+        "for key in (key for key in keys if key in gone):",
+        "for key in ():",
+        ("tests/sweeps/test_store.py::test_the_record_of_a_run_whose_task_has_ended_is_brought_at_once",),
+    ),
+    Fault(
+        "launchers",
         "a process is not started again whose server is killed as it starts",
         "sweeps/process/child.py",
         "            if time.monotonic() >= last_try:\n",

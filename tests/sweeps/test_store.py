@@ -13,11 +13,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import fsspec
 import pytest
 from ports import free_port
+from rich.console import Console
 from standin.run import RELEASED
 from standin_runs import OPTIONS, go, never_interrupted, states, tickets
 from waiting import wait_for
@@ -26,15 +29,17 @@ from ablations.__main__ import main
 from lit_transformers.config import ConfigError
 from lit_transformers.records.files import CHECKPOINT, DOCUMENTS, RECORD
 from sweeps.addresses import secrets_of, without_secrets
-from sweeps.launchers.remote import RemoteRun
+from sweeps.launchers.remote import RemoteRun, update_rows
 from sweeps.ledger import leases
 from sweeps.ledger.leases import Leases
 from sweeps.ledger.ledger import Ledger, Pulse
 from sweeps.ledger.owner import identify
 from sweeps.ledger.records import read_record, write_failure
 from sweeps.ledger.ticket import State, Ticket
+from sweeps.live import Board
 from sweeps.process.order import Spread
 from sweeps.store import CACHE, LEASES, Store, prepared
+from sweeps.survey import survey
 
 SERVICES = Path(__file__).parent.parent / "services"
 STUDY = """
@@ -285,6 +290,26 @@ def test_a_node_of_a_cluster_works_in_a_working_copy_of_its_own(one: Store, othe
     assert not ticket.directory(one.folder).exists()
     one.pull_records([ticket.key])
     assert read_record(ticket.directory(one.folder)).record is not None
+
+
+def test_the_record_of_a_run_whose_task_has_ended_is_brought_at_once(
+    one: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks for all records are seconds apart: a task that ended between two of them was done again, and had failed
+    when it had ended so several times."""
+    run_tickets, console = tickets(2), Console(file=StringIO())
+    rows, _ = survey(one.folder, run_tickets, OPTIONS.metric, retry_failed=False)
+    ledger = Ledger(one.folder, heartbeat=1, grace=4)
+    look = partial(update_rows, one.folder, ledger, Board(console, OPTIONS.metric), rows, OPTIONS.metric)
+    try:
+        assert look() == set()
+        go(other.folder, run_tickets)
+        assert look(gone={run_tickets[1].key}) == set()
+        assert [row.state for row in rows] == [State.WAITING, State.FINISHED]
+        monkeypatch.setattr(Store, "listing", lambda store, below="": store.ask(lambda: 1 / 0))
+        assert look(gone={run_tickets[0].key}) == {run_tickets[0].key}, "it may have ended: the store does not say"
+    finally:
+        ledger.close()
 
 
 def test_a_newer_checkpoint_of_another_machine_wins_and_an_older_one_does_not(one: Store, other: Store) -> None:
