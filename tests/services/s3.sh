@@ -8,41 +8,12 @@
 # pip install "moto[server,s3]" s3fs. PYTHON names the Python that has them. Exit status 3: they are not installed.
 set -eu
 
-usage() {
-    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
-    exit 2
+python=${PYTHON:-python3} port=54330
+modules='moto.server, s3fs' hint='pip install "moto[server,s3]" s3fs'
+bucket=/runs method=PUT body=
+
+serve() {
+    exec "$python" -c 'import sys; from moto.server import main; sys.exit(main(sys.argv[1:]))' -H 127.0.0.1 -p "$1"
 }
 
-[ $# -ge 2 ] || usage
-command=$1 dir=$2 python=${PYTHON:-python3}
-
-wait_for() {
-    "$python" - "$1" << 'END'
-import sys, time, urllib.request
-
-for _ in range(600):
-    try:
-        urllib.request.urlopen(urllib.request.Request(sys.argv[1] + "/runs", method="PUT"), timeout=5)
-        sys.exit(0)
-    except OSError:
-        time.sleep(0.1)
-sys.exit("s3.sh: the server does not answer")
-END
-}
-
-case $command in
-start)
-    "$python" -c 'import moto.server, s3fs' 2>/dev/null || { echo 's3.sh: pip install "moto[server,s3]" s3fs' >&2; exit 3; }
-    mkdir -p "$dir"
-    port=${3:-54330}
-    "$python" -c 'import sys; from moto.server import main; sys.exit(main(sys.argv[1:]))' -H 127.0.0.1 -p "$port" \
-        > "$dir/log.txt" 2>&1 < /dev/null &
-    echo $! > "$dir/pid"
-    wait_for "http://127.0.0.1:$port"
-    echo "http://127.0.0.1:$port"
-    ;;
-stop)
-    kill "$(cat "$dir/pid")"
-    ;;
-*) usage ;;
-esac
+. "$(dirname "$0")/memory_server.sh"
