@@ -45,9 +45,11 @@ class Terminal(NamedTuple):
     def read_until(self, condition: Callable[[str], bool]) -> None:
         """Reads what the shell writes until a condition holds of it, which is when the shell is done."""
         output, deadline = b"", time.monotonic() + SECONDS
+        poll = select.poll()  # not select.select, which refuses descriptors from 1,024 on
+        poll.register(self.descriptor, select.POLLIN)
         while not condition(output.decode(errors="replace")):
             assert time.monotonic() < deadline, output
-            if select.select([self.descriptor], [], [], 0.02)[0]:
+            if poll.poll(20):
                 output += os.read(self.descriptor, 1 << 16)
 
     def type(self, text: str) -> str:
