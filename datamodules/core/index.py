@@ -32,7 +32,7 @@ from datamodules.core.documents import (
 )
 from datamodules.core.errors import DataError
 from datamodules.core.preparing import lines_while
-from datamodules.core.reading import cut, damage
+from datamodules.core.reading import OPEN_FILES, cut, damage
 from lit_transformers.config import Plain, canonical_hash
 
 __all__ = ["IndexedCorpus", "IndexedDocuments", "Text", "index_corpus", "made_aside", "writing"]
@@ -217,7 +217,7 @@ def _meta(folder: Path) -> dict[str, Any]:
     return meta
 
 
-@cache
+@lru_cache(maxsize=OPEN_FILES)
 def _index(folder: Path, split: Split) -> npt.NDArray[np.void]:
     path = folder / f"{split}.index"
     if path.stat().st_size == 0:  # an empty file cannot be mapped

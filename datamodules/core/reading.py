@@ -19,6 +19,7 @@ from lit_transformers.config import existing, named_by, nearest
 
 __all__ = [
     "COMPRESSIONS",
+    "OPEN_FILES",
     "Entry",
     "Format",
     "Member",
@@ -35,6 +36,10 @@ COMPRESSIONS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.o
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tbz2", ".txz")
 TEXT_SUFFIXES = {".txt", ".text", ".py", ".md", ".rst", ".xml", ".raw", ".tokens"}
 LINES_SUFFIXES = {".jsonl", ".ndjson"}
+
+OPEN_FILES = 32
+"""How many corpora, or splits of one, each cache of a process holds open. What was used least recently is closed, as a
+process may open few files and a mapped one counts."""
 
 Format = Literal["text", "lines", "parquet", "tar"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from functools import cache
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -16,6 +16,7 @@ from datamodules.core.documents import Document, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, made_aside, writing
 from datamodules.core.integers import IntegerWriter
+from datamodules.core.reading import OPEN_FILES
 from datamodules.core.stored import StoredSymbols, SymbolWriter
 from datamodules.core.tokenizers import (
     BPEConfig,
@@ -201,7 +202,7 @@ def _write(folder: Path, documents: Iterable[Document], source: Tokenizer, targe
     (folder / META).write_text(json.dumps({"unknown": unknown, "narrow": [w.narrow for w in writers]}))
 
 
-@cache
+@lru_cache(maxsize=OPEN_FILES)
 def _sides(folder: Path) -> tuple[StoredSymbols, StoredSymbols]:
     """Opens the symbols of both sides. Raises DataError where the cache is damaged."""
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,6 +18,7 @@ from datamodules.core.documents import Documents
 from datamodules.core.errors import DataError
 from datamodules.core.index import made_aside, writing
 from datamodules.core.integers import IntegerWriter, mapped
+from datamodules.core.reading import OPEN_FILES
 from datamodules.rows.store import Sentences, opened
 
 __all__ = ["PAIRS", "Packed", "Packing", "half", "packed", "row_name"]
@@ -53,7 +54,7 @@ class Packed(NamedTuple):
         return int(np.searchsorted(self.documents, sentence, side="right")) - 1
 
 
-@cache
+@lru_cache(maxsize=OPEN_FILES)
 def packed(folder: Path, packing: Packing, length: int) -> Packed:
     """Returns the rows of at most ``length`` tokens, with their special symbols, of the sentences in a folder.
 

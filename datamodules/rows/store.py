@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 from datamodules.core.documents import Corpus, Document, Documents, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.index import made_aside, writing
 from datamodules.core.integers import IntegerWriter, mapped
+from datamodules.core.reading import OPEN_FILES
 from datamodules.core.stored import StoredSymbols, SymbolWriter
 from datamodules.core.tokenizers import Tokenizer
 from lit_transformers.config import canonical_hash
@@ -104,7 +105,7 @@ class SentenceStore:
         return folder
 
 
-@cache
+@lru_cache(maxsize=OPEN_FILES)
 def opened(folder: Path) -> Sentences:
     """Returns the sentences in a folder of a SentenceStore; they are opened once in a process."""
     return Sentences(folder)

@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from datamodules import BooksConfig, Corpus, DataError, FilesConfig, SourceConfig, StdlibConfig, WikitextConfig
 from datamodules.core.documents import SPLITS
-from datamodules.core.reading import cut, locate
+from datamodules.core.reading import OPEN_FILES, cut, locate
 from datamodules.core.tokenizers import WordsConfig, encode_document
 from datamodules.text.articles import articles
 from lit_transformers.config import ConfigError
@@ -204,6 +204,19 @@ def test_an_article_starts_at_a_heading_between_blank_lines() -> None:
     titled_texts = [(title, text.read()) for title, text in articles(lines)]
     assert [title for title, _ in titled_texts] == ["One", "Two"]
     assert b"".join(text for _, text in titled_texts) == b"".join(lines)
+
+
+def test_a_process_that_reads_many_corpora_holds_few_of_them_open(tmp_path: Path) -> None:
+    descriptors = Path("/proc/self/fd")
+    if not descriptors.exists():
+        pytest.skip("the descriptors of a process are counted on Linux alone")
+    corpora = []
+    for number in range(3 * OPEN_FILES):
+        (tmp_path / f"{number}.txt").write_text(f"text {number}")
+        corpora.append(FilesConfig(path=str(tmp_path / f"{number}.txt")).build())
+    before = len(list(descriptors.iterdir()))
+    assert all(sum(map(corpus.count, SPLITS)) == 1 for corpus in corpora)
+    assert len(list(descriptors.iterdir())) <= before + OPEN_FILES
 
 
 def test_a_file_cut_short_behind_the_index_is_noticed(tmp_path: Path) -> None:

@@ -1399,6 +1399,14 @@ DATA_FAULTS = (
     ),
     Fault(
         "data",
+        "every corpus that was read stays open",
+        "datamodules/core/index.py",
+        "@lru_cache(maxsize=OPEN_FILES)",
+        "@cache",
+        (f"{DATA}sources.py::test_a_process_that_reads_many_corpora_holds_few_of_them_open",),
+    ),
+    Fault(
+        "data",
         "training resumes one batch late",
         "datamodules/core/windows.py",
         "self.start, self.place = json.loads(cursor)",
