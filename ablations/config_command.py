@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -10,10 +10,10 @@ import typer
 from ablations import catalog
 from ablations.options import Scale, Set
 from lit_transformers.cli.printed_config import Other, print_config, print_differences, read_target, with_values
-from lit_transformers.config import Config, parse_assignments
+from lit_transformers.config import Config, ConfigError, nearest, parse_assignments
 from lit_transformers.records.labels import ArmLabels, label_arms
 
-__all__ = ["config"]
+__all__ = ["baseline_of", "config"]
 
 
 def config(
@@ -31,7 +31,7 @@ def config(
     of the paths in which another arm of the study, another study, or a run differs."""
     path, first = _config_of(target, scale, arm, changes)
     if other is None:
-        name = f"{target}, scale {scale}, {arm or 'the baseline'}" if target in catalog.names() else target
+        name = f"{target}, scale {scale}, {arm or 'the baseline'}" if _is_study(target) else target
         print_config(first, path, name)
         return
     if _is_study(target) and _arms_of(target, scale, {})[0].calls(other):
@@ -42,7 +42,17 @@ def config(
 
 
 def _is_study(target: str) -> bool:
-    return target.endswith(".py") or target in catalog.names()
+    return target.endswith(".py") or target in (*catalog.names(), *catalog.own_names())
+
+
+def baseline_of(target: str, others: Iterable[str]) -> Config:
+    """Returns the config of a study's baseline at the scale demo. Raises ConfigError where there is no study of this
+    name, which names those that are nearest among studies and others."""
+    if not _is_study(target):
+        names = (*catalog.names(), *catalog.own_names(), *others)
+        raise ConfigError(f"no run, no kind and no study of this name; {nearest(target, names)}", target)
+    labels, configs = _arms_of(target, "demo", {})
+    return configs[labels.baseline]
 
 
 def _config_of(

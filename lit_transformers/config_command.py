@@ -20,15 +20,16 @@ Changes = Annotated[
 def config(
     target: Annotated[
         str,
-        typer.Argument(metavar="RUN|KIND", help="A run's folder, a YAML file, or a kind such as window."),
+        typer.Argument(metavar="RUN|KIND|STUDY", help="A run's folder, a YAML file, a kind, or a study."),
     ],
     other: Other = None,
     changes: Changes = None,
 ) -> None:
     """Prints a whole config with every default, type, range and doc, as YAML that fit takes.
 
-    Of a KIND only the part is printed, at its path. With --diff OTHER: a table of the paths in which both differ. The
-    config of a study is printed by: python -m ablations config STUDY
+    Of a KIND only the part is printed, at its path, and of a STUDY its baseline at the scale demo; other arms and
+    scales, and a study that has the name of a kind, are printed by: python -m ablations config STUDY. With --diff
+    OTHER: a table of the paths in which both differ.
 
     Example: python -m lit_transformers config runs/3f2a9c0e11d2b470 > mine.yaml
 

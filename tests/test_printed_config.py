@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from datamodules import FilesConfig
 from lit_transformers.cli.commented_config import commented_lines, differences
 from lit_transformers.cli.printed_config import read_target
 from lit_transformers.config import ConfigError
+from lit_transformers.config_command import config as print_model
 from lit_transformers.json_schema import config_schema, docs_of
 from lit_transformers.mixers import WindowConfig
 from lit_transformers.runs import RunConfig
@@ -102,6 +105,22 @@ def test_a_kind_is_named_alone_or_by_its_path() -> None:
     assert read_target("window") == read_target("model.mixer=window") == ("model.mixer", WindowConfig())
     with pytest.raises(ConfigError, match="did you mean window"):
         read_target("windov")
+
+
+def test_a_study_of_ones_own_is_named_as_one_of_the_suite_by_both_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "studies").mkdir()
+    shutil.copy(catalog.STUDIES / "xl_recurrence.py", tmp_path / "studies" / "my_question.py")
+    monkeypatch.chdir(tmp_path)
+    texts = {}
+    for target in ("xl_recurrence", "my_question", "studies/my_question.py"):
+        for command, print_it in (("of one model", print_model), ("of studies", partial(print_study, scale="demo"))):
+            print_it(target)
+            texts[target, command] = yaml.safe_load(capsys.readouterr().out)
+    assert len(texts) == 6 and all(text == texts["xl_recurrence", "of studies"] for text in texts.values())
+    with pytest.raises(ConfigError, match="no study of this name; did you mean my_question"):
+        read_target("my_qestion")
 
 
 def test_a_kind_with_fields_that_have_no_default_is_printed_with_places_for_them(

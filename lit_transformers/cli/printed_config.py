@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from lit_transformers.config import Config, ConfigError, Plain, nearest
+from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.json_schema import required_fields
 
 __all__ = ["Other", "print_config", "print_differences", "read_target", "with_values"]
+
+STUDIES = "ablations.config_command"
+"""The module that knows studies, which is imported where a target is neither a run nor a kind."""
 
 Other = Annotated[
     str | None, typer.Option("--diff", metavar="OTHER", help="Only the paths in which OTHER differs, as a table.")
@@ -20,14 +24,19 @@ Other = Annotated[
 
 def read_target(target: str) -> tuple[str, Config | type[Config]]:
     """Returns the config of a run, with the path "", or the defaults of a kind, with its path in a run's config: its
-    class, where it has fields without a default. Raises ConfigError where there is neither."""
+    class, where it has fields without a default; else the config of a study's baseline, with the path "". Raises
+    ConfigError where there is none of them."""
     from lit_transformers.cli.run_file import read_run
     from lit_transformers.records.files import RUN
 
     place = Path(target)
-    if place.is_dir() or place.is_file():
+    if place.is_dir() or (place.is_file() and place.suffix != ".py"):
         return "", read_run(place / RUN if place.is_dir() else place)
-    return _kind(target)
+    kind = _kind(target)
+    if kind is not None:
+        return kind
+    studies: Any = importlib.import_module(STUDIES)
+    return "", studies.baseline_of(target, _kinds(target))
 
 
 def with_values(config: Config | type[Config], values: Mapping[str, Plain]) -> Config:
@@ -39,17 +48,27 @@ def with_values(config: Config | type[Config], values: Mapping[str, Plain]) -> C
     return config(**required).override({path: value for path, value in values.items() if path not in required})
 
 
-def _kind(target: str) -> tuple[str, Config | type[Config]]:
-    """Returns the path of a kind, named alone or as PATH=KIND, and its defaults or its class."""
+def _known_kinds() -> dict[str, type[Config]]:
+    """Returns the class of every kind by its path and name, as PATH=KIND."""
     from lit_transformers.kinds import places
     from lit_transformers.runs import RunConfig
 
-    _, equals, kind = target.rpartition("=")
-    known = {f"{place.path}={name}": part for place in places(RunConfig) for name, part in place.kinds.items()}
-    matches = [name for name in known if (name == target if equals else name.rpartition("=")[2] == kind)]
+    return {f"{place.path}={name}": part for place in places(RunConfig) for name, part in place.kinds.items()}
+
+
+def _kinds(target: str) -> list[str]:
+    """Returns the names of all kinds, in the form in which the target is written: with their paths or without."""
+    known = _known_kinds()
+    return [*known] if "=" in target else sorted({name.rpartition("=")[2] for name in known})
+
+
+def _kind(target: str) -> tuple[str, Config | type[Config]] | None:
+    """Returns the path of a kind, named alone or as PATH=KIND, and its defaults or its class; None where there is none
+    of this name. Raises ConfigError where several have it."""
+    known = _known_kinds()
+    matches = [name for name in known if target in (name, name.rpartition("=")[2])]
     if not matches:
-        names = known if equals else {name.rpartition("=")[2] for name in known}
-        raise ConfigError(f"no run and no kind of this name; {nearest(target, names)}", target)
+        return None
     classes = {known[name] for name in matches}
     if len(classes) > 1:
         raise ConfigError(f"several kinds have this name; write one of {', '.join(sorted(matches))}", target)
