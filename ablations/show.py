@@ -28,6 +28,7 @@ from sweeps.status import plain_table, work_table
 
 if TYPE_CHECKING:
     from lit_transformers.records.labels import ArmLabels
+    from lit_transformers.records.record import Gate
     from lit_transformers.records.reproduction import Reproduction
     from reports.read.records import Study
     from sweeps.ledger.ledger import ActiveRun
@@ -190,19 +191,24 @@ def remaining_work(time_estimate: TimeEstimate, done: set[str], workers: int) ->
     return f"{len(remaining)} runs to do, about {clock(total)} with {worker_count} ({time_estimate.basis})"
 
 
-def gate_table(results: Mapping[str, Sequence[Any]], labels: ArmLabels) -> Group:
-    """Shows the results of the gates by arm, with the details of failed ones below."""
+def gate_table(results: Mapping[str, Sequence[Gate]], labels: ArmLabels) -> Group:
+    """Shows of every gate in how many arms it passed and failed, and below in which it failed, with the details, or
+    does not apply."""
     names = list(dict.fromkeys(gate.name for gates in results.values() for gate in gates))
-    table = plain_table(labels.heading("arm"), *names)
-    failures: list[Text] = []
-    for arm, gates in results.items():
-        by_name = {gate.name: gate for gate in gates}
-        marks = [
-            Text("-", style="dim") if name not in by_name else _verdict_cell(by_name[name].passed) for name in names
+    table = plain_table("gate", "passed", "failed", "does not apply")
+    exceptions: list[Text] = []
+    for name in names:
+        applied = {arm: gate for arm, gates in results.items() for gate in gates if gate.name == name}
+        failed = {arm: gate for arm, gate in applied.items() if not gate.passed}
+        left_out = [labels.alone(arm) for arm in results if arm not in applied]
+        counts = (len(applied) - len(failed), len(failed), len(left_out))
+        cells = [
+            Text(str(number or "-"), style) for number, style in zip(counts, ("green", "bold red", "dim"), strict=True)
         ]
-        table.add_row(BreakableName(labels.in_column(arm)), *marks)
-        failures += [Text(f"{arm}: {gate.name}: {gate.detail}", style="red") for gate in gates if not gate.passed]
-    return Group(table, *failures)
+        table.add_row(Text(name), *cells)
+        exceptions += [Text(f"{name}: {labels.alone(arm)}: {gate.detail}", "red") for arm, gate in failed.items()]
+        exceptions += [Text(f"{name} does not apply to {', '.join(left_out)}", "dim")] if left_out else []
+    return Group(Text(f"{len(results)} arms: {', '.join(map(labels.alone, results))}"), table, *exceptions)
 
 
 def preliminary_view(plan: Plan, rows: Sequence[Row]) -> Group:
@@ -227,10 +233,6 @@ def preliminary_view(plan: Plan, rows: Sequence[Row]) -> Group:
         )
     heading = f"Preliminary, of seed {seed} alone: no interval and no verdict before the other seeds are through."
     return Group(Text(), Text(heading, style="bold"), table, Text())
-
-
-def _verdict_cell(passed: bool) -> Text:
-    return Text("passed", style="green") if passed else Text("failed", style="bold red")
 
 
 def status_view(plan: Plan, rows: Sequence[Row], active_runs: Mapping[str, ActiveRun]) -> Group:

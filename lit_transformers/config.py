@@ -74,6 +74,7 @@ __all__ = [
     "parse_assignments",
     "plain_leaves",
     "plain_of",
+    "reason_of",
     "shortened",
     "table",
 ]
@@ -154,6 +155,12 @@ class Dropout(Role):
 
 
 C = TypeVar("C", bound="Config")
+
+EXPECTED = {
+    **dict.fromkeys(("dict_type", "mapping_type"), "a mapping is expected: {name: value, ...}"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list is expected: [value, ...]"),
+}
+"""What is expected in place of a value, for faults that pydantic tells in the words of Python."""
 
 LONGEST = 1000
 """The most characters of an error's message. The middle of a longer one, which quotes a large value, is left out."""
@@ -494,8 +501,14 @@ def _parse_leaf(value: Any, hint: Any) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if isinstance(part, int))
-        reason = first["msg"][:1].lower() + first["msg"][1:]
-        raise ConfigError(f"{reason}; got {first['input']!r}", where) from None
+        raise ConfigError(reason_of(first), where) from None
+
+
+def reason_of(fault: Mapping[str, Any]) -> str:
+    """Returns the reason of the ConfigError for an entry of ``errors`` of a ValidationError: what is expected, and what
+    is there instead."""
+    expected = EXPECTED.get(fault["type"], fault["msg"][:1].lower() + fault["msg"][1:])
+    return f"{expected}; got {fault['input']!r}"
 
 
 def plain_of(value: Any) -> Plain:

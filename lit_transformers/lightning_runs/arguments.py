@@ -12,7 +12,7 @@ from pydantic import ConfigDict as PydanticConfig
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from lit_transformers.class_path import import_class
-from lit_transformers.config import ConfigError, Plain, nearest
+from lit_transformers.config import ConfigError, Plain, nearest, reason_of
 
 __all__ = ["as_class", "build", "checked_arguments", "class_paths", "files_named"]
 
@@ -62,10 +62,10 @@ def _typed(value: Plain, hint: Any, name: str) -> Any:
         return adapter.validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        reason = first["msg"][:1].lower() + first["msg"][1:]
-        if "isinstance" in first["type"] or "isinstance" in reason:
-            reason = f"an object is written {{{CLASS_PATH}: ..., {INIT_ARGS}: ...}}"
-        raise ConfigError(f"{reason}; got {value!r}", name) from None
+        if "isinstance" in first["type"] or "isinstance" in first["msg"]:
+            reason = f"an object is written {{{CLASS_PATH}: ..., {INIT_ARGS}: ...}}; got {value!r}"
+            raise ConfigError(reason, name) from None
+        raise ConfigError(reason_of(first), name) from None
     except PydanticUserError:
         return value
 

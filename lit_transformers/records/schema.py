@@ -25,7 +25,7 @@ from pydantic import (
     WrapValidator,
 )
 
-from lit_transformers.config import ConfigError, Plain
+from lit_transformers.config import ConfigError, Plain, reason_of
 
 __all__ = ["LEFT_OUT", "Checked", "Label", "Name", "Number", "dump", "first_fault", "parse", "to_plain"]
 
@@ -62,8 +62,7 @@ class Checked:
             except ValidationError as error:
                 first = error.errors()[0]
                 place = ".".join(str(part) for part in (name, *first["loc"]))
-                reason = first["msg"][:1].lower() + first["msg"][1:]
-                raise ConfigError(f"{reason}; got {first['input']!r}", place) from None
+                raise ConfigError(reason_of(first), place) from None
         self.check()
 
     def check(self) -> None:

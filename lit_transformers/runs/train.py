@@ -197,6 +197,10 @@ def usable(path: Path) -> Path | None:
     return path
 
 
+ADVICE = ("does not have many workers", "GPU available but not", "treespec, LeafSpec", "`srun` command is available")
+"""Of each warning of Lightning that a run does not show, a part of its text."""
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silences Lightning's advice within the block, which concerns choices that the config makes on purpose."""
@@ -205,8 +209,8 @@ def quiet() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            for text in (".*does not have many workers.*", ".*GPU available but not.*", ".*treespec, LeafSpec.*"):
-                warnings.filterwarnings("ignore", text)
+            for text in ADVICE:
+                warnings.filterwarnings("ignore", f".*{text}.*")
             yield
     finally:
         logger.setLevel(level)

@@ -159,8 +159,8 @@ def _stopped_early(study: Study) -> str:
     for arm in study.arm_names:
         records = [run.record for run in study.finished(arm) if run.record and "steps" in run.record.measured]
         ends = sorted({record.measured["steps"] for record in records})
-        if ends:
-            planned = max(record.config["training"]["steps"] for record in records)
+        planned = max((record.config["training"]["steps"] for record in records), default=0)
+        if ends and ends[0] < planned:
             steps = f"{ends[0]:,}" if len(ends) == 1 else f"{ends[0]:,} to {ends[-1]:,}"
             arms.append(f"{arm} after {steps} of {planned:,} steps")
     consequence = "; arms have not read equally many tokens" if len(tokens) > 1 else ""

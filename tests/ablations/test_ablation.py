@@ -118,6 +118,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"baseline": {}}, "baseline: input should be an instance of Config"),
     ({"scales": {"demo": {}}}, "scales.demo: input should be an instance of Scale"),
     ({"factors": {}}, "factors: a product design needs at least one factor"),
+    ({"factors": {"a": ["x", "y"]}}, "factors.a: a mapping is expected: {name: value, ...}; got ['x', 'y']"),
+    ({"contrasts": 3}, "contrasts: input should be"),
     ({"factors": {"a": {"x": {}}}}, "factors.a: a factor needs two levels or more"),
     ({"factors": {"a b": {"x": {}, "y": {}}}}, "factors.a b: a name has no space"),
     ({"factors": {"a": {"x": {"seed": 1}, "y": {}}}}, "factors.a.x: the first level is the baseline's"),

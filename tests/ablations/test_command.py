@@ -9,17 +9,23 @@ import shlex
 import signal
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from standin.run import RunConfig, fit
 from waiting import wait_for
 
 from ablations import catalog
 from ablations.__main__ import main
+from ablations.arms import list_arms
 from ablations.options import out
 from ablations.plan import Request, make_plan
+from ablations.show import gate_table
 from lit_transformers.cli.cores import usable_cores
+from lit_transformers.records.labels import label_arms
+from lit_transformers.records.record import Gate
 
 STUDY = """
 from ablations.ablation import Ablation, Contrast, Match, Metric, Published, PublishedValue, Scale, Source
@@ -130,6 +136,21 @@ def test_check_runs_the_gates_of_every_arm(study: Path, tmp_path: Path, capsys: 
     assert main(words) == 0 and "no future leak" in capsys.readouterr().out
     assert main([*words, "--set", "model.width=13"]) == 1
     assert "token 3 changes with token 5" in capsys.readouterr().out
+
+
+def test_gates_are_counted_and_each_that_is_no_pass_names_its_arm() -> None:
+    arms = list_arms("one_factor", {"positions": {"absolute": {}, "relative": {"a": 1}, "none": {"a": 2}}}, {})
+    first, second, third = (arm.name for arm in arms)
+    leak, padding = Gate("no future", False, "token 3 changes with token 5"), Gate("padding", True)
+    results = {first: [Gate("no future", True), padding], second: [leak], third: [Gate("no future", True)]}
+    console = Console(width=80, file=StringIO())
+    console.print(gate_table(results, label_arms(arms, "one_factor", first)))
+    lines = console.file.getvalue().splitlines()
+    assert [line.split() for line in lines[2:4]] == [["no", "future", "2", "1", "-"], ["padding", "1", "-", "2"]]
+    assert lines[4:] == [
+        "no future: relative: token 3 changes with token 5",
+        "padding does not apply to relative, none",
+    ]
 
 
 def test_status_tells_where_every_run_stands(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,15 @@ def test_a_parameter_without_gradient_fails_a_gate_unless_it_is_named() -> None:
     idle = NET.override({"model.init_args.idle": True})
     assert [gate.name for gate in check(idle) if not gate.passed] == ["every parameter learns"]
     assert all(gate.passed for gate in check(idle.override({"unused": ["pooler"]})))
+
+
+def test_where_slurm_is_installed_nothing_advises_to_use_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        describe(NET.override({"model.init_args.width": 9}))  # not yet described, which is done once
 
 
 def test_the_key_covers_the_module_and_what_it_imports_of_its_folder(

@@ -157,6 +157,8 @@ def test_arms_that_ended_early_are_named_with_their_steps(tmp_path: Path) -> Non
     change_records(tmp_path, OFF, "measured", steps=900, measured_step=600)
     change_records(tmp_path, OFF, "cost", tokens=900)
     change_records(tmp_path, ON, "cost", tokens=1200)
+    change_records(tmp_path, ON, "config", training={"steps": 1200})
+    change_records(tmp_path, ON, "measured", steps=1200)  # as of a LightningModule, whose steps are always measured
     note = str(table(tmp_path, "results").notes[-1])
     assert "Selection: weights by val/bpb on the validation split, measured on the validation split." in note
     assert f"Stopped early: {OFF} after 900 of 1,200 steps; arms have not read equally many tokens." in note
