@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ablations.ablation import Ablation
+from lit_transformers.cli.errors import IMPORT_ERRORS
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import ConfigError, nearest
 from lit_transformers.plugins import load_plugins
@@ -96,7 +97,7 @@ def load(path: Path) -> Ablation:
         raise ConfigError(str(error), place) from None
     except SyntaxError as error:
         raise ConfigError(f"{error.msg}, line {error.lineno} of {path}", place) from None
-    except Exception as error:
+    except IMPORT_ERRORS as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {reason}", place) from None
     ablation = vars(module).get("ABLATION")

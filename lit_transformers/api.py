@@ -5,38 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lit_transformers.config import Config, Plain
+from lit_transformers.cli.run_file import read_run, run_class
+from lit_transformers.config import Config, ConfigError, Plain
 from lit_transformers.decoding.sampling import SamplingConfig
 from lit_transformers.decoding.write import write
+from lit_transformers.plugins import load_plugins
+from lit_transformers.runner import load_runner, runner_of
 from lit_transformers.runs import RunConfig, load
 from lit_transformers.runs import evaluate as evaluate_checkpoint
-from lit_transformers.runs import fit as fit_run
 from lit_transformers.tasks import Task
 
 __all__ = ["build_model", "evaluate", "fit", "generate", "load_checkpoint"]
 
-Run = RunConfig | Mapping[str, Plain] | str | Path
-"""A run's config, its plain data, or the path of its YAML file."""
+Run = Config | Mapping[str, Plain] | str | Path
+"""A run's config, of a model of this library or of any LightningModule, its plain data, or the path of its YAML file.
+Its parts may be those of plug-ins that the project file of the working folder names."""
 
 
-def _config(run: Run) -> RunConfig:
+def _config(run: Run) -> Config:
+    load_plugins()
     if isinstance(run, Config):
         return run
-    return RunConfig.from_yaml(run) if isinstance(run, str | Path) else RunConfig.from_dict(run)
+    return read_run(Path(run)) if isinstance(run, str | Path) else run_class(run).from_dict(run)
 
 
 def build_model(run: Run) -> Task:
     """Returns the LightningModule of a run with fresh weights, built for the run's data; its network is ``.network``.
 
-    Raises ConfigError for a wrong config, and DataError where the data that it describes are not there.
+    Raises ConfigError for a wrong config or one of a LightningModule from elsewhere, which its class builds, and
+    DataError where the data that it describes are not there.
     """
     config = _config(run)
+    if not isinstance(config, RunConfig):
+        raise ConfigError(f"is built by its class, {config.get('model.class_path')}", "model")
     return config.build_task(config.data.build())
 
 
 def load_checkpoint(checkpoint: str | Path) -> Task:
     """Returns the trained LightningModule of a run's checkpoint.ckpt, ready to use (``eval``). Nothing in the file is
     executed. Raises ConfigError for a file that is damaged or is no checkpoint of this suite."""
+    load_plugins()
     return load(Path(checkpoint))[0]
 
 
@@ -45,6 +53,7 @@ def evaluate(checkpoint: str | Path, changes: Mapping[str, Plain] | None = None)
 
     changes: values by paths of its run's config, such as {"data.evaluation.documents": 8}.
     """
+    load_plugins()
     return evaluate_checkpoint(Path(checkpoint), dict(changes or {}))
 
 
@@ -64,6 +73,7 @@ def generate(
 
     Raises ConfigError where the checkpoint is not that of a causal_lm.
     """
+    load_plugins()
     sampling = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     return "".join(write(Path(checkpoint), prompt, length, sampling, beams, memory))
 
@@ -74,4 +84,5 @@ def fit(run: Run, directory: str | Path) -> dict[str, Plain]:
     directory: an empty folder, or the run's own; it holds checkpoint.ckpt afterwards. Raises ConfigError or DataError
     before anything starts.
     """
-    return fit_run(_config(run), Path(directory))
+    config = _config(run)
+    return load_runner(runner_of(config)).fit(config, Path(directory))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lit_transformers.cli.errors import first_line
-from lit_transformers.config import ConfigError, nearest
+from lit_transformers.cli.errors import IMPORT_ERRORS, first_line
+from lit_transformers.config import ConfigError, Plain, nearest
 
-__all__ = ["import_class", "import_module", "split_class_path"]
+__all__ = ["class_path_of", "import_class", "import_module", "split_class_path"]
 
 
 def split_class_path(class_path: str) -> tuple[str, str]:
@@ -22,6 +23,13 @@ def split_class_path(class_path: str) -> tuple[str, str]:
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise ConfigError(f"a class is written package.module.Class or package.module:Class, not {class_path!r}")
     return module, name
+
+
+def class_path_of(run: Plain) -> str | None:
+    """Returns the class of the LightningModule of a run's config, given as plain data; None where its model is one of
+    this library."""
+    model = run.get("model") if isinstance(run, Mapping) else None
+    return model.get("class_path") if isinstance(model, Mapping) else None
 
 
 def import_class(class_path: str) -> type[Any]:
@@ -50,5 +58,5 @@ def import_module(name: str) -> ModuleType:
         places = getattr(sys.modules.get(parent), "__path__", None) if parent else [folder]
         names = [f"{parent}.{module.name}" if parent else module.name for module in pkgutil.iter_modules(places)]
         raise ConfigError(f"there is no module {missing!r}; {nearest(missing, names)}") from None
-    except Exception as error:
+    except IMPORT_ERRORS as error:
         raise ConfigError(f"module {name} cannot be imported: {type(error).__name__}: {first_line(error)}") from None

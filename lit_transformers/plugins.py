@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
+from lit_transformers.cli.errors import IMPORT_ERRORS
 from lit_transformers.cli.startup import quick_imports
 from lit_transformers.config import Config, ConfigError, register
 from lit_transformers.project import read_project
@@ -159,7 +160,7 @@ def import_plugin(plugin: Plugin) -> ModuleType:
             module = importlib.import_module(plugin.module)
         except SyntaxError as error:
             raise ConfigError(f"{error.filename}, line {error.lineno}: {error.msg}", place) from None
-        except Exception as error:
+        except IMPORT_ERRORS as error:
             raise ConfigError(f"{_position(error, plugin)}{type(error).__name__}: {error}", place) from None
     for config in configs_of(plugin):
         kinds = table_of(config)
@@ -191,7 +192,7 @@ def _require_its_own_name(plugin: Plugin, place: str) -> None:
         raise ConfigError(f"another module has its name, {origin or plugin.module}; rename it", place)
 
 
-def _position(error: Exception, plugin: Plugin) -> str:
+def _position(error: BaseException, plugin: Plugin) -> str:
     """Returns the file and line of a plug-in, or of what lies beside it, where an error was raised."""
     own = [
         frame

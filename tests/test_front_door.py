@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from foreign_module import Net
 
 import lit_transformers
-from lit_transformers import RunConfig, build_model, evaluate, fit, generate, load_checkpoint
+from lit_transformers import ConfigError, RunConfig, build_model, evaluate, fit, generate, load_checkpoint
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "own_text.yaml"
 SMALL = {
@@ -33,6 +34,21 @@ def test_the_example_of_ones_own_text_trains_and_is_loaded_measured_and_writes(t
     assert not trained.training
     sizes = {name: value.shape for name, value in fresh.state_dict().items()}
     assert sizes == {name: value.shape for name, value in trained.state_dict().items()}
+
+
+def test_a_lightning_module_is_trained_and_then_read_by_its_own_class(tmp_path: Path) -> None:
+    plain = {
+        "model": {"class_path": "foreign_module.Net"},
+        "data": {"class_path": "foreign_module.Plane"},
+        "training": {"steps": 2, "device": "cpu"},
+    }
+    assert fit(plain, tmp_path)["outcome"] == "finished"
+    assert type(Net.load_from_checkpoint(tmp_path / "checkpoint.ckpt")) is Net
+    for use in (load_checkpoint, evaluate, generate):
+        with pytest.raises(ConfigError, match=r"checkpoint\.ckpt: holds a foreign_module.Net, which its own load_from"):
+            use(tmp_path / "checkpoint.ckpt")
+    with pytest.raises(ConfigError, match=r"model: is built by its class, foreign_module.Net"):
+        build_model(plain)
 
 
 def test_importing_the_package_imports_no_torch_and_lists_its_names() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["first_line"]
+__all__ = ["IMPORT_ERRORS", "first_line"]
+
+IMPORT_ERRORS = (Exception, SystemExit)
+"""What importing a file of one's own may raise: a script that ends the process, too, is an error in a line."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Returns the first line of an error's message, at most 200 characters, or its type where it has no message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -80,8 +80,10 @@ def print_config(config: Config | type[Config], path: str, name: str) -> None:
     """Prints a config as commented YAML, below its path in a run's config; of a class, what has no default is left for
     the reader to fill in."""
     from lit_transformers.cli.commented_config import INDENT, SCHEMA_FILE, commented_lines
+    from lit_transformers.runs import RunConfig
 
-    for line in _head(name, SCHEMA_FILE):
+    has_schema = bool(path) or isinstance(config, RunConfig)
+    for line in _head(name, SCHEMA_FILE) if has_schema else [name]:
         print(f"# {line}")
     parents = path.split(".") if path else []
     for depth, parent in enumerate(parents):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
 import lightning as L
 
-from lit_transformers.class_path import import_class
+from lit_transformers.class_path import import_class, import_module, split_class_path
 from lit_transformers.config import Config, ConfigError, Plain, Positive, Seed, nearest
 from lit_transformers.lightning_runs.arguments import as_class, build, checked_arguments
 from lit_transformers.space import Choice, Interval, Knob
@@ -147,7 +146,7 @@ def _require_class(class_path: str, init_args: dict[str, Plain], base: type[Any]
     except ConfigError as error:
         raise error.under("class_path") from None
     if not issubclass(named, base):
-        kinds = vars(inspect.getmodule(named)).items()
+        kinds = vars(import_module(split_class_path(class_path)[0])).items()
         names = [name for name, kind in kinds if isinstance(kind, type) and issubclass(kind, base) and kind is not base]
         raise ConfigError(f"{named.__name__} is no {base.__name__}; {nearest(named.__name__, names)}", "class_path")
     _require_arguments(named, init_args, named.__name__, "init_args")

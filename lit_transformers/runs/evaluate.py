@@ -7,6 +7,7 @@ from pathlib import Path
 
 import lightning as L
 
+from lit_transformers.class_path import class_path_of
 from lit_transformers.config import ConfigError, Plain
 from lit_transformers.runs.config import RunConfig
 from lit_transformers.runs.train import quiet
@@ -38,6 +39,9 @@ def load(checkpoint: Path, changes: dict[str, Plain] | None = None) -> tuple[Tas
     """
     checkpoint_data = read(checkpoint)
     extra = checkpoint_data["lit_transformers"]
+    class_path = class_path_of(extra["config"])
+    if class_path is not None:
+        raise ConfigError(f"holds a {class_path}, which its own load_from_checkpoint reads", str(checkpoint))
     try:
         config = RunConfig.from_dict(extra["config"])
     except ConfigError as error:

@@ -197,7 +197,13 @@ def usable(path: Path) -> Path | None:
     return path
 
 
-ADVICE = ("does not have many workers", "GPU available but not", "treespec, LeafSpec", "`srun` command is available")
+ADVICE = (
+    "does not have many workers",
+    "GPU available but not",
+    "treespec, LeafSpec",
+    "`srun` command is available",
+    "is smaller than the logging interval",
+)
 """Of each warning of Lightning that a run does not show, a part of its text."""
 
 

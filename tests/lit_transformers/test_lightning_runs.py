@@ -126,6 +126,7 @@ def test_arms_of_a_seed_read_the_same_batches_however_much_randomness_they_draw(
     [
         ({"model": {"class_path": "foreign_module.Ne"}}, "has no class 'Ne'; did you mean Net"),
         ({"model": {"class_path": "foreign_modul.Net"}}, "there is no module 'foreign_modul'"),
+        ({"model": {"class_path": "foreign_module.DataLoader"}}, "DataLoader is no LightningModule; there are: Net"),
         ({"model": {"class_path": "foreign_module.Points"}}, "Points is no LightningModule; there are: Net"),
         ({"model.init_args.widht": 3}, "model.init_args.widht: Net takes no argument 'widht'; did you mean width?"),
         ({"model.init_args.width": "wide"}, "model.init_args.width: input should be a valid integer; got 'wide'"),

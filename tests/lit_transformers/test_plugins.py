@@ -12,7 +12,7 @@ import pytest
 
 from ablations import catalog
 from datamodules import EXAMPLES
-from lit_transformers import plugins
+from lit_transformers import build_model, plugins
 from lit_transformers.checks.contract import check_plugin, require_contract
 from lit_transformers.config import ConfigError, register
 from lit_transformers.mixers import MIXERS
@@ -67,6 +67,13 @@ def test_a_project_file_names_plugins_whose_final_configs_become_kinds(project: 
     plugins.load_plugins()
 
 
+def test_a_script_has_the_parts_that_its_project_file_names(project: Path) -> None:
+    write_project(project)
+    model = {"kind": "language_model", "mixer": "decay", "dim": 16, "heads": 2, "depth": 1}
+    task = build_model({"model": model, "data": {"kind": "language", "source": "lags"}})
+    assert "Decay" in {type(module).__name__ for module in task.modules()}
+
+
 def test_what_is_registered_by_hand_is_registered_once(project: Path) -> None:
     write_mixer(project / "my_parts.py")
     with (project / "my_parts.py").open("a") as file:
@@ -89,6 +96,7 @@ def test_a_fault_of_a_plugin_is_one_line_that_names_it_with_file_and_line(projec
     file = project / "my_parts.py"
     for head, message in (
         ("import nowhere_at_all", rf"plug-in my_parts.py: {file}, line \d+: ModuleNotFoundError: .*nowhere_at_all"),
+        ("import sys\nsys.exit(3)", rf"plug-in my_parts.py: {file}, line \d+: SystemExit: 3"),
         ("def :", rf"plug-in my_parts.py: {file}, line \d+: invalid syntax"),
     ):
         write_mixer(file, head=head)
