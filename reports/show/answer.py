@@ -237,9 +237,11 @@ def _change_with_interval(findings: Findings, comparison: Comparison) -> str:
 
 
 def _capitalized_name(findings: Findings, comparison: Comparison) -> str:
-    """Returns the name, capitalized if it begins with a plain word; a path or a level keeps its spelling."""
+    """Returns the name, capitalized if it begins with a plain word; a path, an arm or a level keeps its spelling."""
     first, space, rest = comparison.name.partition(" ")
-    is_plain = findings.study.plan.contrasts is not None and first.isalpha() and first.islower()
+    plan = findings.study.plan
+    names = {arm.name for arm in plan.arms}.union(*plan.factors.values())
+    is_plain = plan.contrasts is not None and first.isalpha() and first.islower() and first not in names
     return f"{first.capitalize()}{space}{rest}" if is_plain else comparison.name
 
 

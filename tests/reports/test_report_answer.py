@@ -89,9 +89,9 @@ def test_the_headline_is_of_the_comparisons_that_the_study_names_by_verdict(tmp_
         headline(findings),
     )
     assert [text.partition(":")[0] for text in answer(findings)] == [
-        "Absolute vs relative",
-        "On vs off, absolute",
-        "Off vs on",
+        "absolute vs relative",
+        "on vs off, absolute",  # levels keep their spelling at the head of a sentence
+        "off vs on",
     ]
 
 
