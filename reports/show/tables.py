@@ -324,6 +324,10 @@ def escape_latex(text: str) -> str:
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped).replace("[", "{[}")
 
 
+_LONG = 24
+"""A cell of more characters than this gets a wider column, so that its text has few lines."""
+
+
 def to_html(table: Table) -> Html:
     """Returns an HTML table that a script can sort, under a third-level heading, in a box that scrolls if wide."""
     heads = (
@@ -345,7 +349,11 @@ def _kind_class(column: Column) -> str | None:
 
 def _html_cell(cell: Cell, column: Column, *, first: bool) -> Html:
     text = plain(cell, column)
-    classes = [_kind_class(column), "gap" if cell.missing is not None else text if text in _STYLES else None]
+    classes = [
+        _kind_class(column),
+        "gap" if cell.missing is not None else text if text in _STYLES else None,
+        "long" if not first and len(text) > _LONG and " " in text else None,
+    ]
     content: str = name_of(text) if column.kind == "text" or cell.missing is not None else text
     if cell.spread is not None and cell.missing is None:
         value, _, spread = text.partition(" ± ")
