@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from datamodules.core.documents import Document, Split, cache_folder
+from datamodules.core.documents import SPLITS, Document, Split, cache_folder
 from datamodules.core.errors import DataError
 from datamodules.core.index import IndexedCorpus, IndexedDocuments, Text, made_aside, writing
 from datamodules.core.integers import IntegerWriter
@@ -110,7 +110,7 @@ class StoredPairs(Pairs):
     def __init__(self, corpus: IndexedCorpus, how: PairsRead) -> None:
         self.corpus, self.fingerprint = corpus, corpus.fingerprint
         if not corpus.count("train"):
-            raise DataError("source: no pair to train on; correct data.source.path, or what names the split train")
+            raise self._no_pair("train")
         if how.source_tokenizer is None:
             self.target = self.source = self._learned_tokenizer(how.tokenizer, (0, 1), "both")
         else:
@@ -154,10 +154,16 @@ class StoredPairs(Pairs):
                 messages.append(f"{share:.2%} of the {side} symbols unknown")
         return messages
 
+    def _no_pair(self, split: Split) -> DataError:
+        """Returns the error of a split without pairs, with what was read instead."""
+        counts = [f"{self.corpus.count(other):,} in {other}" for other in SPLITS if other != split]
+        counts += [f"{count:,} {reason}" for reason, count in self.corpus.left_out.items()]
+        remedy = "correct data.source.path, or what names the split or says how large it is"
+        return DataError(f"source: no pair in the split {split!r} ({', '.join(counts)}); {remedy}")
+
     def _documents(self, split: Split) -> IndexedDocuments:
         if not self.corpus.count(split):
-            remedy = "correct data.source.path, or what names that split"
-            raise DataError(f"source: no pair in the split {split!r}; {remedy}")
+            raise self._no_pair(split)
         return self.corpus.documents(split)
 
     def _folder(self, split: Split) -> Path:

@@ -31,6 +31,7 @@ WHOLE = 1 << 30
 """A size of pieces so large that no record is cut."""
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 COLUMNS = "the columns of data.source"
+LEFT_OUT = "records without a text left out"
 SUFFIXES = {*SEPARATORS, ".jsonl", ".ndjson", ".json", ".parquet"}
 
 
@@ -89,13 +90,25 @@ class RecordsConfig(Config):
         key: plain data of all fields that decide a text. Raises DataError that names the line at fault.
         """
         files, left_out = files_of(self.path, is_records), Counter[str]()
-        texts = (
-            text_of(record, values, path)
-            for path, name in files
-            for record in self._read(path, name, columns)
-            if (values := self._complete(record, columns, left_out)) is not None
-        )
-        return index_corpus(["records", key, stamps(files)], "", WHOLE, texts, left_out)
+
+        def texts() -> Iterator[Text]:
+            complete, first_fault = 0, None
+            for path, name in files:
+                for record in self._read(path, name, columns):
+                    try:
+                        values = [_filled(record, column) for column in columns]
+                    except RecordError as fault:
+                        if self.incomplete == "refuse":
+                            raise
+                        left_out[LEFT_OUT] += 1
+                        first_fault = first_fault or fault
+                        continue
+                    complete += 1
+                    yield text_of(record, values, path)
+            if first_fault is not None and not complete:
+                raise DataError(f"none of {left_out[LEFT_OUT]:,} records has every text: {first_fault}")
+
+        return index_corpus(["records", key, stamps(files)], "", WHOLE, texts(), left_out)
 
     def split_of(self, record: FileRecord, text: str) -> Split:
         """Returns the split of a record with that text. Raises DataError where it is to be named and is not."""
@@ -111,18 +124,6 @@ class RecordsConfig(Config):
             for member in members(path, name, is_records):
                 for record in _records(member, self.separator, has_header):
                     yield from _nested(record, self.records) if self.records else [record]
-
-    def _complete(
-        self, record: FileRecord, columns: Sequence[Column], left_out: Counter[str]
-    ) -> list[list[str]] | None:
-        """Returns the texts of each column; None, counted, where a record lacks one and such are left out."""
-        try:
-            return [_filled(record, column) for column in columns]
-        except RecordError:
-            if self.incomplete == "refuse":
-                raise
-            left_out["records without a text left out"] += 1
-            return None
 
 
 def column_conflicts(**columns: Column) -> Iterator[str]:

@@ -137,8 +137,10 @@ def test_nothing_left_to_train_on_says_why(tmp_path: Path) -> None:
 
 def test_a_split_that_the_source_lacks_is_named(tmp_path: Path) -> None:
     data = pair_data(tmp_path, UNCLEAN)
-    with pytest.raises(DataError, match=r"no pair in the split 'test'; correct data.source.path"):
+    with pytest.raises(
+        DataError, match=r"no pair in the split 'test' \(7 in train, 7 in validation\); correct data.source.path"
+    ):
         list(data.test_dataloader())
     (tmp_path / "train.jsonl").write_text("")
-    with pytest.raises(DataError, match="no pair to train on"):
+    with pytest.raises(DataError, match=r"no pair in the split 'train' \("):
         PairDataConfig(source=JsonPairsConfig(path=str(tmp_path))).build().fingerprint  # noqa: B018

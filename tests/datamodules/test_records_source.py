@@ -139,6 +139,9 @@ def test_incomplete_records_are_left_out_and_counted_where_that_is_chosen(
     assert read_pairs(source) == [Texts("a", ("x",))]
     PairDataConfig(source=source, tokenizer="bytes").build().prepare_data()  # type: ignore[arg-type]
     assert "3 records without a text left out when they were read" in capsys.readouterr().err
+    misspelt = RecordPairsConfig(path=str(tmp_path), target="targt", incomplete="leave_out")
+    with pytest.raises(DataError, match=r"none of 5 records has every text: .*no 'targt'; did you mean target\?"):
+        read_pairs(misspelt)
 
 
 def test_what_is_no_path_is_refused_before_a_file_is_read() -> None:
