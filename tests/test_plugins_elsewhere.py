@@ -14,6 +14,8 @@ import pytest
 import yaml
 from small_project import SMALL, write_small_project
 
+from lit_transformers.cli.search_path import SUITE
+
 ROOT = Path(__file__).parents[1]
 PYPROJECT = """
 [build-system]
@@ -62,6 +64,17 @@ def test_a_plugin_of_an_installed_package_reaches_the_ranks_of_torchrun(tmp_path
     assert sorted(mixers) == ["attention", "decay"]
     missing = run(work, "ablations", "plan", "decays.py")
     assert missing.returncode == 2 and "No module named 'decaying_parts'" in missing.stderr
+
+
+def test_folders_without_modules_named_as_packages_of_the_suite_shadow_none_of_them(tmp_path: Path) -> None:
+    """Where the suite is installed to be edited, Python would make such a folder a package, before it finds ours."""
+    for name in SUITE:
+        (tmp_path / name).mkdir()
+    (tmp_path / "mine.py").write_text("from ablations import Ablation\n")
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    words = [sys.executable, "-m", "ablations", "plan", "mine.py"]
+    planned = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert planned.stderr.endswith("mine.py has to define ABLATION = Ablation(...)\n"), planned.stderr
 
 
 def test_a_worker_in_another_folder_does_runs_of_a_project_with_a_plugin(tmp_path: Path) -> None:

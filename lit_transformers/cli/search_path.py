@@ -8,6 +8,7 @@ command ``lit-ablations`` does not have the working folder on its path.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -31,6 +32,8 @@ def put_working_folder_last(root: Path, folder: Path) -> None:
     others = [entry for entry in sys.path if entry and Path(entry).resolve() != folder]
     sys.path[:] = [*others, *([] if str(root) in others else [str(root)]), str(folder)]
     for name in SUITE:
+        if name in sys.modules and getattr(sys.modules[name], "__file__", None) is None:
+            _import_package(name)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None and not Path(spec.origin).resolve().is_relative_to(root):
             print(
@@ -39,6 +42,14 @@ def put_working_folder_last(root: Path, folder: Path) -> None:
                 file=sys.stderr,
             )
             raise SystemExit(2)
+
+
+def _import_package(name: str) -> None:
+    """Imports a package in place of a namespace, which Python has made of a folder of its name without __init__.py."""
+    del sys.modules[name]
+    package = importlib.import_module(name)
+    for inner in [module for module in sys.modules if module.rpartition(".")[0] == name]:
+        setattr(package, inner.rpartition(".")[2], sys.modules[inner])
 
 
 put_working_folder_last(Path(__file__).resolve().parents[2], Path.cwd().resolve())
