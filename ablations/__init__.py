@@ -16,5 +16,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Ablation", "Contrast", "Looks", "Margin", "Match", "Metric", "Scale", "comparisons", "run_study"]
 
-MODULES = dict.fromkeys(__all__, "ablation") | {"comparisons": "api", "run_study": "api"}
+MODULES = dict.fromkeys(__all__, ".ablation") | {"comparisons": ".api", "run_study": ".api"}
 __getattr__, __dir__ = lazy_names(__name__, MODULES)

@@ -6,8 +6,8 @@ folder, `runs/studies/memory_reaches/`, holds the same report as that of a study
 
 from __future__ import annotations
 
-from ablations import Ablation, Margin, Metric, run_study
-from lit_transformers import RunConfig
+from ablations import Ablation, Margin, Metric
+from lit_transformers import RunConfig, run_study
 
 BASELINE = RunConfig.from_dict(
     {

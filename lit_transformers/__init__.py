@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lit_transformers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from ablations.api import comparisons, run_study
     from lit_transformers.api import build_model, evaluate, fit, generate, load_checkpoint
     from lit_transformers.config import Config, ConfigError
     from lit_transformers.runs.config import RunConfig
@@ -20,11 +21,21 @@ __all__ = [
     "ConfigError",
     "RunConfig",
     "build_model",
+    "comparisons",
     "evaluate",
     "fit",
     "generate",
     "load_checkpoint",
+    "run_study",
 ]
 
-MODULES = dict.fromkeys(__all__, "api") | {"Config": "config", "ConfigError": "config", "RunConfig": "runs.config"}
+STUDIES = "ablations.api"
+"""The module of what is done with studies, of which the library itself knows nothing."""
+MODULES = dict.fromkeys(__all__, ".api") | {
+    "Config": ".config",
+    "ConfigError": ".config",
+    "RunConfig": ".runs.config",
+    "comparisons": STUDIES,
+    "run_study": STUDIES,
+}
 __getattr__, __dir__ = lazy_names(__name__, MODULES)

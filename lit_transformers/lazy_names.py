@@ -11,11 +11,12 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns ``__getattr__`` and ``__dir__`` of a package. modules: where each of its names is, below the package."""
+    """Returns ``__getattr__`` and ``__dir__`` of a package. modules: where each of its names is, with a dot
+    in front below the package."""
 
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+        return getattr(importlib.import_module(modules[name], package), name)
 
     return get, lambda: sorted({*vars(sys.modules[package]), *modules})
